@@ -1,0 +1,7 @@
+"""holdfast trains LLM search agents with reinforcement learning that does not collapse, and says why a run collapses.
+
+Importing this package imports neither torch nor transformers; take what you need from its modules, for example
+`from holdfast.losses import llds_penalty, reduce_loss` (needs torch alone).
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,52 @@
+"""One root exception, so that a caller can catch everything holdfast raises on purpose.
+
+    HoldfastError
+    ├── ConfigError        (ValueError)     a setting that cannot work: what you set, why, what to do
+    ├── DataError          (ValueError)     a bad row or file: names the file, the line and the field
+    ├── RetrievalError     (RuntimeError)   a retriever that failed or timed out
+    ├── RolloutError       (RuntimeError)   too many episodes failed for the step to mean anything
+    ├── ModelError         (RuntimeError)   a model or tokenizer that cannot be loaded or used
+    ├── CheckpointError    (RuntimeError)   a checkpoint that is incomplete or does not match its checksums
+    └── MissingExtra       (ImportError)    an optional package; the message is the pip command
+
+Every subclass also inherits the standard exception it stands for, so `except ValueError` keeps working.
+The command line prints the message of a `HoldfastError` as one sentence and exits with code 2; anything
+else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Root of everything holdfast raises on purpose."""
+
+
+class ConfigError(HoldfastError, ValueError):
+    """A setting that cannot work."""
+
+
+class DataError(HoldfastError, ValueError):
+    """A row or a file that cannot be used."""
+
+
+class RetrievalError(HoldfastError, RuntimeError):
+    """A retriever that failed; the episode that asked ends as `retrieval_failed`, never as a wrong answer."""
+
+
+class RolloutError(HoldfastError, RuntimeError):
+    """Too many episodes failed."""
+
+
+class ModelError(HoldfastError, RuntimeError):
+    """A model or tokenizer that cannot be loaded or used."""
+
+
+class CheckpointError(HoldfastError, RuntimeError):
+    """A checkpoint that cannot be trusted."""
+
+
+class MissingExtra(HoldfastError, ImportError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed. Run: pip install 'holdfast[{extra}]'")

@@ -1,0 +1,195 @@
+"""Frozen values for what an agent did: actions, turns, trajectories, groups. No torch, nothing computed twice.
+
+A `Turn` stores only what that turn added. Everything flat (`token_ids`, `loss_mask`, …) is derived from the turns, so
+"the concatenation is exactly what the model saw" holds by construction and is tested against the rollout loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The model asked the retriever."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The model gave its final answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """The turn holds neither a search nor an answer."""
+
+    reason: str
+
+
+Action = Search | Answer | Invalid
+
+
+class Status(StrEnum):
+    """How an episode ended. Only `OK` and `TRUNCATED` episodes are trained on."""
+
+    OK = "ok"
+    TRUNCATED = "truncated"
+    RETRIEVAL_FAILED = "retrieval_failed"
+    ERROR = "error"
+
+    @property
+    def is_failure(self) -> bool:
+        """True when the episode says nothing about the policy: an outage must never look like a wrong answer."""
+        return self in (Status.RETRIEVAL_FAILED, Status.ERROR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One model call and the feedback that followed it.
+
+    Example: the model sampled `<search> capital of Orsa </search>` as 5 tokens, and 7 tokens of feedback came back:
+
+    >>> turn = Turn(tokens=(11, 12, 13, 14, 15), logprobs=(-0.1, -0.5, -0.2, -0.3, -0.1),
+    ...             observation=(21, 22, 23, 24, 25, 26, 27), action=Search("capital of Orsa"), hits=("doc-3",))
+    >>> len(turn)
+    12
+    """
+
+    tokens: tuple[int, ...] | None
+    """Sampled token ids, the closing tag's overhang included. None when the server returned text only."""
+    logprobs: tuple[float, ...] | None
+    """log p(token) under logits / temperature over the whole vocabulary, one per sampled token."""
+    action: Action
+    observation: tuple[int, ...] = ()
+    """Token ids of the feedback; empty after the last turn."""
+    text: str = ""
+    """Decoded `tokens`, for people to read."""
+    observation_text: str = ""
+    hits: tuple[str, ...] = ()
+    """Document ids the search returned, best first."""
+    stop_reason: str = "stop"
+    """`stop` (a closing tag), `eos`, or `length`."""
+    answer_span: tuple[int, int] | None = None
+    """[start, end) into `tokens` of the answer, tags included; a token counts if any of its characters does."""
+    kept_mass: tuple[float, ...] | None = None
+    """Probability mass inside the sampler's top-p / top-k set, per token. None when sampling was untruncated."""
+    cut: bool = False
+    """True when the observation was shortened to fit its budget."""
+
+    def __len__(self) -> int:
+        return len(self.tokens or ()) + len(self.observation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode: a prompt, then turns.
+
+    Example: a two-token prompt, one search with two tokens of feedback, then an answer whose last two of three
+    tokens are the answer span:
+
+    >>> t = Trajectory(
+    ...     example_id="world/train/7", prompt=(1, 2),
+    ...     turns=(Turn(tokens=(3, 4), logprobs=(-0.5, -0.5), observation=(5, 6), action=Search("q")),
+    ...            Turn(tokens=(7, 8, 9), logprobs=(-0.1, -0.2, -0.3), action=Answer("x"), answer_span=(1, 3))))
+    >>> t.token_ids
+    (1, 2, 3, 4, 5, 6, 7, 8, 9)
+    >>> [int(m) for m in t.loss_mask]
+    [0, 0, 1, 1, 0, 0, 1, 1, 1]
+    >>> t.action_ids
+    (0, 0, 1, 1, 0, 0, 2, 2, 2)
+    >>> [int(m) for m in t.answer_mask]
+    [0, 0, 0, 0, 0, 0, 0, 1, 1]
+    >>> t.answer, t.searches
+    ('x', 1)
+    """
+
+    example_id: str
+    """`source/split/index` of the question: unique over all data sets of a run."""
+    prompt: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    status: Status = Status.OK
+    reward: float | None = None
+    """None until scored; None and 0.0 are different events."""
+    reward_parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def answer(self) -> str | None:
+        """Text of the final answer; None when the episode gave none."""
+        last = self.turns[-1].action if self.turns else None
+        return last.text if isinstance(last, Answer) else None
+
+    @property
+    def searches(self) -> int:
+        return sum(isinstance(turn.action, Search) for turn in self.turns)
+
+    @property
+    def correct(self) -> bool:
+        """Exact match 1 (not "advantage above 0")."""
+        return self.reward_parts.get("em", 0.0) == 1.0
+
+    def _flat(self, outside: float, inside: str) -> Iterator[float]:
+        yield from (outside for _ in self.prompt)
+        for turn in self.turns:
+            yield from getattr(turn, inside)
+            yield from (outside for _ in turn.observation)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Prompt, then tokens and observation of each turn: what the model saw, token for token."""
+        self._require_tokens()
+        return self.prompt + tuple(i for turn in self.turns for i in (*(turn.tokens or ()), *turn.observation))
+
+    @property
+    def loss_mask(self) -> tuple[bool, ...]:
+        """True on tokens the model sampled. All False when the episode failed for reasons that are not the policy's."""
+        return tuple(a > 0 and not self.status.is_failure for a in self.action_ids)
+
+    @property
+    def action_ids(self) -> tuple[int, ...]:
+        """0 outside actions, k on the tokens of the k-th action. Adjacent actions stay apart, which a mask cannot say."""
+        self._require_tokens()
+        ids = [0] * len(self.prompt)
+        for k, turn in enumerate(self.turns, start=1):
+            ids += [k] * len(turn.tokens or ()) + [0] * len(turn.observation)
+        return tuple(ids)
+
+    @property
+    def answer_mask(self) -> tuple[bool, ...]:
+        self._require_tokens()
+        mask = [False] * len(self.prompt)
+        for turn in self.turns:
+            start, end = turn.answer_span or (0, 0)
+            mask += [start <= i < end for i in range(len(turn.tokens or ()))] + [False] * len(turn.observation)
+        return tuple(mask)
+
+    @property
+    def rollout_logprobs(self) -> tuple[float, ...]:
+        """The sampler's log-probs, 0.0 outside actions."""
+        self._require_tokens()
+        return tuple(self._flat(0.0, "logprobs"))
+
+    def _require_tokens(self) -> None:
+        if any(turn.tokens is None or turn.logprobs is None for turn in self.turns):
+            raise ValueError(
+                f"trajectory of {self.example_id} has turns without token ids (a server that returns text only), so it "
+                "cannot be trained on; use a policy that returns token ids and log-probs"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Trajectories of one question. `id` is unique per prompt, so questions of different data sets never merge."""
+
+    id: str
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def mixed(self) -> bool:
+        """True when rewards differ: the only groups from which a group-relative advantage learns."""
+        return len({t.reward for t in self.trajectories if not t.status.is_failure}) > 1

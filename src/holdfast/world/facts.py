@@ -1,0 +1,214 @@
+"""The bundled closed world: fictional people, what is known of them, passages and questions. Deterministic from a seed.
+
+Every person has four relations to other people and two attributes. Each relation has two names (`mentor`, `teacher`):
+a passage uses one, a question uses either, so a search can miss and a second one with the other name can find. The value
+stands right after the relation's name, because a tiny model learns to copy what follows a name it looks for, and does
+not learn to dig a value out of free prose.
+
+The world is three closed regions, `train`, `dev` and `test`: a person is related to people of the same region only.
+The training index holds the passages of the training region alone, so a fact behind a dev or test question cannot
+occur in a training trajectory, whatever the agent searches for. Names of all regions are made of the same words.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from holdfast.data import Example
+from holdfast.retrieval.types import Document
+
+RELATIONS: tuple[tuple[str, str], ...] = (
+    ("mentor", "teacher"),
+    ("spouse", "partner"),
+    ("rival", "opponent"),
+    ("patron", "sponsor"),
+)
+ATTRIBUTES: tuple[tuple[str, str], ...] = (("hometown", "birthplace"), ("emblem", "badge"))
+REGIONS = ("train", "dev", "test")
+
+_PLACES = ("Bay", "Ford", "Hill", "Marsh", "Point", "Vale")
+_COLOURS = ("amber", "azure", "black", "crimson", "golden", "green", "ivory", "silver", "violet", "white")
+_BEASTS = ("badger", "eagle", "falcon", "fox", "heron", "lynx", "otter", "raven", "stag", "wolf")
+_ONSETS = ("b", "br", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z")
+_VOWELS = ("a", "e", "i", "o", "u")
+_CODAS = ("", "l", "m", "n", "r", "s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """`subject` has `relation` (under the name `written`, the one its passage uses) `value`.
+
+    >>> Fact(subject="Mira Tolvan", relation=0, written="teacher", value="Kelan Orso", doc_id="train-0-0").sentence
+    'Mira Tolvan has teacher Kelan Orso.'
+    """
+
+    subject: str
+    relation: int
+    """Index into `RELATIONS + ATTRIBUTES`."""
+    written: str
+    value: str
+    doc_id: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.subject} has {self.written} {self.value}."
+
+    @property
+    def document(self) -> Document:
+        return Document(id=self.doc_id, contents=f'"{self.subject}"\n{self.sentence}')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """One step of a question: the name the question uses for a relation, and the fact that answers it."""
+
+    asked: str
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldQuestion:
+    """A question with the facts behind it, in the order in which a searcher needs them."""
+
+    example: Example
+    hops: tuple[Hop, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Everything there is to know, by region."""
+
+    seed: int
+    facts: dict[str, tuple[Fact, ...]]
+    questions: dict[str, tuple[WorldQuestion, ...]]
+    names: tuple[str, ...]
+    """All words that person and place names are made of."""
+
+    def documents(self, *regions: str) -> tuple[Document, ...]:
+        """Passages of the given regions; of the whole world when none is given."""
+        return tuple(fact.document for region in regions or REGIONS for fact in self.facts[region])
+
+
+def other_name(name: str) -> str:
+    """The relation's other name.
+
+    >>> other_name("mentor"), other_name("badge")
+    ('teacher', 'emblem')
+    """
+    for pair in RELATIONS + ATTRIBUTES:
+        if name in pair:
+            return pair[1] if name == pair[0] else pair[0]
+    raise KeyError(name)
+
+
+def build_world(
+    seed: int = 0,
+    *,
+    people: int = 420,
+    train_questions: int = 4000,
+    dev_questions: int = 200,
+    test_questions: int = 400,
+    two_hop: float = 0.5,
+    mismatch: float = 0.25,
+) -> World:
+    """A world of `people` persons: 60 % in the training region, 15 % in dev, 25 % in test.
+
+    `two_hop` is the share of questions with two hops, `mismatch` the probability that a question uses the other name of
+    a relation than the passage does. Questions of one region are distinct; when a small world has fewer than asked for,
+    it gives all it has.
+    """
+    rng = random.Random(f"holdfast-world-{seed}")
+    firsts, lasts, towns = _words(rng, 48, 5), _words(rng, 48, 6), _words(rng, 24, 5)
+    pairs = [f"{first} {last}" for first in firsts for last in lasts]
+    if not 40 <= people <= len(pairs):
+        raise ValueError(f"people = {people}: a world holds between 40 and {len(pairs)} people")
+    rng.shuffle(pairs)
+    bounds = [0, round(people * 0.6), round(people * 0.75), people]
+    facts = {
+        region: _region_facts(region, pairs[lo:hi], towns, rng)
+        for region, lo, hi in zip(REGIONS, bounds, bounds[1:], strict=False)
+    }
+    wanted = {"train": train_questions, "dev": dev_questions, "test": test_questions}
+    questions = {
+        region: _region_questions(region, facts[region], wanted[region], two_hop, mismatch, rng) for region in REGIONS
+    }
+    return World(seed=seed, facts=facts, questions=questions, names=(*firsts, *lasts, *towns))
+
+
+def golden_answers(relation: int, value: str) -> tuple[str, ...]:
+    """The value and its alias: a person's catalogue form, a town without its landscape, an emblem as heralds put it.
+
+    >>> golden_answers(0, "Kelan Orso"), golden_answers(4, "Velm Bay"), golden_answers(5, "amber fox")
+    (('Kelan Orso', 'Orso, Kelan'), ('Velm Bay', 'Velm'), ('amber fox', 'fox in amber'))
+    """
+    first, last = value.split()
+    if relation < len(RELATIONS):
+        return value, f"{last}, {first}"
+    return (value, first) if relation == len(RELATIONS) else (value, f"{last} in {first}")
+
+
+def _words(rng: random.Random, count: int, length: int) -> list[str]:
+    found: dict[str, None] = {}
+    while len(found) < count:
+        word = ""
+        while len(word) < length - 1:
+            word += rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
+        found[word[: length + 2].capitalize()] = None
+    return list(found)
+
+
+def _region_facts(region: str, people: list[str], towns: list[str], rng: random.Random) -> tuple[Fact, ...]:
+    facts = []
+    for i, person in enumerate(people):
+        for relation, names in enumerate(RELATIONS + ATTRIBUTES):
+            if relation < len(RELATIONS):
+                value = rng.choice([other for other in people if other != person])
+            elif relation == len(RELATIONS):
+                value = f"{rng.choice(towns)} {rng.choice(_PLACES)}"
+            else:
+                value = f"{rng.choice(_COLOURS)} {rng.choice(_BEASTS)}"
+            written = rng.choice(names)
+            doc_id = f"{region}-{i}-{relation}"
+            facts.append(Fact(subject=person, relation=relation, written=written, value=value, doc_id=doc_id))
+    return tuple(facts)
+
+
+def _region_questions(
+    region: str, facts: tuple[Fact, ...], count: int, two_hop: float, mismatch: float, rng: random.Random
+) -> tuple[WorldQuestion, ...]:
+    by_subject: dict[str, list[Fact]] = {}
+    for fact in facts:
+        by_subject.setdefault(fact.subject, []).append(fact)
+    single = [(fact,) for fact in facts]
+    double = [
+        (fact, second)
+        for fact in facts
+        if fact.relation < len(RELATIONS)
+        for second in by_subject[fact.value]
+        if second.value != fact.subject
+    ]
+    rng.shuffle(single)
+    rng.shuffle(double)
+    n_double = min(round(count * two_hop), len(double))
+    chains = [*single[: count - n_double], *double[:n_double]]
+    rng.shuffle(chains)
+    return tuple(_question(region, index, chain, mismatch, rng) for index, chain in enumerate(chains))
+
+
+def _question(
+    region: str, index: int, chain: tuple[Fact, ...], mismatch: float, rng: random.Random
+) -> WorldQuestion:
+    hops = tuple(
+        Hop(asked=other_name(fact.written) if rng.random() < mismatch else fact.written, fact=fact) for fact in chain
+    )
+    path = "".join(f"the {hop.asked} of " for hop in reversed(hops))
+    example = Example(
+        source="world",
+        split=region,
+        index=index,
+        question=f"What is {path}{chain[0].subject}?",
+        golden_answers=golden_answers(chain[-1].relation, chain[-1].value),
+        metadata={"hops": len(hops), "documents": [hop.fact.doc_id for hop in hops]},
+    )
+    return WorldQuestion(example=example, hops=hops)
