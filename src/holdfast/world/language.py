@@ -1,0 +1,58 @@
+"""Filler for the think text: a Markov chain over made-up words, to give a warm-started model thoughts of high entropy.
+
+The quickstart does without. The collapse recipe needs it: a policy that has much to say before it says what matters is
+where displacement shows (docs/results.md).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+_ONSETS = ("b", "c", "d", "f", "g", "h", "j", "l", "m", "n", "p", "r", "s", "t", "v", "w")
+_RIMES = ("a", "ak", "al", "an", "e", "el", "en", "er", "i", "il", "in", "o", "ol", "on", "or", "u", "um", "un")
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """Words and their successors. Each word is followed by one of its successors with weight 1/rank."""
+
+    words: tuple[str, ...]
+    successors: tuple[tuple[int, ...], ...]
+    thought_length: tuple[int, int]
+    ramble_length: tuple[int, int]
+    jump: float = 0.03
+    """Probability of an arbitrary next word."""
+
+    def text(self, rng: random.Random, length: int) -> str:
+        weights = [1 / rank for rank in range(1, len(self.successors[0]) + 1)]
+        word = rng.randrange(len(self.words))
+        said = []
+        for _ in range(length):
+            said.append(self.words[word])
+            jump = rng.random() < self.jump
+            word = rng.randrange(len(self.words)) if jump else rng.choices(self.successors[word], weights)[0]
+        return " ".join(said)
+
+    def thought(self, rng: random.Random) -> str:
+        return self.text(rng, rng.randint(*self.thought_length))
+
+    def ramble(self, rng: random.Random) -> str:
+        return self.text(rng, rng.randint(*self.ramble_length))
+
+
+def build_filler(
+    seed: int,
+    *,
+    words: int = 500,
+    successors: int = 10,
+    thought_length: tuple[int, int] = (4, 10),
+    ramble_length: tuple[int, int] = (18, 30),
+) -> Filler:
+    """A chain over `words` made-up words, deterministic from `seed`."""
+    rng = random.Random(f"holdfast-filler-{seed}")
+    found: dict[str, None] = {}
+    while len(found) < words:
+        found["".join(rng.choice(_ONSETS) + rng.choice(_RIMES) for _ in range(2))] = None
+    following = tuple(tuple(rng.sample(range(words), successors)) for _ in range(words))
+    return Filler(tuple(found), following, thought_length, ramble_length)
