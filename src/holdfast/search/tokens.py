@@ -1,0 +1,87 @@
+"""Text to token ids and back, with the settings every part must share, and spans of text as spans of tokens.
+
+Works with any Hugging Face tokenizer. Nothing here re-encodes what a model sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+REPLACEMENT = "\ufffd"  # what a byte-level tokenizer decodes a cut multi-byte character to
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str, *, foreign: bool = False) -> list[int]:
+    """Ids of `text` alone: no BOS, no EOS. `foreign` text (a passage) that happens to spell a special token such as
+    `<|im_end|>` is encoded as plain characters: no document may end the model's turn."""
+    if not text:
+        return []
+    return list(tokenizer(text, add_special_tokens=False, split_special_tokens=foreign)["input_ids"])
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Text of `ids`, special tokens kept and spaces as they are: what `token_span` and the action parser count in."""
+    if not ids:
+        return ""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def cut_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], limit: int) -> list[int]:
+    """The longest prefix of at most `limit` ids that does not end inside a multi-byte character."""
+    kept = list(ids[: max(limit, 0)])
+    if len(kept) == len(ids):
+        return kept
+    while kept and decode(tokenizer, kept).endswith(REPLACEMENT):
+        kept.pop()
+    return kept
+
+
+def token_span(
+    tokens: Sequence[int], char_span: tuple[int, int], tokenizer: PreTrainedTokenizerBase
+) -> tuple[int, int]:
+    """Token offsets [start, end) of the characters [start, end) of `decode(tokenizer, tokens)`.
+
+    A token counts if any of its characters is inside, so the token that merges `>` with the newline after it counts,
+    and so does every token of a multi-byte character of which one is inside. O(log n) decodings of prefixes.
+
+    Example, with tokens `<`, `answer`, `> x`, ` </`, `answer`, `>\\n`: the span (0, 20) of `<answer> x </answer>` is
+    (0, 6). Raises `ValueError` for a span that is empty or leaves the text.
+    """
+    start, end = char_span
+    full = decode(tokenizer, tokens)
+    if not 0 <= start < end <= len(full):
+        raise ValueError(f"character span {char_span} is not a part of the {len(full)} characters of the text")
+
+    def whole(n: int) -> int:
+        """Characters that the first n tokens complete."""
+        prefix = decode(tokenizer, tokens[:n])
+        # A character cut by the prefix decodes to replacement characters that the full text does not have.
+        length = min(len(prefix), len(full))
+        while length and prefix[length - 1] == REPLACEMENT != full[length - 1]:
+            length -= 1
+        return length
+
+    def touched(n: int) -> int:
+        """Characters of which the first n tokens hold at least one byte."""
+        prefix = decode(tokenizer, tokens[:n])
+        done = whole(n)
+        return min(done + 1, len(full)) if len(prefix) > done else done
+
+    first = _first(lambda n: touched(n + 1) > start, len(tokens))
+    stop = _first(lambda n: whole(n) >= end, len(tokens) + 1)
+    return first, stop
+
+
+def _first(holds: Callable[[int], bool], stop: int) -> int:
+    """Smallest n in [0, stop) at which `holds` is true; it stays true from there on."""
+    low, high = 0, stop - 1
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
