@@ -1,0 +1,82 @@
+"""The seam between the rollout loop and whatever produces tokens.
+
+`submit` queues, `poll` works until at least one request is finished. A blocking `generate(list) -> list` would make all
+episodes wait for the slowest of the turn; with this pair an episode whose turn has ended searches while the others decode on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+StopReason = Literal["stop", "eos", "length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Ask for one turn.
+
+    >>> Request(id="q7/0", token_ids=(5, 6, 7), max_new_tokens=16, stop=("</search>", "</answer>"), seed=3).max_new_tokens
+    16
+    """
+
+    id: str
+    """Names the episode. A later request with the same id continues it: only tokens not seen yet are computed."""
+    token_ids: Sequence[int]
+    """The whole context so far: prompt, sampled tokens, observations."""
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    """The turn ends with the token that completes one of these in the *generated* text. That token is kept whole."""
+    seed: int
+    """The uniform behind a token depends on this and on the token's position in the context, and on nothing else."""
+
+    def __post_init__(self) -> None:
+        if not len(self.token_ids):
+            raise ValueError(f"request {self.id} has an empty context; a causal model needs at least one token to start from")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"request {self.id} asks for max_new_tokens={self.max_new_tokens}; at least 1 is needed")
+        if "" in self.stop:
+            raise ValueError(f"request {self.id} has an empty stop string, which would end every turn at its first token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What one request produced."""
+
+    id: str
+    token_ids: tuple[int, ...] | None
+    """Sampled ids, the end-of-sequence token or the closing tag's token included. None from a server that returns text only."""
+    logprobs: tuple[float, ...] | None
+    """log_softmax(logits / temperature) over the whole vocabulary at each sampled token, also under top-p / top-k."""
+    stop_reason: StopReason
+    text: str
+    """Decoded ids, without the end-of-sequence token."""
+    kept_mass: tuple[float, ...] | None = None
+    """Probability mass of the top-p / top-k set each token was drawn from; None when sampling was not truncated."""
+
+
+class Policy(Protocol):
+    """A source of turns. Stateless in meaning: what is cached per id changes the speed, never the result."""
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests. At most one per id may be under way."""
+        ...
+
+    def poll(self) -> list[Completion]:
+        """Work until at least one request is finished; [] when nothing is queued."""
+        ...
+
+    def release(self, ids: Iterable[str]) -> None:
+        """Forget what is cached for these ids (unknown ids are ignored). Call when an episode ends, and before weights change."""
+        ...
+
+
+def generate(policy: Policy, requests: Sequence[Request]) -> list[Completion]:
+    """Submit, poll until all are finished, release; completions in request order."""
+    policy.submit(requests)
+    finished: dict[str, Completion] = {}
+    while len(finished) < len(requests):
+        finished.update((completion.id, completion) for completion in policy.poll())
+    policy.release(finished)
+    return [finished[request.id] for request in requests]

@@ -1,0 +1,115 @@
+"""Sampling as pure functions: a counter-based uniform per token, and the inverse of the distribution's CDF.
+
+A token's randomness is a function of (seed, position) and of nothing else, so the same episode comes out whatever shares its
+batch, in whatever order rows enter and leave, and after a resume.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_MASK64 = (1 << 64) - 1
+_GAMMA, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def _signed(value: int) -> int:
+    """The two's complement reading of 64 bits: torch has int64, whose products wrap, but no unsigned arithmetic."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def seed_key(seed: int) -> int:
+    """64-bit key of a seed (splitmix64's finalizer), as a signed integer. Neighbouring seeds get unrelated keys.
+
+    >>> hex(seed_key(0) & (1 << 64) - 1)  # the first output of splitmix64 started at 0
+    '0xe220a8397b1dcdaf'
+    """
+    z = (seed + _GAMMA) & _MASK64
+    z = (z ^ (z >> 30)) * _MIX1 & _MASK64
+    z = (z ^ (z >> 27)) * _MIX2 & _MASK64
+    return _signed(z ^ (z >> 31))
+
+
+def counter_uniform(keys: Tensor, positions: Tensor) -> Tensor:
+    """Uniforms in [0, 1): the `positions`-th output of splitmix64 started at `keys`, its upper 32 bits.
+
+    Args:
+        keys: int64, any shape, from `seed_key`.
+        positions: int64, broadcast against `keys`; counts from 0.
+
+    Returns:
+        float64 of the broadcast shape, multiples of 2**-32.
+    """
+    z = keys + (positions + 1) * _signed(_GAMMA)
+    # `>>` on int64 copies the sign bit in; the mask makes it the logical shift the generator is defined with.
+    z = (z ^ ((z >> 30) & (_MASK64 >> 30))) * _signed(_MIX1)
+    z = (z ^ ((z >> 27) & (_MASK64 >> 27))) * _signed(_MIX2)
+    z = z ^ ((z >> 31) & (_MASK64 >> 31))
+    return ((z >> 32) & 0xFFFFFFFF).double() * 2.0**-32
+
+
+class Sampled(NamedTuple):
+    """One drawn token per row, all `[B]`."""
+
+    tokens: Tensor
+    logprobs: Tensor
+    """float32, over the whole vocabulary whatever was kept."""
+    kept_mass: Tensor | None
+    """float32; None when nothing was truncated."""
+
+
+def _invert(cdf: Tensor, uniforms: Tensor) -> Tensor:
+    """Index of the first entry of `cdf` `[B, V]` (unnormalised, ascending) above `uniforms * total`.
+
+    `nextafter` keeps the target below the total after rounding, so an entry of zero mass is never returned.
+    """
+    total = cdf[:, -1:]
+    target = torch.minimum(uniforms.to(cdf.dtype).unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cdf, target, right=True).clamp_(max=cdf.shape[-1] - 1)
+
+
+def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Sampled:
+    """Draw one token per row by inverting the CDF at `uniforms`.
+
+    Truncation keeps the `top_k` most likely tokens (0 = all), then, of those renormalised, the smallest most-likely-first set
+    whose mass reaches `top_p`. Equal logits are ordered by token id. At least one token is always kept.
+
+    Args:
+        logits: `[B, V]`, any float dtype; computed in float32.
+        uniforms: `[B]` in [0, 1).
+        temperature: > 0; divides the logits, before everything else.
+
+    Returns:
+        Tokens, their log-probs under the *untruncated* softmax(logits / temperature), and the mass kept.
+    """
+    scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
+    peak = scaled.amax(-1, keepdim=True)
+    mass = (scaled - peak).exp_()
+    kept_mass = None
+    if top_p >= 1.0 and top_k <= 0:
+        cdf = mass.cumsum(-1)
+        total = cdf[:, -1:]
+        tokens = _invert(cdf, uniforms)
+    else:
+        total = mass.sum(-1, keepdim=True)
+        ranked, order = mass.sort(-1, descending=True, stable=True)
+        if top_k > 0:
+            ranked, order = ranked[:, :top_k], order[:, :top_k]
+        cdf = ranked.cumsum(-1)
+        if top_p < 1.0:
+            outside = cdf - ranked >= top_p * cdf[:, -1:]
+            outside[:, 0] = False
+            cdf = ranked.masked_fill(outside, 0.0).cumsum(-1)
+        tokens = order.gather(-1, _invert(cdf, uniforms))
+        kept_mass = (cdf[:, -1:] / total).squeeze(-1)
+    logprobs = scaled.gather(-1, tokens) - peak - total.log()
+    return Sampled(tokens.squeeze(-1), logprobs.squeeze(-1), kept_mass)
+
+
+def pick_most_likely(logits: Tensor, *, temperature: float = 1.0) -> Sampled:
+    """Greedy choice per row of `[B, V]`; its log-prob under softmax(logits / temperature)."""
+    scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
+    peak, tokens = scaled.max(-1)
+    return Sampled(tokens, -(scaled - peak.unsqueeze(-1)).exp_().sum(-1).log_(), None)

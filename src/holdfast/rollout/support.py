@@ -1,0 +1,88 @@
+"""Which models the slot cache can serve. Anything else is refused before the first token, with a sentence."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import ModelError
+from holdfast.rollout.cache import SlotCache
+
+
+def text_config(model: Any) -> Any:
+    return model.config.get_text_config(decoder=True)
+
+
+def accepts_logits_to_keep(model: Any) -> bool:
+    """Whether `forward` can skip the vocabulary projection of all positions but the last."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return "logits_to_keep" in inspect.signature(base.forward).parameters
+
+
+def refuse_unsupported(model: Any) -> None:
+    """Raise `ModelError` for a model whose state the slot cache cannot hold, as far as its config tells."""
+    config, name = text_config(model), type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ModelError(f"{name} is an encoder-decoder model; rollouts need a decoder-only causal model")
+    attention = getattr(config, "_attn_implementation", None) or "eager"
+    if attention not in ("sdpa", "eager"):
+        raise ModelError(
+            f"{name} was loaded with attn_implementation={attention!r}, which ignores the mask that lets episodes of different "
+            "lengths decode together; load it with attn_implementation='sdpa'"
+        )
+    remedy = "choose a model with full attention in all layers (Llama, Qwen2, Qwen3 …)"
+    if getattr(model, "_is_stateful", False):
+        raise ModelError(f"{name} keeps a recurrent state, which the cache of the rollout cannot rewind; {remedy}")
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
+    window = getattr(config, "sliding_window", None) if not hasattr(config, "layer_types") else None
+    if kinds or window or getattr(config, "attention_chunk_size", None):
+        what = ", ".join(sorted(kinds)) or f"a window of {window or config.attention_chunk_size} tokens"
+        raise ModelError(f"{name} has layers without full attention ({what}), which the rollout cache cannot serve; {remedy}")
+
+
+@torch.inference_mode()
+def check_exact(model: Any, device: torch.device) -> None:
+    """Compare cached decoding of two ragged rows with plain forward passes of the same tokens.
+
+    Catches what no config field tells: positions taken from the mask (ALiBi), state kept outside the cache, token shifts.
+    Costs three forward passes of a few tokens.
+    """
+    vocabulary = text_config(model).vocab_size
+    rows = [[1, 2, 3, 4, 5, 6], [3, 5, 7]]
+    ids = [[token % vocabulary for token in row] for row in rows]
+    cache = SlotCache(text_config(model).num_hidden_layers, slots=2, capacity=8)
+    # Row 0 is prefilled with 5 tokens, row 1 with 2 behind three of padding; then both decode one token.
+    prompt = torch.tensor([ids[0][:5], [0, 0, 0, *ids[1][:2]]], device=device)
+    write = torch.tensor([[0, 1, 2, 3, 4], [2, 3, 4, 0, 1]], device=device)
+    sees = torch.tensor([[0, 1, 2, 3, 4], [0, 0, 0, 0, 1]], device=device)
+    mask = cache.plan_rows(torch.arange(2, device=device), write, sees, length=5)
+    planned_forward(model, cache, prompt, sees, mask)
+    positions = torch.tensor([5, 2], device=device)
+    mask = cache.plan_step(positions, length=6)
+    last = torch.tensor([[ids[0][5]], [ids[1][2]]], device=device)
+    cached = planned_forward(model, cache, last, positions.unsqueeze(1), mask)[:, -1].float().log_softmax(-1)
+    plain = [model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1] for row in ids]
+    gap = (cached - torch.stack(plain).float().log_softmax(-1)).abs().max().item()
+    allowed = 0.05 if model.dtype == torch.float32 else 0.5
+    if not gap <= allowed:
+        raise ModelError(
+            f"{type(model).__name__} gives different log-probs with the rollout cache than without (by {gap:.2g} nats), so it "
+            "keeps state or positions the cache does not know; choose a model with rotary positions and full attention"
+        )
+
+
+def planned_forward(model: Any, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor, **kwargs: Any) -> Tensor:
+    """Logits of `ids` `[rows, new]` under the plan `cache` was given last; `mask` as returned by the plan."""
+    if text_config(model)._attn_implementation == "eager":
+        mask = additive_mask(mask, model.dtype)
+    return model(
+        input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True, **kwargs
+    ).logits
+
+
+def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a bool mask is True, the most negative number elsewhere: what eager attention adds to its scores."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
