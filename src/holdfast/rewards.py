@@ -1,0 +1,85 @@
+"""Rewards: named parts of what one trajectory is worth, and their weighted sum.
+
+Only what the model generated is scored: the answer comes from the action of the last turn, never from a search over the
+text, where the prompt's example or a passage could be taken for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.errors import ConfigError
+from holdfast.scoring import exact_match, f1, normalize_answer, normalized_golds
+from holdfast.trajectory import Invalid, Search, Status, Trajectory
+
+EM: Mapping[str, float] = {"em": 1.0}
+"""The published reward of Search-R1, LLDS and SAPO: exact match and nothing else."""
+
+
+def _em(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    return exact_match(trajectory.answer, golds)
+
+
+def _f1(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    return f1(trajectory.answer, golds)
+
+
+def _format(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    """1.0 when every turn is a search or an answer and the episode ended with its answer."""
+    valid = not any(isinstance(turn.action, Invalid) for turn in trajectory.turns)
+    return float(valid and trajectory.status is Status.OK and trajectory.answer is not None)
+
+
+def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    """1.0 when a golden answer stands in what a search returned, as the model saw it: after any cut."""
+    answers = normalized_golds(golds)
+    seen = [normalize_answer(t.observation_text) for t in trajectory.turns if isinstance(t.action, Search) and t.hits]
+    return float(any(answer in text for text in seen for answer in answers))
+
+
+PARTS: dict[str, Callable[[Trajectory, Sequence[str]], float]] = {
+    "em": _em,
+    "f1": _f1,
+    "format": _format,
+    "retrieval": _retrieval,
+}
+"""Every part lies in [0, 1]."""
+
+_ALWAYS = ("em", "f1")  # recorded whatever the weights are: `correct` and the metrics need them
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raise `ConfigError` for a part that does not exist, a weight that is no number, or weights that are all 0."""
+    for name, weight in weights.items():
+        if name not in PARTS:
+            near = difflib.get_close_matches(name, PARTS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(PARTS)}"
+            raise ConfigError(f"reward part {name!r} does not exist; {hint}")
+        if not math.isfinite(weight):
+            raise ConfigError(f"reward weight {name} = {weight}; a weight must be a finite number")
+    if not any(weights.values()):
+        raise ConfigError("every reward weight is 0, so no rollout is better than another; set one, such as em = 1")
+
+
+def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapping[str, float] = EM) -> Trajectory:
+    """The trajectory with `reward` = Σ weight · part and `reward_parts`: `em` and `f1` always, others if weighted.
+
+    An episode that failed for reasons that are not the policy's keeps reward `None` and no parts: an outage is not a
+    wrong answer, and must not enter its group's mean.
+
+    >>> from holdfast.trajectory import Answer, Turn
+    >>> turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("the Eiffel Tower"))
+    >>> episode = Trajectory(example_id="nq/dev/0", prompt=(0,), turns=(turn,))
+    >>> score_trajectory(episode, ["Eiffel tower"], {"em": 1.0, "format": 0.2}).reward
+    1.2
+    """
+    check_weights(weights)
+    if trajectory.status.is_failure:
+        return replace(trajectory, reward=None, reward_parts={})
+    wanted = [name for name in PARTS if name in _ALWAYS or weights.get(name)]
+    parts = {name: PARTS[name](trajectory, golds) for name in wanted}
+    reward = math.fsum(weight * parts[name] for name, weight in weights.items() if weight)
+    return replace(trajectory, reward=reward, reward_parts=parts)
