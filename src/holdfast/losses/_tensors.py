@@ -1,0 +1,140 @@
+"""What every loss shares: shape checks, the compute dtype, and sums over runs of tokens. Private.
+
+Nothing here reads a value back from the device: a check that would need one (`mask.sum().item()`) is not made.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0
+"""|log ratio| is clamped to this before exp(); e**20 is 5e8, far outside anything a clip keeps."""
+
+
+def upcast(x: Tensor) -> Tensor:
+    """float16 and bfloat16 become float32; float32 and float64 stay (no copy)."""
+    return x.float() if x.element_size() < 4 else x
+
+
+def check_logprobs(logprobs: Tensor, loss_mask: Tensor) -> Tensor:
+    """`logprobs` [..., T] in the dtype to compute in. Refuses a mask that is not bool or has another shape."""
+    if not logprobs.is_floating_point():
+        raise TypeError(f"logprobs must be floating point, not {logprobs.dtype}")
+    if logprobs.dim() == 0:
+        raise ValueError("logprobs must have a token dimension: shape [..., T], not a scalar")
+    check_mask(loss_mask, logprobs)
+    return upcast(logprobs)
+
+
+def check_mask(loss_mask: Tensor, like: Tensor) -> None:
+    """A float mask could carry weights that would be lost in silence, so only bool is accepted."""
+    if loss_mask.dtype != torch.bool:
+        raise TypeError(
+            f"loss_mask must be bool, not {loss_mask.dtype}, because weights in a mask would be dropped; "
+            "pass loss_mask.bool()"
+        )
+    if loss_mask.shape != like.shape:
+        raise ValueError(
+            f"loss_mask has shape {_shape(loss_mask)}, but the tokens have {_shape(like)}; they must agree"
+        )
+
+
+def check_paired(name: str, values: Tensor, like: Tensor) -> Tensor:
+    """Old or reference log-probs: same shape as `like`, detached, in its dtype."""
+    if values.shape != like.shape:
+        raise ValueError(f"{name} has shape {_shape(values)}, but logprobs have {_shape(like)}; they must agree")
+    return values.detach().to(like.dtype)
+
+
+def check_per_row(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
+    """`values` [..., 1] (one per row) or [..., T] (one per token), detached. `[B]` beside `[B, T]` is refused.
+
+    A packed row holds several sequences, so one value per row cannot be meant there.
+    """
+    row = (*like.shape[:-1], 1)
+    if values.shape != like.shape and values.shape != row:
+        raise ValueError(
+            f"{name} has shape {_shape(values)}, but the tokens have {_shape(like)}; pass one value per row, shape "
+            f"{list(row)} (for a [B] tensor: {name}[:, None]), or one per token"
+        )
+    if sequence_ids is not None and values.shape != like.shape:
+        raise ValueError(
+            f"{name} has one value per row, but sequence_ids says that a row holds several sequences; pass one value per "
+            f"token, shape {_shape(like)}"
+        )
+    return values.detach()
+
+
+def check_flags(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
+    """`check_per_row` for a bool tensor."""
+    if values.dtype != torch.bool:
+        raise TypeError(f"{name} must be bool, not {values.dtype}; pass {name}.bool()")
+    return check_per_row(name, values, like, sequence_ids)
+
+
+def check_ids(name: str, ids: Tensor | None, like: Tensor) -> None:
+    """`ids` is None or an integer tensor [..., T]."""
+    if ids is None:
+        return
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise TypeError(f"{name} must be integers, not {ids.dtype}")
+    if ids.shape != like.shape:
+        raise ValueError(f"{name} has shape {_shape(ids)}, but the tokens have {_shape(like)}; they must agree")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} does not exist; choose one of {', '.join(map(repr, choices))}")
+
+
+def check_layout(like: Tensor, sequence_ids: Tensor | None, what: str) -> None:
+    """1-D tokens do not say where a sequence ends, so whatever sums over one needs `sequence_ids`."""
+    check_ids("sequence_ids", sequence_ids, like)
+    if sequence_ids is None and like.dim() == 1:
+        raise ValueError(
+            f"{what} sums over each sequence, and tokens of shape {_shape(like)} do not say where one ends; pass "
+            "sequence_ids of the same shape, or a single sequence as [1, T]"
+        )
+
+
+def run_index(*ids: Tensor) -> Tensor:
+    """Number the runs of equal ids: flat int64 [N] over tokens [..., T], 0 for the first run.
+
+    A run ends where any of `ids` changes and at the end of a row. There are at most N runs, so a buffer of N slots
+    always suffices and nobody has to ask the device how many there are.
+    """
+    first = ids[0]
+    starts = torch.ones(first.shape, dtype=torch.bool, device=first.device)
+    starts[..., 1:] = first[..., 1:] != first[..., :-1]
+    for more in ids[1:]:
+        starts[..., 1:] |= more[..., 1:] != more[..., :-1]
+    return starts.flatten().cumsum(0) - 1
+
+
+def run_sums(values: Tensor, index: Tensor) -> Tensor:
+    """Sum of `values` [..., T] over each run of `index`: flat [N], zero in the slots that no run uses.
+
+    A scatter and not a difference of prefix sums: a run of zeros must sum to exactly 0, or a strict gate would open.
+    """
+    sums = torch.zeros(index.shape, dtype=values.dtype, device=values.device)
+    return sums.index_add_(0, index, values.flatten())
+
+
+def sequence_sums(values: Tensor, sequence_ids: Tensor | None) -> Tensor:
+    """Sum of `values` [..., T] over each token's sequence: [..., 1] for rows, [..., T] for packed rows."""
+    if sequence_ids is None:
+        return values.sum(-1, keepdim=True)
+    index = run_index(sequence_ids)
+    return run_sums(values, index)[index].view(values.shape)
+
+
+def count_sequences(loss_mask: Tensor, sequence_ids: Tensor | None) -> Tensor:
+    """Number of sequences with at least one token in the mask: int64 scalar."""
+    if sequence_ids is None:
+        return loss_mask.any(-1).sum()
+    return (run_sums(loss_mask.long(), run_index(sequence_ids)) > 0).sum()
+
+
+def _shape(x: Tensor) -> list[int]:
+    return list(x.shape)

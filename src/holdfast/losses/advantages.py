@@ -1,0 +1,128 @@
+"""Advantages from rewards: relative to a group (GRPO, Dr.GRPO) or not (REINFORCE). One value per row, shape [B, 1]."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.losses._tensors import check_choice, upcast
+
+
+def group_advantages(
+    rewards: Tensor,
+    group_ids: Tensor,
+    *,
+    scale: bool = True,
+    eps: float = 1e-6,
+    valid: Tensor | None = None,
+) -> Tensor:
+    """GRPO advantages: how much better a rollout did than the others of its question.
+
+        A_i = (r_i − mean_group) / (std_group + eps)      scale=True  (GRPO), std with n − 1
+        A_i =  r_i − mean_group                           scale=False (Dr.GRPO)
+
+    * A group whose rewards are all equal gets exactly 0. (In float32 the mean of 0.1, 0.1, 0.1 is not 0.1, and the
+      rounding error divided by eps would become an advantage.)
+    * A group of one has no others: A = r, which is REINFORCE without a baseline.
+    * A group of which failures left a single valid rollout has lost its contrast: A = 0, not A = r.
+    * Rows that are not `valid` get 0 and stay out of mean and std; their rewards may be NaN.
+
+    Args:
+        rewards: float [B].
+        group_ids: int [B], equal for rollouts of one question.
+        scale: divide by the group's standard deviation.
+        eps: added to the standard deviation, in reward units.
+        valid: bool [B], False for rollouts that failed for reasons that are not the policy's. None: all are valid.
+
+    Returns:
+        float [B, 1], ready for the losses; detached; float32, or float64 for float64 rewards.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit.
+
+    Source: GRPO (arXiv 2402.03300); Dr.GRPO (2503.20783). The papers write the standard deviation without
+    saying which; Search-R1's and LLDS's code, like this function, use the unbiased one and give a group of one A = r.
+
+    Five rollouts, one right: mean 0.2, std sqrt(0.8 / 4) = 0.447, so 0.8 / 0.447 and −0.2 / 0.447.
+
+    >>> a = group_advantages(torch.tensor([1.0, 0, 0, 0, 0]), torch.zeros(5, dtype=torch.long))
+    >>> [round(x, 3) for x in a[:, 0].tolist()]
+    [1.789, -0.447, -0.447, -0.447, -0.447]
+    """
+    rewards, valid = _check(rewards, valid)
+    if group_ids.shape != rewards.shape or group_ids.is_floating_point() or group_ids.dtype == torch.bool:
+        raise ValueError(
+            f"group_ids must be integers of shape {list(rewards.shape)}, one per rollout, not {group_ids.dtype} of "
+            f"shape {list(group_ids.shape)}"
+        )
+    if eps < 0:
+        raise ValueError(f"eps={eps} must not be negative; it keeps the division by the standard deviation finite")
+    _, group = torch.unique(group_ids, return_inverse=True)  # B slots suffice for any number of groups
+    r = torch.where(valid, rewards, 0.0)
+
+    def total(x: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add_(0, group, x)[group]
+
+    n = total(valid.to(r.dtype))
+    size = total(torch.ones_like(r))
+    centred = r - total(r) / n.clamp(min=1)
+    centred = torch.where(valid, centred, 0.0)
+    advantages = centred
+    if scale:
+        std = (total(centred.square()) / (n - 1).clamp(min=1)).sqrt()
+        advantages = centred / (std + eps)
+    high = torch.full_like(r, -torch.inf).scatter_reduce_(0, group, torch.where(valid, rewards, -torch.inf), "amax")
+    low = torch.full_like(r, torch.inf).scatter_reduce_(0, group, torch.where(valid, rewards, torch.inf), "amin")
+    advantages = torch.where((high > low)[group], advantages, 0.0)
+    advantages = torch.where(size == 1, r, advantages)
+    return torch.where(valid, advantages, 0.0)[:, None]
+
+
+def reinforce_advantages(
+    rewards: Tensor, *, baseline: Literal["none", "batch"] = "none", valid: Tensor | None = None
+) -> Tensor:
+    """REINFORCE advantages: the reward itself, or the reward minus the batch mean. Groups play no part.
+
+        A_i = r_i                      baseline="none"
+        A_i = r_i − mean_batch         baseline="batch"
+
+    Args:
+        rewards: float [B].
+        baseline: what is subtracted.
+        valid: bool [B]; rows that are not valid get 0 and stay out of the mean.
+
+    Returns:
+        float [B, 1], detached.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or the baseline's name do not fit.
+
+    Source: Williams (1992). With rewards of 0 and 1 and no baseline there is no negative gradient at all, which is why
+    Search-R1's first release (every rollout its own group) did not collapse.
+
+    >>> reinforce_advantages(torch.tensor([1.0, 0.0])).tolist()
+    [[1.0], [0.0]]
+    """
+    rewards, valid = _check(rewards, valid)
+    check_choice("baseline", baseline, ("none", "batch"))
+    r = torch.where(valid, rewards, 0.0)
+    if baseline == "batch":
+        r = torch.where(valid, r - r.sum() / valid.sum().clamp(min=1), 0.0)
+    return r[:, None]
+
+
+def _check(rewards: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    if rewards.dim() != 1 or not rewards.is_floating_point():
+        raise ValueError(
+            f"rewards must be floating point of shape [B], one per rollout, not {rewards.dtype} of shape "
+            f"{list(rewards.shape)}"
+        )
+    if valid is None:
+        valid = torch.ones_like(rewards, dtype=torch.bool)
+    elif valid.dtype != torch.bool or valid.shape != rewards.shape:
+        raise ValueError(
+            f"valid must be bool of shape {list(rewards.shape)}, not {valid.dtype} of shape {list(valid.shape)}"
+        )
+    return upcast(rewards.detach()), valid
