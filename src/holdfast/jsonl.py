@@ -1,0 +1,193 @@
+"""JSON Lines in and out. A bad row is skipped, counted and said, with file, line and field; a bad file is an error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from holdfast.errors import DataError
+
+T = TypeVar("T")
+_log = logging.getLogger("holdfast")
+_BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A row that was not used. `str()` is `file:line: field: reason`."""
+
+    path: str
+    line: int
+    """From 1, as editors count; blank lines count too."""
+    field: str
+    """The field at fault, or `row` when the line is no JSON object at all."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.field}: {self.reason}"
+
+
+class BadField(Exception):
+    """Raised by a row parser: this field of this row cannot be used."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field, self.reason = field, reason
+
+
+def read_rows(
+    path: str | os.PathLike[str],
+    parse: Callable[[dict[str, Any], int], T],
+    *,
+    what: str,
+    on_skip: Callable[[Skipped], None] | None = None,
+) -> tuple[list[T], list[Skipped]]:
+    """`parse(row, line)` of every row of a JSONL file (plain or .gz), in order, and the rows that were skipped.
+
+    `parse` raises `BadField` to skip a row. `what` names a row in messages ("question"). Skipped rows go to `on_skip`
+    as they come, or, without it, into one logged warning. Blank lines hold no row. Raises `DataError` when the file
+    cannot be read, holds no usable row, or when more than half of its rows are bad.
+    """
+    path = Path(path)
+    rows: list[T] = []
+    skipped: list[Skipped] = []
+    for line, raw in _lines(path):
+        try:
+            rows.append(parse(_row(raw), line))
+        except BadField as bad:
+            skip = Skipped(path=str(path), line=line, field=bad.field, reason=bad.reason)
+            skipped.append(skip)
+            if on_skip is not None:
+                on_skip(skip)
+    _judge(path, len(rows), skipped, what)
+    if skipped and on_skip is None:
+        _log.warning(
+            "%s: skipped %d of %d rows; the first: %s", path, len(skipped), len(rows) + len(skipped), skipped[0]
+        )
+    return rows, skipped
+
+
+def text_field(row: Mapping[str, Any], field: str) -> str:
+    """A field that must be a text with something in it. Raises `BadField`."""
+    if field not in row:
+        raise BadField(field, f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
+    return clean_text(row[field], field)
+
+
+def clean_text(value: Any, field: str, *, empty: bool = False) -> str:
+    """`value` if it is a text UTF-8 can hold, with something in it unless `empty` is allowed. Raises `BadField`."""
+    if not isinstance(value, str):
+        raise BadField(field, f"must be a text, is {json_kind(value)}")
+    if not empty and not value.strip():
+        raise BadField(field, "is empty")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadField(field, "holds half of a surrogate pair (a \\ud… escape), which is no character") from None
+    return value
+
+
+def json_kind(value: Any) -> str:
+    """What JSON calls the type of `value`, for messages."""
+    if value is None:
+        return "null"
+    kinds = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
+    return kinds.get(type(value), type(value).__name__)
+
+
+def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write one JSON object a line, atomically: after a crash the old file or the new one is there, never half of one.
+
+    Returns the number of rows. NaN and infinities are refused (`ValueError`): they are not JSON.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    # In the same folder, because a rename is atomic within one file system only.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        # A lone surrogate, which UTF-8 cannot hold, becomes its \ud… escape: valid inside a JSON text.
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files only their owner can read
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return count
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, bytes without the line end) of every line that is not blank."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a JSONL file in it")
+    try:
+        with _open(path) as file:
+            for line, raw in enumerate(file, start=1):
+                if line == 1:
+                    if raw.startswith(_UTF16):
+                        raise DataError(f"{path} is UTF-16; save it as UTF-8")
+                    raw = raw.removeprefix(_BOM)
+                if raw.strip():
+                    yield line, raw
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except (OSError, EOFError, zlib.error) as error:  # gzip raises all three for a damaged file
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+
+
+def _row(raw: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line") from None
+    except RecursionError:
+        raise BadField("row", "is nested too deeply") from None
+    except ValueError as error:
+        if not raw.endswith(b"\n"):
+            raise BadField("row", "ends in the middle: the file was cut off here") from None
+        raise BadField("row", f"is not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise BadField("row", f"must be a JSON object, is {json_kind(row)}")
+    return row
+
+
+def _judge(path: Path, good: int, skipped: list[Skipped], what: str) -> None:
+    total = good + len(skipped)
+    if total == 0:
+        raise DataError(f"{path} is empty; it needs one JSON object a line, at least one {what}")
+    if good and 2 * len(skipped) <= total:
+        return
+    first = "\n  ".join(map(str, skipped[:3]))
+    count = "none" if not good else f"only {good}"
+    raise DataError(f"{path}: {count} of {total} rows can be used as a {what}. The first that cannot:\n  {first}")
