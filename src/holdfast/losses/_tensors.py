@@ -60,8 +60,8 @@ def check_per_row(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor 
         )
     if sequence_ids is not None and values.shape != like.shape:
         raise ValueError(
-            f"{name} has one value per row, but sequence_ids says that a row holds several sequences; pass one value per "
-            f"token, shape {_shape(like)}"
+            f"{name} has one value per row, but sequence_ids says that a row holds several sequences; pass one value "
+            f"per token, shape {_shape(like)}"
         )
     return values.detach()
 

@@ -1,0 +1,214 @@
+"""TokenBatch: the tensors an update reads, made from trajectories without re-encoding anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from holdfast.trajectory import Group, Trajectory
+
+_PER_ROW = ("rewards", "correct", "group_ids", "valid")
+_BOOL = ("loss_mask", "answer_mask", "correct", "valid")
+_INTEGER = ("token_ids", "attention_mask", "action_ids", "group_ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatch:
+    """Rollouts as right-padded rows: B rows, T columns. Change a field with `dataclasses.replace`.
+
+    Log-probs, wherever they stand: `[:, t]` is log p(token_ids[:, t] | token_ids[:, :t]) in nats, 0 at t = 0 and on
+    padding. None means absent, zero means zero.
+
+    Example: a prompt of two tokens, then one search of two tokens and its feedback, then an answer:
+
+    >>> from holdfast.trajectory import Answer, Group, Search, Trajectory, Turn
+    >>> t = Trajectory(
+    ...     example_id="world/train/7", prompt=(1, 2), reward=1.0, reward_parts={"em": 1.0},
+    ...     turns=(Turn(tokens=(3, 4), logprobs=(-0.5, -0.25), observation=(5,), action=Search("q")),
+    ...            Turn(tokens=(7, 8), logprobs=(-0.125, -1.0), action=Answer("x"), answer_span=(1, 2))))
+    >>> short = Trajectory(example_id="world/train/7", prompt=(1, 2), reward=0.0,
+    ...                    turns=(Turn(tokens=(9,), logprobs=(-2.0,), action=Answer("y"), answer_span=(0, 1)),))
+    >>> batch = TokenBatch.from_trajectories([Group("world/train/7", (t, short))], pad_token_id=0)
+    >>> batch.token_ids.tolist()
+    [[1, 2, 3, 4, 5, 7, 8], [1, 2, 9, 0, 0, 0, 0]]
+    >>> batch.action_ids.tolist()
+    [[0, 0, 1, 1, 0, 2, 2], [0, 0, 1, 0, 0, 0, 0]]
+    >>> batch.answer_mask.long().tolist()
+    [[0, 0, 0, 0, 0, 0, 1], [0, 0, 1, 0, 0, 0, 0]]
+    >>> batch.rewards.tolist(), batch.correct.tolist(), batch.group_ids.tolist()
+    ([1.0, 0.0], [True, False], [0, 0])
+    """
+
+    token_ids: Tensor
+    """int64 [B, T]: prompt, turns and observations, token for token what the model saw."""
+    attention_mask: Tensor
+    """int64 [B, T]: 1 on real tokens, 0 on padding."""
+    loss_mask: Tensor
+    """bool [B, T]: True on tokens the model sampled. All False in rows that are not `valid`."""
+    action_ids: Tensor
+    """int64 [B, T]: 0 outside actions, k on the k-th action. Tells adjacent actions apart, which no mask can."""
+    answer_mask: Tensor
+    """bool [B, T]: True on the final answer, tags included; known from generation, not from re-tokenising."""
+    rollout_logprobs: Tensor
+    """float32 [B, T]: the sampler's log-probs, 0 outside actions."""
+    advantages: Tensor
+    """float [B, 1] or [B, T]: zeros until somebody sets them."""
+    rewards: Tensor
+    """float32 [B]: NaN in rows that are not `valid` and were never scored: an outage is not a reward of 0."""
+    correct: Tensor
+    """bool [B]: exact match 1 (not "advantage above 0")."""
+    group_ids: Tensor
+    """int64 [B]: equal for trajectories of the same question."""
+    valid: Tensor
+    """bool [B]: False where the episode failed for reasons that are not the policy's."""
+    old_logprobs: Tensor | None = None
+    """float [B, T]: under the policy frozen for this rollout batch."""
+    anchor_logprobs: Tensor | None = None
+    """float [B, T]: under an older policy, when the penalty anchors to one."""
+    ref_logprobs: Tensor | None = None
+    """float [B, T]: under the frozen reference."""
+    values: Tensor | None = None
+    """float [B, T]: a critic's values."""
+    returns: Tensor | None = None
+    """float [B, T]: a critic's targets."""
+
+    def __post_init__(self) -> None:
+        if self.token_ids.dim() != 2:
+            raise ValueError(f"token_ids must have shape [B, T], not {list(self.token_ids.shape)}")
+        rows, width = self.token_ids.shape
+        for name, value in self._tensors().items():
+            shapes: tuple[tuple[int, ...], ...] = ((rows,),) if name in _PER_ROW else ((rows, width),)
+            if name == "advantages":
+                shapes = ((rows, 1), (rows, width))
+            if tuple(value.shape) not in shapes:
+                expected = " or ".join(str(list(s)) for s in shapes)
+                raise ValueError(f"{name} has shape {list(value.shape)}, but this batch needs {expected}")
+            kind = "bool" if name in _BOOL else "integer" if name in _INTEGER else "floating point"
+            is_kind = {
+                "bool": value.dtype == torch.bool,
+                "integer": not value.is_floating_point() and value.dtype != torch.bool,
+                "floating point": value.is_floating_point(),
+            }[kind]
+            if not is_kind:
+                raise TypeError(f"{name} must be {kind}, not {value.dtype}")
+
+    @classmethod
+    def from_trajectories(cls, groups: Sequence[Group], *, pad_token_id: int) -> TokenBatch:
+        """Rows in the order of the groups and of their trajectories; padding on the right.
+
+        Groups with the same id are one group (a question drawn twice in a batch): they share `group_ids`.
+
+        Args:
+            groups: scored trajectories; only failed ones may lack a reward.
+            pad_token_id: fills the rest of short rows. Any id will do: padding is masked everywhere.
+
+        Raises:
+            ValueError: no trajectories; a turn without token ids or with another number of log-probs; an unscored
+                trajectory that did not fail; sampled tokens without a prompt before them.
+        """
+        rows = [(group.id, trajectory) for group in groups for trajectory in group.trajectories]
+        if not rows:
+            raise ValueError("there are no trajectories to batch; pass at least one group with a trajectory")
+        number = {group_id: k for k, group_id in enumerate(dict.fromkeys(group_id for group_id, _ in rows))}
+        trajectories = [trajectory for _, trajectory in rows]
+        for trajectory in trajectories:
+            _check_trainable(trajectory)
+        sequences = [trajectory.token_ids for trajectory in trajectories]
+        width = max(map(len, sequences))
+
+        def pad(values: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
+            out = torch.full((len(values), width), fill, dtype=dtype)
+            for row, value in zip(out, values, strict=True):
+                row[: len(value)] = torch.tensor(value, dtype=dtype)
+            return out
+
+        rewards = [float("nan") if t.reward is None else t.reward for t in trajectories]
+        return cls(
+            token_ids=pad(sequences, pad_token_id, torch.long),
+            attention_mask=pad([[1] * len(s) for s in sequences], 0, torch.long),
+            loss_mask=pad([t.loss_mask for t in trajectories], False, torch.bool),
+            action_ids=pad([t.action_ids for t in trajectories], 0, torch.long),
+            answer_mask=pad([t.answer_mask for t in trajectories], False, torch.bool),
+            rollout_logprobs=pad([t.rollout_logprobs for t in trajectories], 0.0, torch.float32),
+            advantages=torch.zeros(len(rows), 1),
+            rewards=torch.tensor(rewards, dtype=torch.float32),
+            correct=torch.tensor([t.correct for t in trajectories]),
+            group_ids=torch.tensor([number[group_id] for group_id, _ in rows]),
+            valid=torch.tensor([not t.status.is_failure for t in trajectories]),
+        )
+
+    def __len__(self) -> int:
+        return self.token_ids.shape[0]
+
+    @property
+    def lengths(self) -> Tensor:
+        """int64 [B]: real tokens of each row."""
+        return self.attention_mask.sum(-1)
+
+    def select(self, rows: Sequence[int] | Tensor) -> TokenBatch:
+        """The given rows, in the given order, every field of them. The width stays; see `trim`.
+
+        Args:
+            rows: indices, or a bool tensor [B].
+        """
+        index = rows if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
+        index = index.to(self.token_ids.device)
+        return self._map(lambda value: value[index])
+
+    def split(self, rows: int | Sequence[Sequence[int]]) -> list[TokenBatch]:
+        """Cut into micro-batches: at most `rows` rows each, or the given lists of rows.
+
+        Raises:
+            ValueError: a size below 1, or lists that leave a row out or name one twice.
+        """
+        if isinstance(rows, int):
+            if rows < 1:
+                raise ValueError(f"split({rows}): a micro-batch needs at least one row")
+            rows = [range(i, min(i + rows, len(self))) for i in range(0, len(self), rows)]
+        if sorted(i for part in rows for i in part) != list(range(len(self))):
+            raise ValueError(
+                f"the parts must name each of the {len(self)} rows once, or an update would skip rows or count them "
+                "twice; use select for a subset"
+            )
+        return [self.select(part) for part in rows]
+
+    def trim(self) -> TokenBatch:
+        """Without the columns on the right that are padding in every row."""
+        longest = int(self.lengths.max()) if len(self) else 0
+        width = self.token_ids.shape[1]
+
+        def cut(value: Tensor) -> Tensor:
+            return value[:, :longest] if value.dim() == 2 and value.shape[1] == width else value
+
+        return self if longest == width else self._map(cut)
+
+    def to(self, device: torch.device | str) -> TokenBatch:
+        """Every tensor on `device`."""
+        return self._map(lambda value: value.to(device))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> TokenBatch:
+        return TokenBatch(**{name: change(value) for name, value in self._tensors().items()})
+
+
+def _check_trainable(trajectory: Trajectory) -> None:
+    where = f"trajectory of {trajectory.example_id}"
+    for k, turn in enumerate(trajectory.turns, start=1):
+        if turn.tokens is not None and turn.logprobs is not None and len(turn.tokens) != len(turn.logprobs):
+            raise ValueError(
+                f"{where}, turn {k}: {len(turn.tokens)} tokens but {len(turn.logprobs)} log-probs; each sampled token "
+                "needs the sampler's log-prob"
+            )
+    if trajectory.reward is None and not trajectory.status.is_failure:
+        raise ValueError(f"{where} has no reward; score it before batching (None is not 0)")
+    if not trajectory.prompt and any(turn.tokens for turn in trajectory.turns):
+        raise ValueError(
+            f"{where} has an empty prompt, so its first sampled token follows nothing and has no log-prob; start the "
+            "prompt with at least one token, for example BOS"
+        )
