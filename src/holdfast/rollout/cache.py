@@ -1,11 +1,12 @@
 """A key/value cache whose rows advance at their own positions.
 
-Every episode owns a *slot*. A slot's real positions 0..n-1 lie left-aligned at the start of its storage, so there are no
-gaps, a row that got 80 tokens of feedback sits beside one that sampled a single token, and "what a query sees" is simply
-"storage positions up to its own". New keys are scattered to their positions; whatever lies behind a row's last position is
-rubbish that no query sees and the row's own next tokens overwrite.
+Every episode owns a *slot*. A slot's real positions 0..n-1 lie left-aligned at the start of its storage, so there are
+no gaps, a row that got 80 tokens of feedback sits beside one that sampled a single token, and "what a query sees" is
+simply "storage positions up to its own". New keys are scattered to their positions; whatever lies behind a row's last
+position is rubbish that no query sees and the row's own next tokens overwrite.
 
-Storage is `[slots, capacity, heads, dim]`, so that a scatter writes whole rows and a window over the first slots is a view.
+Storage is `[slots, capacity, heads, dim]`, so that a scatter writes whole rows and a window over the first slots is a
+view.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ class _SlotLayer(CacheLayerMixin):
         return torch.zeros(shape, dtype=dtype, device=states.device)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write `[rows, heads, new, dim]` at the planned places; return what the rows see, `[rows, heads, length, dim]`."""
+        """Write `[rows, heads, new, dim]` as planned; return what the rows see, `[rows, heads, length, dim]`."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
         return self._put_and_read(self.keys, key_states), self._put_and_read(self.values, value_states)
 
     def _put_and_read(self, store: Tensor, states: Tensor) -> Tensor:
@@ -75,6 +77,7 @@ class _SlotLayer(CacheLayerMixin):
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         for store in (self.keys, self.values):
+            assert store is not None
             window = store[:, :length]
             window.index_copy_(0, target, window.index_select(0, source))
 
@@ -94,7 +97,8 @@ class _SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """All layers' storage, and the plan of the next forward pass.
 
-    Capacity and slots grow by at least half whenever they are exceeded, so a long run copies its cache a handful of times.
+    Capacity and slots grow by at least half whenever they are exceeded, so a long run copies its cache a handful of
+    times.
     """
 
     plan: _Plan
@@ -130,7 +134,8 @@ class SlotCache(Cache):
 
         Args:
             slots: int64 `[rows]`, distinct.
-            write: int64 `[rows, new]`, storage position of each token, distinct within a row. Padding goes behind the row's end.
+            write: int64 `[rows, new]`, storage position of each token, distinct within a row. Padding goes behind the
+                row's end.
             positions: int64 `[rows, new]`, the largest storage position each token sees.
             length: 1 + the largest position that matters.
         """
@@ -143,10 +148,10 @@ class SlotCache(Cache):
         return (torch.arange(length, device=positions.device) <= positions.unsqueeze(-1)).unsqueeze(1)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` positions of slots `source` to slots `target` (int64 `[n]`), all reads before all writes."""
+        """Copy the first `length` positions of slots `source` to `target` (int64 `[n]`); reads come before writes."""
         for layer in self._stored():
             layer.copy(source, target, length)
 
     def _stored(self) -> list[_SlotLayer]:
         # A layer that shares another's keys never stores any.
-        return [layer for layer in self.layers if layer.is_initialized]
+        return [layer for layer in self.layers if isinstance(layer, _SlotLayer) and layer.is_initialized]

@@ -1,10 +1,10 @@
 """A policy on a transformers model: continuous decoding over a slot cache, one host synchronisation per step.
 
-How the work is ordered. All decoding rows advance together, one token a step. A row whose turn ended stays in its slot; when
-its next request comes, it waits until enough rows wait to be prefilled in one pass (an eighth of those decoding), or the
-oldest has waited 16 steps, or nothing else can decode. Waiting costs a row idle steps, prefilling alone costs everybody a
-forward pass; counting steps and rows, never seconds, keeps runs reproducible. Rows that neither decode nor are about to are
-swapped out of the decoding slots once they are more than an eighth of them.
+How the work is ordered. All decoding rows advance together, one token a step. A row whose turn ended stays in its slot;
+when its next request comes, it waits until enough rows wait to be prefilled in one pass (an eighth of those decoding),
+or the oldest has waited 16 steps, or nothing else can decode. Waiting costs a row idle steps, prefilling alone costs
+everybody a forward pass; counting steps and rows, never seconds, keeps runs reproducible. Rows that neither decode nor
+are about to are swapped out of the decoding slots once they are more than an eighth of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from holdfast.rollout.cache import SlotCache
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.rollout.stops import END, StopTable
-from holdfast.rollout.support import accepts_logits_to_keep, check_exact, planned_forward, refuse_unsupported, text_config
+from holdfast.rollout.support import (
+    accepts_logits_to_keep,
+    check_exact,
+    planned_forward,
+    refuse_unsupported,
+    text_config,
+)
+from holdfast.search.tokens import decode
 
 _SHARE = 8  # rows wait, and idle rows are tolerated, up to 1/8 of the decoding ones
 _PATIENCE = 16  # steps a request may wait while others decode
@@ -66,9 +73,9 @@ class _Batch:
 class HFPolicy:
     """Turns sampled from a causal language model of transformers.
 
-    Log-probs are log_softmax(logits / temperature) over the whole vocabulary in float32, whatever truncation the sampler
-    applies. The sampling settings of the model's own generation config are ignored; only its end-of-sequence ids are read,
-    and joined with the tokenizer's.
+    Log-probs are log_softmax(logits / temperature) over the whole vocabulary in float32, whatever truncation the
+    sampler applies. The sampling settings of the model's own generation config are ignored; only its end-of-sequence
+    ids are read, and joined with the tokenizer's.
 
     Args:
         model: decoder-only, full attention in every layer, loaded with sdpa (or eager) attention.
@@ -82,7 +89,7 @@ class HFPolicy:
         max_rows: episodes whose keys are held at once; further ones queue.
 
     Raises:
-        ModelError: the model has sliding windows, recurrent state or an attention implementation that the cache cannot serve.
+        ModelError: sliding windows, recurrent state or an attention implementation that the cache cannot serve.
         ConfigError: a sampling setting out of range.
     """
 
@@ -101,9 +108,13 @@ class HFPolicy:
         max_rows: int = 512,
     ) -> None:
         if not temperature > 0:
-            raise ConfigError(f"temperature = {temperature}: logits cannot be divided by it; for the most likely token use greedy")
+            raise ConfigError(
+                f"temperature = {temperature}: logits cannot be divided by it; for the most likely token use greedy"
+            )
         if not 0 < top_p <= 1 or top_k < 0:
-            raise ConfigError(f"top_p = {top_p}, top_k = {top_k}: top_p must lie in (0, 1] and top_k must be 0 (all) or more")
+            raise ConfigError(
+                f"top_p = {top_p}, top_k = {top_k}: top_p must lie in (0, 1] and top_k must be 0 (all) or more"
+            )
         refuse_unsupported(model)
         self.model = model if device is None else model.to(device)
         self.tokenizer = tokenizer
@@ -124,14 +135,16 @@ class HFPolicy:
         with self._evaluating():
             check_exact(self.model, self.device)
 
-    # ------------------------------------------------------------------------------------------------- the Policy protocol
+    # ---- the Policy protocol
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; computing starts at the next `poll`."""
         for request in requests:
             row = self._rows.get(request.id)
             if row is not None and row.request is not None:
-                raise ValueError(f"request {request.id} is still under way; poll until it is finished before continuing it")
+                raise ValueError(
+                    f"request {request.id} is still under way; poll until it is finished before continuing it"
+                )
             context = list(request.token_ids)
             limit = len(context) + request.max_new_tokens
             if limit - 1 > self._max_positions:
@@ -179,7 +192,7 @@ class HFPolicy:
         if not self._rows:
             self._cache, self._slots, self._free = self._new_cache(), [], []
 
-    # ------------------------------------------------------------------------------------------------------------ scheduling
+    # ---- scheduling
 
     def _admissible(self) -> list[_Row]:
         """Rows to prefill now; empty while waiting for company is better."""
@@ -194,8 +207,8 @@ class HFPolicy:
                 ready.append(row)
         if not ready and not self._decoding:
             raise ValueError(
-                f"{self.max_rows} episodes hold a cache and none of them has a request, so the {len(self._waiting)} queued ones "
-                "can never start; release finished episodes, or raise max_rows"
+                f"{self.max_rows} episodes hold a cache and none of them has a request, so the "
+                f"{len(self._waiting)} queued ones can never start; release finished episodes, or raise max_rows"
             )
         enough = len(ready) * _SHARE >= self._decoding or self._waited >= _PATIENCE
         return ready if enough else []
@@ -228,8 +241,9 @@ class HFPolicy:
         width = max(len(row.context) - row.cached for row in leaders)
         length = max(len(row.context) for row in leaders)
         self._cache.reserve(len(self._slots), max(row.cached for row in leaders) + width)
-        # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only one to
-        # be projected onto the vocabulary. The padding in front is stored behind the row's end, where nothing looks.
+        # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only
+        # one to be projected onto the vocabulary. The padding in front is stored behind the row's end, where nothing
+        # looks.
         ids = [[0] * (width - len(row.context) + row.cached) + row.context[row.cached :] for row in leaders]
         ids_t = torch.tensor(ids, device=self.device)
         slots, cached, end = torch.tensor(
@@ -312,7 +326,7 @@ class HFPolicy:
         self._free = [slot for slot, row in enumerate(self._slots) if row is None]
         return count
 
-    # ------------------------------------------------------------------------------------------------------- one forward pass
+    # ---- one forward pass
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
@@ -343,7 +357,9 @@ class HFPolicy:
                 if reason is not None:
                     finished.append(self._finish(row, reason))
         if not all(math.isfinite(logprobs[index]) for index, _ in rows):
-            raise ModelError("the model's logits are not finite, so nothing can be sampled; its weights have probably diverged")
+            raise ModelError(
+                "the model's logits are not finite, so nothing can be sampled; its weights have probably diverged"
+            )
         if self.on_token is not None:
             for _, row in rows:
                 self.on_token(row.id, row.context[-1])
@@ -355,7 +371,7 @@ class HFPolicy:
         if flag == END:
             return "eos"
         if flag:
-            text = self._decode(row.context[row.start :])
+            text = decode(self.tokenizer, row.context[row.start :])
             if any(stop in text for stop in row.request.stop):
                 return "stop"
         return "length" if len(row.context) >= row.limit else None
@@ -369,14 +385,11 @@ class HFPolicy:
             token_ids=sampled,
             logprobs=tuple(row.logprobs),
             stop_reason=reason,
-            text=self._decode(sampled[:-1] if reason == "eos" else sampled),
+            text=decode(self.tokenizer, sampled[:-1] if reason == "eos" else sampled),
             kept_mass=tuple(row.masses) if row.masses else None,
         )
 
-    # ------------------------------------------------------------------------------------------------------------ small things
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    # ---- small things
 
     def _take_slot(self, row: _Row) -> int:
         if self._free:

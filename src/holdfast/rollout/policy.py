@@ -1,7 +1,8 @@
 """The seam between the rollout loop and whatever produces tokens.
 
 `submit` queues, `poll` works until at least one request is finished. A blocking `generate(list) -> list` would make all
-episodes wait for the slowest of the turn; with this pair an episode whose turn has ended searches while the others decode on.
+episodes wait for the slowest of the turn; with this pair an episode whose turn has ended searches while the others
+decode on.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ StopReason = Literal["stop", "eos", "length"]
 class Request:
     """Ask for one turn.
 
-    >>> Request(id="q7/0", token_ids=(5, 6, 7), max_new_tokens=16, stop=("</search>", "</answer>"), seed=3).max_new_tokens
-    16
+    >>> request = Request(id="q7/0", token_ids=(5, 6, 7), max_new_tokens=16, stop=("</search>",), seed=3)
+    >>> len(request.token_ids)
+    3
     """
 
     id: str
@@ -33,11 +35,15 @@ class Request:
 
     def __post_init__(self) -> None:
         if not len(self.token_ids):
-            raise ValueError(f"request {self.id} has an empty context; a causal model needs at least one token to start from")
+            raise ValueError(
+                f"request {self.id} has an empty context; a causal model needs at least one token to start from"
+            )
         if self.max_new_tokens < 1:
             raise ValueError(f"request {self.id} asks for max_new_tokens={self.max_new_tokens}; at least 1 is needed")
         if "" in self.stop:
-            raise ValueError(f"request {self.id} has an empty stop string, which would end every turn at its first token")
+            raise ValueError(
+                f"request {self.id} has an empty stop string, which would end every turn at its first token"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ class Completion:
 
     id: str
     token_ids: tuple[int, ...] | None
-    """Sampled ids, the end-of-sequence token or the closing tag's token included. None from a server that returns text only."""
+    """Sampled ids, the end-of-sequence or closing token included. None from a server that returns text only."""
     logprobs: tuple[float, ...] | None
     """log_softmax(logits / temperature) over the whole vocabulary at each sampled token, also under top-p / top-k."""
     stop_reason: StopReason
@@ -68,12 +74,12 @@ class Policy(Protocol):
         ...
 
     def release(self, ids: Iterable[str]) -> None:
-        """Forget what is cached for these ids (unknown ids are ignored). Call when an episode ends, and before weights change."""
+        """Forget what is cached for these ids; unknown ones are ignored. Due when an episode ends or weights change."""
         ...
 
 
 def generate(policy: Policy, requests: Sequence[Request]) -> list[Completion]:
-    """Submit, poll until all are finished, release; completions in request order."""
+    """One turn each: submit, poll until all are finished, release; completions in request order."""
     policy.submit(requests)
     finished: dict[str, Completion] = {}
     while len(finished) < len(requests):

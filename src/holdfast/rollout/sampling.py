@@ -1,7 +1,7 @@
 """Sampling as pure functions: a counter-based uniform per token, and the inverse of the distribution's CDF.
 
-A token's randomness is a function of (seed, position) and of nothing else, so the same episode comes out whatever shares its
-batch, in whatever order rows enter and leave, and after a resume.
+A token's randomness is a function of (seed, position) and of nothing else, so the same episode comes out whatever
+shares its batch, in whatever order rows enter and leave, and after a resume.
 """
 
 from __future__ import annotations
@@ -66,15 +66,18 @@ def _invert(cdf: Tensor, uniforms: Tensor) -> Tensor:
     `nextafter` keeps the target below the total after rounding, so an entry of zero mass is never returned.
     """
     total = cdf[:, -1:]
-    target = torch.minimum(uniforms.to(cdf.dtype).unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total)))
+    target = torch.minimum(
+        uniforms.to(cdf.dtype).unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total))
+    )
     return torch.searchsorted(cdf, target, right=True).clamp_(max=cdf.shape[-1] - 1)
 
 
 def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Sampled:
     """Draw one token per row by inverting the CDF at `uniforms`.
 
-    Truncation keeps the `top_k` most likely tokens (0 = all), then, of those renormalised, the smallest most-likely-first set
-    whose mass reaches `top_p`. Equal logits are ordered by token id. At least one token is always kept.
+    Truncation keeps the `top_k` most likely tokens (0 = all), then, of those renormalised, the smallest
+    most-likely-first set whose mass reaches `top_p`. Equal logits are ordered by token id. At least one token is always
+    kept.
 
     Args:
         logits: `[B, V]`, any float dtype; computed in float32.
@@ -94,7 +97,7 @@ def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: f
         tokens = _invert(cdf, uniforms)
     else:
         total = mass.sum(-1, keepdim=True)
-        ranked, order = mass.sort(-1, descending=True, stable=True)
+        ranked, order = mass.sort(stable=True, dim=-1, descending=True)
         if top_k > 0:
             ranked, order = ranked[:, :top_k], order[:, :top_k]
         cdf = ranked.cumsum(-1)

@@ -9,10 +9,12 @@ END, MAYBE = 1, 2
 
 
 class StopTable:
-    """Per set of stop strings one byte per token id: 0 goes on, `END` ends the sequence, `MAYBE` asks for a look at the text.
+    """Per set of stop strings one byte per token id: 0 goes on, `END` ends the sequence, `MAYBE` asks for a look at the
+    text.
 
-    A stop string can only become complete with a token whose own text contains its last character, so the decoded text of a
-    turn is looked at for those tokens alone. (A last character outside ASCII may be spread over several byte tokens, whose
+    A stop string can only become complete with a token whose own text contains its last character, so the decoded text
+    of a turn is looked at for those tokens alone. (A last character outside ASCII may be spread over several byte
+    tokens, whose
     own text is the replacement character: these are looked at too.)
     """
 

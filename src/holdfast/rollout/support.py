@@ -30,8 +30,8 @@ def refuse_unsupported(model: Any) -> None:
     attention = getattr(config, "_attn_implementation", None) or "eager"
     if attention not in ("sdpa", "eager"):
         raise ModelError(
-            f"{name} was loaded with attn_implementation={attention!r}, which ignores the mask that lets episodes of different "
-            "lengths decode together; load it with attn_implementation='sdpa'"
+            f"{name} was loaded with attn_implementation={attention!r}, which ignores the mask that lets episodes "
+            "of different lengths decode together; load it with attn_implementation='sdpa'"
         )
     remedy = "choose a model with full attention in all layers (Llama, Qwen2, Qwen3 …)"
     if getattr(model, "_is_stateful", False):
@@ -40,15 +40,17 @@ def refuse_unsupported(model: Any) -> None:
     window = getattr(config, "sliding_window", None) if not hasattr(config, "layer_types") else None
     if kinds or window or getattr(config, "attention_chunk_size", None):
         what = ", ".join(sorted(kinds)) or f"a window of {window or config.attention_chunk_size} tokens"
-        raise ModelError(f"{name} has layers without full attention ({what}), which the rollout cache cannot serve; {remedy}")
+        raise ModelError(
+            f"{name} has layers without full attention ({what}), which the rollout cache cannot serve; {remedy}"
+        )
 
 
 @torch.inference_mode()
 def check_exact(model: Any, device: torch.device) -> None:
     """Compare cached decoding of two ragged rows with plain forward passes of the same tokens.
 
-    Catches what no config field tells: positions taken from the mask (ALiBi), state kept outside the cache, token shifts.
-    Costs three forward passes of a few tokens.
+    Catches what no config field tells: positions taken from the mask (ALiBi), state kept outside the cache, token
+    shifts. Costs three forward passes of a few tokens.
     """
     vocabulary = text_config(model).vocab_size
     rows = [[1, 2, 3, 4, 5, 6], [3, 5, 7]]
@@ -69,12 +71,14 @@ def check_exact(model: Any, device: torch.device) -> None:
     allowed = 0.05 if model.dtype == torch.float32 else 0.5
     if not gap <= allowed:
         raise ModelError(
-            f"{type(model).__name__} gives different log-probs with the rollout cache than without (by {gap:.2g} nats), so it "
-            "keeps state or positions the cache does not know; choose a model with rotary positions and full attention"
+            f"{type(model).__name__} gives other log-probs with the rollout cache than without (by {gap:.2g} nats): it "
+            "keeps state or positions the cache does not know; choose one with rotary positions and full attention"
         )
 
 
-def planned_forward(model: Any, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor, **kwargs: Any) -> Tensor:
+def planned_forward(
+    model: Any, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor, **kwargs: Any
+) -> Tensor:
     """Logits of `ids` `[rows, new]` under the plan `cache` was given last; `mask` as returned by the plan."""
     if text_config(model)._attn_implementation == "eager":
         mask = additive_mask(mask, model.dtype)

@@ -1,0 +1,135 @@
+"""Searches for many episodes: de-duplicated, retried, and off the decoding path when they wait on a network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from holdfast.errors import RetrievalError
+from holdfast.retrieval.types import Hit, Retriever
+
+_THREADS = 16
+
+SearchResult = list[Hit] | RetrievalError
+
+
+@dataclass(slots=True)
+class RolloutStats:
+    """Counts and seconds of the rollouts it was passed to; adds up over calls."""
+
+    searches: int = 0
+    """Searches the episodes asked for."""
+    unique_queries: int = 0
+    """Queries that went to the retriever: `searches` less those equal to one already under way."""
+    failed_searches: int = 0
+    """Searches that found no answer in any attempt."""
+    retries: int = 0
+    """Queries sent again after a failure."""
+    calls: int = 0
+    """Calls of `retriever.search`."""
+    retrieval_seconds: float = 0.0
+    """Summed over calls, which may overlap when they run in threads."""
+    decode_seconds: float = 0.0
+    """Seconds inside the policy."""
+    tokens: int = 0
+    """Sampled tokens."""
+    cut_observations: int = 0
+    """Observations shortened to their budget."""
+
+
+def search_with_retries(
+    retriever: Retriever, queries: Sequence[str], k: int, *, retries: int, backoff_seconds: float
+) -> tuple[list[SearchResult], RolloutStats]:
+    """Search a batch; after a failure each query is tried alone, so that one bad query cannot fail the others.
+
+    The pauses between attempts double, and are shared by all queries of the batch.
+
+    Returns:
+        Per query its hits or the last error; and `retries`, `calls`, `retrieval_seconds`.
+    """
+    stats = RolloutStats()
+    results: dict[int, SearchResult] = {}
+
+    def attempt(indices: list[int]) -> None:
+        started = time.perf_counter()
+        stats.calls += 1
+        try:
+            found = retriever.search([queries[i] for i in indices], k)
+            results.update(zip(indices, found, strict=True))
+        except RetrievalError as error:
+            results.update((i, error) for i in indices)
+        stats.retrieval_seconds += time.perf_counter() - started
+
+    attempt(list(range(len(queries))))
+    for n in range(retries):
+        failed = [i for i, result in results.items() if isinstance(result, RetrievalError)]
+        if not failed:
+            break
+        time.sleep(backoff_seconds * 2**n)
+        stats.retries += len(failed)
+        for i in failed:
+            attempt([i])
+    return [results[i] for i in range(len(queries))], stats
+
+
+class SearchDesk:
+    """Takes queries, hands back results when they are there.
+
+    A retriever in this process is called at once and in order, which keeps runs reproducible; any other is called from
+    threads, while the caller goes on decoding. A query equal to one under way is not sent again.
+    """
+
+    def __init__(
+        self, retriever: Retriever, k: int, *, retries: int, backoff_seconds: float, stats: RolloutStats
+    ) -> None:
+        self._retriever, self._k, self._retries, self._backoff = retriever, k, retries, backoff_seconds
+        self._stats = stats
+        self._threads = None if retriever.in_process else ThreadPoolExecutor(_THREADS, thread_name_prefix="search")
+        self._done: list[tuple[str, SearchResult]] = []
+        self._flights: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
+        self._under_way: set[str] = set()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._done or self._flights)
+
+    def ask(self, queries: Iterable[str]) -> None:
+        new = [query for query in dict.fromkeys(queries) if query not in self._under_way]
+        if not new:
+            return
+        self._stats.unique_queries += len(new)
+        self._under_way.update(new)
+        if self._threads is None:
+            self._land(new, *self._search(new))
+        else:
+            self._flights[self._threads.submit(self._search, new)] = new
+
+    def collect(self, *, block: bool) -> list[tuple[str, SearchResult]]:
+        """Results that arrived since the last call; with `block`, waits for the first when none has."""
+        if self._flights:
+            landed, _ = wait(
+                self._flights, timeout=None if block and not self._done else 0, return_when=FIRST_COMPLETED
+            )
+            for flight in [flight for flight in self._flights if flight in landed]:
+                self._land(self._flights.pop(flight), *flight.result())
+        done, self._done = self._done, []
+        self._under_way.difference_update(query for query, _ in done)
+        return done
+
+    def close(self) -> None:
+        """Abandon what is still queued. Calls that are running cannot be stopped and finish unheard."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _search(self, queries: list[str]) -> tuple[list[SearchResult], RolloutStats]:
+        return search_with_retries(
+            self._retriever, queries, self._k, retries=self._retries, backoff_seconds=self._backoff
+        )
+
+    def _land(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:
+        self._stats.retries += stats.retries
+        self._stats.calls += stats.calls
+        self._stats.retrieval_seconds += stats.retrieval_seconds
+        self._done += zip(queries, results, strict=True)
