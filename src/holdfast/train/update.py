@@ -1,0 +1,291 @@
+"""One rollout batch becomes K optimizer steps: plan, old pass, objective, steps. Everything that changes weights is here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Loss, Penalty
+from holdfast.losses import (
+    adaptive_answer_weight,
+    clipped_policy_loss,
+    kl_loss,
+    llds_penalty,
+    nll_loss,
+    penalty_stats,
+    preserving_mask,
+    ratio_stats,
+    reduce_loss,
+    sapo_penalty,
+)
+
+Forward = Callable[..., tuple[Tensor, Tensor | None]]
+"""`(token_ids, loss_mask, entropy=bool) -> (log-probs, entropies or None)`, bound to one model."""
+
+
+def plan_update(
+    lengths: Sequence[int], steps: int, micro_batch_tokens: int, generator: torch.Generator
+) -> list[list[list[int]]]:
+    """Split rows into `steps` mini-batches at random, each into micro-batches of rows of similar length.
+
+    A micro-batch holds at most `micro_batch_tokens` tokens, padding included (one longer row still gets its own). Every
+    row is used exactly once; mini-batches differ by one row at most.
+
+    >>> plan = plan_update([5, 9, 5, 9], 2, 10, torch.Generator().manual_seed(0))
+    >>> sorted(row for mini in plan for micro in mini for row in micro)
+    [0, 1, 2, 3]
+    """
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+    plan = []
+    for k in range(min(steps, len(order))):
+        rows = sorted(order[k::steps], key=lambda row: (lengths[row], row))
+        micros: list[list[int]] = []
+        for row in rows:  # ascending: the newest row is the longest, so it sets the padded width
+            if micros and (len(micros[-1]) + 1) * lengths[row] <= micro_batch_tokens:
+                micros[-1].append(row)
+            else:
+                micros.append([row])
+        plan.append(micros)
+    return plan
+
+
+def select_trimmed(batch: TokenBatch, rows: list[int]) -> TokenBatch:
+    """The rows, cut to the longest of them."""
+    chosen = batch.select(rows)
+    width = int(chosen.attention_mask.sum(-1).max())
+    return chosen.trim(width)
+
+
+@torch.no_grad()
+def old_pass(
+    batch: TokenBatch, plan: list[list[list[int]]], forward: Forward, reference: Forward | None
+) -> tuple[list[list[TokenBatch]], dict[str, float]]:
+    """Micro-batches with `old_logprobs` (and `ref_logprobs`), computed on the very shapes the update will use.
+
+    Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate opens
+    on numerical noise. Also returns the mean entropy.
+    """
+    minis, entropy_sum, tokens = [], 0.0, 0
+    for mini in plan:
+        micros = []
+        for rows in mini:
+            micro = select_trimmed(batch, rows)
+            old, entropy = forward(micro.token_ids, micro.loss_mask, entropy=True)
+            assert entropy is not None
+            ref = reference(micro.token_ids, micro.loss_mask)[0] if reference is not None else None
+            micros.append(replace(micro, old_logprobs=old, ref_logprobs=ref))
+            entropy_sum += float(entropy.sum())
+            tokens += int(micro.loss_mask.sum())
+        minis.append(micros)
+    return minis, {"entropy/mean": entropy_sum / max(tokens, 1)}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised, term by term and unreduced; a term that is switched off is None."""
+
+    policy: Tensor
+    penalty: Tensor | None
+    preserved: Tensor | None
+    """`[B, T]` bool, tokens the penalty protects: the paper's normaliser."""
+    kl: Tensor | None
+
+
+def objective(micro: TokenBatch, logprobs: Tensor, loss: Loss, answer_weight: float) -> Objective:
+    """The terms of the loss for one micro-batch. `answer_weight` is the number this rollout batch's schedule gave."""
+    assert micro.old_logprobs is not None
+    arguments = (logprobs, micro.old_logprobs, micro.advantages, micro.loss_mask)
+    policy = clipped_policy_loss(
+        *arguments, clip_low=loss.clip_low, clip_high=loss.clip_high, dual_clip=loss.dual_clip, ratio=loss.ratio
+    )
+    kl = None
+    if micro.ref_logprobs is not None:
+        kl = kl_loss(logprobs, micro.ref_logprobs, micro.loss_mask, estimator=loss.kl_estimator)
+    penalty = loss.penalty
+    if penalty.name == "none":
+        return Objective(policy, None, None, kl)
+    assert penalty.preserve is not None
+    preserved = preserving_mask(
+        micro.advantages, micro.loss_mask, rule=penalty.preserve, correct=micro.correct[:, None]
+    )
+    return Objective(policy, _penalty(penalty, arguments, micro, preserved, answer_weight), preserved, kl)
+
+
+def _penalty(
+    penalty: Penalty, arguments: tuple[Tensor, ...], micro: TokenBatch, preserved: Tensor, answer_weight: float
+) -> Tensor:
+    logprobs, old, advantages, mask = arguments
+    if penalty.name == "sapo":
+        return sapo_penalty(logprobs, old, advantages, mask, tau=penalty.tau, preserve=preserved)
+    if penalty.name == "nll":
+        return nll_loss(logprobs, advantages, mask)
+    return llds_penalty(
+        logprobs,
+        old,
+        advantages,
+        mask,
+        gate=penalty.gate,
+        action_ids=micro.action_ids,
+        answer_mask=micro.answer_mask,
+        answer_weight=answer_weight,
+        threshold=penalty.threshold,
+        preserve=preserved,
+    )
+
+
+def answer_weight_of(penalty: Penalty, mean_valid_searches: float) -> float:
+    """The weight of answer tokens for this rollout batch."""
+    if penalty.answer_weight == "adaptive-paper":
+        return float(adaptive_answer_weight(mean_valid_searches, schedule="paper"))
+    if penalty.answer_weight == "adaptive-code":
+        return float(adaptive_answer_weight(mean_valid_searches, schedule="code"))
+    return float(penalty.answer_weight)
+
+
+def update_policy(
+    minis: list[list[TokenBatch]],
+    forward: Forward,
+    optimizer: torch.optim.Optimizer,
+    parameters: list[Tensor],
+    loss: Loss,
+    *,
+    grad_clip: float,
+    answer_weight: float = 1.0,
+    max_tokens: int | None = None,
+) -> dict[str, float]:
+    """One optimizer step per mini-batch. Each is exact whatever the micro-batches are: terms are summed over them and
+    divided by the mini-batch's own count. A step whose gradient norm is not finite is skipped and counted.
+
+    Returns the metrics of design §7 that only the update sees.
+    """
+    totals = _Totals()
+    for mini in minis:
+        optimizer.zero_grad(set_to_none=True)
+        counts = _denominators(mini, loss)
+        for micro in mini:
+            logprobs, entropy = forward(micro.token_ids, micro.loss_mask, entropy=loss.entropy_coef != 0)
+            terms = objective(micro, logprobs, loss, answer_weight)
+
+            def reduced(per_token: Tensor, micro: TokenBatch = micro, count: float = counts["policy"]) -> Tensor:
+                return reduce_loss(
+                    per_token, micro.loss_mask, mode=loss.reduction, denominator=count, max_tokens=max_tokens
+                )
+
+            parts = {"policy": reduced(terms.policy)}
+            if terms.kl is not None:
+                parts["kl"] = loss.kl_coef * reduced(terms.kl)
+            if entropy is not None:
+                parts["entropy"] = -loss.entropy_coef * reduced(entropy)
+            if terms.penalty is not None:
+                coef = loss.penalty.coef or 0.0
+                if loss.penalty.normalizer == "paper":
+                    parts["penalty"] = coef * terms.penalty.sum() / max(counts["preserved"], 1.0)
+                else:
+                    parts["penalty"] = coef * reduced(terms.penalty)
+            torch.stack(list(parts.values())).sum().backward()
+            totals.add(micro, logprobs.detach(), terms, parts, loss)
+        totals.step(_clipped_step(optimizer, parameters, grad_clip))
+    return totals.metrics(loss)
+
+
+def _clipped_step(optimizer: torch.optim.Optimizer, parameters: list[Tensor], grad_clip: float) -> float:
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, grad_clip))
+    if math.isfinite(norm):
+        optimizer.step()
+    else:
+        # The moments must not see it: one non-finite gradient would poison every later step.
+        optimizer.zero_grad(set_to_none=True)
+    return norm
+
+
+def _denominators(mini: list[TokenBatch], loss: Loss) -> dict[str, float]:
+    """Counts over the whole optimizer step: what `reduce_loss` divides by, and the tokens a penalty protects."""
+    by_token = loss.reduction == "token-mean"
+    policy = sum(float(m.loss_mask.sum() if by_token else m.loss_mask.any(-1).sum()) for m in mini)
+    preserved = 0.0
+    if loss.penalty.name != "none" and loss.penalty.normalizer == "paper":
+        assert loss.penalty.preserve is not None
+        for m in mini:
+            kept = preserving_mask(
+                m.advantages, m.loss_mask, rule=loss.penalty.preserve, correct=m.correct[:, None]
+            )
+            preserved += float(kept.sum())
+    return {"policy": max(policy, 1.0), "preserved": preserved}
+
+
+class _Totals:
+    """Sums over micro-batches, reduced once at the end so that nobody averages averages."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Tensor] = {}
+        self.stats: list[tuple[dict[str, Tensor], Tensor]] = []
+        self.penalty: list[tuple[dict[str, Tensor], Tensor]] = []
+        self.norms: list[float] = []
+        self.noise: Tensor | None = None
+
+    def add(
+        self, micro: TokenBatch, logprobs: Tensor, terms: Objective, parts: dict[str, Tensor], loss: Loss
+    ) -> None:
+        assert micro.old_logprobs is not None
+        weight = micro.loss_mask.sum()
+        for name, value in parts.items():
+            self.parts[name] = self.parts.get(name, torch.zeros((), device=value.device)) + value.detach()
+        self.stats.append(
+            (
+                ratio_stats(
+                    logprobs,
+                    micro.old_logprobs,
+                    micro.advantages,
+                    micro.loss_mask,
+                    clip_low=loss.clip_low,
+                    clip_high=loss.clip_high,
+                ),
+                weight,
+            )
+        )
+        if terms.penalty is not None:
+            assert terms.preserved is not None
+            stats = penalty_stats(
+                terms.penalty.detach(), logprobs, micro.old_logprobs, micro.loss_mask, preserve=terms.preserved
+            )
+            self.penalty.append((stats, weight))
+        if not self.norms:  # first optimizer step: old equals new, so any difference is numerical noise
+            noise = (logprobs - micro.old_logprobs).abs().max()
+            self.noise = noise if self.noise is None else torch.maximum(self.noise, noise)
+
+    def step(self, norm: float) -> None:
+        self.norms.append(norm)
+
+    def metrics(self, loss: Loss) -> dict[str, float]:
+        finite = [norm for norm in self.norms if math.isfinite(norm)]
+        result = {f"loss/{name}": float(value) / max(len(self.norms), 1) for name, value in self.parts.items()}
+        result |= _averaged(self.stats) | _averaged(self.penalty)
+        result["grad/norm"] = sum(finite) / len(finite) if finite else math.nan
+        result["grad/norm_max"] = max(finite) if finite else math.nan
+        result["grad/skipped"] = float(len(self.norms) - len(finite))
+        result["penalty/noise_floor"] = float(self.noise) if self.noise is not None else 0.0
+        result["optimizer_steps_per_rollout"] = float(len(self.norms))
+        return result
+
+
+def _averaged(stats: list[tuple[dict[str, Tensor], Tensor]]) -> dict[str, float]:
+    """Token-weighted means; maxima and minima stay extremes."""
+    if not stats:
+        return {}
+    weights = torch.stack([weight for _, weight in stats]).float()
+    result = {}
+    for name in stats[0][0]:
+        values = torch.stack([s[name] for s, _ in stats]).float()
+        if name.endswith("max"):
+            result[name] = float(values.max())
+        elif name.endswith("min"):
+            result[name] = float(values.min())
+        else:
+            result[name] = float((values * weights).sum() / weights.sum().clamp(min=1))
+    return result

@@ -1,0 +1,126 @@
+"""Supervised learning on whole episodes, observations masked: gives reinforcement learning a policy that can search.
+
+Works on scripted episodes of the bundled world and on any JSONL of episodes, for any model. One pass makes batches of
+episodes of similar length, so little is padded; the loss is the mean over the tokens an agent would have sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.errors import DataError
+from holdfast.train.forward import token_logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Token ids and which of them the agent says: prompt and observations are False.
+
+    >>> Episode((1, 2, 3, 4), (False, False, True, True)).token_ids
+    (1, 2, 3, 4)
+    """
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+
+
+def encode_episode(prompt: Sequence[int], turns: Sequence[tuple[str, str]], tokenizer: Any) -> Episode:
+    """An episode from its texts: each turn and each observation is encoded on its own, as in a rollout."""
+    ids, mask = list(prompt), [False] * len(prompt)
+    for text, observation in turns:
+        for part, said in ((text, True), (observation, False)):
+            new = tokenizer.encode(part, add_special_tokens=False) if part else []
+            ids += new
+            mask += [said] * len(new)
+    return Episode(tuple(ids), tuple(mask))
+
+
+def read_episodes(path: Path) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Rows `{"question": str, "turns": [{"text": str, "observation": str}, …]}`; `trajectories.jsonl` of a run is one."""
+    rows = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"warm_start.data = {path}: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            rows.append((row["question"], [(t["text"], t.get("observation", "")) for t in row["turns"]]))
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{path}, line {number}: an episode needs `question` and `turns`, each turn with `text` and "
+                f"`observation` ({type(error).__name__}: {error})"
+            ) from None
+    if not rows:
+        raise DataError(f"{path} holds no episode")
+    return rows
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Linear warm-up over the first twentieth, then a cosine to a tenth of the peak."""
+    rise = max(steps // 20, 1)
+    if step < rise:
+        return peak * (step + 1) / rise
+    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1))))
+
+
+def warm_start(
+    model: Any,
+    episodes: Sequence[Episode],
+    *,
+    pad_token_id: int,
+    steps: int,
+    batch: int,
+    lr: float,
+    seed: int,
+    device: torch.device,
+    autocast_dtype: torch.dtype | None = None,
+) -> Iterator[dict[str, float]]:
+    """Train in place; yields `{"step", "loss"}` after every optimizer step."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    model.train()
+    for step, rows in zip(range(steps), _batches(episodes, batch, seed), strict=False):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, steps, lr)
+        ids, mask = pad(rows, pad_token_id, device)
+        logprobs, _ = token_logprobs(model, ids, mask, autocast_dtype=autocast_dtype)
+        loss = -logprobs.sum() / mask.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if math.isfinite(float(torch.nn.utils.clip_grad_norm_(parameters, 1.0))):
+            optimizer.step()
+        yield {"step": step + 1, "loss": float(loss.detach())}
+    model.eval()
+
+
+def pad(rows: Sequence[Episode], pad_token_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and loss mask `[B, T]`, padded on the right."""
+    width = max(len(row.token_ids) for row in rows)
+    ids = torch.full((len(rows), width), pad_token_id)
+    mask = torch.zeros((len(rows), width), dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row.token_ids)] = torch.tensor(row.token_ids)
+        mask[i, : len(row.loss_mask)] = torch.tensor(row.loss_mask)
+    return ids.to(device), mask.to(device)
+
+
+def _batches(episodes: Sequence[Episode], size: int, seed: int) -> Iterator[list[Episode]]:
+    """Endless batches: shuffle, sort pools of 16 batches by length, shuffle the batches of a pool."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(len(episodes), generator=generator).tolist()
+        for start in range(0, len(order), size * 16):
+            pool = sorted(order[start : start + size * 16], key=lambda i: len(episodes[i].token_ids))
+            batches = [pool[i : i + size] for i in range(0, len(pool), size)]
+            for b in torch.randperm(len(batches), generator=generator).tolist():
+                yield [episodes[i] for i in batches[b]]
