@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -26,13 +25,11 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"\w+")
 # The function words Lucene drops. Ours are indexed all the same, and dropped from a query only beside other words, so
 # that a question about the film "It" finds something.
-_STOP_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a an and are as at be but by for if in into is it no not of on or such "
-        "that the their then there these they this to was will with",
-    )
+_STOP_LINE = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
 )
+_STOP_WORDS = frozenset(_STOP_LINE.split())
 _MANIFEST, _DOCUMENTS, _ARRAYS = "manifest.json", "documents.jsonl", "bm25s"
 _FORMAT = 1
 
@@ -128,7 +125,7 @@ class BM25Retriever:
             manifest = {"format": _FORMAT, "documents": len(self.documents), **self._settings}
             (fresh / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             if folder.exists():
-                shutil.rmtree(folder) if any(folder.iterdir()) else folder.rmdir()
+                folder.rename(Path(temporary) / "old")
             fresh.rename(folder)
 
     @classmethod
