@@ -32,7 +32,7 @@ class Run(Section):
     dir: str = "runs"
     """Folder that holds run folders."""
     seed: int = 0
-    """Seed of the data order, the sampler and the initial weights of a model made here."""
+    """Seed of the data order and of the sampler; the warm start has its own, so that seeds can share one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU if there is one."""
     threads: int = Field(0, ge=0)
@@ -124,15 +124,17 @@ class Sampling(Section):
 
 
 class WarmStart(Section):
-    steps: int = Field(700, ge=0)
-    """Supervised steps before reinforcement learning; 0 for none."""
+    steps: int = Field(0, ge=0)
+    """Supervised steps before reinforcement learning; 0 for none. The result is cached."""
     data: str | None = None
     """JSONL of episodes (`question`, `turns` of `text` and `observation`); None: the world's scripts, or no warm start."""
     batch: int = Field(48, ge=1)
     """Episodes per step."""
     lr: float = Field(3e-3, gt=0)
+    seed: int = 0
+    """Seed of the scripts, the order, and the initial weights of the tiny model."""
     episodes: int = Field(6000, ge=1)
-    """Scripted episodes to learn from."""
+    """Scripted episodes; each is used with many disguises, its names exchanged for others."""
     skip_search: float = Field(0.08, ge=0, le=1)
     """Script habit: guess without a search."""
     vague_query: float = Field(0.25, ge=0, le=1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from holdfast.errors import DataError
@@ -40,6 +41,31 @@ def encode_episode(prompt: Sequence[int], turns: Sequence[tuple[str, str]], toke
             ids += new
             mask += [said] * len(new)
     return Episode(tuple(ids), tuple(mask))
+
+
+def disguised(
+    episodes: Sequence[Episode], pools: Sequence[Sequence[int]], count: int, seed: int
+) -> list[Episode]:
+    """`count` episodes made from the given ones by renaming: in each, the token ids of every pool are permuted.
+
+    A tiny model that meets the same few thousand facts over and over learns them by heart, and then it does not read
+    what it finds. When each episode has names of its own, reading is the only way to be right.
+
+    >>> episode = Episode((1, 2, 3, 1), (False, True, True, True))
+    >>> [e.token_ids for e in disguised([episode], [(1, 2)], 2, seed=1)]
+    [(1, 2, 3, 1), (2, 1, 3, 2)]
+    """
+    rng = np.random.default_rng(seed)
+    size = 1 + max(max(episode.token_ids) for episode in episodes)
+    size = max(size, 1 + max((i for pool in pools for i in pool), default=0))
+    made = []
+    for k in range(count):
+        renamed = np.arange(size)
+        for pool in pools:
+            renamed[list(pool)] = rng.permutation(pool)
+        episode = episodes[k % len(episodes)]
+        made.append(Episode(tuple(renamed[list(episode.token_ids)].tolist()), episode.loss_mask))
+    return made
 
 
 def read_episodes(path: Path) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -30,6 +30,9 @@ REGIONS = ("train", "dev", "test")
 _PLACES = ("Bay", "Ford", "Hill", "Marsh", "Point", "Vale")
 _COLOURS = ("amber", "azure", "black", "crimson", "golden", "green", "ivory", "silver", "violet", "white")
 _BEASTS = ("badger", "eagle", "falcon", "fox", "heron", "lynx", "otter", "raven", "stag", "wolf")
+INTERCHANGEABLE = (_PLACES, _COLOURS, _BEASTS)
+"""Words of attribute values that may stand for one another. See also `World.name_pools`."""
+
 _ONSETS = ("b", "br", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z")
 _VOWELS = ("a", "e", "i", "o", "u")
 _CODAS = ("", "l", "m", "n", "r", "s")
@@ -82,8 +85,12 @@ class World:
     seed: int
     facts: dict[str, tuple[Fact, ...]]
     questions: dict[str, tuple[WorldQuestion, ...]]
-    names: tuple[str, ...]
-    """All words that person and place names are made of."""
+    name_pools: tuple[tuple[str, ...], ...]
+    """Given names, family names, towns: what person and place names are made of, in every region."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(word for pool in self.name_pools for word in pool)
 
     def documents(self, *regions: str) -> tuple[Document, ...]:
         """Passages of the given regions; of the whole world when none is given."""
@@ -133,7 +140,7 @@ def build_world(
     questions = {
         region: _region_questions(region, facts[region], wanted[region], two_hop, mismatch, rng) for region in REGIONS
     }
-    return World(seed=seed, facts=facts, questions=questions, names=(*firsts, *lasts, *towns))
+    return World(seed=seed, facts=facts, questions=questions, name_pools=(tuple(firsts), tuple(lasts), tuple(towns)))
 
 
 def golden_answers(relation: int, value: str) -> tuple[str, ...]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from holdfast.retrieval.types import Hit, Retriever
-from holdfast.search.env import observation
 from holdfast.search.protocol import SearchProtocol, parse_action
 from holdfast.trajectory import Answer, Search
 from holdfast.world.facts import ATTRIBUTES, RELATIONS, WorldQuestion, other_name
@@ -59,13 +58,16 @@ def run_scripts(
     questions: Sequence[WorldQuestion],
     retriever: Retriever,
     protocol: SearchProtocol,
-    tokenizer,
     *,
+    observe: Callable[[list[Hit] | None], str],
     habits: Habits,
     filler: Filler | None = None,
     seed: int = 0,
 ) -> list[ScriptedEpisode]:
-    """One episode per question, their searches batched round by round. Deterministic from `seed`."""
+    """One episode per question, their searches batched round by round. Deterministic from `seed`.
+
+    `observe` writes what comes back: of a search its hits, of an invalid turn None.
+    """
     live: dict[int, Generator[str, list[Hit] | None, None]] = {}
     turns: list[list[tuple[str, str]]] = [[] for _ in questions]
     pending: dict[int, str] = {}
@@ -83,7 +85,7 @@ def run_scripts(
             if isinstance(actions[i], Answer) or len(turns[i]) + 1 == protocol.max_turns:
                 turns[i].append((text, ""))
                 continue
-            turns[i].append((text, observation(hits.get(i), protocol, tokenizer).text))
+            turns[i].append((text, observe(hits.get(i))))
             following[i] = live[i].send(hits.get(i))
         pending = following
     return [

@@ -1,0 +1,146 @@
+"""From a recipe to the things a run works with: questions, retrievers, protocol, model. And back from a run folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.config import Config, load
+from holdfast.data import Example, read_questions
+from holdfast.errors import CheckpointError, ConfigError
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.cache import CachedRetriever
+from holdfast.retrieval.corpus import corpus_hash, read_corpus
+from holdfast.retrieval.types import Document
+from holdfast.search.protocol import PRESETS, SearchProtocol, render_prompt
+from holdfast.train.checkpoint import model_folder
+from holdfast.train.model import LanguageModel, load_model, pick_device
+from holdfast.world.bundle import world_of
+from holdfast.world.facts import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """Everything of a run but the weights."""
+
+    config: Config
+    train: tuple[Example, ...]
+    dev: tuple[Example, ...]
+    test: tuple[Example, ...]
+    """Empty when the recipe names none."""
+    train_retriever: CachedRetriever
+    eval_retriever: CachedRetriever
+    """Over all passages. In the bundled world training sees the passages of its own region only."""
+    protocol: SearchProtocol
+    world: World | None
+    device: torch.device
+
+    def prompt(self, example: Example, tokenizer: Any) -> tuple[int, ...]:
+        """Token ids of a question's prompt."""
+        return tuple(render_prompt(example.question, self.protocol, tokenizer, self.config.model.chat_template))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A trained agent, ready to be asked."""
+
+    model: Any
+    tokenizer: Any
+    retriever: CachedRetriever
+    protocol: SearchProtocol
+    config: Config
+    device: torch.device
+
+
+def cache_dir() -> Path:
+    """Where warm starts and indexes are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
+    if home := os.environ.get("HOLDFAST_CACHE"):
+        return Path(home)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "holdfast"
+
+
+def open_workspace(config: Config) -> Workspace:
+    """Read or build questions and retrievers; errors name the file and the line."""
+    protocol = protocol_of(config)
+    device = pick_device(config.run.device)
+    if config.data.train == "world":
+        world = world_of(config.world)
+        own = {region: tuple(q.example for q in questions) for region, questions in world.questions.items()}
+        train_retriever = _retriever(config, world.documents("train"))
+        eval_retriever = _retriever(config, world.documents())
+    else:
+        world = None
+        own = _own_questions(config)
+        train_retriever = eval_retriever = _retriever(config, read_corpus(config.retrieval.corpus))
+    return Workspace(
+        config=config,
+        train=own["train"],
+        dev=own["dev"],
+        test=own["test"],
+        train_retriever=train_retriever,
+        eval_retriever=eval_retriever,
+        protocol=protocol,
+        world=world,
+        device=device,
+    )
+
+
+def protocol_of(config: Config) -> SearchProtocol:
+    """The preset with the recipe's limits and prompt."""
+    own = config.protocol
+    preset = PRESETS[own.preset]
+    limits = own.model_dump(exclude={"preset", "prompt"}, exclude_none=True)
+    return replace(preset, prompt=own.prompt or preset.prompt, **limits)
+
+
+def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
+    """The agent of a run folder. `checkpoint` is `last`, `best` (on dev) or the path of a saved model."""
+    run_dir = Path(run_dir)
+    if not (run_dir / "config.toml").is_file():
+        raise CheckpointError(f"{run_dir} is no run folder (it has no config.toml); give the folder `holdfast train` named")
+    config = load(run_dir / "config.toml")
+    workspace = open_workspace(config)
+    folder = model_folder(run_dir, checkpoint)
+    language_model: LanguageModel = load_model(config.model, folder, workspace.device)
+    return Agent(
+        model=language_model.model,
+        tokenizer=language_model.tokenizer,
+        retriever=workspace.eval_retriever,
+        protocol=workspace.protocol,
+        config=config,
+        device=workspace.device,
+    )
+
+
+def _own_questions(config: Config) -> dict[str, tuple[Example, ...]]:
+    data = config.data
+    train = read_questions(data.train, split="train").examples
+    if data.dev is not None:
+        dev = read_questions(data.dev, split="dev").examples
+    else:
+        # Every tenth question, whatever their order: sorted files keep their mix.
+        dev, train = train[::10], tuple(e for i, e in enumerate(train) if i % 10)
+        if not train:
+            raise ConfigError(
+                f"data.train = {data.train!r} holds {len(dev)} question(s), too few to hold some out for evaluation; add "
+                "questions or set data.dev"
+            )
+    test = read_questions(data.test, split="test").examples if data.test is not None else ()
+    return {"train": tuple(train), "dev": tuple(dev), "test": tuple(test)}
+
+
+def _retriever(config: Config, documents: Sequence[Document]) -> CachedRetriever:
+    own = config.retrieval
+    folder = Path(own.index) if own.index and own.corpus != "world" else None
+    if folder is not None and (folder / "manifest.json").is_file():
+        bm25 = BM25Retriever.load(folder, expected_hash=corpus_hash(documents))
+    else:
+        bm25 = BM25Retriever.build(documents, stem=own.stem)
+        if folder is not None:
+            bm25.save(folder)
+    return CachedRetriever(bm25, own.cache_size)

@@ -1,0 +1,98 @@
+"""The bundled world as a run uses it: a starting policy's tokenizer, model and episodes, all from the recipe."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.config import WarmStart
+from holdfast.config import World as WorldConfig
+from holdfast.retrieval.types import Hit, Retriever
+from holdfast.search.protocol import SearchProtocol, format_hits
+from holdfast.world.facts import INTERCHANGEABLE, World, build_world
+from holdfast.world.language import Filler, build_filler
+from holdfast.world.model import build_tokenizer, vocabulary_texts
+from holdfast.world.scripted import Habits, ScriptedEpisode, run_scripts
+
+
+def world_of(config: WorldConfig) -> World:
+    """The recipe's world."""
+    return build_world(
+        config.seed,
+        people=config.people,
+        train_questions=config.train_questions,
+        dev_questions=config.dev_questions,
+        test_questions=config.test_questions,
+        two_hop=config.two_hop,
+        mismatch=config.mismatch,
+    )
+
+
+def filler_of(config: WorldConfig) -> Filler | None:
+    """The recipe's filler language; None when it has none."""
+    if not config.filler_words:
+        return None
+    return build_filler(
+        config.seed,
+        words=config.filler_words,
+        thought_length=config.filler_length,
+        ramble_length=config.ramble_length,
+    )
+
+
+def scripted_episodes(
+    world: World, filler: Filler | None, retriever: Retriever, protocol: SearchProtocol, config: WarmStart
+) -> list[ScriptedEpisode]:
+    """Noisy scripts over training questions, in the recipe's habits. Correct and wrong ones alike."""
+    rng = random.Random(f"holdfast-episodes-{config.seed}")
+    questions = [rng.choice(world.questions["train"]) for _ in range(config.episodes)]
+    habits = Habits(
+        skip_search=config.skip_search,
+        vague_query=config.vague_query,
+        give_up=config.give_up,
+        stop_early=config.stop_early,
+        misread=config.misread,
+        malformed=config.malformed,
+        ramble=config.ramble,
+    )
+    return run_scripts(
+        questions,
+        retriever,
+        protocol,
+        observe=lambda hits: observation_text(hits, protocol),
+        habits=habits,
+        filler=filler,
+        seed=config.seed,
+    )
+
+
+def observation_text(hits: Sequence[Hit] | None, protocol: SearchProtocol) -> str:
+    """An observation that is short enough to need no cut, so that no tokenizer is needed to write it."""
+    gap = protocol.separator
+    if hits is None:
+        return f"{gap}{protocol.invalid_note}{gap}"
+    body = "".join(format_hits(hits)).strip() or protocol.nothing_found
+    return f"{gap}{protocol.information_open}{body}{protocol.information_close}{gap}"
+
+
+def world_tokenizer(
+    world: World, filler: Filler | None, episodes: Sequence[ScriptedEpisode], protocol: SearchProtocol
+) -> Any:
+    """A tokenizer that knows every word of the world, the filler's, and the protocol's texts."""
+    samples = [
+        protocol.prompt.replace("{question}", episode.question.example.question)
+        + "".join(text + observation for text, observation in episode.turns)
+        for episode in episodes[:2000]
+    ]
+    words = (*world.names, *(filler.words if filler else ()))
+    return build_tokenizer(vocabulary_texts(world, [*samples, *[protocol.invalid_note] * 2]), words)
+
+
+def interchangeable_tokens(world: World, tokenizer: Any) -> list[list[int]]:
+    """Token ids of words that may stand for one another: given names, family names, towns, and so on."""
+    pools = []
+    for words in (*world.name_pools, *INTERCHANGEABLE):
+        encoded = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in words]
+        pools.append([ids[0] for ids in encoded if len(ids) == 1])
+    return pools
