@@ -1,0 +1,138 @@
+import threading
+
+import pytest
+
+from holdfast.errors import ConfigError, RetrievalError
+from holdfast.retrieval.cache import CachedRetriever
+from holdfast.retrieval.types import Document, Hit
+
+
+class Recording:
+    """Answers every query with itself, k times, and remembers what it was asked."""
+
+    in_process = False
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[tuple[str, ...], int]] = []
+        self.fail = False
+
+    def search(self, queries, k):
+        self.calls.append((tuple(queries), k))
+        if self.fail:
+            raise RetrievalError("down")
+        return [[Hit(Document(f"{query}-{i}", query), 1.0) for i in range(k)] for query in queries]
+
+
+def ids(results):
+    return [[hit.document.id for hit in hits] for hits in results]
+
+
+def test_each_query_is_asked_once_and_answered_in_order():
+    inner = Recording()
+    cached = CachedRetriever(inner)
+    assert ids(cached.search(["b", "a", "b"], 1)) == [["b-0"], ["a-0"], ["b-0"]]
+    assert ids(cached.search(["a", "c", "b"], 1)) == [["a-0"], ["c-0"], ["b-0"]]
+    assert inner.calls == [(("b", "a"), 1), (("c",), 1)]
+    # 6 queries, 3 of them new
+    assert (cached.stats().hits, cached.stats().misses, cached.stats().hit_rate) == (3, 3, 0.5)
+
+
+def test_another_k_is_another_search():
+    inner = Recording()
+    cached = CachedRetriever(inner)
+    assert ids(cached.search(["a"], 1) + cached.search(["a"], 2)) == [["a-0"], ["a-0", "a-1"]]
+    assert len(inner.calls) == 2
+
+
+def test_nothing_asked_asks_nothing():
+    inner = Recording()
+    cached = CachedRetriever(inner)
+    assert cached.search([], 3) == []
+    assert inner.calls == []
+    assert cached.stats().hit_rate == 0.0
+
+
+def test_the_least_recently_used_is_forgotten():
+    inner = Recording()
+    cached = CachedRetriever(inner, size=2)
+    for query in ["a", "b", "a", "c"]:  # using a again leaves b as the oldest
+        cached.search([query], 1)
+    inner.calls.clear()
+    cached.search(["a"], 1)
+    cached.search(["c"], 1)
+    assert inner.calls == []
+    cached.search(["b"], 1)
+    assert inner.calls == [(("b",), 1)]
+
+
+def test_a_batch_larger_than_the_cache_is_still_answered():
+    cached = CachedRetriever(Recording(), size=2)
+    assert ids(cached.search(list("abcda"), 1)) == [["a-0"], ["b-0"], ["c-0"], ["d-0"], ["a-0"]]
+
+
+def test_size_zero_keeps_nothing_but_still_asks_once_per_call():
+    inner = Recording()
+    cached = CachedRetriever(inner, size=0)
+    cached.search(["a", "a"], 1)
+    cached.search(["a"], 1)
+    assert inner.calls == [(("a",), 1), (("a",), 1)]
+    with pytest.raises(ConfigError, match="-1"):
+        CachedRetriever(inner, size=-1)
+
+
+def test_empty_results_are_remembered_and_failures_are_not():
+    inner = Recording()
+    cached = CachedRetriever(inner)
+    inner.fail = True
+    with pytest.raises(RetrievalError, match="down"):
+        cached.search(["a"], 1)
+    inner.fail = False
+    assert ids(cached.search(["a"], 1)) == [["a-0"]]
+    inner.search = lambda queries, k: [[] for _ in queries]
+    assert cached.search(["none"], 1) == [[]]
+    inner.search = None
+    assert cached.search(["none"], 1) == [[]]
+
+
+def test_a_retriever_that_loses_a_query_is_an_error_not_a_shift():
+    inner = Recording()
+    inner.search = lambda queries, k: [[]]
+    with pytest.raises(RetrievalError, match="answered 1 of 2 queries"):
+        CachedRetriever(inner).search(["a", "b"], 1)
+
+
+def test_results_are_the_callers_own():
+    cached = CachedRetriever(Recording())
+    cached.search(["a"], 1)[0].clear()
+    first, second = cached.search(["a", "a"], 1)
+    first.clear()
+    assert ids([second, *cached.search(["a"], 1)]) == [["a-0"], ["a-0"]]
+
+
+def test_in_process_is_the_retrievers():
+    inner = Recording()
+    assert CachedRetriever(inner).in_process is False
+    inner.in_process = True
+    assert CachedRetriever(inner).in_process is True
+
+
+def test_a_slow_search_does_not_hold_up_a_cached_one():
+    inner = Recording()
+    cached = CachedRetriever(inner)
+    cached.search(["known"], 1)
+    started, release = threading.Event(), threading.Event()
+    answer = inner.search
+
+    def slow(queries, k):
+        started.set()
+        assert release.wait(10)
+        return answer(queries, k)
+
+    inner.search = slow
+    thread = threading.Thread(target=cached.search, args=(["new"], 1))
+    thread.start()
+    assert started.wait(10)
+    assert ids(cached.search(["known"], 1)) == [["known-0"]]
+    release.set()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -1,0 +1,112 @@
+"""Spans of text as spans of tokens, against a slow count of bytes."""
+
+import random
+
+import pytest
+
+from holdfast.search.protocol import CLEAN, answer_char_span
+from holdfast.search.tokens import REPLACEMENT, cut_ids, decode, encode, token_span
+
+
+def slow_span(tokens, char_span, tokenizer):
+    """By bytes: in byte-level BPE the bytes of a text are the bytes of its tokens, one after the other."""
+    from tokenizers.pre_tokenizers import ByteLevel  # the alphabet has one character per byte
+
+    width = [len(tokenizer.convert_ids_to_tokens(token)) for token in tokens]
+    assert set("".join(tokenizer.convert_ids_to_tokens(list(tokens)))) <= set(ByteLevel.alphabet())
+    text = decode(tokenizer, tokens)
+    first, last = len(text[: char_span[0]].encode()), len(text[: char_span[1]].encode())
+    starts = [sum(width[:i]) for i in range(len(tokens))]
+    inside = [i for i, start in enumerate(starts) if start < last and start + width[i] > first]
+    return inside[0], inside[-1] + 1
+
+
+def test_the_fixture_is_what_these_tests_are_about(tokenizer):
+    pieces = [decode(tokenizer, [i]) for i in encode(tokenizer, "<answer> Orsa </answer>\n\n")]
+    assert pieces[-1] == ">\n\n"  # a closing tag merges with what follows it
+    assert [decode(tokenizer, [i]) for i in encode(tokenizer, "鰐")] == [REPLACEMENT] * 3  # one character, three tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("<answer> Orsa </answer>", "<answer> Orsa </answer>"),
+        ("so <answer> Orsa </answer>\n\n", " <answer> Orsa </answer>\n\n"),  # ` <` and `>\n\n` are single tokens
+        ("鰐 <answer> 鰐 </answer>.\n", " <answer> 鰐 </answer>.\n"),
+        ("\n<answer>🦊</answer>", "<answer>🦊</answer>"),
+    ],
+)
+def test_every_token_of_the_answer_counts_and_no_other(tokenizer, text, pieces):
+    ids = encode(tokenizer, text)
+    span = answer_char_span(text, CLEAN)
+    start, end = token_span(ids, span, tokenizer)
+    assert decode(tokenizer, ids[start:end]) == pieces
+    assert (start, end) == slow_span(ids, span, tokenizer)
+    # one token less on either side would lose a character of the answer
+    answer = text[span[0] : span[1]]
+    assert answer not in decode(tokenizer, ids[start + 1 : end])
+    assert answer not in decode(tokenizer, ids[start : end - 1])
+
+
+def test_against_the_slow_count_on_random_texts(tokenizer):
+    rng = random.Random(0)
+    pieces = ["<answer>", "</answer>", ">\n\n", " Orsa", "鰐", "é", "🦊🦊", "x", "\n", " ", "漢字", "’", "👩‍👩‍👧"]
+    for _ in range(300):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 9)))
+        ids = encode(tokenizer, text)
+        assert decode(tokenizer, ids) == text
+        start = rng.randrange(len(text))
+        span = (start, rng.randint(start + 1, len(text)))
+        assert token_span(ids, span, tokenizer) == slow_span(ids, span, tokenizer), (text, span)
+
+
+def test_tokens_that_are_not_a_canonical_encoding(tokenizer):
+    # A model may sample `>` and `\n\n` apart, or one byte at a time: what counts is the text of the tokens there are.
+    ids = [i for character in "鰐<answer>é</answer>\n" for i in encode(tokenizer, character)]
+    start, end = token_span(ids, (1, 19), tokenizer)
+    assert (start, decode(tokenizer, ids[start:end])) == (3, "<answer>é</answer>")
+
+
+def test_a_text_that_ends_inside_a_character(tokenizer):
+    ids = [*encode(tokenizer, "<answer> x </answer>"), *encode(tokenizer, "鰐")[:1]]
+    start, end = token_span(ids, (0, 20), tokenizer)
+    assert decode(tokenizer, ids[start:end]) == "<answer> x </answer>"
+
+
+def test_special_tokens_inside_the_text_are_characters_too(tokenizer):
+    ids = [tokenizer.eos_token_id, *encode(tokenizer, "<answer> x </answer>"), tokenizer.eos_token_id]
+    span = answer_char_span(decode(tokenizer, ids), CLEAN)
+    assert token_span(ids, span, tokenizer) == (1, len(ids) - 1)
+
+
+@pytest.mark.parametrize("span", [(0, 0), (2, 1), (-1, 2), (0, 99)])
+def test_spans_outside_the_text_are_refused(tokenizer, span):
+    with pytest.raises(ValueError, match="is not a part of the 4 characters"):
+        token_span(encode(tokenizer, "Orsa"), span, tokenizer)
+
+
+def test_a_cut_never_ends_inside_a_character(tokenizer):
+    text = "Orsa 鰐鰐 🦊"
+    ids = encode(tokenizer, text)
+    seen = set()
+    for limit in range(len(ids) + 2):
+        kept = cut_ids(tokenizer, ids, limit)
+        assert kept == ids[: len(kept)]
+        assert max(0, limit - 3) <= len(kept) <= limit  # a character has four bytes: at most three tokens are lost
+        assert text.startswith(decode(tokenizer, kept))
+        seen.add(decode(tokenizer, kept))
+    assert {"", "Orsa", "Orsa 鰐", "Orsa 鰐鰐", text} <= seen
+    assert cut_ids(tokenizer, ids, -1) == []
+
+
+def test_foreign_text_cannot_write_a_special_token(tokenizer):
+    assert tokenizer.eos_token_id in encode(tokenizer, "a <|end|> b")
+    ids = encode(tokenizer, "a <|end|> b", foreign=True)
+    assert tokenizer.eos_token_id not in ids
+    assert decode(tokenizer, ids) == "a <|end|> b"
+    assert tokenizer.eos_token_id in encode(tokenizer, "a <|end|> b")  # and the setting does not stick
+
+
+def test_empty(tokenizer):
+    assert encode(tokenizer, "") == []
+    assert decode(tokenizer, []) == ""
