@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -122,7 +123,7 @@ class BM25Retriever:
             fresh.mkdir()
             self._index.save(fresh / _ARRAYS, show_progress=False)
             write_jsonl(fresh / _DOCUMENTS, ({"id": d.id, "contents": d.contents} for d in self.documents))
-            manifest = {"format": _FORMAT, "documents": len(self.documents), **self._settings}
+            manifest = {"format": _FORMAT, **self._settings, "files": _checksums(fresh)}
             (fresh / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             if folder.exists():
                 folder.rename(Path(temporary) / "old")
@@ -144,20 +145,18 @@ class BM25Retriever:
             raise DataError(f"the index {folder} is damaged ({_MANIFEST}: {error}); {again}") from error
         if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
             raise DataError(f"the index {folder} was made by another version of holdfast; {again}")
-        module = _bm25s()
-        try:
-            documents = _read_documents(folder / _DOCUMENTS)
-            index = module.BM25.load(folder / _ARRAYS, show_progress=False, backend="numpy")
-            settings = {key: manifest[key] for key in ("stem", "k1", "b", "corpus_sha256")}
-            whole = index.scores["num_docs"] == len(documents) == manifest["documents"]
-            whole = whole and len(index.scores["indptr"]) == len(index.vocab_dict) + 1
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-            raise DataError(f"the index {folder} is damaged ({type(error).__name__}: {error}); {again}") from error
-        if not whole or corpus_hash(documents) != settings["corpus_sha256"]:
-            raise DataError(f"the index {folder} is damaged: it does not match its own documents; {again}")
-        if expected_hash is not None and expected_hash != settings["corpus_sha256"]:
+        if expected_hash is not None and expected_hash != manifest["corpus_sha256"]:
             raise DataError(f"the index {folder} was built from another corpus than yours, or an older one; {again}")
-        return cls(index, documents, settings["stem"], settings)
+        found, files = _checksums(folder), manifest.pop("files")
+        for name in files:
+            if found.get(name) != files[name]:
+                state = "has changed" if name in found else "is missing"
+                raise DataError(f"the index {folder} is damaged: {name} {state} since it was saved; {again}")
+        with open(folder / _DOCUMENTS, encoding="utf-8") as file:
+            documents = tuple(Document(**json.loads(line)) for line in file)
+        index = _bm25s().BM25.load(folder / _ARRAYS, show_progress=False, backend="numpy")
+        del manifest["format"]
+        return cls(index, documents, manifest["stem"], manifest)
 
 
 def _words(text: str) -> Iterable[str]:
@@ -193,7 +192,11 @@ def _require_unique_ids(documents: Sequence[Document]) -> None:
         seen.add(document.id)
 
 
-def _read_documents(path: Path) -> tuple[Document, ...]:
-    with open(path, encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    return tuple(Document(id=row["id"], contents=row["contents"]) for row in rows)
+def _checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of an index but its manifest, by path from `folder`."""
+    sums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != _MANIFEST:
+            with open(path, "rb") as file:
+                sums[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums
