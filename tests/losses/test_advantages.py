@@ -1,0 +1,101 @@
+import pytest
+import torch
+
+from holdfast.losses import group_advantages, reinforce_advantages
+
+
+def grpo(rewards, groups=None, **options):
+    groups = groups or [0] * len(rewards)
+    valid = options.pop("valid", None)
+    a = group_advantages(
+        torch.tensor(rewards), torch.tensor(groups), valid=None if valid is None else torch.tensor(valid), **options
+    )
+    assert a.shape == (len(rewards), 1)
+    return a[:, 0].tolist()
+
+
+# G = 5, k right: mean k/5, std sqrt(k (5 − k) / (5 · 4)).   k = 1: .8/.4472, −.2/.4472   k = 2: .6/.5477, −.4/.5477
+@pytest.mark.parametrize(("k", "right", "wrong"), [(1, 1.789, -0.447), (2, 1.095, -0.730), (3, 0.730, -1.095)])
+def test_grpo_golden(k, right, wrong):
+    a = grpo([1.0] * k + [0.0] * (5 - k))
+    assert a == pytest.approx([right] * k + [wrong] * (5 - k), abs=1e-3)
+    biased = [x * (5 / 4) ** 0.5 for x in a]  # the standard deviation with n instead of n − 1
+    assert biased != pytest.approx(a, abs=1e-3)
+
+
+def test_groups_do_not_mix_and_need_not_be_adjacent_or_small_numbers():
+    # group −7: rewards 1, 0 -> mean .5, std .7071 -> ±.7071;   group 10**12: 3, 1 -> mean 2, std 1.4142 -> ±.7071
+    a = grpo([1.0, 3.0, 0.0, 1.0], [-7, 10**12, -7, 10**12])
+    assert a == pytest.approx([0.7071, 0.7071, -0.7071, -0.7071], abs=1e-4)
+
+
+def test_dr_grpo_does_not_divide():
+    assert grpo([1.0, 0.0, 0.0, 0.0], scale=False) == [0.75, -0.25, -0.25, -0.25]
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3, -0.7])
+@pytest.mark.parametrize("size", [2, 3, 5, 7])
+@pytest.mark.parametrize("scale", [True, False])
+def test_equal_rewards_give_exactly_zero(reward, size, scale):
+    assert grpo([reward] * size, scale=scale) == [0.0] * size
+
+
+def test_equal_fractional_rewards_need_the_exact_rule():
+    """Without it, float32 makes an advantage out of rounding: the mean of seven times 0.1 is not 0.1."""
+    r = torch.full((7,), 0.1)
+    assert (((r - r.sum() / 7) / (r.std() + 1e-6)).abs() > 0.001).all()
+
+
+def test_a_group_of_one_is_reinforce_without_baseline():
+    assert grpo([1.0, 0.25, 0.0], [0, 1, 2]) == [1.0, 0.25, 0.0]
+    assert grpo([1.0, 0.25, 0.0], [0, 1, 2], scale=False) == [1.0, 0.25, 0.0]
+
+
+def test_failed_rows_get_zero_and_leave_mean_and_std_alone():
+    nan = float("nan")
+    with_failure = grpo([1.0, nan, 0.0, 0.0], valid=[True, False, True, True])
+    without = grpo([1.0, 0.0, 0.0])
+    assert with_failure == [without[0], 0.0, *without[1:]]
+    as_wrong_answer = grpo([1.0, 0.0, 0.0, 0.0])
+    assert with_failure[0] != pytest.approx(as_wrong_answer[0], abs=1e-2)
+
+
+def test_a_group_that_failures_left_with_one_row_has_no_contrast():
+    assert grpo([1.0, 0.0, 0.0], valid=[True, False, False]) == [0.0, 0.0, 0.0]
+    assert grpo([1.0], valid=[False]) == [0.0]
+
+
+def test_eps_is_added_to_the_standard_deviation():
+    assert grpo([1.0, 0.0], eps=1.0) == pytest.approx([0.5 / (0.5**0.5 + 1), -0.5 / (0.5**0.5 + 1)])
+
+
+def test_dtype_and_graph():
+    ids = torch.zeros(2, dtype=torch.long)
+    assert group_advantages(torch.tensor([1.0, 0.0], dtype=torch.float64), ids).dtype == torch.float64
+    assert group_advantages(torch.tensor([1.0, 0.0], dtype=torch.bfloat16), ids).dtype == torch.float32
+    assert not group_advantages(torch.tensor([1.0, 0.0], requires_grad=True), ids).requires_grad
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match=r"rewards must be floating point of shape \[B\]"):
+        group_advantages(torch.ones(2, 1), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ValueError, match="rewards must be floating point"):
+        group_advantages(torch.tensor([1, 0]), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ValueError, match="group_ids must be integers of shape"):
+        group_advantages(torch.ones(2), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ValueError, match="group_ids must be integers"):
+        group_advantages(torch.ones(2), torch.zeros(2))
+    with pytest.raises(ValueError, match="valid must be bool"):
+        group_advantages(torch.ones(2), torch.zeros(2, dtype=torch.long), valid=torch.ones(2))
+    with pytest.raises(ValueError, match="eps"):
+        grpo([1.0, 0.0], eps=-1.0)
+
+
+def test_reinforce():
+    rewards = torch.tensor([1.0, 0.0, float("nan")])
+    valid = torch.tensor([True, True, False])
+    assert reinforce_advantages(rewards, valid=valid).tolist() == [[1.0], [0.0], [0.0]]
+    assert reinforce_advantages(rewards, valid=valid, baseline="batch").tolist() == [[0.5], [-0.5], [0.0]]
+    assert reinforce_advantages(rewards[:2], baseline="batch").tolist() == [[0.5], [-0.5]]
+    with pytest.raises(ValueError, match="baseline='group' does not exist"):
+        reinforce_advantages(rewards, baseline="group")

@@ -1,0 +1,315 @@
+"""What every loss and penalty promises, tested on all of them at once."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import holdfast.losses as losses
+from holdfast.losses import (
+    clipped_policy_loss,
+    kl_loss,
+    llds_penalty,
+    merge_stats,
+    nll_loss,
+    penalty_stats,
+    preserving_mask,
+    ratio_stats,
+    reduce_loss,
+    sapo_penalty,
+)
+
+# name -> f(logprobs, old, advantages, mask, sequence_ids) of one shape, so that each promise is one test
+LOSSES = {
+    "clipped token": lambda lp, old, a, m, ids: clipped_policy_loss(lp, old, a, m, sequence_ids=ids),
+    "clipped sequence": lambda lp, old, a, m, ids: clipped_policy_loss(
+        lp, old, a, m, ratio="sequence", sequence_ids=ids
+    ),
+    "dual clip": lambda lp, old, a, m, ids: clipped_policy_loss(lp, old, a, m, dual_clip=3.0, sequence_ids=ids),
+    "k3": lambda lp, old, a, m, ids: kl_loss(lp, old, m),
+    "k2": lambda lp, old, a, m, ids: kl_loss(lp, old, m, estimator="k2"),
+    "nll": lambda lp, old, a, m, ids: nll_loss(lp, a, m),
+    "llds action": lambda lp, old, a, m, ids: llds_penalty(lp, old, a, m, sequence_ids=ids),
+    "llds response": lambda lp, old, a, m, ids: llds_penalty(lp, old, a, m, gate="response", sequence_ids=ids),
+    "lld": lambda lp, old, a, m, ids: llds_penalty(lp, old, a, m, gate="token", sequence_ids=ids),
+    "llds answers": lambda lp, old, a, m, ids: llds_penalty(
+        lp, old, a, m, answer_mask=m, answer_weight=0.5, sequence_ids=ids
+    ),
+    "llds threshold": lambda lp, old, a, m, ids: llds_penalty(lp, old, a, m, threshold=0.01, sequence_ids=ids),
+    "sapo": lambda lp, old, a, m, ids: sapo_penalty(lp, old, a, m, sequence_ids=ids),
+    "sapo 0.8": lambda lp, old, a, m, ids: sapo_penalty(lp, old, a, m, tau=0.8, sequence_ids=ids),
+}
+PENALTIES = ["llds action", "llds response", "lld", "llds answers", "llds threshold", "sapo", "sapo 0.8"]
+SUM_OVER_SEQUENCES = ["clipped sequence", "llds action", "llds response", "llds answers", "llds threshold"]
+every_loss = pytest.mark.parametrize("name", LOSSES)
+
+
+def batch(dtype=torch.float64, device="cpu", seed=0):
+    """[3, 9]: rows with two actions, one action, and no action; every loss is non-zero somewhere."""
+    g = torch.Generator().manual_seed(seed)
+    mask = torch.tensor(
+        [[0, 1, 1, 0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1, 0, 0, 0], [0] * 9],
+    ).bool()
+    old = -torch.rand(3, 9, generator=g, dtype=torch.float64) - 0.5
+    lp = old - 0.3 * torch.randn(3, 9, generator=g, dtype=torch.float64) - 0.1
+    a = torch.tensor([[1.5], [0.5], [-1.0]], dtype=torch.float64)
+    return lp.to(device, dtype), old.to(device, dtype), a.to(device, dtype), mask.to(device), None
+
+
+def value_and_grad(name, lp, old, a, mask, ids):
+    lp = lp.clone().requires_grad_()
+    loss = LOSSES[name](lp, old, a, mask, ids)
+    (grad,) = torch.autograd.grad(loss.sum(), lp)
+    return loss.detach(), grad
+
+
+@every_loss
+def test_unreduced_and_zero_outside_the_mask(name):
+    lp, old, a, mask, ids = batch()
+    loss, grad = value_and_grad(name, lp, old, a, mask, ids)
+    assert loss.shape == lp.shape
+    assert (loss[~mask] == 0).all() and (grad[~mask] == 0).all()
+    assert (loss[mask] != 0).any() and (grad[mask] != 0).any()
+
+
+@every_loss
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+def test_poison_under_the_mask_changes_nothing(name, poison):
+    lp, old, a, mask, ids = batch()
+    clean = value_and_grad(name, lp, old, a, mask, ids)
+    bad = [torch.where(mask, x, poison) for x in (lp, old, a.expand_as(lp))]
+    for x, y in zip(clean, value_and_grad(name, *bad, mask, ids), strict=True):
+        assert torch.equal(x, y)
+    per_row = a.masked_fill(~mask.any(-1, keepdim=True), poison)  # a row without tokens may have any advantage
+    for x, y in zip(clean, value_and_grad(name, lp, old, per_row, mask, ids), strict=True):
+        assert torch.equal(x, y)
+
+
+@every_loss
+def test_an_empty_mask_gives_zero_and_backward_works(name):
+    lp, old, a, mask, ids = batch()
+    loss, grad = value_and_grad(name, lp, old, a, torch.zeros_like(mask), ids)
+    assert (loss == 0).all() and (grad == 0).all()
+
+
+@every_loss
+def test_padding_and_order_change_nothing(name):
+    lp, old, a, mask, ids = batch()
+    loss = LOSSES[name](lp, old, a, mask, ids)
+    wide = [torch.nn.functional.pad(x, (2, 3), value=float("nan")) for x in (lp, old)]
+    padded = LOSSES[name](*wide, a, torch.nn.functional.pad(mask, (2, 3)), ids)
+    assert torch.allclose(padded[:, 2:-3], loss, rtol=0, atol=1e-12)
+    flipped = LOSSES[name](lp.flip(0), old.flip(0), a.flip(0), mask.flip(0), ids)
+    assert torch.allclose(flipped.flip(0), loss, rtol=0, atol=1e-12)
+
+
+@every_loss
+def test_leading_dimensions_are_free(name):
+    lp, old, a, mask, ids = batch()
+    flat = LOSSES[name](lp, old, a, mask, ids)
+    stacked = [torch.stack([x, x]) for x in (lp, old, a, mask)]
+    assert torch.equal(LOSSES[name](*stacked, ids), torch.stack([flat, flat]))
+
+
+@every_loss
+def test_advantages_per_token_equal_advantages_per_row(name):
+    lp, old, a, mask, ids = batch()
+    assert torch.equal(LOSSES[name](lp, old, a.expand_as(lp), mask, ids), LOSSES[name](lp, old, a, mask, ids))
+
+
+@every_loss
+def test_packed_equals_padded(name):
+    lp, old, a, mask, ids = batch()
+    expected = LOSSES[name](lp, old, a, mask, ids).flatten()
+    rows = torch.arange(3)[:, None].expand(3, 9).flatten()
+    tokens = [x.flatten() for x in (lp, old, a.expand_as(lp), mask)]
+    assert torch.allclose(LOSSES[name](*tokens, rows), expected, rtol=0, atol=1e-12)
+    row = [x[None] for x in tokens]
+    assert torch.allclose(LOSSES[name](*row, rows[None])[0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SUM_OVER_SEQUENCES)
+def test_packed_without_sequence_ids_is_refused(name):
+    lp, old, a, mask, _ = batch()
+    tokens = [x.flatten() for x in (lp, old, a.expand_as(lp), mask)]
+    with pytest.raises(ValueError, match=r"sums over each sequence.*sequence_ids"):
+        LOSSES[name](*tokens, None)
+
+
+@pytest.mark.parametrize("name", [n for n in LOSSES if n not in ("k3", "k2", "nll")])
+def test_one_advantage_for_a_packed_row_is_refused(name):
+    lp, old, a, mask, _ = batch()
+    row = [x[:1] for x in (lp, old, a, mask)]
+    with pytest.raises(ValueError, match=r"a row holds several sequences.*one value per token"):
+        LOSSES[name](*row, torch.zeros(1, 9, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", [n for n in LOSSES if n not in ("k3", "k2")])
+@pytest.mark.parametrize("shape", [(3,), (9,), (1, 9), (3, 2), (1, 1), (3, 9, 1)])
+def test_other_advantage_shapes_are_refused(name, shape):
+    lp, old, _, mask, ids = batch()
+    with pytest.raises(ValueError, match="advantages has shape"):
+        LOSSES[name](lp, old, torch.ones(shape, dtype=lp.dtype), mask, ids)
+
+
+@every_loss
+def test_other_shapes_and_dtypes_are_refused(name):
+    lp, old, a, mask, ids = batch()
+    with pytest.raises(TypeError, match=r"loss_mask must be bool.*loss_mask\.bool\(\)"):
+        LOSSES[name](lp, old, a, mask.float(), ids)
+    with pytest.raises(ValueError, match="loss_mask has shape"):
+        LOSSES[name](lp, old, a, mask[:, :5], ids)
+    with pytest.raises(TypeError, match="floating point"):
+        LOSSES[name](lp.long(), old, a, mask, ids)
+    with pytest.raises(ValueError, match="token dimension"):
+        LOSSES[name](lp[0, 0], old, a, mask[0, 0], ids)
+    if name != "nll":
+        with pytest.raises(ValueError, match="logprobs has shape"):
+            LOSSES[name](lp, old[:, :5], a, mask, ids)
+
+
+@every_loss
+def test_float64_stays_and_half_is_computed_in_float32(name):
+    assert LOSSES[name](*batch()).dtype == torch.float64
+    assert LOSSES[name](*batch(torch.float32)).dtype == torch.float32
+    for half in (torch.bfloat16, torch.float16):
+        lp, old, a, mask, ids = batch(half)
+        loss, grad = value_and_grad(name, lp, old, a, mask, ids)
+        assert loss.dtype == torch.float32 and grad.dtype == half
+        assert torch.equal(loss, LOSSES[name](lp.float(), old.float(), a.float(), mask, ids))
+    lp, old, a, mask, ids = batch(torch.float32)
+    assert LOSSES[name](lp, old.double(), a.double(), mask, ids).dtype == torch.float32
+
+
+@every_loss
+def test_old_and_advantages_are_detached(name):
+    lp, old, a, mask, ids = batch()
+    inputs = [x.clone().requires_grad_() for x in (lp, old, a)]
+    LOSSES[name](*inputs, mask, ids).sum().backward()
+    assert inputs[0].grad is not None
+    assert inputs[1].grad is None and inputs[2].grad is None
+
+
+@every_loss
+def test_inputs_are_not_changed(name):
+    inputs = batch()
+    before = [x.clone() for x in inputs[:4]]
+    LOSSES[name](*inputs)
+    assert all(torch.equal(x, y) for x, y in zip(before, inputs[:4], strict=True))
+
+
+@every_loss
+def test_no_value_is_read_back_from_the_device(name):
+    """A meta tensor holds no data: `.item()`, `bool()` and boolean indexing raise on it."""
+    lp, old, a, mask, _ = batch(device="meta")
+    assert LOSSES[name](lp, old, a, mask, None).shape == (3, 9)
+    tokens = [x.flatten() for x in (lp, old, a.expand_as(lp), mask)]
+    ids = torch.zeros(27, dtype=torch.long, device="meta")
+    assert LOSSES[name](*tokens, ids).shape == (27,)
+
+
+def test_statistics_and_reductions_read_nothing_back_either():
+    lp, old, a, mask, _ = batch(device="meta")
+    for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
+        assert reduce_loss(lp, mask, mode=mode).dim() == 0
+        assert reduce_loss(lp, mask, mode=mode, denominator=mask.sum()).dim() == 0
+    stats = penalty_stats(lp, lp, old, mask, preserve=preserving_mask(a, mask)) | ratio_stats(lp, old, a, mask)
+    assert all(x.dim() == 0 for x in merge_stats([stats, stats]).values())
+    with pytest.raises(RuntimeError):
+        mask.sum().item()  # what the tests above rely on
+
+
+@pytest.mark.parametrize("name", [n for n in LOSSES if n != "clipped sequence"])  # a stop-gradient form; see below
+def test_gradcheck(name):
+    """Analytic against numeric gradients, away from the kinks."""
+    lp, old, a, mask, ids = batch(seed=3)
+    lp = lp.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: LOSSES[name](x, old, a, mask, ids), (lp,), eps=1e-7, atol=1e-6)
+
+
+def test_the_sequence_ratio_has_gspos_gradient_under_the_sequence_mean():
+    """GSPO: mean over sequences of s_i·A_i, clipped per sequence, differentiated through the mean log-ratio."""
+    lp, old, a, mask, _ = batch()
+    lp = lp.requires_grad_()
+    ours = clipped_policy_loss(lp, old, a, mask, ratio="sequence", clip_low=0.5, clip_high=0.5)
+    (got,) = torch.autograd.grad(reduce_loss(ours, mask, mode="seq-mean-token-mean"), lp)
+    n = mask.sum(-1)
+    s = (torch.where(mask, lp - old, 0).sum(-1) / n.clamp(min=1)).exp()
+    gspo = -torch.minimum(s * a[:, 0], s.clamp(0.5, 1.5) * a[:, 0])
+    (want,) = torch.autograd.grad((gspo * (n > 0)).sum() / 2, lp)
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_an_unmoved_policy_pays_exactly_nothing(name, dtype):
+    _, old, _, mask, ids = batch(dtype)
+    a = torch.tensor([[1.0], [0.5], [1.0]], dtype=dtype)
+    loss, grad = value_and_grad(name, old, old, a, mask, ids)
+    assert (loss == 0).all() and (grad == 0).all()
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_penalty_raises_displaced_tokens_and_only_them(name):
+    lp, old, a, mask, ids = batch()
+    _, grad = value_and_grad(name, lp, old, a, mask, ids)
+    fell = mask & (lp < old)
+    assert (grad <= 0).all()  # minimising never makes a token less likely
+    assert (grad[fell] < 0).any()
+    assert (grad[~fell] == 0).all()
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_negative_rollouts_pay_nothing(name):
+    lp, old, a, mask, ids = batch()
+    assert (LOSSES[name](lp, old, -a.abs(), mask, ids) == 0).all()
+
+
+def test_every_setting_is_keyword_only_and_the_first_four_arguments_agree():
+    first = ["logprobs", "old_logprobs", "advantages", "loss_mask"]
+    for f in (clipped_policy_loss, llds_penalty, sapo_penalty):
+        assert list(inspect.signature(f).parameters)[:4] == first
+    for name in losses.__all__:
+        parameters = inspect.signature(getattr(losses, name)).parameters.values()
+        defaults = [p for p in parameters if p.default is not p.empty]
+        assert all(p.kind is p.KEYWORD_ONLY for p in defaults), name
+
+
+def test_every_public_function_has_a_docstring_with_its_source():
+    without_paper = {"merge_stats", "penalty_stats", "ratio_stats"}
+    for name in losses.__all__:
+        doc = getattr(losses, name).__doc__
+        assert "Returns:" in doc and "Raises:" in doc, name
+        assert name in without_paper or "Source:" in doc, name
+
+
+def test_losses_import_torch_and_nothing_else():
+    allowed = {"__future__", "collections", "math", "typing", "torch", "holdfast"}
+    for path in Path(losses.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or "."] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.split(".")[0] in allowed, (path.name, name)
+                assert not name.startswith("holdfast") or name.startswith("holdfast.losses"), (path.name, name)
+
+
+def test_losses_work_where_only_torch_is_installed():
+    code = """
+import sys
+for name in ("numpy", "pydantic", "typer", "rich", "tomli_w", "transformers", "tokenizers", "bm25s"):
+    sys.modules[name] = None  # importing it raises ImportError
+import torch
+from holdfast.losses import llds_penalty, reduce_loss
+mask = torch.ones(1, 2, dtype=torch.bool)
+loss = llds_penalty(torch.full((1, 2), -1.0), torch.full((1, 2), -0.5), torch.ones(1, 1), mask)
+print(reduce_loss(loss, mask).tolist())
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "0.5", done.stderr
