@@ -1,3 +1,6 @@
+import math
+import random
+
 import pytest
 import torch
 
@@ -99,3 +102,39 @@ def test_reinforce():
     assert reinforce_advantages(rewards[:2], baseline="batch").tolist() == [[0.5], [-0.5]]
     with pytest.raises(ValueError, match="baseline='group' does not exist"):
         reinforce_advantages(rewards, baseline="group")
+
+
+def naive_group_advantages(rewards, groups, valid, scale, eps=1e-6):
+    out = []
+    for r, g, v in zip(rewards, groups, valid, strict=True):
+        others = [x for x, h, ok in zip(rewards, groups, valid, strict=True) if h == g and ok]
+        if not v:
+            out.append(0.0)
+        elif groups.count(g) == 1:
+            out.append(r)
+        elif max(others) == min(others):
+            out.append(0.0)
+        else:
+            mean = sum(others) / len(others)
+            std = math.sqrt(sum((x - mean) ** 2 for x in others) / (len(others) - 1))
+            out.append((r - mean) / (std + eps) if scale else r - mean)
+    return out
+
+
+def test_group_advantages_equal_the_loop():
+    for seed in range(520):
+        rng = random.Random(seed)
+        n = rng.randint(1, 12)
+        rewards = [rng.choice((0.0, 0.1, 1.0, rng.random())) for _ in range(n)]
+        groups = [rng.choice((3, -5, 900, 17)) for _ in range(n)]
+        valid = [rng.random() < 0.8 for _ in range(n)]
+        poisoned = [r if v else math.nan for r, v in zip(rewards, valid, strict=True)]
+        for scale in (True, False):
+            got = group_advantages(
+                torch.tensor(poisoned, dtype=torch.float64),
+                torch.tensor(groups),
+                scale=scale,
+                valid=torch.tensor(valid),
+            )
+            want = naive_group_advantages(rewards, groups, valid, scale)
+            torch.testing.assert_close(got[:, 0], torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-6)

@@ -16,7 +16,6 @@ import torch
 from holdfast.losses import (
     action_ids_from_mask,
     clipped_policy_loss,
-    group_advantages,
     kl_loss,
     llds_penalty,
     nll_loss,
@@ -169,23 +168,6 @@ def naive_reduce(values, mode, denominator, max_tokens):
         return total
     own = tokens if mode == "token-mean" else sequences
     return total / (denominator if denominator is not None else max(own, 1))
-
-
-def naive_group_advantages(rewards, groups, valid, scale, eps=1e-6):
-    out = []
-    for r, g, v in zip(rewards, groups, valid, strict=True):
-        others = [x for x, h, ok in zip(rewards, groups, valid, strict=True) if h == g and ok]
-        if not v:
-            out.append(0.0)
-        elif groups.count(g) == 1:
-            out.append(r)
-        elif max(others) == min(others):
-            out.append(0.0)
-        else:
-            mean = sum(others) / len(others)
-            std = math.sqrt(sum((x - mean) ** 2 for x in others) / (len(others) - 1))
-            out.append((r - mean) / (std + eps) if scale else r - mean)
-    return out
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -355,26 +337,6 @@ def test_statistics_equal_the_loops(chunk):
             for name, value in got.items():
                 assert not value.requires_grad and value.dim() == 0
                 assert value.item() == pytest.approx(expected[name], rel=TOLERANCE, abs=TOLERANCE), name
-
-
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_group_advantages_equal_the_loop(chunk):
-    for seed in seeds(chunk):
-        rng = random.Random(seed)
-        n = rng.randint(1, 12)
-        rewards = [rng.choice((0.0, 0.1, 1.0, rng.random())) for _ in range(n)]
-        groups = [rng.choice((3, -5, 900, 17)) for _ in range(n)]
-        valid = [rng.random() < 0.8 for _ in range(n)]
-        poisoned = [r if v else math.nan for r, v in zip(rewards, valid, strict=True)]
-        for scale in (True, False):
-            got = group_advantages(
-                torch.tensor(poisoned, dtype=torch.float64),
-                torch.tensor(groups),
-                scale=scale,
-                valid=torch.tensor(valid),
-            )
-            want = naive_group_advantages(rewards, groups, valid, scale)
-            torch.testing.assert_close(got[:, 0], torch.tensor(want, dtype=torch.float64), rtol=0, atol=TOLERANCE)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
