@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from holdfast.search.protocol import CLEAN, answer_char_span
 from holdfast.search.tokens import REPLACEMENT, cut_ids, decode, encode, token_span
@@ -71,6 +73,35 @@ def test_a_text_that_ends_inside_a_character(tokenizer):
     ids = [*encode(tokenizer, "<answer> x </answer>"), *encode(tokenizer, "鰐")[:1]]
     start, end = token_span(ids, (0, 20), tokenizer)
     assert decode(tokenizer, ids[start:end]) == "<answer> x </answer>"
+
+
+def test_a_sentencepiece_tokenizer_with_byte_fallback():
+    # Llama's and Gemma's kind: blanks are ▁, characters outside the vocabulary are bytes, decoded run by run, and a run
+    # that ends early decodes to one replacement character per byte.
+    tokenizer = byte_fallback()
+    text = "so 鰐鰐<answer> 鰐🦊 Orsa </answer>\n鰐"
+    ids = encode(tokenizer, text)
+    assert decode(tokenizer, ids) == text
+    span = answer_char_span(text, CLEAN)
+    for tail in range(4):  # whole, and cut inside the last character
+        tokens = ids[: len(ids) - tail]
+        start, end = token_span(tokens, span, tokenizer)
+        assert decode(tokenizer, tokens[start:end]).strip() == "<answer> 鰐🦊 Orsa </answer>"
+        assert tokenizer.convert_ids_to_tokens(tokens[start]) == "<"
+        assert tokenizer.convert_ids_to_tokens(tokens[end - 1]) == ">"
+    for limit in range(len(ids)):
+        assert REPLACEMENT not in decode(tokenizer, cut_ids(tokenizer, ids, limit))
+
+
+def byte_fallback() -> PreTrainedTokenizerFast:
+    characters = ["▁", "\n", *"<>/abcdefghijklmnopqrstuvwxyzO"]
+    vocabulary = {piece: i for i, piece in enumerate(["<unk>", *(f"<0x{b:02X}>" for b in range(256)), *characters])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def test_special_tokens_inside_the_text_are_characters_too(tokenizer):

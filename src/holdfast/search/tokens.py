@@ -57,18 +57,15 @@ def token_span(
 
     def whole(n: int) -> int:
         """Characters that the first n tokens complete."""
+        # A character cut by the prefix decodes to replacement characters, which the full text does not have there.
         prefix = decode(tokenizer, tokens[:n])
-        # A character cut by the prefix decodes to replacement characters that the full text does not have.
-        length = min(len(prefix), len(full))
-        while length and prefix[length - 1] == REPLACEMENT != full[length - 1]:
-            length -= 1
-        return length
+        differ = (i for i, (a, b) in enumerate(zip(prefix, full, strict=False)) if a != b)
+        return next(differ, min(len(prefix), len(full)))
 
     def touched(n: int) -> int:
         """Characters of which the first n tokens hold at least one byte."""
-        prefix = decode(tokenizer, tokens[:n])
         done = whole(n)
-        return min(done + 1, len(full)) if len(prefix) > done else done
+        return min(done + 1, len(full)) if len(decode(tokenizer, tokens[:n])) > done else done
 
     first = _first(lambda n: touched(n + 1) > start, len(tokens))
     stop = _first(lambda n: whole(n) >= end, len(tokens) + 1)
