@@ -1,0 +1,158 @@
+"""Which module may import which: arrows point one way only. A new module needs a row, which is the place to think."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+# unit -> units it may import. The unit of a module is the longest row that is a prefix of its name. Imports inside a
+# unit, and of `errors`, are free; `losses` alone may not even import that.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "settings": set(),
+    "config": {"settings"},
+    "scoring": set(),
+    "trajectory": set(),
+    "jsonl": set(),
+    "losses": set(),
+    "data": {"jsonl", "scoring"},
+    "batch": {"trajectory"},
+    "rewards": {"trajectory", "scoring"},
+    "retrieval.types": {"trajectory"},
+    "retrieval": {"retrieval.types", "jsonl"},
+    "search": {"trajectory", "retrieval.types"},
+    "diagnostics": {"config"},
+    "rollout": {"trajectory", "search", "retrieval.types"},
+    "tracking": {"config", "jsonl"},
+    # The world's questions and passages are ordinary Examples and Documents, its scripts speak the agent's protocol
+    # to a retriever, and its size is a section of the recipe.
+    "world": {"config", "data", "trajectory", "retrieval.types", "search"},
+    "train": {
+        "batch",
+        "config",
+        "data",
+        "diagnostics",
+        "jsonl",
+        "losses",
+        "retrieval",
+        "retrieval.types",
+        "rewards",
+        "rollout",
+        "search",
+        "tracking",
+        "trajectory",
+        "world",
+    },
+}
+FREE = {"cli"}  # may import anything, inside its subcommands: test_import_weight.py
+
+# unit -> packages outside the standard library that it may name, wherever the import stands.
+OUTSIDE: dict[str, set[str]] = {
+    "errors": set(),
+    "settings": {"pydantic"},
+    "config": {"pydantic", "tomli_w"},
+    "scoring": set(),
+    "trajectory": set(),
+    "jsonl": set(),
+    "data": set(),
+    "rewards": set(),
+    "losses": {"torch"},
+    "batch": {"torch"},
+    "search": {"transformers"},  # for the type checker; held to that by test_import_weight.py
+    "retrieval.types": set(),
+    "diagnostics": {"numpy"},
+}
+
+
+def unit_of(module: str) -> str | None:
+    """`holdfast.retrieval.bm25` -> `retrieval`; None when no row covers it."""
+    name = module.removeprefix("holdfast.")
+    rows = [row for row in {*ALLOWED, *FREE} if name == row or name.startswith(row + ".")]
+    return max(rows, key=len, default=None)
+
+
+def imports(tree: ast.Module, module: str, known: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, full name) of everything a module imports, at any depth, `importlib.import_module("x")` included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:  # relative: holdfast.losses.llds, level 1 -> holdfast.losses
+                parts = module.split(".")
+                package = parts if module in {m.rpartition(".")[0] for m in known} else parts[:-1]
+                base = ".".join([*package[: len(package) - node.level + 1], *base.split(".")]).rstrip(".")
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"  # `from holdfast.train import trainer` names a module
+                yield node.lineno, inner if inner in known else base
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = ast.unparse(node.func)
+            if called in ("import_module", "importlib.import_module", "__import__"):
+                yield node.lineno, str(node.args[0].value)
+
+
+def violations(sources: Mapping[str, ast.Module]) -> list[str]:
+    """Every import that the tables forbid, as a sentence."""
+    found = []
+    known = set(sources)
+    for module, tree in sources.items():
+        if module == "holdfast":
+            found += [
+                f"{module}:{line}: imports {name}, and so would everybody"
+                for line, name in imports(tree, module, known)
+            ]
+            continue
+        unit = unit_of(module)
+        if unit is None:
+            found.append(f"{module}: no row of ALLOWED covers it; decide what it may import")
+            continue
+        for line, name in imports(tree, module, known):
+            top = name.partition(".")[0]
+            if top == "holdfast":
+                target = unit_of(name) if name != "holdfast" else "errors"  # `from holdfast import __version__`
+                free = unit in FREE or target in (unit, *ALLOWED[unit]) or (target == "errors" and unit != "losses")
+                if not free:
+                    found.append(f"{module}:{line}: {unit} may not import {name}")
+            elif top not in sys.stdlib_module_names and top not in OUTSIDE.get(unit, {top}):
+                found.append(f"{module}:{line}: {unit} may not import {name}")
+    return found
+
+
+def test_arrows_point_one_way(sources: Mapping[str, ast.Module]) -> None:
+    assert violations(sources) == []
+
+
+def test_the_tables_have_no_cycle() -> None:
+    for unit in ALLOWED:
+        seen, queue = set(), [*ALLOWED[unit]]
+        while queue:
+            below = queue.pop()
+            if below not in seen:
+                seen.add(below)
+                queue += ALLOWED[below]
+        assert unit not in seen, f"{unit} may import itself through others"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("holdfast.losses.llds", "from holdfast.errors import ConfigError"),
+        ("holdfast.losses.llds", "import numpy"),
+        ("holdfast.losses.llds", "def f():\n    from holdfast.batch import TokenBatch"),
+        ("holdfast.diagnostics.rules", "import torch"),
+        ("holdfast.diagnostics.rules", "import holdfast.losses.stats"),
+        ("holdfast.retrieval.types", "from holdfast.retrieval.bm25 import BM25Retriever"),
+        ("holdfast.retrieval.types", "from .bm25 import BM25Retriever"),
+        ("holdfast.rollout.loop", "from holdfast import rewards"),
+        ("holdfast.rollout.loop", "import importlib\nx = importlib.import_module('holdfast.train')"),
+        ("holdfast.world.facts", "from holdfast.train import trainer"),
+        ("holdfast.brand_new", "import json"),
+        ("holdfast", "import torch"),
+    ],
+)
+def test_a_forbidden_import_is_seen(sources: Mapping[str, ast.Module], module: str, source: str) -> None:
+    changed = {**sources, "holdfast.train.trainer": ast.parse(""), module: ast.parse(source)}
+    assert [v for v in violations(changed) if v.startswith((module + ":", module + " "))]

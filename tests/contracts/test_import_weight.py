@@ -1,0 +1,58 @@
+"""What importing a module loads. Reading a log must not load torch; a loss must not load transformers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "transformers", "tokenizers", "trl", "verl", "ray", "vllm", "faiss", "fastapi", "bm25s", "peft"}
+
+# Only packages of torch's own may come with the losses: people use them beside any version of everything else.
+NOT_TORCHS = HEAVY - {"torch"} | {"pydantic", "typer", "rich", "tomli_w", "safetensors", "Stemmer", "wandb", "pyarrow"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Names in `sys.modules` after the statement, in a fresh interpreter."""
+    code = f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "holdfast",
+        "holdfast.config",
+        "holdfast.data",
+        "holdfast.scoring",
+        "holdfast.trajectory",
+        "holdfast.rewards",
+        "holdfast.search.env",
+        "holdfast.retrieval.types",
+        "holdfast.retrieval.cache",
+        "holdfast.diagnostics",
+        "holdfast.tracking",
+        "holdfast.cli.main",
+    ],
+)
+def test_light(module: str) -> None:
+    loaded = loaded_by(f"import {module}")
+    assert module in loaded
+    assert not loaded & HEAVY
+
+
+def test_help_is_light() -> None:
+    run = "from typer.testing import CliRunner\nfrom holdfast.cli.main import app\n"
+    run += "result = CliRunner().invoke(app, ['--help'])\nassert result.exit_code == 0, result.output"
+    assert not loaded_by(run) & HEAVY
+
+
+def test_losses_need_torch_alone() -> None:
+    loaded = loaded_by("import holdfast.losses")
+    assert "torch" in loaded
+    assert not loaded & NOT_TORCHS
+    ours = {name for name in loaded if name.startswith("holdfast.")}
+    assert {name for name in ours if not name.startswith("holdfast.losses")} == set()
