@@ -1,29 +1,37 @@
 """The schema of a recipe: strict TOML, dotted overrides, and the one table of method defaults.
 
-`load("recipe.toml", ["--loss.penalty.name", "none"])` reads the file, applies the overrides, and validates the whole. An
-unknown key is an error that names the nearest match. `dump(config)` is the resolved recipe as TOML; `holdfast train`
-writes it to the run folder, and reading it back gives an equal config.
+`load("recipe.toml", ["--loss.penalty.name", "none"])` reads the file, applies the overrides, and validates the
+whole. An unknown key is an error that names the nearest match. `dump(config)` is the resolved recipe as TOML;
+`holdfast train` writes it to the run folder, and reading it back gives an equal config.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 import tomllib
-import types
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from holdfast import settings
 from holdfast.errors import ConfigError
+
+# Published values: λ of LLDS v2, γ of SAPO v1, μ of NLL as methods that use it; the preserving rule of each paper.
+METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "none": {"coef": 0.0, "preserve": "nonnegative"},
+    "llds": {"coef": 0.2, "preserve": "nonnegative"},
+    "sapo": {"coef": 0.1, "preserve": "positive"},
+    "nll": {"coef": 0.1, "preserve": "positive"},
+}
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    # Strict: a quoted number or a `true` where a number belongs is a slip to be told of, not a value.
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class Run(Section):
@@ -53,9 +61,9 @@ class World(Section):
     """Probability that a question names a relation otherwise than the passage does."""
     filler_words: int = Field(0, ge=0)
     """Words of the think text's filler language; 0 means no filler."""
-    filler_length: tuple[int, int] = (4, 10)
+    filler_length: tuple[int, int] = Field((4, 10), strict=False)
     """Shortest and longest filler in a thought, in words."""
-    ramble_length: tuple[int, int] = (18, 30)
+    ramble_length: tuple[int, int] = Field((18, 30), strict=False)
     """Shortest and longest ramble, in words."""
 
 
@@ -63,7 +71,7 @@ class Data(Section):
     train: str = "world"
     """`world` for the bundled world, or a JSONL file of questions (`question`, `golden_answers`)."""
     dev: str | None = None
-    """Questions for evaluation while training, early choice of the best checkpoint. None: the world's, or 10 % of train held out."""
+    """Questions that choose the best checkpoint while training. None: the world's, or 10 % of train held out."""
     test: str | None = None
     """Questions read once, at the end. None: the world's, or no test."""
 
@@ -127,7 +135,7 @@ class WarmStart(Section):
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning; 0 for none. The result is cached."""
     data: str | None = None
-    """JSONL of episodes (`question`, `turns` of `text` and `observation`); None: the world's scripts, or no warm start."""
+    """JSONL of episodes (`question`, `turns` of `text` and `observation`). None: the world's scripts, or no start."""
     batch: int = Field(48, ge=1)
     """Episodes per step."""
     lr: float = Field(3e-3, gt=0)
@@ -166,11 +174,11 @@ class Penalty(Section):
     """The likelihood-preserving term. `None` means the method's published value, from `METHOD_DEFAULTS`."""
 
     name: Literal["none", "llds", "sapo", "nll"] = "llds"
-    """`llds` (arXiv 2512.04220; gate `token` is LLD), `sapo` (Search Agent Policy Optimization, arXiv 2603.10069), `nll`."""
+    """`llds` (arXiv 2512.04220), `sapo` (Search Agent Policy Optimization, arXiv 2603.10069), `nll`, `none`."""
     coef: float | None = Field(None, ge=0)
     """λ of LLDS, γ of SAPO, μ of NLL."""
     gate: Literal["action", "response", "token"] = "action"
-    """LLDS: the unit whose summed drop opens the penalty."""
+    """LLDS: the unit whose summed drop opens the penalty. `token` is LLD."""
     preserve: Literal["nonnegative", "positive", "correct"] | None = None
     """Rollouts the penalty protects: A ≥ 0, A > 0, or right ones (all-right groups too, all-wrong ones not)."""
     normalizer: Literal["policy", "paper"] = "policy"
@@ -181,6 +189,15 @@ class Penalty(Section):
     """LLDS-MA: weight of answer tokens, fixed or by the schedule of the paper or of the authors' code."""
     tau: float = Field(1.0, gt=0)
     """SAPO: a token counts when its ratio is below this."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _published(cls, data: Any) -> Any:
+        """What is not set, or none, gets the method's published value."""
+        name = data.get("name", cls.model_fields["name"].default) if isinstance(data, dict) else None
+        defaults = METHOD_DEFAULTS.get(name, {}) if isinstance(name, str) else {}
+        missing = {key: value for key, value in defaults.items() if data.get(key) is None}
+        return {**data, **missing} if missing else data
 
 
 class Loss(Section):
@@ -270,72 +287,53 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _can_work(self) -> Config:
-        penalty, train = self.loss.penalty, self.train
-        if penalty.name in ("llds", "sapo") and train.optimizer_steps_per_rollout == 1:
-            raise ValueError(
-                f"loss.penalty.name = {penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the first optimizer "
-                "step after a rollout the policy equals the old one, so this penalty is always zero. Set "
-                "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
-            )
-        if train.optimizer_steps_per_rollout > train.questions * train.group_size:
-            raise ValueError(
-                f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
-                f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
-                "step needs at least one. Lower it, or raise train.questions or train.group_size"
-            )
-        if self.loss.advantage != "reinforce" and train.group_size == 1:
-            raise ValueError(
-                f"train.group_size = 1 with loss.advantage = {self.loss.advantage!r}: a group of one has no contrast. Raise "
-                "train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
-            )
-        if (self.data.train == "world") != (self.retrieval.corpus == "world"):
-            raise ValueError(
-                f"data.train = {self.data.train!r} with retrieval.corpus = {self.retrieval.corpus!r}: the bundled world's "
-                "questions are answered by its own corpus only. Set both to your files, or neither"
-            )
-        if self.protocol.prompt is not None and "{question}" not in self.protocol.prompt:
-            raise ValueError("protocol.prompt must hold {question}, where the question goes")
+        if problems := list(_contradictions(self)):
+            raise ValueError("\n  ".join(problems))
         return self
 
 
-# Published values: λ of LLDS v2, γ of SAPO v1, μ of NLL as methods that use it; the preserving rule of each paper.
-METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "none": {"coef": 0.0, "preserve": "nonnegative"},
-    "llds": {"coef": 0.2, "preserve": "nonnegative"},
-    "sapo": {"coef": 0.1, "preserve": "positive"},
-    "nll": {"coef": 0.1, "preserve": "positive"},
-}
-
-
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
-    """The config of a TOML file (None: all defaults) with `overrides` such as `["--train.steps", "50"]` applied."""
-    data: dict[str, Any] = {}
-    if path is not None:
-        data = read_toml(Path(path))
-    for dotted, text in parse_overrides(overrides):
-        _assign(data, dotted, text)
-    return validate(data, where=str(path) if path is not None else "command line")
+    """The config of a TOML file (None: all defaults) with `overrides` such as `["--train.steps", "50"]` applied.
+
+    >>> load(overrides=["--train.steps", "50", "--loss.penalty.name=none", "--track.tensorboard"]).train.steps
+    50
+
+    Raises `ConfigError`, which names every problem at once.
+    """
+    data: dict[str, Any] = {} if path is None else read_toml(Path(path))
+    values = settings.parse_overrides(overrides, Config)
+    for dotted, value in values.items():
+        settings.assign(data, dotted, value)
+    return validate(data, where="" if path is None else str(path), overridden=tuple(values))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `ConfigError`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe {path}; give the path of a TOML file") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder; give a TOML file, or --resume {path} to continue a run") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def validate(data: Mapping[str, Any], *, where: str) -> Config:
-    """`data` as a `Config`; every problem in one `ConfigError`, unknown keys with the nearest match. Fills method defaults."""
+def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:
+    """`data` as a `Config`. Raises one `ConfigError` for all problems, unknown names with the nearest match.
+
+    `where` is the file they are in; settings in `overridden` came from the command line and are named as such.
+    """
     try:
-        config = Config.model_validate(_fill_method_defaults(data))
+        return Config.model_validate(dict(data))
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(e)}" for e in error.errors(include_url=False))
-        raise ConfigError(f"{where}: this recipe cannot work\n{problems}") from None
-    return config
+        problems = settings.explain(error.errors(include_url=False), Config, dict.fromkeys(overridden, "--"))
+    prefix = f"{where}: " if where else ""
+    if len(problems) == 1 and "\n" not in problems[0]:
+        raise ConfigError(prefix + problems[0])
+    raise ConfigError("\n  ".join([f"{prefix}these settings cannot work", *problems]))
 
 
 def dump(config: Config) -> str:
@@ -343,99 +341,61 @@ def dump(config: Config) -> str:
     return tomli_w.dumps(config.model_dump(exclude_none=True))
 
 
-def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """`--a.b value` and `--a.b=value` pairs; `--a.flag` alone is true.
-
-    >>> parse_overrides(["--train.steps", "50", "--loss.penalty.name=none", "--track.tensorboard"])
-    [('train.steps', '50'), ('loss.penalty.name', 'none'), ('track.tensorboard', 'true')]
-    """
-    pairs: list[tuple[str, str]] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if not argument.startswith("--") or len(argument) < 3:
-            raise ConfigError(f"cannot read the argument {argument!r}; settings are written --section.key value")
-        name, equals, value = argument[2:].partition("=")
-        if not equals:
-            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-        pairs.append((name, value))
-    return pairs
-
-
-def setting_names(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:
+def setting_names() -> list[str]:
     """All dotted names a recipe may set."""
-    names = []
-    for key, info in model.model_fields.items():
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            names += setting_names(kind, f"{prefix}{key}.")
-        else:
-            names.append(prefix + key)
-    return names
+    return settings.setting_names(Config)
 
 
-def _assign(data: dict[str, Any], dotted: str, text: str) -> None:
-    *sections, key = dotted.split(".")
-    if dotted not in setting_names():
-        raise ConfigError(f"--{dotted}: {_unknown(dotted)}")
-    for section in sections:
-        data = data.setdefault(section, {})
-    data[key] = _parse(text, _annotation(dotted))
-
-
-def _annotation(dotted: str) -> Any:
-    model: Any = Config
-    for part in dotted.split("."):
-        model = model.model_fields[part].annotation
-    return model
-
-
-def _parse(text: str, annotation: Any) -> Any:
-    """An override's text as TOML would read it, where the setting is no string; `none` clears an optional one."""
-    options = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
-    if type(None) in options and text.lower() in ("none", "null"):
-        return None
-    kinds = [k for k in (options or (annotation,)) if k is not type(None)]
-    if kinds == [str] or all(typing.get_origin(k) is Literal for k in kinds):
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _fill_method_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
-    filled = json.loads(json.dumps(data)) if not isinstance(data, dict) else _copy(data)
-    loss = filled.get("loss", {})
-    penalty = loss.get("penalty", {}) if isinstance(loss, dict) else {}
-    defaults = METHOD_DEFAULTS.get(penalty.get("name", "llds")) if isinstance(penalty, dict) else None
-    if defaults is not None:
-        filled.setdefault("loss", {}).setdefault("penalty", {})
-        for key, value in defaults.items():
-            if filled["loss"]["penalty"].get(key) is None:
-                filled["loss"]["penalty"][key] = value
-    return filled
-
-
-def _copy(data: dict[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, dict) else value for key, value in data.items()}
-
-
-def _explain(error: Any) -> str:
-    dotted = ".".join(str(part) for part in error["loc"] if not str(part).startswith(("literal[", "float", "int")))
-    if error["type"] == "extra_forbidden":
-        return f"{dotted}: {_unknown(dotted)}"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if not dotted:
-        return message
-    return f"{dotted} = {error.get('input')!r}: {message[0].lower()}{message[1:]}"
-
-
-def _unknown(dotted: str) -> str:
-    names = setting_names()
-    sections = sorted({name.rpartition(".")[0] for name in names})
-    near = difflib.get_close_matches(dotted, names + sections, n=1, cutoff=0.5)
-    # A key put into the wrong section is nearest by its last part.
-    same_key = [name for name in names if name.rpartition(".")[2] == dotted.rpartition(".")[2]]
-    best = same_key or near
-    return "there is no such setting" + (f"; did you mean {best[0]}?" if best else "; `holdfast train --dry-run` prints all")
+def _contradictions(config: Config) -> Iterator[str]:
+    """Settings that are each fine and cannot work together: what you set, why it cannot work, what to do."""
+    penalty, train, world, model = config.loss.penalty, config.train, config.world, config.model
+    name = config.run.name
+    if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
+        yield f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it lies"
+    if penalty.name in ("llds", "sapo") and train.optimizer_steps_per_rollout == 1:
+        yield (
+            f"loss.penalty.name = {penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the first optimizer "
+            "step after a rollout the policy equals the old one, so this penalty is always zero. Set "
+            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
+        )
+    if train.optimizer_steps_per_rollout > train.questions * train.group_size:
+        yield (
+            f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
+            f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
+            "step needs at least one. Lower it, or raise train.questions or train.group_size"
+        )
+    if config.loss.advantage != "reinforce" and train.group_size == 1:
+        yield (
+            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one has no contrast. "
+            "Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
+        )
+    if not any(config.reward.model_dump().values()):
+        yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
+    if (config.data.train == "world") != (config.retrieval.corpus == "world"):
+        yield (
+            f"data.train = {config.data.train!r} with retrieval.corpus = {config.retrieval.corpus!r}: the bundled "
+            "world's questions are answered by its own corpus only. Set both to your files, or neither"
+        )
+    for split in ("dev", "test"):
+        path = getattr(config.data, split)
+        if path is not None and config.data.train == "world":
+            yield (
+                f"data.{split} = {path!r} with data.train = 'world': the bundled world brings its own {split} "
+                f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
+            )
+    if config.protocol.prompt is not None and "{question}" not in config.protocol.prompt:
+        yield "protocol.prompt must hold {question}, where the question goes"
+    for key in ("filler_length", "ramble_length"):
+        shortest, longest = getattr(world, key)
+        if not 1 <= shortest <= longest:
+            yield f"world.{key} = [{shortest}, {longest}]: give the shortest length first, 1 or more, then the longest"
+    if 0 < world.filler_words < 11:
+        yield (
+            f"world.filler_words = {world.filler_words}: each word needs ten others that may follow it; set 11 or "
+            "more, or 0 for no filler"
+        )
+    if model.path == "tiny" and model.hidden % (2 * model.heads):
+        yield (
+            f"model.hidden = {model.hidden} with model.heads = {model.heads}: each head needs an even share of the "
+            f"width. Set model.hidden to a multiple of {2 * model.heads}"
+        )

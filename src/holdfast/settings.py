@@ -1,0 +1,298 @@
+"""Names, overrides and error sentences for a tree of pydantic models: the machinery behind `config.py`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from holdfast.errors import ConfigError
+
+Root = type[BaseModel]
+
+# What other toolkits call some settings. Only ever suggested, never accepted.
+_ELSEWHERE = {
+    "batch_size": "train.questions",
+    "beta": "loss.kl_coef",
+    "cliprange": "loss.clip_low",
+    "epsilon": "loss.clip_low",
+    "epsilon_high": "loss.clip_high",
+    "lambda": "loss.penalty.coef",
+    "learning_rate": "train.lr",
+    "loss_type": "loss.reduction",
+    "max_grad_norm": "train.grad_clip",
+    "max_steps": "train.steps",
+    "model_name": "model.path",
+    "model_name_or_path": "model.path",
+    "num_generations": "train.group_size",
+    "num_iterations": "train.optimizer_steps_per_rollout",
+    "output_dir": "run.dir",
+    "run_name": "run.name",
+    "warmup_steps": "train.warmup",
+}
+
+
+def setting_names(root: Root, prefix: str = "") -> list[str]:
+    """All dotted names of a tree, in the order they are declared."""
+    names = []
+    for key, info in root.model_fields.items():
+        section = _section(info.annotation)
+        names += setting_names(section, f"{prefix}{key}.") if section else [prefix + key]
+    return names
+
+
+def setting(root: Root, dotted: str) -> FieldInfo | None:
+    """The field behind a dotted name; None when there is no such setting (a section is none)."""
+    *sections, key = dotted.split(".")
+    model: Root | None = root
+    for name in sections:
+        info = model.model_fields.get(name) if model else None
+        model = _section(info.annotation) if info else None
+    info = model.model_fields.get(key) if model else None
+    return None if info is None or _section(info.annotation) else info
+
+
+def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
+    """Values by dotted name of `--a.b value` and `--a.b=value`; a true-or-false setting may stand alone, meaning true.
+
+    A dash in a name is an underscore; of two values for one name the last counts; `none` clears what may be absent.
+    A value that is none of the setting's kind is left as text, for validation to explain. Raises `ConfigError`.
+    """
+    values: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("--") or len(argument) < 3:
+            raise ConfigError(f"cannot read the argument {argument!r}; settings are written --section.key value")
+        name, equals, text = argument[2:].partition("=")
+        name = name.replace("-", "_")
+        info = setting(root, name)
+        if info is None:
+            raise ConfigError(f"--{name}: {unknown(name, root)}")
+        if not equals:
+            may_stand_alone = info.annotation is bool
+            if rest and not rest[0].startswith("--") and (not may_stand_alone or rest[0].lower() in _TRUTH):
+                text = rest.pop(0)
+            elif may_stand_alone:
+                text = "true"
+            else:
+                raise ConfigError(f"--{name} needs a value; write --{name} {_example(info)}")
+        values[name] = read(text, info.annotation)
+    return values
+
+
+def assign(data: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a dotted name in nested dicts. Raises `ConfigError` when a section of it holds a plain value."""
+    *sections, key = dotted.split(".")
+    for depth, section in enumerate(sections, start=1):
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            name = ".".join(sections[:depth])
+            raise ConfigError(f"{name} = {shown(data)}, but {name} is a section: write [{name}] and its settings below")
+    data[key] = value
+
+
+_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def read(text: str, annotation: Any) -> Any:
+    """A command line's text as the first kind of the setting that can hold it; else the text itself."""
+    kinds = _kinds(annotation)
+    if type(None) in kinds and text.lower() in ("none", "null"):
+        return None
+    for kind in kinds:
+        if kind is bool and text.lower() in _TRUTH:
+            return _TRUTH[text.lower()]
+        if kind is str or (typing.get_origin(kind) is Literal and text in typing.get_args(kind)):
+            return text
+        if kind in (int, float):
+            try:
+                number = float(text) if kind is float else _whole(text)
+            except (ValueError, OverflowError):
+                continue
+            return number
+        if typing.get_origin(kind) is tuple:
+            try:
+                return tomllib.loads(f"v = [{text.strip().removeprefix('[').removesuffix(']')}]")["v"]
+            except tomllib.TOMLDecodeError:
+                continue
+    return text
+
+
+def explain(errors: Iterable[Any], root: Root, given: Mapping[str, str]) -> list[str]:
+    """One sentence for each setting that pydantic refused; `given` holds what to write before the names of some."""
+    problems: dict[str, list[Any]] = {}
+    for error in errors:
+        problems.setdefault(_dotted(error["loc"], root), []).append(error)
+    sentences = []
+    for dotted, found in problems.items():
+        origin = given.get(dotted, "")
+        if not dotted:
+            sentences += [str(e["msg"]).removeprefix("Value error, ") for e in found]
+        elif found[0]["type"] == "extra_forbidden":
+            sentences.append(f"{dotted}: {unknown(dotted, root)}")
+        else:
+            # A setting of several kinds is refused once for each.
+            reasons = dict.fromkeys(
+                _reason(e).removeprefix("must be ") if i else _reason(e) for i, e in enumerate(found)
+            )
+            reason = ", or ".join(reasons)
+            value = found[0]["input"] if found[0]["type"] != "missing" else ...
+            sentences.append(f"{origin}{dotted}{'' if value is ... else f' = {shown(value)}'}: {reason}")
+    return sentences
+
+
+def unknown(dotted: str, root: Root) -> str:
+    """That there is no such setting, and which one may have been meant."""
+    near = nearest(dotted, root)
+    if near and near[0] == dotted:
+        inside = [name for name in setting_names(root) if name.startswith(f"{dotted}.")]
+        return f"this is a section of {len(inside)} settings; name one of them, such as {inside[0]}"
+    if not near:
+        return "there is no such setting; `holdfast train --dry-run` prints all"
+    return f"there is no such setting; did you mean {' or '.join(near)}?"
+
+
+def nearest(dotted: str, root: Root) -> list[str]:
+    """Settings or sections somebody who wrote `dotted` may have meant, at most three, best first."""
+    names = setting_names(root)
+    sections = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+    if dotted in names or dotted in sections:
+        return [dotted]
+    key = dotted.rpartition(".")[2]
+
+    def by_likeness(candidates: Sequence[str]) -> list[str]:
+        return sorted(candidates, key=lambda name: -difflib.SequenceMatcher(None, dotted, name).ratio())
+
+    if without_section := [name for name in names + sections if name.endswith(f".{dotted}")]:
+        return sorted(without_section, key=len)[:3]
+    if key in _ELSEWHERE and _ELSEWHERE[key] in names:
+        return [_ELSEWHERE[key]]
+    if wrong_section := [name for name in names if name.rpartition(".")[2] == key]:
+        return by_likeness(wrong_section)[:1]
+    if near := difflib.get_close_matches(dotted, names + sections, n=1, cutoff=0.7):
+        return near
+    keys = {name.rpartition(".")[2]: name for name in reversed(names)}
+    if near := difflib.get_close_matches(key, list(keys), n=1, cutoff=0.7):
+        return [keys[near[0]]]
+    return difflib.get_close_matches(dotted, names + sections, n=1, cutoff=0.5)
+
+
+def shown(value: Any) -> str:
+    """A value as a recipe would write it.
+
+    >>> shown(True), shown("llds"), shown((4, 10)), shown({"steps": 5})
+    ('true', "'llds'", '[4, 10]', '{ steps = 5 }')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {shown(item)}' for key, item in value.items())} }}"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def kind_of(annotation: Any) -> str:
+    """What a setting may hold, in words: `a whole number`, `'token' or 'sequence'`.
+
+    >>> kind_of(float | None)
+    'a number or none'
+    """
+    words: list[str] = []
+    for kind in _kinds(annotation):
+        if typing.get_origin(kind) is Literal:
+            words += map(shown, typing.get_args(kind))
+        elif typing.get_origin(kind) is tuple:
+            words.append(f"a list of {len(typing.get_args(kind))} whole numbers")
+        else:
+            words.append(_KINDS.get(kind, getattr(kind, "__name__", str(kind))))
+    return _either(words)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
+
+
+def _section(annotation: Any) -> Root | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)  # 1e3
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
+def _example(info: FieldInfo) -> str:
+    return "VALUE" if info.default is None or info.default == "" else str(info.default)
+
+
+def _dotted(loc: Sequence[int | str], root: Root) -> str:
+    """The setting's name in a pydantic location, without what pydantic adds for tuple items and members of unions."""
+    names: list[str] = []
+    model: Root | None = root
+    for part in loc:
+        if model is None:
+            break
+        names.append(str(part))
+        info = model.model_fields.get(str(part))
+        model = _section(info.annotation) if info else None
+    return ".".join(names)
+
+
+def _reason(error: Any) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    match kind:
+        case "literal_error":
+            expected = str(context["expected"])
+            near = difflib.get_close_matches(str(error["input"]), re.findall("'([^']*)'", expected), n=1, cutoff=0.5)
+            return f"must be {expected}" + (f" (did you mean {near[0]!r}?)" if near else "")
+        case "int_type":
+            return "must be a whole number"
+        case "float_type":
+            return "must be a number"
+        case "finite_number":
+            return "must be a finite number"
+        case "bool_type":
+            return "must be true or false"
+        case "string_type":
+            return "must be a text, in quotes"
+        case "model_type":
+            return "is a section; write its settings below a [section] line"
+        case "tuple_type" | "missing" | "too_long":
+            return "must be a list of two whole numbers, such as [4, 10]"
+        case "greater_than":
+            return f"must be more than {_number(context['gt'])}"
+        case "greater_than_equal":
+            return f"must be {_number(context['ge'])} or more"
+        case "less_than":
+            return f"must be less than {_number(context['lt'])}"
+        case "less_than_equal":
+            return f"must be {_number(context['le'])} or less"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"
+
+
+def _either(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
