@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from holdfast.errors import ConfigError
 from holdfast.scoring import exact_match, f1, normalize_answer, normalized_golds
-from holdfast.trajectory import Invalid, Search, Status, Trajectory
+from holdfast.trajectory import Invalid, Search, Trajectory
 
 EM: Mapping[str, float] = {"em": 1.0}
 """The published reward of Search-R1, LLDS and SAPO: exact match and nothing else."""
@@ -28,9 +28,9 @@ def _f1(trajectory: Trajectory, golds: Sequence[str]) -> float:
 
 
 def _format(trajectory: Trajectory, golds: Sequence[str]) -> float:
-    """1.0 when every turn is a search or an answer and the episode ended with its answer."""
+    """1.0 when every turn is a search or an answer and the last one is an answer."""
     valid = not any(isinstance(turn.action, Invalid) for turn in trajectory.turns)
-    return float(valid and trajectory.status is Status.OK and trajectory.answer is not None)
+    return float(valid and trajectory.answer is not None)
 
 
 def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:

@@ -105,6 +105,7 @@ def byte_fallback() -> PreTrainedTokenizerFast:
 
 
 def test_special_tokens_inside_the_text_are_characters_too(tokenizer):
+    assert decode(tokenizer, [tokenizer.eos_token_id]) == "<|end|>"
     ids = [tokenizer.eos_token_id, *encode(tokenizer, "<answer> x </answer>"), tokenizer.eos_token_id]
     span = answer_char_span(decode(tokenizer, ids), CLEAN)
     assert token_span(ids, span, tokenizer) == (1, len(ids) - 1)

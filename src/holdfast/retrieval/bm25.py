@@ -85,6 +85,11 @@ class BM25Retriever:
         return cls(index, documents, stem, settings)
 
     @property
+    def stem(self) -> bool:
+        """Whether words are stemmed."""
+        return self._settings["stem"]
+
+    @property
     def corpus_hash(self) -> str:
         """Fingerprint of the indexed documents and their order (`holdfast.retrieval.corpus.corpus_hash`)."""
         return self._settings["corpus_sha256"]
