@@ -1,0 +1,183 @@
+"""Where a run's numbers go: `metrics.jsonl` always; W&B and TensorBoard when the recipe asks for them.
+
+A line of `metrics.jsonl` is `{"step": int, "time": seconds since 1970, name: number, …}`. JSON has no NaN, so values
+that are not finite are left out, and their names stand in the line's `"dropped"` list.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from holdfast.config import Config
+from holdfast.errors import DataError, MissingExtra
+from holdfast.jsonl import write_jsonl
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class Tracker(Protocol):
+    """Takes the metrics of steps."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None:
+        """Write what is pending. Nothing is logged afterwards; closing twice is fine."""
+        ...
+
+
+class Null:
+    """Tracks nothing."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_tracker(config: Config, run_dir: Path) -> Tracker:
+    """Everything the recipe's [track] section asks for, and `metrics.jsonl`.
+
+    A resumed run goes on where its truncated `metrics.jsonl` ends, in W&B as the same run. Raises `MissingExtra` for a
+    package that is not installed.
+    """
+    file = MetricsFile(run_dir / METRICS_FILE)
+    trackers: list[Tracker] = [file]
+    try:
+        if config.track.tensorboard:
+            trackers.append(TensorBoard(run_dir / "tensorboard", purge_step=file.last_step() + 1))
+        if config.track.wandb is not None:
+            trackers.append(WandB(config.track.wandb, run_dir, settings=config.model_dump(), name=config.run.name))
+    except BaseException:
+        Several(trackers).close()
+        raise
+    return Several(trackers)
+
+
+class Several:
+    """Passes everything on to each of some trackers."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = tuple(trackers)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for tracker in self._trackers:
+            tracker.log(step, metrics)
+
+    def close(self) -> None:
+        for tracker in self._trackers:
+            tracker.close()
+
+
+class MetricsFile:
+    """`metrics.jsonl`: one line a step, there on disk as soon as the step is logged.
+
+    A process that was killed while writing leaves a cut last line. Reading ignores it, and writing drops it first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: TextIO | None = None
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
+        dropped = [name for name, value in metrics.items() if not math.isfinite(value)]
+        row |= {name: _plain(value) for name, value in metrics.items() if name not in dropped}
+        if dropped:
+            row["dropped"] = dropped
+        if self._file is None:
+            self._file = self._open()
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def read(self) -> list[dict[str, Any]]:
+        """Rows in file order; [] when there is no file. Raises `DataError` for a line, but the last, that is no row."""
+        if not self.path.is_file():
+            return []
+        rows: list[dict[str, Any]] = []
+        lines = self.path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+                if not isinstance(row["step"], int):
+                    raise TypeError
+            except (json.JSONDecodeError, KeyError, TypeError):
+                if number == len(lines):
+                    break
+                raise DataError(f'{self.path}:{number}: this line is no row of metrics, {{"step": …}}') from None
+            rows.append(row)
+        return rows
+
+    def last_step(self) -> int:
+        """The newest step in the file; -1 when there is none."""
+        return max((row["step"] for row in self.read()), default=-1)
+
+    def truncate(self, step: int) -> None:
+        """Drop the rows of later steps: a resumed run writes them again."""
+        self.close()
+        if self.path.is_file():
+            write_jsonl(self.path, [row for row in self.read() if row["step"] <= step])
+
+    def _open(self) -> TextIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.is_file() and not self.path.read_bytes().endswith(b"\n"):
+            write_jsonl(self.path, self.read())
+        return self.path.open("a", encoding="utf-8", newline="\n")
+
+
+class TensorBoard:
+    """Event files for `tensorboard --logdir RUN`. `purge_step` hides what a stopped run logged from that step on."""
+
+    def __init__(self, folder: Path, *, purge_step: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtra("tensorboard", "track") from None
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step or None)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandB:
+    """A W&B run. Its id is kept in the run folder, so a resumed run continues it."""
+
+    def __init__(self, project: str, run_dir: Path, *, settings: Mapping[str, Any], name: str) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtra("wandb", "track") from None
+        known = run_dir / "wandb-id"
+        if not known.is_file():
+            run_dir.mkdir(parents=True, exist_ok=True)
+            known.write_text(uuid.uuid4().hex)
+        self._run = wandb.init(
+            project=project, id=known.read_text().strip(), resume="allow", name=name, dir=run_dir, config=dict(settings)
+        )
+        # W&B refuses to go back in its own step count, which a run resumed from a checkpoint must do.
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({"step": step, **metrics})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _plain(value: float) -> float | int:
+    """A Python number: numpy's and torch's scalars are not JSON."""
+    return value if isinstance(value, int) else float(value)
