@@ -2,18 +2,17 @@
 
 How the work is ordered. All decoding rows advance together, one token a step. A row whose turn ended stays in its slot;
 when its next request comes, it waits until enough rows wait to be prefilled in one pass (an eighth of those decoding),
-or the oldest has waited 16 steps, or nothing else can decode. Waiting costs a row idle steps, prefilling alone costs
-everybody a forward pass; counting steps and rows, never seconds, keeps runs reproducible. Rows that neither decode nor
-are about to are swapped out of the decoding slots once they are more than an eighth of them.
+or some have waited 16 steps, or nothing else can decode. Waiting costs a row idle steps, prefilling alone costs
+everybody a forward pass; counting steps and rows, never seconds, keeps runs reproducible.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,39 +21,25 @@ from holdfast.errors import ConfigError, ModelError
 from holdfast.rollout.cache import SlotCache
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
+from holdfast.rollout.slots import Row, SlotTable
 from holdfast.rollout.stops import END, StopTable
 from holdfast.rollout.support import (
     accepts_logits_to_keep,
     check_exact,
+    end_ids,
     planned_forward,
     refuse_unsupported,
     text_config,
 )
 from holdfast.search.tokens import decode
 
-_SHARE = 8  # rows wait, and idle rows are tolerated, up to 1/8 of the decoding ones
-_PATIENCE = 16  # steps a request may wait while others decode
-_PREFILL_TOKENS = 8192  # tokens, padding included, of one prefill pass: bounds its activations
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-
-@dataclass(slots=True, eq=False)
-class _Row:
-    """One episode's place in the cache, and its request while one is under way."""
-
-    id: str
-    context: list[int]
-    cached: int = 0
-    """Leading tokens of `context` whose keys are stored. The newest sampled token never is."""
-    slot: int = -1
-    request: Request | None = None
-    key: int = 0
-    flags: bytes = b""
-    decoding: bool = False
-    start: int = 0
-    limit: int = 0
-    """Length of `context` at which the turn ends."""
-    logprobs: list[float] = field(default_factory=list)
-    masses: list[float] = field(default_factory=list)
+_ENOUGH = 8  # prefill once 1/8 as many rows wait as decode
+_PATIENCE = 16  # steps a row waits at most
+# Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
+_PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
 
 
 @dataclass(slots=True)
@@ -66,8 +51,10 @@ class _Batch:
     keys: Tensor
     advance: Tensor
     """1 for decoding rows, 0 for idle slots, whose computations are thrown away."""
-    rows: list[tuple[int, _Row]]
+    rows: list[tuple[int, Row]]
+    """Decoding rows and their slots."""
     length: int
+    """Positions the longest decoding row sees."""
 
 
 class HFPolicy:
@@ -75,7 +62,8 @@ class HFPolicy:
 
     Log-probs are log_softmax(logits / temperature) over the whole vocabulary in float32, whatever truncation the
     sampler applies. The sampling settings of the model's own generation config are ignored; only its end-of-sequence
-    ids are read, and joined with the tokenizer's.
+    ids are read, and joined with the tokenizer's. The model is in eval mode while it samples; leaving it there between
+    calls saves switching.
 
     Args:
         model: decoder-only, full attention in every layer, loaded with sdpa (or eager) attention.
@@ -121,216 +109,161 @@ class HFPolicy:
         self.temperature, self.top_p, self.top_k, self.greedy = temperature, top_p, top_k, greedy
         self.autocast_dtype, self.on_token, self.max_rows = autocast_dtype, on_token, max_rows
         self.device = next(self.model.parameters()).device
-        self._keep = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}
-        self._max_positions = getattr(text_config(model), "max_position_embeddings", None) or math.inf
-        self._stops = StopTable(tokenizer, self._end_ids(), text_config(model).vocab_size)
-        self._cache = self._new_cache()
-        self._rows: dict[str, _Row] = {}
-        self._slots: list[_Row | None] = []
-        self._free: list[int] = []
-        self._waiting: list[_Row] = []
-        self._decoding = 0
+        config = text_config(model)
+        self._max_positions = getattr(config, "max_position_embeddings", None) or math.inf
+        self._stops = StopTable(tokenizer, end_ids(model, tokenizer), config.vocab_size)
+        self._forward_options = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}
+        self._prefill_tokens = _PREFILL_TOKENS_CPU if self.device.type == "cpu" else _PREFILL_TOKENS
+        self._table = SlotTable(SlotCache(config.num_hidden_layers, self.device))
+        self._rows: dict[str, Row] = {}
+        self._waiting: list[Row] = []
         self._waited = 0
+        self._decoding = 0
         self._batch: _Batch | None = None
-        with self._evaluating():
+        with self._ready_to_sample():
             check_exact(self.model, self.device)
 
-    # ---- the Policy protocol
-
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests; computing starts at the next `poll`."""
+        """Queue requests; computing starts at the next `poll`.
+
+        Raises `ValueError` for an id whose last request is not finished, `ModelError` for a request that may outgrow
+        the model's positions.
+        """
         for request in requests:
-            row = self._rows.get(request.id)
-            if row is not None and row.request is not None:
-                raise ValueError(
-                    f"request {request.id} is still under way; poll until it is finished before continuing it"
-                )
-            context = list(request.token_ids)
-            limit = len(context) + request.max_new_tokens
-            if limit - 1 > self._max_positions:
+            row = self._rows.get(request.id) or Row(id=request.id, context=[])
+            if row.request is not None:
+                raise ValueError(f"request {request.id} is under way; poll until it is finished before continuing it")
+            reach = len(request.token_ids) + request.max_new_tokens - 1  # the last sampled token is never fed
+            if reach > self._max_positions:
                 raise ModelError(
-                    f"request {request.id} may reach {limit} tokens, but the model's max_position_embeddings is "
+                    f"request {request.id} may reach {reach} tokens, but the model's max_position_embeddings is "
                     f"{self._max_positions}; lower max_total_tokens (or the tokens per turn)"
                 )
-            if row is None:
-                row = self._rows[request.id] = _Row(id=request.id, context=context)
-            else:
-                # At least the last token is always fed: its logits start the turn.
-                row.cached = min(_common_prefix(row.context, context), row.cached, len(context) - 1)
-                row.context = context
-            row.request, row.key, row.flags = request, seed_key(request.seed), self._stops.flags(request.stop)
-            row.start, row.limit = len(context), limit
-            row.logprobs, row.masses = [], []
+            row.begin(request, seed_key(request.seed), self._stops.flags(request.stop))
+            self._rows[request.id] = row
             self._waiting.append(row)
 
     def poll(self) -> list[Completion]:
-        """Prefill and decode until at least one request is finished; [] when none is under way."""
+        """Prefill and decode until at least one request is finished.
+
+        [] when nothing can be computed: no request is under way, or all wait for one of `max_rows` slots.
+        """
         finished: list[Completion] = []
-        with torch.inference_mode(), self._evaluating():
-            while not finished and (self._waiting or self._decoding):
-                ready = self._admissible()
-                if ready:
-                    self._prefill(ready, finished)
-                else:
+        with self._ready_to_sample():
+            while not finished:
+                if rows := self._choose_prefill():
+                    self._prefill(rows, finished)
+                elif self._decoding:
                     self._step(finished)
+                else:
+                    break
         return finished
 
     def release(self, ids: Iterable[str]) -> None:
-        for id in ids:
-            row = self._rows.pop(id, None)
-            if row is None:
-                continue
+        for row in [self._rows.pop(id) for id in ids if id in self._rows]:
             if row.decoding:
                 self._decoding -= 1
-                row.decoding = False
             elif row.request is not None:
                 self._waiting.remove(row)
             if row.slot >= 0:
-                self._slots[row.slot] = None
-                heapq.heappush(self._free, row.slot)
+                self._table.drop(row)
             self._batch = None
         if not self._rows:
-            self._cache, self._slots, self._free = self._new_cache(), [], []
+            self._table = SlotTable(self._table.cache.emptied())
 
-    # ---- scheduling
-
-    def _admissible(self) -> list[_Row]:
-        """Rows to prefill now; empty while waiting for company is better."""
-        if not self._waiting:
-            return []
-        room = self.max_rows - sum(row is not None for row in self._slots)
+    def _choose_prefill(self) -> list[Row]:
+        """Waiting rows to prefill now; none while it pays to wait for more."""
+        room = self.max_rows - self._table.taken
         ready = []
         for row in self._waiting:
             if row.slot < 0:
                 room -= 1
             if row.slot >= 0 or room >= 0:
                 ready.append(row)
-        if not ready and not self._decoding:
-            raise ValueError(
-                f"{self.max_rows} episodes hold a cache and none of them has a request, so the "
-                f"{len(self._waiting)} queued ones can never start; release finished episodes, or raise max_rows"
-            )
-        enough = len(ready) * _SHARE >= self._decoding or self._waited >= _PATIENCE
-        return ready if enough else []
-
-    def _prefill(self, rows: list[_Row], finished: list[Completion]) -> None:
-        """Compute the unseen part of the rows' contexts, and their first token."""
-        chosen = set(map(id, rows))
-        self._waiting = [row for row in self._waiting if id(row) not in chosen]
+        if ready and len(ready) * _ENOUGH < self._decoding and self._waited < _PATIENCE:
+            self._waited += 1
+            return []
         self._waited = 0
-        families: list[list[_Row]] = []
-        same_prompt: dict[tuple[int, ...], list[_Row]] = {}
+        return ready
+
+    def _prefill(self, rows: list[Row], finished: list[Completion]) -> None:
+        """Compute the unseen part of the rows' contexts and their first token, in passes of rows of similar length."""
+        chosen = set(rows)
+        self._waiting = [row for row in self._waiting if row not in chosen]
+        families = [[row] for row in rows if row.slot >= 0]
+        same_prompt: dict[tuple[int, ...], list[Row]] = {}
         for row in rows:
             if row.slot < 0:
-                row.slot = self._take_slot(row)
+                self._table.take(row)
                 same_prompt.setdefault(tuple(row.context), []).append(row)
-            else:
-                families.append([row])
         families += same_prompt.values()
-        families.sort(key=lambda family: len(family[0].context) - family[0].cached)
+        families.sort(key=lambda family: family[0].unseen)
         while families:
-            widest = len(families[-1][0].context) - families[-1][0].cached
-            count = max(1, _PREFILL_TOKENS // widest)
+            count = max(1, self._prefill_tokens // families[-1][0].unseen)
             self._prefill_pass(families[-count:], finished)
             del families[-count:]
         self._batch = None
 
-    def _prefill_pass(self, families: list[list[_Row]], finished: list[Completion]) -> None:
+    def _prefill_pass(self, families: list[list[Row]], finished: list[Completion]) -> None:
         """One forward pass over the first row of each family; the others copy its keys and draw from its logits."""
         leaders = [family[0] for family in families]
-        width = max(len(row.context) - row.cached for row in leaders)
-        length = max(len(row.context) for row in leaders)
-        self._cache.reserve(len(self._slots), max(row.cached for row in leaders) + width)
+        width, length = max(row.unseen for row in leaders), max(len(row.context) for row in leaders)
+        self._table.reserve(max(row.cached for row in leaders) + width)
         # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only
-        # one to be projected onto the vocabulary. The padding in front is stored behind the row's end, where nothing
+        # one to be projected onto the vocabulary. The padding in front is stored behind the row's end, where nobody
         # looks.
-        ids = [[0] * (width - len(row.context) + row.cached) + row.context[row.cached :] for row in leaders]
-        ids_t = torch.tensor(ids, device=self.device)
-        slots, cached, end = torch.tensor(
-            [(row.slot, row.cached, len(row.context)) for row in leaders], device=self.device
-        ).T.contiguous()
+        ids = torch.tensor(
+            [[0] * (width - row.unseen) + row.context[row.cached :] for row in leaders], device=self.device
+        )
+        slots, cached, ends = self._columns([(row.slot, row.cached, len(row.context)) for row in leaders])
         column = torch.arange(width, device=self.device)
-        place = end.unsqueeze(1) - width + column
+        place = ends.unsqueeze(1) - width + column
         real = place >= cached.unsqueeze(1)
-        sees = place.where(real, 0)
-        write = place.where(real, end.unsqueeze(1) + column)
-        logits = self._forward(ids_t, sees, self._cache.plan_rows(slots, write, sees, length=length))
-        followers = [(family[0].slot, row.slot) for family in families for row in family[1:]]
-        if followers:
-            source, target = torch.tensor(followers, device=self.device).T
-            self._cache.copy(source, target, length)
-        rows = [row for family in families for row in family]
-        which = [i for i, family in enumerate(families) for _ in family]
-        for row in rows:
-            row.cached = len(row.context)
-            row.decoding = True
+        positions = place.where(real, 0)
+        write = place.where(real, ends.unsqueeze(1) + column)
+        logits = self._forward(ids, positions, self._table.cache.plan_rows(slots, write, positions, length=length))
+        self._table.cache.copy([(family[0].slot, row.slot) for family in families for row in family[1:]], length)
+        rows = [(i, row) for i, family in enumerate(families) for row in family]
+        for _, row in rows:
+            row.cached, row.decoding = len(row.context), True
         self._decoding += len(rows)
-        keys, positions, index = torch.tensor(
-            [(row.key, row.cached, i) for row, i in zip(rows, which, strict=True)], device=self.device
-        ).T.contiguous()
-        sampled = self._sample(logits.index_select(0, index), keys, positions)
-        self._accept(list(enumerate(rows)), sampled, finished)
+        source, keys, where = self._columns([(i, row.key, row.cached) for i, row in rows])
+        sampled = self._sample(logits.index_select(0, source), keys, where)
+        self._accept([(i, row) for i, (_, row) in enumerate(rows)], sampled, finished)
 
     def _step(self, finished: list[Completion]) -> None:
         """One token for every decoding row."""
-        batch = self._batch or self._assemble()
-        self._cache.reserve(len(self._slots), batch.length)
-        mask = self._cache.plan_step(batch.positions, length=batch.length)
+        batch = self._batch = self._batch or self._assemble()
+        self._table.reserve(batch.length)
+        mask = self._table.cache.plan_step(batch.positions, length=batch.length)
         logits = self._forward(batch.tokens.unsqueeze(1), batch.positions.unsqueeze(1), mask)
-        positions = batch.positions + batch.advance
-        sampled = self._sample(logits, batch.keys, positions)
         for _, row in batch.rows:
             row.cached += 1
-        self._waited += bool(self._waiting)
-        batch.tokens, batch.positions, batch.length = sampled.tokens, positions, batch.length + 1
-        self._batch = batch
+        batch.positions = batch.positions + batch.advance
+        batch.length += 1
+        sampled = self._sample(logits, batch.keys, batch.positions)
+        batch.tokens = sampled.tokens
         self._accept(batch.rows, sampled, finished)
 
     def _assemble(self) -> _Batch:
-        """Device tensors for slots 0..n-1, after moving idle rows out of the way if there are too many."""
-        count = self._compact()
-        columns: list[tuple[int, int, int, int]] = []
-        rows = []
-        for slot, row in enumerate(self._slots[:count]):
-            if row is not None and row.decoding:
-                columns.append((row.context[-1], row.cached, row.key, 1))
-                rows.append((slot, row))
-            else:
-                # Idle slots compute too; what they store lands behind their end.
-                columns.append((0, row.cached if row else 0, 0, 0))
-        self._cache.reserve(len(self._slots), 1 + max(column[1] for column in columns))
-        length = 1 + max(row.cached for _, row in rows)
-        tokens, positions, keys, advance = torch.tensor(columns, device=self.device).T.contiguous()
-        return _Batch(tokens, positions, keys, advance, rows, length)
-
-    def _compact(self) -> int:
-        """Number of leading slots that hold all decoding rows; swaps rows when too many others lie among them."""
-        decoding = [row for row in self._slots if row is not None and row.decoding]
-        count, reach = len(decoding), 1 + decoding[-1].slot
-        if (reach - count) * _SHARE <= count:
-            return reach
-        holes = [slot for slot in range(count) if (row := self._slots[slot]) is None or not row.decoding]
-        movers = [row for row in decoding if row.slot >= count]
-        moves, length = [], 0
-        for hole, mover in zip(holes, movers, strict=True):
-            resident, origin = self._slots[hole], mover.slot
-            moves.append((origin, hole))
-            length = max(length, mover.cached)
-            if resident is not None:
-                moves.append((hole, origin))
-                length = max(length, resident.cached)
-                resident.slot = origin
-            self._slots[hole], self._slots[origin], mover.slot = mover, resident, hole
-        source, target = torch.tensor(moves, device=self.device).T
-        self._cache.copy(source, target, length)
-        self._free = [slot for slot, row in enumerate(self._slots) if row is None]
-        return count
-
-    # ---- one forward pass
+        """The device-side state, from the rows."""
+        slots = self._table.rows[: self._table.gather()]
+        # What an idle slot computes is stored at its row's end, behind everything that is ever looked at.
+        table = [
+            (row.context[-1], row.cached, row.key, 1)
+            if row is not None and row.decoding
+            else (0, row.cached if row is not None else 0, 0, 0)
+            for row in slots
+        ]
+        rows = [(slot, row) for slot, row in enumerate(slots) if row is not None and row.decoding]
+        self._table.reserve(1 + max(entry[1] for entry in table))
+        tokens, positions, keys, advance = self._columns(table)
+        return _Batch(tokens, positions, keys, advance, rows, length=1 + max(row.cached for _, row in rows))
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
-            return planned_forward(self.model, self._cache, ids, positions, mask, **self._keep)[:, -1]
+            logits = planned_forward(self.model, self._table.cache, ids, positions, mask, **self._forward_options)
+        return logits[:, -1]
 
     def _sample(self, logits: Tensor, keys: Tensor, positions: Tensor) -> Sampled:
         if self.greedy:
@@ -338,46 +271,38 @@ class HFPolicy:
         uniforms = counter_uniform(keys, positions)
         return draw(logits, uniforms, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
 
-    def _accept(self, rows: list[tuple[int, _Row]], sampled: Sampled, finished: list[Completion]) -> None:
-        """Append one sampled token to each row, and finish those whose turn it ends."""
-        columns = [sampled.tokens.double(), sampled.logprobs.double()]
-        if sampled.kept_mass is not None:
-            columns.append(sampled.kept_mass.double())
+    def _accept(self, rows: list[tuple[int, Row]], sampled: Sampled, finished: list[Completion]) -> None:
+        """Append a sampled token to each row, given with its index in `sampled`; finish the turns it ends."""
+        columns = [column.double() for column in sampled if column is not None]
         tokens, logprobs, *masses = torch.stack(columns).tolist()  # the step's one synchronisation
-        done = len(finished)
         for index, row in rows:
             token = int(tokens[index])
             row.context.append(token)
             row.logprobs.append(logprobs[index])
             if masses:
                 row.masses.append(masses[0][index])
-            flag = row.flags[token]
-            if flag or len(row.context) >= row.limit:
-                reason = self._why_stopped(row, flag)
-                if reason is not None:
-                    finished.append(self._finish(row, reason))
-        if not all(math.isfinite(logprobs[index]) for index, _ in rows):
-            raise ModelError(
-                "the model's logits are not finite, so nothing can be sampled; its weights have probably diverged"
-            )
-        if self.on_token is not None:
-            for _, row in rows:
-                self.on_token(row.id, row.context[-1])
-        if len(finished) > done:
-            self._batch = None
+            if self.on_token is not None:
+                self.on_token(row.id, token)
+        if not math.isfinite(sum(row.logprobs[-1] for _, row in rows)):
+            raise ModelError("the model's logits are not finite, so nothing can be sampled; have its weights diverged?")
+        for _, row in rows:
+            if reason := self._why_stopped(row):
+                finished.append(self._finish(row, reason))
+                self._batch = None
 
-    def _why_stopped(self, row: _Row, flag: int) -> StopReason | None:
-        assert row.request is not None
+    def _why_stopped(self, row: Row) -> StopReason | None:
+        flag, request = row.flags[row.context[-1]], row.request
+        assert request is not None
         if flag == END:
             return "eos"
         if flag:
-            text = decode(self.tokenizer, row.context[row.start :])
-            if any(stop in text for stop in row.request.stop):
+            text = decode(self.tokenizer, row.context[len(request.token_ids) :])
+            if any(stop in text for stop in request.stop):
                 return "stop"
-        return "length" if len(row.context) >= row.limit else None
+        return "length" if len(row.logprobs) >= request.max_new_tokens else None
 
-    def _finish(self, row: _Row, reason: StopReason) -> Completion:
-        sampled = tuple(row.context[row.start :])
+    def _finish(self, row: Row, reason: StopReason) -> Completion:
+        sampled = tuple(row.context[-len(row.logprobs) :])
         row.request, row.decoding = None, False
         self._decoding -= 1
         return Completion(
@@ -389,45 +314,19 @@ class HFPolicy:
             kept_mass=tuple(row.masses) if row.masses else None,
         )
 
-    # ---- small things
+    def _columns(self, table: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+        """The columns of a table of integers as int64 tensors, in one transfer."""
+        return torch.tensor(table, device=self.device).T.contiguous().unbind()
 
-    def _take_slot(self, row: _Row) -> int:
-        if self._free:
-            slot = heapq.heappop(self._free)
-            self._slots[slot] = row
-            return slot
-        self._slots.append(row)
-        return len(self._slots) - 1
-
-    def _new_cache(self) -> SlotCache:
-        return SlotCache(text_config(self.model).num_hidden_layers)
-
-    def _end_ids(self) -> set[int]:
-        ends = {self.tokenizer.eos_token_id}
-        configured = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        ends.update(configured if isinstance(configured, list | tuple) else [configured])
-        return {token for token in ends if token is not None}
-
-    def _evaluating(self) -> _Evaluating:
-        return _Evaluating(self.model)
-
-
-class _Evaluating:
-    """Eval mode while inside: dropout off, and no gradient checkpointing, under which transformers drop the cache."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.training = model, model.training
-
-    def __enter__(self) -> None:
-        if self.training:
+    @contextmanager
+    def _ready_to_sample(self) -> Iterator[None]:
+        """No gradients; dropout off; and no gradient checkpointing, under which transformers drop the cache."""
+        training = self.model.training
+        if training:
             self.model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        if self.training:
-            self.model.train()
-
-
-def _common_prefix(a: list[int], b: list[int]) -> int:
-    if a == b[: len(a)]:
-        return len(a)
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            if training:
+                self.model.train()

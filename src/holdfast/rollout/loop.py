@@ -109,8 +109,10 @@ class _Run:
             self.policy.release([episode.task.id for episode in movable if episode.status is not None])
             self.policy.submit(requests)
             movable = []
+            stuck = True
             if decoding:
-                for completion in self._poll(decoding):
+                for completion in self._poll():
+                    stuck = False
                     episode = decoding.pop(completion.id)
                     query = self._take_turn(episode, completion)
                     if query is None:
@@ -119,17 +121,17 @@ class _Run:
                         searching.setdefault(query, []).append(episode)
                         self.stats.searches += 1
             desk.ask(searching)
-            for query, result in desk.collect(block=not decoding and not movable):
+            if stuck and decoding and not desk.busy:
+                raise RolloutError(f"the policy has nothing to do, but {len(decoding)} requests are unanswered")
+            for query, result in desk.collect(block=stuck):
                 for episode in searching.pop(query):
                     self._take_hits(episode, result)
                     movable.append(episode)
 
-    def _poll(self, decoding: dict[str, _Episode]) -> list[Completion]:
+    def _poll(self) -> list[Completion]:
         started = time.perf_counter()
         completions = self.policy.poll()
         self.stats.decode_seconds += time.perf_counter() - started
-        if not completions:
-            raise RolloutError(f"the policy has nothing to do, but {len(decoding)} requests are unanswered")
         return completions
 
     def _next_request(self, episode: _Episode) -> Request | None:

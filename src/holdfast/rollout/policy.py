@@ -70,7 +70,8 @@ class Policy(Protocol):
         ...
 
     def poll(self) -> list[Completion]:
-        """Work until at least one request is finished; [] when nothing is queued."""
+        """Work until at least one request is finished; [] when nothing can be done until more is submitted or
+        released."""
         ...
 
     def release(self, ids: Iterable[str]) -> None:

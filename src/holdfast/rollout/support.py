@@ -16,6 +16,14 @@ def text_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
+def end_ids(model: Any, tokenizer: Any) -> set[int]:
+    """Ids that end a sequence: the tokenizer's, and those of the model's generation config (chat models have
+    several)."""
+    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    several = configured if isinstance(configured, list | tuple) else [configured]
+    return {token for token in (tokenizer.eos_token_id, *several) if token is not None}
+
+
 def accepts_logits_to_keep(model: Any) -> bool:
     """Whether `forward` can skip the vocabulary projection of all positions but the last."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -55,11 +63,12 @@ def check_exact(model: Any, device: torch.device) -> None:
     vocabulary = text_config(model).vocab_size
     rows = [[1, 2, 3, 4, 5, 6], [3, 5, 7]]
     ids = [[token % vocabulary for token in row] for row in rows]
-    cache = SlotCache(text_config(model).num_hidden_layers, slots=2, capacity=8)
+    cache = SlotCache(text_config(model).num_hidden_layers, device)
     # Row 0 is prefilled with 5 tokens, row 1 with 2 behind three of padding; then both decode one token.
     prompt = torch.tensor([ids[0][:5], [0, 0, 0, *ids[1][:2]]], device=device)
     write = torch.tensor([[0, 1, 2, 3, 4], [2, 3, 4, 0, 1]], device=device)
     sees = torch.tensor([[0, 1, 2, 3, 4], [0, 0, 0, 0, 1]], device=device)
+    cache.reserve(2, 6)
     mask = cache.plan_rows(torch.arange(2, device=device), write, sees, length=5)
     planned_forward(model, cache, prompt, sees, mask)
     positions = torch.tensor([5, 2], device=device)
@@ -80,13 +89,12 @@ def planned_forward(
     model: Any, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor, **kwargs: Any
 ) -> Tensor:
     """Logits of `ids` `[rows, new]` under the plan `cache` was given last; `mask` as returned by the plan."""
-    if text_config(model)._attn_implementation == "eager":
-        mask = additive_mask(mask, model.dtype)
+    if text_config(model)._attn_implementation == "eager" or not torch.is_autocast_enabled(ids.device.type):
+        # Eager attention adds its mask, and sdpa would turn a bool one into this once a layer. Under autocast sdpa's
+        # scores have another dtype than the model, and bool fits any.
+        mask = torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill_(
+            ~mask, torch.finfo(model.dtype).min
+        )
     return model(
         input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True, **kwargs
     ).logits
-
-
-def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a bool mask is True, the most negative number elsewhere: what eager attention adds to its scores."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
