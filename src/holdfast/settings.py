@@ -166,23 +166,24 @@ def nearest(dotted: str, root: Root) -> list[str]:
     sections = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     if dotted in names or dotted in sections:
         return [dotted]
-    key = dotted.rpartition(".")[2]
+    section, _, key = dotted.rpartition(".")
 
-    def by_likeness(candidates: Sequence[str]) -> list[str]:
-        return sorted(candidates, key=lambda name: -difflib.SequenceMatcher(None, dotted, name).ratio())
+    def likeness(name: str) -> tuple[float, int]:
+        """Mostly of the last parts: a section in common says little. Of equals, the shorter name."""
+        own_section, _, own_key = name.rpartition(".")
+        return 0.7 * _ratio(key, own_key) + 0.3 * _ratio(section, own_section), -len(name)
 
     if without_section := [name for name in names + sections if name.endswith(f".{dotted}")]:
         return sorted(without_section, key=len)[:3]
     if key in _ELSEWHERE and _ELSEWHERE[key] in names:
         return [_ELSEWHERE[key]]
-    if wrong_section := [name for name in names if name.rpartition(".")[2] == key]:
-        return by_likeness(wrong_section)[:1]
-    if near := difflib.get_close_matches(dotted, names + sections, n=1, cutoff=0.7):
-        return near
-    keys = {name.rpartition(".")[2]: name for name in reversed(names)}
-    if near := difflib.get_close_matches(key, list(keys), n=1, cutoff=0.7):
-        return [keys[near[0]]]
-    return difflib.get_close_matches(dotted, names + sections, n=1, cutoff=0.5)
+    wrong_section = [name for name in names if name.rpartition(".")[2] == key]
+    misspelt = [name for name in names + sections if _ratio(key, name.rpartition(".")[2]) >= 0.6]
+    return sorted(wrong_section or misspelt, key=likeness)[-1:]
+
+
+def _ratio(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()
 
 
 def shown(value: Any) -> str:
@@ -262,7 +263,8 @@ def _reason(error: Any) -> str:
     match kind:
         case "literal_error":
             expected = str(context["expected"])
-            near = difflib.get_close_matches(str(error["input"]), re.findall("'([^']*)'", expected), n=1, cutoff=0.5)
+            written = error["input"] if isinstance(error["input"], str) else ""
+            near = difflib.get_close_matches(written, re.findall("'([^']*)'", expected), n=1, cutoff=0.5)
             return f"must be {expected}" + (f" (did you mean {near[0]!r}?)" if near else "")
         case "int_type":
             return "must be a whole number"

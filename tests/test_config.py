@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import ValidationError
+
+from holdfast import settings
+from holdfast.config import METHOD_DEFAULTS, Config, Penalty, dump, load, setting_names, validate
+from holdfast.errors import ConfigError
+
+
+def recipe(folder: Path, text: str) -> Path:
+    path = folder / "my.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(overrides=overrides)
+    return str(caught.value)
+
+
+def get(config: Config, dotted: str) -> Any:
+    value: Any = config
+    for part in dotted.split("."):
+        value = getattr(value, part)
+    return value
+
+
+# ---- files
+
+
+def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path: Path) -> None:
+    config = load(recipe(tmp_path, "[train]\nsteps = 7\n[loss.penalty]\nname = 'sapo'\n"))
+    assert config.train.steps == 7
+    assert config.train.questions == Config().train.questions
+    assert config.loss.penalty.name == "sapo"
+
+
+def test_overrides_beat_the_file_and_the_last_one_counts(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "[train]\nsteps = 7\n")
+    assert load(path, ["--train.steps", "8", "--train.steps=9"]).train.steps == 9
+
+
+def test_dump_reads_back_equal(tmp_path: Path) -> None:
+    config = load(
+        overrides=[
+            "--data.train=q.jsonl",
+            "--retrieval.corpus=c.jsonl",
+            "--world.filler_length=2,3",
+            "--run.name=ü \"'",
+        ]
+    )
+    assert load(recipe(tmp_path, dump(config))) == config
+    assert config != load()
+
+
+def test_dump_of_the_defaults_names_every_setting_that_is_not_none() -> None:
+    data = tomllib.loads(dump(load()))
+    for name in setting_names():
+        value: Any = data
+        for part in name.split("."):
+            value = value.get(part) if value is not None else None
+        assert (value is None) == (get(load(), name) is None), name
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_bytes(b"\xef\xbb\xbf[train]\nsteps = 7\n")
+    assert load(path).train.steps == 7
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no recipe .*nowhere\.toml; give the path"):
+        load(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match="is a folder; give a TOML file, or --resume"):
+        load(tmp_path)
+    with pytest.raises(ConfigError, match=r"my\.toml is not valid TOML: .*line 2"):
+        load(recipe(tmp_path, "[train]\nsteps = = 3\n"))
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes("[run]\nname = 'é'\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        load(latin)
+
+
+# ---- overrides: every kind of value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dotted", "value"),
+    [
+        (["--train.steps", "50"], "train.steps", 50),
+        (["--train.steps=50"], "train.steps", 50),
+        (["--train.steps", "1e3"], "train.steps", 1000),
+        (["--train.steps", "1_000"], "train.steps", 1000),
+        (["--train.group-size", "4"], "train.group_size", 4),
+        (["--loss.entropy_coef", "-0.01"], "loss.entropy_coef", -0.01),
+        (["--loss.entropy_coef=-1e-3"], "loss.entropy_coef", -0.001),
+        (["--loss.entropy_coef", "-.5"], "loss.entropy_coef", -0.5),
+        (["--run.seed", "-3"], "run.seed", -3),
+        (["--train.lr", "1"], "train.lr", 1.0),
+        (["--track.tensorboard"], "track.tensorboard", True),
+        (["--track.tensorboard", "--train.steps", "3"], "track.tensorboard", True),
+        (["--track.tensorboard", "true"], "track.tensorboard", True),
+        (["--track.tensorboard=no"], "track.tensorboard", False),
+        (["--retrieval.stem", "False"], "retrieval.stem", False),
+        (["--world.filler_length", "[2, 3]"], "world.filler_length", (2, 3)),
+        (["--world.filler_length", "2,3"], "world.filler_length", (2, 3)),
+        (["--loss.penalty.name", "none"], "loss.penalty.name", "none"),
+        (["--loss.dual_clip", "3"], "loss.dual_clip", 3.0),
+        (["--loss.dual_clip", "none"], "loss.dual_clip", None),
+        (["--track.wandb", "None"], "track.wandb", None),
+        (["--run.name", "none"], "run.name", "none"),
+        (["--run.name", "12"], "run.name", "12"),
+        (["--run.name", "a=b"], "run.name", "a=b"),
+        (["--run.name=--odd"], "run.name", "--odd"),
+        (["--loss.penalty.answer_weight", "0.5"], "loss.penalty.answer_weight", 0.5),
+        (["--loss.penalty.answer_weight", "adaptive-code"], "loss.penalty.answer_weight", "adaptive-code"),
+        (["--protocol.prompt", "Q: {question} [x] = 1"], "protocol.prompt", "Q: {question} [x] = 1"),
+    ],
+)
+def test_an_override_is_read_as_its_setting(arguments: list[str], dotted: str, value: Any) -> None:
+    found = get(load(overrides=arguments), dotted)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_flag_does_not_swallow_what_is_no_truth_value() -> None:
+    assert "cannot read the argument 'my.toml'" in refusal("--track.tensorboard", "my.toml")
+
+
+@pytest.mark.parametrize("arguments", [["--train.steps"], ["--train.steps", "--track.tensorboard"]])
+def test_a_setting_without_its_value(arguments: list[str]) -> None:
+    # `steps = true` would be 1 to a reader that is not strict.
+    assert refusal(*arguments) == "--train.steps needs a value; write --train.steps 60"
+
+
+# ---- what is refused, and how
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("train.stesp", "train.steps"),
+        ("train.setps", "train.steps"),
+        ("lr", "train.lr or warm_start.lr"),
+        ("penalty.coef", "loss.penalty.coef"),
+        ("penalty.name", "loss.penalty.name"),
+        ("train.penalty.name", "loss.penalty.name"),
+        ("warmstart.steps", "warm_start.steps"),
+        ("loss.group_size", "train.group_size"),
+        ("grup_size", "train.group_size"),
+        ("trian", "train"),
+        ("learning_rate", "train.lr"),
+        ("training.num_generations", "train.group_size"),
+    ],
+)
+def test_an_unknown_name_gets_its_nearest_match(name: str, meant: str) -> None:
+    assert refusal(f"--{name}", "3") == f"--{name}: there is no such setting; did you mean {meant}?"
+
+
+def test_an_unknown_name_that_is_near_nothing() -> None:
+    assert refusal("--zzqq", "3") == "--zzqq: there is no such setting; `holdfast train --dry-run` prints all"
+
+
+def test_suggestions_are_settings() -> None:
+    # The names other toolkits use may only lead to settings that exist.
+    assert set(settings._ELSEWHERE.values()) <= set(setting_names())
+    assert not set(settings._ELSEWHERE) & {name.rpartition(".")[2] for name in setting_names()}
+
+
+def test_a_section_is_no_setting() -> None:
+    assert refusal("--loss.penalty", "3").startswith(
+        "--loss.penalty: this is a section of 8 settings; name one of them, such as loss.penalty.name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("--train.steps=0", "--train.steps = 0: must be 1 or more"),
+        ("--train.steps=2.5", "--train.steps = '2.5': must be a whole number"),
+        ("--train.steps=many", "--train.steps = 'many': must be a whole number"),
+        ("--train.lr=0", "--train.lr = 0.0: must be more than 0"),
+        ("--train.lr=", "--train.lr = '': must be a number"),
+        ("--train.lr=nan", "--train.lr = nan: must be a finite number"),
+        ("--train.lr=inf", "--train.lr = inf: must be a finite number"),
+        ("--sampling.top_p=1.5", "--sampling.top_p = 1.5: must be 1 or less"),
+        ("--track.tensorboard=maybe", "--track.tensorboard = 'maybe': must be true or false"),
+        ("--model.autocast=b16", "--model.autocast = 'b16': must be 'auto', 'bf16' or 'none' (did you mean 'bf16'?)"),
+        (
+            "--loss.penalty.answer_weight=heavy",
+            "--loss.penalty.answer_weight = 'heavy': must be a number, or 'adaptive-paper' or 'adaptive-code'",
+        ),
+    ],
+)
+def test_a_bad_value_is_one_sentence(override: str, sentence: str) -> None:
+    assert refusal(override) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[train]\nsteps = '50'", "train.steps = '50': must be a whole number"),
+        ("[train]\nsteps = true", "train.steps = true: must be a whole number"),
+        ("[train]\nlr = '1e-5'", "train.lr = '1e-5': must be a number"),
+        ("[track]\ntensorboard = 1", "track.tensorboard = 1: must be true or false"),
+        ("[run]\nname = 5", "run.name = 5: must be a text, in quotes"),
+        ("train = 5", "train = 5: is a section; write its settings below a [section] line"),
+        ("[world]\nfiller_length = [4]", "world.filler_length: must be a list of two whole numbers, such as [4, 10]"),
+        ("[loss.penalty]\nname = ['llds']", "loss.penalty.name = ['llds']: must be 'none', 'llds', 'sapo' or 'nll'"),
+        ("[trian]\nsteps = 5", "trian: there is no such setting; did you mean train?"),
+        (
+            "[loss.penalty]\ncoeff = 1.0",
+            "loss.penalty.coeff: there is no such setting; did you mean loss.penalty.coef?",
+        ),
+        ("stpes = 5", "stpes: there is no such setting; did you mean train.steps?"),
+    ],
+)
+def test_a_file_is_read_strictly_and_named(tmp_path: Path, text: str, sentence: str) -> None:
+    path = recipe(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}: {sentence}"
+
+
+def test_an_override_into_a_section_that_is_a_value(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "loss = 3")
+    with pytest.raises(ConfigError, match=r"loss = 3, but loss is a section: write \[loss\]"):
+        load(path, ["--loss.penalty.coef", "1"])
+
+
+def test_all_problems_come_at_once_and_say_where_they_are(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "[train]\nsteps = 0\nfoo_bar = 1\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, ["--train.lr", "fast"])
+    head, *problems = str(caught.value).split("\n")
+    assert head == f"{path}: these settings cannot work"
+    assert sorted(p.strip() for p in problems) == [
+        "--train.lr = 'fast': must be a number",  # from the command line, and so named
+        "train.foo_bar: there is no such setting; `holdfast train --dry-run` prints all",
+        "train.steps = 0: must be 1 or more",
+    ]
+
+
+@pytest.mark.parametrize("argument", ["my.toml", "-x", "--"])
+def test_what_is_no_setting(argument: str) -> None:
+    assert refusal(argument) == f"cannot read the argument {argument!r}; settings are written --section.key value"
+
+
+# ---- settings that contradict each other: each sentence names what to change
+
+CONTRADICTIONS = {
+    "inert penalty": (["--train.optimizer_steps_per_rollout=1"], "optimizer_steps_per_rollout to 2 or more"),
+    "inert sapo": (
+        ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo"],
+        "loss.penalty.name = 'sapo' with train.optimizer_steps_per_rollout = 1",
+    ),
+    "too few rollouts": (
+        ["--train.questions=1", "--train.group_size=4"],
+        "only 1 × 4 = 4 rollouts; every optimizer step needs at least one. Lower it, or raise train.questions",
+    ),
+    "group of one": (["--train.group_size=1"], "a group of one has no contrast. Raise train.group_size"),
+    "no reward": (["--reward.em=0"], "set reward.em = 1.0"),
+    "own questions, bundled corpus": (["--data.train=q.jsonl"], "Set both to your files, or neither"),
+    "own corpus, bundled questions": (["--retrieval.corpus=c.jsonl"], "Set both to your files, or neither"),
+    "own dev, bundled train": (["--data.dev=d.jsonl"], "or leave data.dev out"),
+    "own test, bundled train": (["--data.test=t.jsonl"], "or leave data.test out"),
+    "prompt without question": (["--protocol.prompt=Answer!"], "protocol.prompt must hold {question}"),
+    "lengths reversed": (["--world.ramble_length=30,18"], "give the shortest length first"),
+    "length of nothing": (["--world.filler_length=0,3"], "give the shortest length first, 1 or more"),
+    "too few filler words": (["--world.filler_words=10"], "set 11 or more, or 0"),
+    "heads do not divide": (["--model.heads=5"], "Set model.hidden to a multiple of 10"),
+    "run name is a path": (["--run.name=a/b"], "set run.dir for where it lies"),
+    "run name is empty": (["--run.name= "], "is no name for a folder"),
+    "run name is the folder above": (["--run.name=.."], "is no name for a folder"),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_contradictions(case: str) -> None:
+    overrides, sentence = CONTRADICTIONS[case]
+    assert sentence in refusal(*overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"],
+        ["--train.optimizer_steps_per_rollout=2"],
+        ["--train.questions=2", "--train.group_size=5"],  # 10 rollouts for K = 10
+        ["--train.group_size=1", "--loss.advantage=reinforce"],
+        ["--reward.em=0", "--reward.f1=1"],
+        ["--data.train=q.jsonl", "--data.dev=d.jsonl", "--retrieval.corpus=c.jsonl"],
+        ["--world.filler_length=3,3", "--world.filler_words=11"],
+        ["--model.heads=5", "--model.path=some/model"],
+    ],
+)
+def test_their_neighbours_are_fine(overrides: list[str]) -> None:
+    load(overrides=overrides)
+
+
+def test_several_contradictions_come_at_once() -> None:
+    problems = refusal("--reward.em=0", "--protocol.prompt=x").split("\n")
+    assert len(problems) == 3
+    assert problems[0] == "these settings cannot work"
+
+
+# ---- published values
+
+
+@pytest.mark.parametrize("name", METHOD_DEFAULTS)
+def test_a_method_gets_its_published_values(name: str) -> None:
+    penalty = load(overrides=["--loss.penalty.name", name]).loss.penalty
+    assert {"coef": penalty.coef, "preserve": penalty.preserve} == METHOD_DEFAULTS[name]
+    assert Penalty(name=name) == penalty  # type: ignore[arg-type]
+
+
+def test_published_values_give_way_to_the_recipe() -> None:
+    penalty = load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.coef=0", "--loss.penalty.preserve=correct"])
+    assert penalty.loss.penalty.coef == 0.0
+    assert penalty.loss.penalty.preserve == "correct"
+
+
+def test_every_penalty_has_published_values() -> None:
+    assert set(METHOD_DEFAULTS) == set(Penalty.model_fields["name"].annotation.__args__)  # type: ignore[union-attr]
+
+
+# ---- the schema as documentation
+
+
+def test_validate_does_not_touch_its_input() -> None:
+    data: dict[str, Any] = {"loss": {"penalty": {"name": "sapo"}}}
+    validate(data)
+    assert data == {"loss": {"penalty": {"name": "sapo"}}}
+
+
+def test_a_config_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        load().train.steps = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (int, "a whole number"),
+        (float | None, "a number or none"),
+        (bool, "true or false"),
+        (Literal["a", "b"], "'a' or 'b'"),
+        (float | Literal["x", "y"], "a number, 'x' or 'y'"),
+        (tuple[int, int], "a list of 2 whole numbers"),
+    ],
+)
+def test_kinds_in_words(annotation: Any, words: str) -> None:
+    assert settings.kind_of(annotation) == words
