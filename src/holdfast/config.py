@@ -7,7 +7,6 @@ whole. An unknown key is an error that names the nearest match. `dump(config)` i
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -300,25 +299,11 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 
     Raises `ConfigError`, which names every problem at once.
     """
-    data: dict[str, Any] = {} if path is None else read_toml(Path(path))
+    data: dict[str, Any] = {} if path is None else settings.read_toml(Path(path))
     values = settings.parse_overrides(overrides, Config)
     for dotted, value in values.items():
         settings.assign(data, dotted, value)
     return validate(data, where="" if path is None else str(path), overridden=tuple(values))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises `ConfigError`."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no recipe {path}; give the path of a TOML file") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; give a TOML file, or --resume {path} to continue a run") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:

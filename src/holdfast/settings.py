@@ -8,6 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -57,6 +58,20 @@ def setting(root: Root, dotted: str) -> FieldInfo | None:
         model = _section(info.annotation) if info else None
     info = model.model_fields.get(key) if model else None
     return None if info is None or _section(info.annotation) else info
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `ConfigError`."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no recipe {path}; give the path of a TOML file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; give a TOML file, or --resume {path} to continue a run") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
