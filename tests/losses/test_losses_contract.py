@@ -289,6 +289,11 @@ def test_every_public_function_has_a_docstring_with_its_source():
         assert name in without_paper or "Source:" in doc, name
 
 
+def test_every_public_function_is_in_the_docs():
+    page = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
+    assert [name for name in losses.__all__ if f"{name}(" not in page and f"`{name}`" not in page] == []
+
+
 def test_losses_import_torch_and_nothing_else():
     allowed = {"__future__", "collections", "math", "typing", "torch", "holdfast"}
     for path in Path(losses.__file__).parent.glob("*.py"):
