@@ -1,16 +1,25 @@
-# Two commands: `make train` sets everything up and runs the main job, `make test` sets everything up and runs the tests.
-PYTHON ?= python3
+# Two commands. `make train` sets everything up and runs the main job; `make test` sets everything up and runs the tests.
+#
+#   PYTHON=/path/to/python3.12 make train     another interpreter (3.11 or newer)
+#   VENV=/tmp/holdfast make test              another place for the environment
+#   make train ARGS="--train.steps 20"        settings for the main job
+#   OMP_NUM_THREADS=4 make train              more CPU threads than two
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+ARGS   ?=
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: train test setup dev lint
+.PHONY: train test lint setup dev docs constraints clean
 
 train: setup
-	$(BIN)/holdfast train
+	$(BIN)/holdfast train $(ARGS)
 
-test: dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
 lint: dev
 	$(BIN)/ruff check .
@@ -20,12 +29,31 @@ lint: dev
 setup: $(VENV)/.setup
 dev: $(VENV)/.dev
 
+# torch first and alone, so that a torch you installed yourself (a CPU build, say) stays.
 $(VENV)/.setup: pyproject.toml constraints.txt
-	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt torch
-	$(BIN)/pip install -q -c constraints.txt -e '.[train]'
-	touch $@
+	@test -n "$(PYTHON)" || { echo "holdfast needs Python 3.11 or newer: PYTHON=/path/to/python3.11 make ..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e '.[train]'
+	@touch $@
 
 $(VENV)/.dev: $(VENV)/.setup
-	$(BIN)/pip install -q -c constraints.txt -e '.[train,dev]'
-	touch $@
+	$(PIP) -e '.[train,dev]'
+	@touch $@
+
+# The table in docs/metrics.md, from the glossary in the code.
+docs: dev
+	$(BIN)/python tests/contracts/test_metrics_glossary.py
+
+# constraints.txt, from a fresh environment with the newest of everything but torch.
+constraints:
+	rm -rf build/constraints
+	$(PYTHON) -m venv build/constraints
+	build/constraints/bin/python -m pip install -q $$(grep '^torch==' constraints.txt)
+	build/constraints/bin/python -m pip install -q '.[train,dev]'
+	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast \
+		| sed 's/^\(torch==[^+]*\)+.*/\1/' | sort -f; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+
+clean:
+	rm -rf build dist $(VENV)/.setup $(VENV)/.dev

@@ -18,8 +18,8 @@ from holdfast import config as schema
 from holdfast.config import Config, setting_names
 from holdfast.rewards import PARTS
 
-# Sections that `model_dump()` hands on whole. section -> class it is copied into, whose attributes of the same name must
-# be read; or the names that the receiver of the mapping knows.
+# Sections that `model_dump()` hands on whole. section -> class it is copied into, whose attributes of that name must be
+# read; or the names that the receiver of the mapping knows.
 COPIED = {"protocol": "holdfast.search.protocol.SearchProtocol"}
 MAPPED = {"reward": frozenset(PARTS)}
 

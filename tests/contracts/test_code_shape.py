@@ -1,0 +1,57 @@
+"""Small files, nothing unfinished, and loss functions whose docstrings answer what a caller asks."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from holdfast import losses
+
+MOST_LINES = 400
+SHAPE = re.compile(r"\[\.\.\., ?\w+\]|\[[A-Z](, ?\w+)*\]|\b0-d\b|[Ss]calar")
+
+
+def test_no_file_is_long(root: Path) -> None:
+    lengths = {p.relative_to(root): len(p.read_text().splitlines()) for p in (root / "src").rglob("*.py")}
+    long = {str(path): lines for path, lines in lengths.items() if lines > MOST_LINES}
+    assert not long, f"over {MOST_LINES} lines: {long}; usually a branch on a mode that wants to be two functions"
+
+
+def test_nothing_is_unfinished(root: Path, sources: Mapping[str, ast.Module]) -> None:
+    notes = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    found = [
+        f"{path.relative_to(root)}:{number}: {line.strip()}"
+        for folder in ("src", "tests", "recipes", "examples", "benchmarks", "docs")
+        for path in (root / folder).rglob("*.*")
+        if path.suffix in (".py", ".toml", ".md") and path != Path(__file__)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if notes.search(line)
+    ]
+    found += [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module, tree in sources.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise) and node.exc and "NotImplementedError" in ast.unparse(node.exc)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("name", losses.__all__)
+def test_a_loss_says_its_shapes_and_errors(name: str) -> None:
+    function = getattr(losses, name)
+    text = inspect.getdoc(function) or ""
+    if "(same arguments)" not in text:
+        unnamed = [p for p in inspect.signature(function).parameters if not re.search(rf"\b{p}\b", text)]
+        assert not unnamed, "parameters the docstring never names"
+    assert re.search(r"^Returns:", text, re.M)
+    assert re.search(r"^Raises:", text, re.M)
+    takes_tensors = [p for p in inspect.signature(function).parameters.values() if "Tensor" in str(p.annotation)]
+    if any("float" not in str(p.annotation) for p in takes_tensors):
+        _, _, returned = text.partition("Returns:")
+        assert SHAPE.search(text), "no shape anywhere"
+        assert SHAPE.search(returned), "no shape after Returns"

@@ -1,0 +1,130 @@
+"""One glossary, in the code: every metric that is logged is in it, everything in it is logged, docs/metrics.md shows it.
+
+Run as a script (`make docs`) this writes the table of docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from holdfast.train.metrics import METRICS, glossary_entry
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+MARK = "<!-- made from holdfast.train.metrics by `make docs`; edit the text there -->\n"
+
+NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z0-9_{}]+)+")  # `{}` stands for what an f-string fills in
+FILLED = r"[a-z0-9_]+"
+
+# Looks like a metric and is none. The counts are bookkeeping of holdfast.losses.stats, used up when statistics merge.
+OTHER = {"count/tokens", "count/preserved", "count/sequences"}
+
+
+def text_of(node: ast.AST) -> str:
+    """A string literal, or an f-string with `{}` for its holes; empty for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return ""
+
+
+def keys(tree: ast.AST) -> Iterator[str]:
+    """Every string that is used as a key: in a dict, a subscript, a comparison, `.get(…)`, or a list of names."""
+    for node in ast.walk(tree):
+        found: list[ast.AST | None] = []
+        if isinstance(node, ast.Dict):
+            found = [*node.keys]
+        elif isinstance(node, ast.DictComp):
+            found = [node.key]
+        elif isinstance(node, ast.Subscript):
+            found = [node.slice]
+        elif isinstance(node, ast.Compare):
+            found = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call):
+            found = [*node.args, *(keyword.value for keyword in node.keywords)]
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            found = [*node.elts]
+        elif isinstance(node, ast.Assign):
+            found = [node.value]
+        yield from (text for item in found if item is not None and (text := text_of(item)))
+
+
+def used_names(sources: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Metric name, `{}` in its holes -> the modules that use it, the glossary itself left out."""
+    names: dict[str, set[str]] = {}
+    for module, tree in sources.items():
+        body: list[ast.stmt] = [
+            node for node in tree.body if not (isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "METRICS")
+        ]
+        for text in keys(ast.Module(body, [])):
+            if NAME.fullmatch(text) or text in METRICS:
+                names.setdefault(text, set()).add(module)
+    return names
+
+
+def fits(used: str, name: str) -> bool:
+    """Whether a used name, holes included, can be the glossary's name."""
+    pattern = re.escape(used).replace(r"\{\}", FILLED)
+    return re.fullmatch(pattern, name.replace("<k>", "0")) is not None
+
+
+def unknown(names: Mapping[str, set[str]]) -> list[str]:
+    return [
+        f"{name} ({', '.join(sorted(modules))})"
+        for name, modules in sorted(names.items())
+        if name not in OTHER and not any(fits(name, entry) for entry in METRICS)
+    ]
+
+
+def table() -> str:
+    """The glossary as Markdown, in its own order: some entries say "the same"."""
+    rows = [f"| `{name}` | {text.replace('|', chr(92) + '|')} |\n" for name, text in METRICS.items()]
+    return "".join(["| series | meaning |\n|---|---|\n", *rows])
+
+
+def test_every_name_in_the_code_is_in_the_glossary(sources: Mapping[str, ast.Module]) -> None:
+    names = used_names(sources)
+    assert len(names) > 40
+    assert not unknown(names), "not in holdfast.train.metrics.METRICS"
+
+
+def test_every_entry_of_the_glossary_is_logged(sources: Mapping[str, ast.Module]) -> None:
+    names = used_names(sources)
+    assert not [entry for entry in METRICS if not any(fits(name, entry) for name in names)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "row = {'rollout/lenght': 1.0}",
+        "row['likelihood/correct/turn_1'] = 0.0",
+        "row[f'likelihood/{kind}/turn_{k}'] = 0.0",
+        "x = row.get('displacement/correkt')",
+        "COLUMNS = (('reward', 'reward/meen'),)",
+        "log('clip/share', 1)",
+        "row |= {'brand_new/family': 1.0}",
+    ],
+)
+def test_an_unknown_name_is_seen(source: str) -> None:
+    assert unknown(used_names({"holdfast.x": ast.parse(source)}))
+
+
+def test_holes_fit_and_numbers_are_found() -> None:
+    assert not unknown(used_names({"holdfast.x": ast.parse("r[f'likelihood/{kind}/action_{k}'] = r[f'eval/{n}']")}))
+    assert glossary_entry("likelihood/correct/action_3") and glossary_entry("likelihood/correct/action_x") is None
+
+
+def test_the_page_shows_the_glossary() -> None:
+    head, mark, shown = PAGE.read_text(encoding="utf-8").partition(MARK)
+    assert head and mark
+    assert shown == table(), "docs/metrics.md is behind the code: run `make docs`"
+
+
+if __name__ == "__main__":
+    head, mark, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
+    PAGE.write_text(head + MARK + table(), encoding="utf-8")

@@ -1,0 +1,55 @@
+"""Every recipe loads, and opens with the command that runs it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import Config, load
+from holdfast.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
+
+
+def command_in(text: str) -> list[str]:
+    """Words of the first `holdfast …` line in the comment a recipe opens with; empty when there is none."""
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        words = line.removeprefix("#").strip().strip("`")
+        if words.partition(" ")[0] == "holdfast":
+            return shlex.split(words, comments=True)
+    return []
+
+
+def test_there_are_recipes() -> None:
+    assert {"quickstart.toml", "collapse.toml"} <= {path.name for path in RECIPES}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
+def test_a_recipe_loads_and_says_how_to_run_it(path: Path) -> None:
+    assert isinstance(load(path), Config)
+    words = command_in(path.read_text(encoding="utf-8"))
+    assert words[:2] == ["holdfast", "train"], "its first comment must hold the exact command that runs it"
+    rest = words[2:]
+    if path.stem != "quickstart":  # which `holdfast train` runs unless told otherwise
+        name = path.relative_to(ROOT).as_posix()
+        assert rest[:1] in ([name], [path.stem]), f"the command must name {name}"
+        rest = rest[1:]
+    load(path, rest)  # the overrides it shows, if any, are real settings
+
+
+def test_what_is_no_such_command_is_not_taken_for_one() -> None:
+    assert command_in("# Plain GRPO.\n#\n#     holdfast train recipes/x.toml --run.seed 1\n[run]") == [
+        "holdfast",
+        "train",
+        "recipes/x.toml",
+        "--run.seed",
+        "1",
+    ]
+    assert command_in("[run]\n# holdfast train recipes/x.toml") == []
+    with pytest.raises(ConfigError):
+        load(None, ["--run.sed", "1"])
