@@ -7,7 +7,7 @@ whole. An unknown key is an error that names the nearest match. `dump(config)` i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from holdfast import settings
+from holdfast.contradictions import contradictions
 from holdfast.errors import ConfigError
 
 # Published values: λ of LLDS v2, γ of SAPO v1, μ of NLL as methods that use it; the preserving rule of each paper.
@@ -35,7 +36,7 @@ class Section(BaseModel):
 
 class Run(Section):
     name: str = "quickstart"
-    """Name of the run; the run folder is `dir/name`, with a number behind it when that exists and you gave no name."""
+    """The run folder is `dir/name`; a name taken from the recipe gets a number behind it when that folder exists."""
     dir: str = "runs"
     """Folder that holds run folders."""
     seed: int = 0
@@ -52,8 +53,11 @@ class World(Section):
     people: int = Field(420, ge=40)
     """Persons in the world: 60 % in the training region, 15 % in dev, 25 % in test."""
     train_questions: int = Field(4000, ge=1)
+    """Questions of the training region."""
     dev_questions: int = Field(200, ge=1)
+    """Questions of the dev region."""
     test_questions: int = Field(400, ge=1)
+    """Questions of the test region."""
     two_hop: float = Field(0.5, ge=0, le=1)
     """Share of questions that need two searches."""
     mismatch: float = Field(0.25, ge=0, le=1)
@@ -100,6 +104,7 @@ class Model(Section):
     lora_rank: int = Field(0, ge=0)
     """0 trains all weights; otherwise LoRA of this rank on all linear layers (needs peft)."""
     lora_alpha: int = Field(32, ge=1)
+    """LoRA updates are scaled by this divided by the rank."""
     autocast: Literal["auto", "bf16", "none"] = "auto"
     """bf16 autocast over fp32 weights; `auto` means on a GPU only."""
     gradient_checkpointing: bool = False
@@ -116,18 +121,22 @@ class Protocol(Section):
     max_turns: int = Field(4, ge=1)
     """Model turns in an episode, the answer included."""
     max_turn_tokens: int = Field(500, ge=1)
+    """Tokens the model may say in a turn."""
     max_observation_tokens: int = Field(500, ge=16)
+    """Tokens of what comes back after a turn; longer passages are cut."""
     max_total_tokens: int = Field(4096, ge=32)
+    """Tokens of an episode, its prompt included; one that reaches them ends as truncated."""
     topk: int = Field(3, ge=1)
     """Passages a search returns."""
 
 
 class Sampling(Section):
     temperature: float = Field(1.0, gt=0)
+    """Divides the logits, of the sampler and of every log-prob alike."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Below 1 the sampler is truncated while log-probs are not: a disease of its own (docs/results.md). Warns."""
     top_k: int = Field(0, ge=0)
-    """Above 0: as top_p."""
+    """Above 0 the sampler is truncated to the k most likely tokens: as top_p."""
 
 
 class WarmStart(Section):
@@ -138,6 +147,7 @@ class WarmStart(Section):
     batch: int = Field(48, ge=1)
     """Episodes per step."""
     lr: float = Field(3e-3, gt=0)
+    """Peak learning rate."""
     seed: int = 0
     """Seed of the scripts, the order, and the initial weights of the tiny model."""
     episodes: int = Field(6000, ge=1)
@@ -205,13 +215,15 @@ class Loss(Section):
     ratio: Literal["token", "sequence"] = "token"
     """`sequence` is GSPO's."""
     clip_low: float = Field(0.2, ge=0)
+    """A ratio below 1 - clip_low moves a token no further down."""
     clip_high: float = Field(0.2, ge=0)
-    """Above clip_low: DAPO's clip-higher."""
+    """A ratio above 1 + clip_high moves a token no further up. Above clip_low: DAPO's clip-higher."""
     dual_clip: float | None = Field(None, gt=1)
     """Bounds the loss of negative tokens whose ratio exploded; None as in the published runs."""
     reduction: Literal[
         "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
     ] = "token-mean"
+    """How the losses of tokens become one number; the names are verl's."""
     kl_coef: float = Field(0.001, ge=0)
     """KL to the frozen reference; 0 saves its forward pass."""
     kl_estimator: Literal["k3", "k2"] = "k3"
@@ -228,12 +240,16 @@ class Train(Section):
     group_size: int = Field(5, ge=1)
     """Rollouts per question."""
     optimizer_steps_per_rollout: int = Field(10, ge=1)
-    """K. The penalties see a change of policy from the second on: K = 1 makes them inert."""
+    """K, the optimizer steps a rollout batch is used for. The penalties see a change of policy from the second on, so
+    K = 1 makes them inert."""
     lr: float = Field(1e-6, gt=0)
+    """Learning rate of AdamW."""
     warmup: int = Field(0, ge=0)
     """Rollout batches of linear warm-up."""
     weight_decay: float = Field(0.01, ge=0)
+    """Weight decay of AdamW."""
     grad_clip: float = Field(1.0, gt=0)
+    """Largest norm of the gradient of an optimizer step."""
     micro_batch_tokens: int = Field(16_384, ge=64)
     """Most tokens, padding included, in one forward pass."""
     displacement_every: int = Field(1, ge=0)
@@ -262,6 +278,7 @@ class Track(Section):
     wandb: str | None = None
     """W&B project; None for none."""
     tensorboard: bool = False
+    """Write event files to RUN/tensorboard."""
     trajectories: int = Field(4, ge=0)
     """Sampled episodes written to trajectories.jsonl per step."""
 
@@ -286,7 +303,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _can_work(self) -> Config:
-        if problems := list(_contradictions(self)):
+        if problems := list(contradictions(self)):
             raise ValueError("\n  ".join(problems))
         return self
 
@@ -329,58 +346,3 @@ def dump(config: Config) -> str:
 def setting_names() -> list[str]:
     """All dotted names a recipe may set."""
     return settings.setting_names(Config)
-
-
-def _contradictions(config: Config) -> Iterator[str]:
-    """Settings that are each fine and cannot work together: what you set, why it cannot work, what to do."""
-    penalty, train, world, model = config.loss.penalty, config.train, config.world, config.model
-    name = config.run.name
-    if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
-        yield f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it lies"
-    if penalty.name in ("llds", "sapo") and train.optimizer_steps_per_rollout == 1:
-        yield (
-            f"loss.penalty.name = {penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the first optimizer "
-            "step after a rollout the policy equals the old one, so this penalty is always zero. Set "
-            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
-        )
-    if train.optimizer_steps_per_rollout > train.questions * train.group_size:
-        yield (
-            f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
-            f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
-            "step needs at least one. Lower it, or raise train.questions or train.group_size"
-        )
-    if config.loss.advantage != "reinforce" and train.group_size == 1:
-        yield (
-            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one has no contrast. "
-            "Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
-        )
-    if not any(config.reward.model_dump().values()):
-        yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
-    if (config.data.train == "world") != (config.retrieval.corpus == "world"):
-        yield (
-            f"data.train = {config.data.train!r} with retrieval.corpus = {config.retrieval.corpus!r}: the bundled "
-            "world's questions are answered by its own corpus only. Set both to your files, or neither"
-        )
-    for split in ("dev", "test"):
-        path = getattr(config.data, split)
-        if path is not None and config.data.train == "world":
-            yield (
-                f"data.{split} = {path!r} with data.train = 'world': the bundled world brings its own {split} "
-                f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
-            )
-    if config.protocol.prompt is not None and "{question}" not in config.protocol.prompt:
-        yield "protocol.prompt must hold {question}, where the question goes"
-    for key in ("filler_length", "ramble_length"):
-        shortest, longest = getattr(world, key)
-        if not 1 <= shortest <= longest:
-            yield f"world.{key} = [{shortest}, {longest}]: give the shortest length first, 1 or more, then the longest"
-    if 0 < world.filler_words < 11:
-        yield (
-            f"world.filler_words = {world.filler_words}: each word needs ten others that may follow it; set 11 or "
-            "more, or 0 for no filler"
-        )
-    if model.path == "tiny" and model.hidden % (2 * model.heads):
-        yield (
-            f"model.hidden = {model.hidden} with model.heads = {model.heads}: each head needs an even share of the "
-            f"width. Set model.hidden to a multiple of {2 * model.heads}"
-        )

@@ -13,7 +13,8 @@ import pytest
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "settings": set(),
-    "config": {"settings"},
+    "contradictions": set(),
+    "config": {"settings", "contradictions"},
     "scoring": set(),
     "trajectory": set(),
     "jsonl": set(),
@@ -53,6 +54,7 @@ FREE = {"cli"}  # may import anything, inside its subcommands: test_import_weigh
 OUTSIDE: dict[str, set[str]] = {
     "errors": set(),
     "settings": {"pydantic"},
+    "contradictions": set(),
     "config": {"pydantic", "tomli_w"},
     "scoring": set(),
     "trajectory": set(),

@@ -1,0 +1,61 @@
+"""Settings that are each fine and cannot work together. `config.py` asks here; a combination is listed nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def contradictions(config: Any) -> Iterator[str]:
+    """A sentence for each combination of a `Config` that cannot work: what you set, why it fails, what to do."""
+    penalty, train, world, model = config.loss.penalty, config.train, config.world, config.model
+    name = config.run.name
+    if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
+        yield f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it lies"
+    if penalty.name in ("llds", "sapo") and train.optimizer_steps_per_rollout == 1:
+        yield (
+            f"loss.penalty.name = {penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the first optimizer "
+            "step after a rollout the policy equals the old one, so this penalty is always zero. Set "
+            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
+        )
+    if train.optimizer_steps_per_rollout > train.questions * train.group_size:
+        yield (
+            f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
+            f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
+            "step needs at least one. Lower it, or raise train.questions or train.group_size"
+        )
+    if config.loss.advantage != "reinforce" and train.group_size == 1:
+        yield (
+            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one has no contrast. "
+            "Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
+        )
+    if not any(config.reward.model_dump().values()):
+        yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
+    if (config.data.train == "world") != (config.retrieval.corpus == "world"):
+        yield (
+            f"data.train = {config.data.train!r} with retrieval.corpus = {config.retrieval.corpus!r}: the bundled "
+            "world's questions are answered by its own corpus only. Set both to your files, or neither"
+        )
+    for split in ("dev", "test"):
+        path = getattr(config.data, split)
+        if path is not None and config.data.train == "world":
+            yield (
+                f"data.{split} = {path!r} with data.train = 'world': the bundled world brings its own {split} "
+                f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
+            )
+    if config.protocol.prompt is not None and "{question}" not in config.protocol.prompt:
+        yield "protocol.prompt must hold {question}, where the question goes"
+    for key in ("filler_length", "ramble_length"):
+        shortest, longest = getattr(world, key)
+        if not 1 <= shortest <= longest:
+            yield f"world.{key} = [{shortest}, {longest}]: give the shortest length first, 1 or more, then the longest"
+    if 0 < world.filler_words < 11:
+        yield (
+            f"world.filler_words = {world.filler_words}: each word needs ten others that may follow it; set 11 or "
+            "more, or 0 for no filler"
+        )
+    if model.path == "tiny" and model.hidden % (2 * model.heads):
+        yield (
+            f"model.hidden = {model.hidden} with model.heads = {model.heads}: each head needs an even share of the "
+            f"width. Set model.hidden to a multiple of {2 * model.heads}"
+        )
