@@ -1,4 +1,4 @@
-"""One glossary, in the code: every metric that is logged is in it, everything in it is logged, docs/metrics.md shows it.
+"""One glossary, in the code: all that is logged is in it, all that is in it is logged, and docs/metrics.md shows it.
 
 Run as a script (`make docs`) this writes the table of docs/metrics.md.
 """
@@ -59,7 +59,9 @@ def used_names(sources: Mapping[str, ast.Module]) -> dict[str, set[str]]:
     names: dict[str, set[str]] = {}
     for module, tree in sources.items():
         body: list[ast.stmt] = [
-            node for node in tree.body if not (isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "METRICS")
+            node
+            for node in tree.body
+            if not (isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "METRICS")
         ]
         for text in keys(ast.Module(body, [])):
             if NAME.fullmatch(text) or text in METRICS:

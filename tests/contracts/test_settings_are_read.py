@@ -47,7 +47,7 @@ class Known:
                     if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)
                 }
         for module, tree in self.sources.items():
-            self.imported[module] = names = {}
+            names = self.imported.setdefault(module, {})
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom) and node.module:
                     names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}

@@ -1,0 +1,197 @@
+"""What the pages say works: links, settings, commands, recipes and Python in README and docs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import Config, load, setting_names, validate
+from holdfast.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+SECTIONS = set(Config.model_fields)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return [body for name, body in FENCE.findall(page.read_text(encoding="utf-8")) if name == language]
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the page's headings."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(page: Path, root: Path = ROOT) -> list[str]:
+    broken = []
+    for link in LINK.findall(prose(page)):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        missing = not target.exists() or root not in target.parents
+        if missing or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_resolve(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A title: here\n[a](#a-title-here) [b](#no) [c](no.md) [d](http://x.y) [e](https://x.y)\n")
+    assert broken_links(page, tmp_path) == ["#no", "no.md", "http://x.y"]
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    queue = [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        if page not in seen and page.suffix == ".md" and page.is_file():
+            seen.add(page)
+            queue += [(page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(prose(page))]
+    assert set(PAGES) - seen == set()
+
+
+def unknown_settings(page: Path) -> list[str]:
+    """Dotted names in inline code that begin like a setting and are none."""
+    known = {*setting_names(), *SECTIONS, "loss.penalty"}
+    unknown = []
+    for code in re.findall(r"`([^`\n]+)`", prose(page)):
+        name = code.partition("=")[0].strip().removeprefix("--")
+        head, _, last = name.partition(".")
+        a_file = last in ("md", "py", "toml", "json", "jsonl")
+        if re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)+", name) and head in SECTIONS and not a_file and name not in known:
+            unknown.append(name)
+    return unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_settings_exist(page: Path) -> None:
+    assert unknown_settings(page) == []
+
+
+def test_an_unknown_setting_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`loss.penalty.lambda = 0.1` `train.steps` `data.py` `run.sed` `torch.nn`\n")
+    assert unknown_settings(page) == ["loss.penalty.lambda", "run.sed"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_toml_is_a_recipe(page: Path) -> None:
+    for block in blocks(page, "toml"):
+        validate(tomllib.loads(block), where=page.name)
+
+
+def test_the_settings_of_a_method_work_together() -> None:
+    """Each table row and each sentence of docs/papers.md that names settings is a recipe, or a set of alternatives."""
+    rows = 0
+    for line in prose(ROOT / "docs" / "papers.md").splitlines():
+        settings = re.findall(r"`([a-z0-9_.]+ = [^`]+)`", line)
+        if settings:
+            rows += 1
+            validate(tomllib.loads("\n".join(settings)), where=line)
+    assert rows > 10
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    for page, name in zip(PAGES, NAMES, strict=True):
+        for block in blocks(page, "bash"):
+            for line in block.splitlines():
+                words = shlex.split(line, comments=True)
+                if words and Path(words[0]).name == "holdfast":
+                    yield name, words[1:]
+
+
+def test_commands_exist() -> None:
+    from holdfast.cli.main import app
+    from typer.main import get_command
+
+    group = get_command(app)
+    shown = list(commands())
+    assert {"train", "ask"} <= {words[0] for _, words in shown}
+    for page, (verb, *rest) in shown:
+        assert verb in group.commands, f"{page}: holdfast {verb} does not exist"  # type: ignore[attr-defined]
+        command = group.commands[verb]  # type: ignore[attr-defined]
+        flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+        options = [word for word in rest if word.startswith("--")]
+        strange = [o for o in options if "." not in o and o.partition("=")[0] not in flags]
+        assert not strange, f"{page}: holdfast {verb} has no {strange}"
+        settings = settings_in(rest)
+        assert not settings or verb == "train", f"{page}: only holdfast train takes settings"
+        load(None, settings)
+        for word in rest:
+            if word.startswith("recipes/"):
+                assert (ROOT / word).is_file(), f"{page}: {word} does not exist"
+
+
+def settings_in(words: list[str]) -> list[str]:
+    """`["my.toml", "--train.steps", "50", "--dry-run"]` -> `["--train.steps", "50"]`."""
+    found: list[str] = []
+    wants_value = False
+    for word in words:
+        is_setting = word.startswith("--") and "." in word
+        if is_setting or (wants_value and not word.startswith("--")):
+            found.append(word)
+        wants_value = is_setting and "=" not in word
+    return found
+
+
+def test_a_setting_that_does_not_exist_is_seen() -> None:
+    words = ["my.toml", "--train.step", "50", "--dry-run", "--run.seed=1"]
+    assert settings_in(words) == ["--train.step", "50", "--run.seed=1"]
+    with pytest.raises(ConfigError):
+        load(None, settings_in(words))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_python_runs(page: Path) -> None:
+    """Blocks with prompts are doctests, which pytest collects by itself; the others are run here."""
+    for block in blocks(page, "python"):
+        if ">>>" not in block:
+            exec(compile(block, str(page), "exec"), {"__name__": "page"})
+
+
+def test_the_questions_asked_are_in_the_bundled_world() -> None:
+    from holdfast.world.bundle import world_of
+
+    world = world_of(load(ROOT / "recipes" / "quickstart.toml").world)
+    known = {question.example.question for question in world.questions["test"]}
+    asked = [words[2] for _, words in commands() if words[0] == "ask" and len(words) > 2 and " " in words[2]]
+    assert asked
+    assert set(asked) <= known
+
+
+def test_the_two_commands_are_the_readmes() -> None:
+    """`.ci/run` is the test command; the pip lines beside the make targets are what the targets run."""
+    readme = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
+    assert {"make train", "make test"} <= set(readme)
+    ci = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
+    assert ci == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]
+
+    makefile = (ROOT / "Makefile").read_text()
+    pip = ".venv/bin/python -m pip install -c constraints.txt"
+    makefile = re.sub(r"\$\(PIP\)", pip, makefile).replace("$(BIN)", ".venv/bin").replace("$(VENV)", ".venv")
+    makefile = makefile.replace("$(PYTHON)", "python3").replace(" $(ARGS)", "")
+    by_hand = [line for line in readme if line.startswith((".venv/", "python3 -m venv", "OMP_NUM_THREADS"))]
+    assert len(by_hand) >= 8
+    assert [line for line in by_hand if not re.search(rf"{re.escape(line)}$", makefile, re.M)] == []
