@@ -93,7 +93,7 @@ def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
             raise ConfigError(f"--{name}: {unknown(name, root)}")
         if not equals:
             may_stand_alone = info.annotation is bool
-            if rest and not rest[0].startswith("--") and (not may_stand_alone or rest[0].lower() in _TRUTH):
+            if rest and not rest[0].startswith("--") and (not may_stand_alone or rest[0].lower() in TRUTH):
                 text = rest.pop(0)
             elif may_stand_alone:
                 text = "true"
@@ -114,7 +114,7 @@ def assign(data: dict[str, Any], dotted: str, value: Any) -> None:
     data[key] = value
 
 
-_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 def read(text: str, annotation: Any) -> Any:
@@ -123,8 +123,8 @@ def read(text: str, annotation: Any) -> Any:
     if type(None) in kinds and text.lower() in ("none", "null"):
         return None
     for kind in kinds:
-        if kind is bool and text.lower() in _TRUTH:
-            return _TRUTH[text.lower()]
+        if kind is bool and text.lower() in TRUTH:
+            return TRUTH[text.lower()]
         if kind is str or (typing.get_origin(kind) is Literal and text in typing.get_args(kind)):
             return text
         if kind in (int, float):

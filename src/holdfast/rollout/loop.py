@@ -44,6 +44,15 @@ class _Episode:
     status: Status | None = None
     """None while it runs."""
 
+    def trajectory(self) -> Trajectory:
+        assert self.status is not None, f"episode {self.task.id} never ended"
+        return Trajectory(
+            example_id=self.task.example_id,
+            prompt=tuple(self.task.prompt),
+            turns=tuple(self.turns),
+            status=self.status,
+        )
+
 
 def run_rollouts(
     tasks: Sequence[Task],
@@ -80,15 +89,7 @@ def run_rollouts(
     finally:
         desk.close()
         policy.release([task.id for task in tasks])
-    return [
-        Trajectory(
-            example_id=episode.task.example_id,
-            prompt=tuple(episode.task.prompt),
-            turns=tuple(episode.turns),
-            status=episode.status or Status.ERROR,
-        )
-        for episode in episodes
-    ]
+    return [episode.trajectory() for episode in episodes]
 
 
 @dataclass(slots=True)
@@ -135,12 +136,11 @@ class _Run:
         return completions
 
     def _next_request(self, episode: _Episode) -> Request | None:
-        """The episode's next turn; None (and a status) when it has ended or no token fits."""
-        if episode.status is not None:
-            return None
+        """The episode's next turn; None when it has ended."""
         room = self.protocol.max_total_tokens - len(episode.context)
-        if room < 1:
-            episode.status = Status.TRUNCATED if episode.turns else Status.ERROR
+        if room < 1 and episode.status is None:
+            episode.status = Status.ERROR  # only a prompt can do this: later on an episode ends before it is full
+        if episode.status is not None:
             return None
         return Request(
             id=episode.task.id,

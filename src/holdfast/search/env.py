@@ -14,7 +14,7 @@ from holdfast.search.tokens import cut_ids, decode, encode, token_span
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Observation", "observation", "token_span"]
+__all__ = ["Observation", "encode_feedback", "observation", "token_span"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,19 @@ def observation(
         body = _fit(passages, room, tokenizer)
     ids = [*head, *body, *tail]
     return Observation(tuple(ids), decode(tokenizer, ids), cut)
+
+
+def encode_feedback(text: str, protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of an observation's text, cut into the pieces in which `observation` encodes it.
+
+    Text learned in a warm start is then, token for token, text met in a rollout: a tokenizer may merge a tag with what
+    stands beside it, and a small model takes the merged tokens for something it has never seen.
+    """
+    head, tail = protocol.separator + protocol.information_open, protocol.information_close + protocol.separator
+    if not (text.startswith(head) and text.endswith(tail)):
+        return encode(tokenizer, text)
+    body = text[len(head) : len(text) - len(tail)]
+    return [*encode(tokenizer, head), *encode(tokenizer, body, foreign=True), *encode(tokenizer, tail)]
 
 
 def _fit(passages: Sequence[str], room: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -1,10 +1,10 @@
 """Exact checkpoints: written whole or not at all, checked before they are trusted, never a pickle.
 
-    checkpoints/step-000040/model/            what `from_pretrained` loads
-                            optimizer.safetensors
-                            state.json        step, sampler position, generators, best dev score
-                            checksums.json    sha256 of every file above, written last
-    checkpoints/best/model/                   the policy that was best on dev, with state.json and checksums.json
+checkpoints/step-000040/model/            what `from_pretrained` loads
+                        optimizer.safetensors
+                        state.json        step, sampler position, generators, best dev score
+                        checksums.json    sha256 of every file above, written last
+checkpoints/best/model/                   the policy that was best on dev, with state.json and checksums.json
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path:
         note(f"checkpoint {folder.name} is refused: {problem}; the one before it is used")
         refused += 1
     if refused:
-        raise CheckpointError(f"all {refused} checkpoints in {run_dir} are damaged; start the run anew with --overwrite")
+        raise CheckpointError(
+            f"all {refused} checkpoints in {run_dir} are damaged; start the run anew with --overwrite"
+        )
     raise CheckpointError(f"{run_dir} has no checkpoint to resume from; it stopped before the first one was written")
 
 
@@ -107,7 +109,9 @@ def model_folder(run_dir: Path, which: str) -> Path:
     elif which == "last":
         whole = [folder for folder in list_checkpoints(run_dir) if find_damage(folder) is None]
         if not whole:
-            raise CheckpointError(f"{run_dir} has no whole checkpoint; let the run reach one (checkpoint.every) or finish")
+            raise CheckpointError(
+                f"{run_dir} has no whole checkpoint; let the run reach one (checkpoint.every) or finish"
+            )
         folder = whole[0]
     else:
         folder = Path(which)
@@ -133,7 +137,9 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
         own = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
         for key, value in own.items():
             if value.dim() and value.shape != parameter.shape:
-                raise CheckpointError(f"{folder}: the optimizer state of parameter {name} has another shape than the model's")
+                raise CheckpointError(
+                    f"{folder}: the optimizer state of parameter {name} has another shape than the model's"
+                )
             own[key] = value.to(parameter.device) if value.dim() else value
         if own:
             optimizer.state[parameter] = own

@@ -102,7 +102,9 @@ def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
     """The agent of a run folder. `checkpoint` is `last`, `best` (on dev) or the path of a saved model."""
     run_dir = Path(run_dir)
     if not (run_dir / "config.toml").is_file():
-        raise CheckpointError(f"{run_dir} is no run folder (it has no config.toml); give the folder `holdfast train` named")
+        raise CheckpointError(
+            f"{run_dir} is no run folder (it has no config.toml); give the folder `holdfast train` named"
+        )
     config = load(run_dir / "config.toml")
     workspace = open_workspace(config)
     folder = model_folder(run_dir, checkpoint)

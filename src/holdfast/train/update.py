@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from holdfast.losses import (
     clipped_policy_loss,
     kl_loss,
     llds_penalty,
+    merge_stats,
     nll_loss,
     penalty_stats,
     preserving_mask,
@@ -55,35 +55,30 @@ def plan_update(
     return plan
 
 
-def select_trimmed(batch: TokenBatch, rows: list[int]) -> TokenBatch:
-    """The rows, cut to the longest of them."""
-    chosen = batch.select(rows)
-    width = int(chosen.attention_mask.sum(-1).max())
-    return chosen.trim(width)
-
-
 @torch.no_grad()
 def old_pass(
     batch: TokenBatch, plan: list[list[list[int]]], forward: Forward, reference: Forward | None
-) -> tuple[list[list[TokenBatch]], dict[str, float]]:
+) -> tuple[list[list[TokenBatch]], TokenBatch, dict[str, float]]:
     """Micro-batches with `old_logprobs` (and `ref_logprobs`), computed on the very shapes the update will use.
 
     Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate opens
-    on numerical noise. Also returns the mean entropy.
+    on numerical noise. Also returns the batch with its `old_logprobs`, and the mean entropy.
     """
+    old_logprobs = torch.zeros_like(batch.rollout_logprobs)
     minis, entropy_sum, tokens = [], 0.0, 0
     for mini in plan:
         micros = []
         for rows in mini:
-            micro = select_trimmed(batch, rows)
+            micro = batch.select(rows).trim()
             old, entropy = forward(micro.token_ids, micro.loss_mask, entropy=True)
             assert entropy is not None
             ref = reference(micro.token_ids, micro.loss_mask)[0] if reference is not None else None
             micros.append(replace(micro, old_logprobs=old, ref_logprobs=ref))
+            old_logprobs[rows, : old.shape[1]] = old
             entropy_sum += float(entropy.sum())
             tokens += int(micro.loss_mask.sum())
         minis.append(micros)
-    return minis, {"entropy/mean": entropy_sum / max(tokens, 1)}
+    return minis, replace(batch, old_logprobs=old_logprobs), {"entropy/mean": entropy_sum / max(tokens, 1)}
 
 
 @dataclass(frozen=True)
@@ -191,7 +186,7 @@ def update_policy(
             torch.stack(list(parts.values())).sum().backward()
             totals.add(micro, logprobs.detach(), terms, parts, loss)
         totals.step(_clipped_step(optimizer, parameters, grad_clip))
-    return totals.metrics(loss)
+    return totals.metrics()
 
 
 def _clipped_step(optimizer: torch.optim.Optimizer, parameters: list[Tensor], grad_clip: float) -> float:
@@ -212,9 +207,7 @@ def _denominators(mini: list[TokenBatch], loss: Loss) -> dict[str, float]:
     if loss.penalty.name != "none" and loss.penalty.normalizer == "paper":
         assert loss.penalty.preserve is not None
         for m in mini:
-            kept = preserving_mask(
-                m.advantages, m.loss_mask, rule=loss.penalty.preserve, correct=m.correct[:, None]
-            )
+            kept = preserving_mask(m.advantages, m.loss_mask, rule=loss.penalty.preserve, correct=m.correct[:, None])
             preserved += float(kept.sum())
     return {"policy": max(policy, 1.0), "preserved": preserved}
 
@@ -224,68 +217,43 @@ class _Totals:
 
     def __init__(self) -> None:
         self.parts: dict[str, Tensor] = {}
-        self.stats: list[tuple[dict[str, Tensor], Tensor]] = []
-        self.penalty: list[tuple[dict[str, Tensor], Tensor]] = []
+        self.stats: list[dict[str, Tensor]] = []
         self.norms: list[float] = []
-        self.noise: Tensor | None = None
+        self.noise: list[Tensor] = []
 
-    def add(
-        self, micro: TokenBatch, logprobs: Tensor, terms: Objective, parts: dict[str, Tensor], loss: Loss
-    ) -> None:
+    def add(self, micro: TokenBatch, logprobs: Tensor, terms: Objective, parts: dict[str, Tensor], loss: Loss) -> None:
         assert micro.old_logprobs is not None
-        weight = micro.loss_mask.sum()
+        old, mask = micro.old_logprobs, micro.loss_mask
         for name, value in parts.items():
-            self.parts[name] = self.parts.get(name, torch.zeros((), device=value.device)) + value.detach()
-        self.stats.append(
-            (
-                ratio_stats(
-                    logprobs,
-                    micro.old_logprobs,
-                    micro.advantages,
-                    micro.loss_mask,
-                    clip_low=loss.clip_low,
-                    clip_high=loss.clip_high,
-                ),
-                weight,
-            )
+            self.parts[name] = self.parts.get(name, 0) + value.detach()
+        stats = ratio_stats(
+            logprobs,
+            old,
+            micro.advantages,
+            mask,
+            clip_low=loss.clip_low,
+            clip_high=loss.clip_high,
+            ratio=loss.ratio,
         )
         if terms.penalty is not None:
             assert terms.preserved is not None
-            stats = penalty_stats(
-                terms.penalty.detach(), logprobs, micro.old_logprobs, micro.loss_mask, preserve=terms.preserved
-            )
-            self.penalty.append((stats, weight))
+            stats |= penalty_stats(terms.penalty.detach(), logprobs, old, mask, preserve=terms.preserved)
+        self.stats.append(stats)
         if not self.norms:  # first optimizer step: old equals new, so any difference is numerical noise
-            noise = (logprobs - micro.old_logprobs).abs().max()
-            self.noise = noise if self.noise is None else torch.maximum(self.noise, noise)
+            self.noise.append((logprobs - old).abs().max())
 
     def step(self, norm: float) -> None:
         self.norms.append(norm)
 
-    def metrics(self, loss: Loss) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
+        """As plain numbers; the losses are means over the optimizer steps."""
         finite = [norm for norm in self.norms if math.isfinite(norm)]
-        result = {f"loss/{name}": float(value) / max(len(self.norms), 1) for name, value in self.parts.items()}
-        result |= _averaged(self.stats) | _averaged(self.penalty)
-        result["grad/norm"] = sum(finite) / len(finite) if finite else math.nan
-        result["grad/norm_max"] = max(finite) if finite else math.nan
+        result = {f"loss/{name}": float(value) / len(self.norms) for name, value in self.parts.items()}
+        merged = merge_stats(self.stats)
+        result |= {name: float(value) for name, value in merged.items() if not name.startswith("count/")}
+        if finite:
+            result |= {"grad/norm": sum(finite) / len(finite), "grad/norm_max": max(finite)}
         result["grad/skipped"] = float(len(self.norms) - len(finite))
-        result["penalty/noise_floor"] = float(self.noise) if self.noise is not None else 0.0
+        result["penalty/noise_floor"] = float(torch.stack(self.noise).max())
         result["optimizer_steps_per_rollout"] = float(len(self.norms))
         return result
-
-
-def _averaged(stats: list[tuple[dict[str, Tensor], Tensor]]) -> dict[str, float]:
-    """Token-weighted means; maxima and minima stay extremes."""
-    if not stats:
-        return {}
-    weights = torch.stack([weight for _, weight in stats]).float()
-    result = {}
-    for name in stats[0][0]:
-        values = torch.stack([s[name] for s, _ in stats]).float()
-        if name.endswith("max"):
-            result[name] = float(values.max())
-        elif name.endswith("min"):
-            result[name] = float(values.min())
-        else:
-            result[name] = float((values * weights).sum() / weights.sum().clamp(min=1))
-    return result

@@ -17,6 +17,9 @@ import numpy as np
 import torch
 
 from holdfast.errors import DataError
+from holdfast.search.env import encode_feedback
+from holdfast.search.protocol import SearchProtocol
+from holdfast.search.tokens import encode
 from holdfast.train.forward import token_logprobs
 
 
@@ -32,20 +35,19 @@ class Episode:
     loss_mask: tuple[bool, ...]
 
 
-def encode_episode(prompt: Sequence[int], turns: Sequence[tuple[str, str]], tokenizer: Any) -> Episode:
+def encode_episode(
+    prompt: Sequence[int], turns: Sequence[tuple[str, str]], protocol: SearchProtocol, tokenizer: Any
+) -> Episode:
     """An episode from its texts: each turn and each observation is encoded on its own, as in a rollout."""
     ids, mask = list(prompt), [False] * len(prompt)
     for text, observation in turns:
-        for part, said in ((text, True), (observation, False)):
-            new = tokenizer.encode(part, add_special_tokens=False) if part else []
-            ids += new
-            mask += [said] * len(new)
+        said, heard = encode(tokenizer, text), encode_feedback(observation, protocol, tokenizer)
+        ids += said + heard
+        mask += [True] * len(said) + [False] * len(heard)
     return Episode(tuple(ids), tuple(mask))
 
 
-def disguised(
-    episodes: Sequence[Episode], pools: Sequence[Sequence[int]], count: int, seed: int
-) -> list[Episode]:
+def disguised(episodes: Sequence[Episode], pools: Sequence[Sequence[int]], count: int, seed: int) -> list[Episode]:
     """`count` episodes made from the given ones by renaming: in each, the token ids of every pool are permuted.
 
     A tiny model that meets the same few thousand facts over and over learns them by heart, and then it does not read

@@ -203,9 +203,7 @@ def _region_questions(
     return tuple(_question(region, index, chain, mismatch, rng) for index, chain in enumerate(chains))
 
 
-def _question(
-    region: str, index: int, chain: tuple[Fact, ...], mismatch: float, rng: random.Random
-) -> WorldQuestion:
+def _question(region: str, index: int, chain: tuple[Fact, ...], mismatch: float, rng: random.Random) -> WorldQuestion:
     hops = tuple(
         Hop(asked=other_name(fact.written) if rng.random() < mismatch else fact.written, fact=fact) for fact in chain
     )

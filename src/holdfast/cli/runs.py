@@ -1,0 +1,82 @@
+"""Run folders: which one a new run gets, which one a name means, and what may be deleted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from holdfast.config import Config
+from holdfast.errors import ConfigError
+
+CONFIG = "config.toml"
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / CONFIG).is_file()
+
+
+def find_run(name: str, root: Path = Path("runs")) -> Path:
+    """The run folder somebody means by a path, or by a name in `root`. Raises `ConfigError`."""
+    for folder in (Path(name), root / name):
+        if is_run(folder):
+            return folder
+    runs = sorted((path for path in root.glob("*") if is_run(path)), key=lambda p: -p.stat().st_mtime)
+    listed = ", ".join(str(path) for path in runs[:5])
+    hint = f"Newest runs here: {listed}" if runs else "Make one with: holdfast train"
+    what = "has no config.toml, so it is no run folder" if Path(name).is_dir() else "is no run folder"
+    raise ConfigError(f"{name} {what}. {hint}")
+
+
+def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
+    """Make the folder of a new run and return it.
+
+    `named`: the user chose the name, so it is taken as it is; otherwise a number is put behind a name that is taken.
+    `overwrite` deletes what is there, if it is a run. Raises `ConfigError`.
+    """
+    root, name = Path(config.run.dir), config.run.name
+    folder = root / name
+    if overwrite and folder.exists():
+        _delete(folder)
+    number = 2
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            if folder.is_dir() and not any(folder.iterdir()):
+                return folder
+            if named:
+                raise ConfigError(_taken(folder)) from None
+            folder = root / f"{name}-{number}"
+            number += 1
+        except OSError as error:
+            raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror}; set run.dir") from None
+
+
+def discard_if_bare(folder: Path) -> None:
+    """Remove a run folder that holds nothing but its recipe: the run never began."""
+    if folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}:
+        shutil.rmtree(folder)
+
+
+def newest_checkpoint(folder: Path) -> int | None:
+    """The step of the newest checkpoint; None when there is none."""
+    steps = [path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")]
+    return max((int(step) for step in steps if step.isdigit()), default=None)
+
+
+def _taken(folder: Path) -> str:
+    if not is_run(folder):
+        return f"{folder} exists and is no run folder; give another --run.name"
+    return (
+        f"{folder} exists; continue it with --resume {folder}, replace it with --overwrite, or give another --run.name"
+    )
+
+
+def _delete(folder: Path) -> None:
+    if folder.is_symlink() or not is_run(folder):
+        raise ConfigError(
+            f"--overwrite would delete {folder}, which is no run folder (it has no config.toml); move it away, "
+            "or give another --run.name"
+        )
+    shutil.rmtree(folder)

@@ -1,0 +1,181 @@
+"""`holdfast train`: from a recipe to a run folder, watched."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from holdfast.cli.terminal import complain, err, out
+from holdfast.errors import ConfigError, HoldfastError, MissingExtra
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
+
+# Modules of the [train] extra, as they are imported.
+_TRAIN_EXTRA = {"torch", "transformers", "tokenizers", "safetensors", "bm25s", "Stemmer"}
+
+
+class Stage(StrEnum):
+    WARM_START = "warm-start"
+
+
+def train(
+    ctx: typer.Context,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A TOML file, or the name of a bundled recipe. Without one: quickstart.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print every setting, explained, as a recipe; run nothing.")
+    ] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Continue a run from its newest checkpoint, as if it had never stopped."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run folder if it exists.")] = False,
+    stage: Annotated[
+        Stage | None, typer.Option(help="Make and save the warm-started model, and stop there.", show_default=False)
+    ] = None,
+) -> None:
+    """Train a search agent.
+
+    With no arguments: a tiny model learns to search a bundled world of made-up people, on two CPU cores, in under ten
+    minutes. Any setting may be given here too, and beats the recipe:
+
+    [cyan]holdfast train my.toml --train.steps 50 --loss.penalty.name sapo[/cyan]
+    """
+    settings: list[str] = ctx.meta["settings"]
+    if resume is not None:
+        _resume(resume, recipe, settings, dry_run=dry_run, overwrite=overwrite, stage=stage)
+        return
+    config, named = read_recipe(recipe, settings)
+    if dry_run:
+        _print_recipe(config)
+    else:
+        _start(config, named=named, overwrite=overwrite, stage=stage, recipe=recipe)
+
+
+def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
+    """The config, and whether the user chose the run's name. A recipe without a name lends the run its own."""
+    from holdfast.cli import recipes
+    from holdfast.config import Config, load
+    from holdfast.settings import parse_overrides, read_toml
+
+    path = recipes.find(recipe or "quickstart")
+    named = "run.name" in parse_overrides(settings, Config)
+    run = read_toml(path).get("run", {})
+    if not named and isinstance(run, dict) and "name" not in run:
+        settings = [f"--run.name={path.stem}", *settings]
+    return load(path, settings), named
+
+
+def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None, recipe: str | None) -> None:
+    from holdfast.cli import runs
+
+    if stage is Stage.WARM_START and not config.warm_start.steps:
+        raise ConfigError("--stage warm-start with warm_start.steps = 0: there is nothing to do; set warm_start.steps")
+    engine = load_engine()
+    run_dir = runs.claim(config, named=named, overwrite=overwrite)
+    config = config.model_copy(update={"run": config.run.model_copy(update={"name": run_dir.name})})
+    if stage is Stage.WARM_START:
+        model = _watch(run_dir, lambda observer: engine.warm_start_only(config, run_dir, observer=observer))
+        again = f"holdfast train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
+        out().print(f"\nThe model is in {model}. Train on from it with:\n  {again} --warm_start.steps 0")
+        return
+    from holdfast.cli.closing import close
+
+    close(_watch(run_dir, lambda observer: engine.train(config, run_dir, observer=observer)), out())
+
+
+def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) -> None:
+    from holdfast.cli import runs
+    from holdfast.config import load
+
+    run_dir = runs.find_run(str(name))
+    if recipe is not None or settings:
+        given = recipe or " ".join(settings)
+        raise ConfigError(
+            f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; or start a new "
+            f"run from the trained model with --model.path {run_dir}/checkpoints/…/model"
+        )
+    if others["overwrite"] or others["stage"] is not None:
+        raise ConfigError(f"--resume continues {run_dir}; it does not go with --overwrite or --stage")
+    if others["dry_run"]:
+        _print_recipe(load(run_dir / runs.CONFIG))
+        return
+    engine = load_engine()
+    from holdfast.cli.closing import close
+
+    close(_watch(run_dir, lambda observer: engine.resume(run_dir, observer=observer)), out())
+
+
+def load_engine() -> Any:
+    """`holdfast.train.run`, which takes seconds to import. Raises `MissingExtra` when the [train] extra is absent."""
+    from holdfast.cli.terminal import is_live
+
+    console = err()
+    try:
+        if is_live(console):
+            with console.status("loading PyTorch and transformers"):
+                import holdfast.train.run as engine
+        else:
+            import holdfast.train.run as engine
+    except ModuleNotFoundError as error:
+        if error.name in _TRAIN_EXTRA:
+            raise MissingExtra(error.name, "train") from None
+        raise
+    return engine
+
+
+def _watch(run_dir: Path, work: Any) -> Any:
+    """Run `work(observer)`; however it ends, the terminal is whole and the user knows how to go on."""
+    from holdfast.cli import runs
+    from holdfast.cli.console import open_console
+
+    # A `kill` becomes an exception, so that a live display gives the cursor back.
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with open_console(out(), run_dir) as observer:
+            return work(observer)
+    except KeyboardInterrupt:
+        _explain_stop(run_dir)
+    except HoldfastError as error:
+        complain(error)
+        if (step := runs.newest_checkpoint(run_dir)) is not None:
+            err().print(f"Step {step} is saved. To continue from it: holdfast train --resume {quote(str(run_dir))}")
+        runs.discard_if_bare(run_dir)
+        raise typer.Exit(2) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _explain_stop(run_dir: Path) -> NoReturn:
+    from holdfast.cli import runs
+
+    step = runs.newest_checkpoint(run_dir)
+    if step is None:
+        err().print("Stopped before the first checkpoint (checkpoint.every), so there is nothing to resume.")
+        runs.discard_if_bare(run_dir)
+    else:
+        err().print(
+            f"Stopped. Step {step} is saved; continue from it with: holdfast train --resume {quote(str(run_dir))}"
+        )
+    raise typer.Exit(130)
+
+
+def _print_recipe(config: Config) -> None:
+    """TOML on standard output; on a terminal its comments are dim."""
+    from rich.text import Text
+
+    from holdfast.cli.describe import annotated
+
+    console = out()
+    for line in annotated(config).splitlines():
+        style = "dim" if line.startswith("#") else "bold" if line.startswith("[") else ""
+        console.print(Text(line, style=style), soft_wrap=True)

@@ -1,0 +1,175 @@
+"""The metrics of one step that can be read off its trajectories and old log-probs, and the glossary of all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.batch import TokenBatch
+from holdfast.trajectory import Group, Invalid, Search, Status, Trajectory
+
+METRICS: dict[str, str] = {
+    "reward/mean": "Mean reward of the rollout batch.",
+    "reward/em": "Mean exact match (0 or 1).",
+    "reward/f1": "Mean token F1.",
+    "eval/em": "Exact match on dev, sampled untruncated at the training temperature.",
+    "eval/em_greedy": "Exact match on dev with the most likely token at every step.",
+    "eval/f1": "Token F1 on dev, sampled.",
+    "eval/f1_greedy": "Token F1 on dev, greedy.",
+    "eval/searches": "Searches per question on dev, sampled.",
+    "loss/policy": "Clipped policy loss, mean over the step's optimizer steps.",
+    "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
+    "loss/kl": "KL to the frozen reference, times its coefficient.",
+    "loss/entropy": "Minus the entropy bonus.",
+    "penalty/active_fraction": "Share of preserved tokens on which the penalty is not 0. 0 all along: it is inert.",
+    "penalty/preserved_share": "Preserved tokens / tokens in the loss: converts λ between the two normalisers.",
+    "penalty/drop": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
+    "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, where nothing has changed yet.",
+    "penalty/answer_weight": "Weight of answer tokens in the penalty.",
+    "likelihood/correct": "Mean over correct rollouts of the mean old log-prob per sampled token.",
+    "likelihood/incorrect": "The same over incorrect rollouts.",
+    "likelihood/correct/action_<k>": "The same for the k-th action alone.",
+    "likelihood/incorrect/action_<k>": "The same for the k-th action alone.",
+    "displacement/correct": "Change of the log-likelihood of this step's correct rollouts by the whole update, in nats "
+    "per sampled token. Below 0 is lazy likelihood displacement (arXiv 2512.04220, Def. 4.1).",
+    "displacement/incorrect": "The same for incorrect rollouts.",
+    "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
+    "displacement/rows": "Rollouts the displacement was measured on.",
+    "entropy/mean": "Mean entropy (nats) of the distributions the sampled tokens were drawn from.",
+    "ratio/mean": "Mean importance ratio π / π_old over the step's optimizer steps.",
+    "ratio/max": "Largest importance ratio.",
+    "ratio/p01": "Ratio that 1 % of tokens fall below.",
+    "ratio/log_product": "Mean over rollouts of the summed log-ratio.",
+    "clip/fraction": "Share of tokens whose gradient the clip stops.",
+    "grad/norm": "Gradient norm before clipping, mean over optimizer steps that were finite.",
+    "grad/norm_max": "The largest of them.",
+    "grad/skipped": "Optimizer steps skipped because the gradient norm was not finite.",
+    "rollout/length": "Sampled tokens per rollout.",
+    "rollout/searches": "Searches per rollout.",
+    "rollout/invalid_fraction": "Share of turns that were neither a search nor an answer.",
+    "rollout/truncated_fraction": "Share of rollouts that ran out of turns or tokens.",
+    "rollout/failed_fraction": "Share of rollouts that failed for reasons that are not the policy's.",
+    "rollout/cut_fraction": "Share of observations shortened to their budget.",
+    "rollout/first_action_match": "Share of incorrect rollouts whose first search returned the same passages as that of "
+    "a correct rollout of the same question.",
+    "rollout/mixed_groups": "Share of groups with more than one reward: the ones a group-relative advantage learns from.",
+    "sampler/logprob_gap": "Mean of log-prob under the distribution sampled from minus old log-prob, on sampled tokens. "
+    "Away from 0: truncation, or a sampler that is not the trainer's model.",
+    "sampler/mass_kept": "Mean probability mass the sampler kept; 1 when it was not truncated.",
+    "advantage/token_mean": "Mean advantage over sampled tokens: below 0 when failures are longer.",
+    "retrieval/latency_ms": "Milliseconds per call of the retriever.",
+    "retrieval/error_fraction": "Share of searches that failed after all retries.",
+    "retrieval/cache_hit": "Share of searches that repeat a query of the same step, and so never reach the index.",
+    "optimizer_steps_per_rollout": "Optimizer steps this rollout batch was used for.",
+    "lr": "Learning rate.",
+    "time/rollout_s": "Seconds of the rollouts.",
+    "time/update_s": "Seconds of the old pass and the update.",
+    "time/displacement_s": "Seconds of measuring displacement.",
+    "time/step_s": "Seconds of the whole step, evaluation excluded.",
+    "tokens_per_s": "Tokens of the rollout batch, prompts and observations included, per second of the step.",
+}
+"""Every metric a run may log, with what it means: docs/metrics.md is checked against it."""
+
+
+def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What the trajectories alone tell. Failed episodes count in `rollout/failed_fraction` and nowhere else."""
+    everyone = [t for group in groups for t in group.trajectories]
+    rows = [t for t in everyone if not t.status.is_failure]
+    turns = [turn for t in rows for turn in t.turns]
+    observed = [turn for turn in turns if turn.observation]
+    queries = [turn.action.query for turn in turns if isinstance(turn.action, Search)]
+    masses = [mass for turn in turns for mass in turn.kept_mass or ()]
+    return {
+        "reward/mean": _mean([t.reward or 0.0 for t in rows]),
+        "reward/em": _mean([t.reward_parts["em"] for t in rows]),
+        "reward/f1": _mean([t.reward_parts["f1"] for t in rows]),
+        "rollout/length": _mean([sum(len(turn.tokens or ()) for turn in t.turns) for t in rows]),
+        "rollout/searches": _mean([t.searches for t in rows]),
+        "rollout/invalid_fraction": _mean([isinstance(turn.action, Invalid) for turn in turns]),
+        "rollout/truncated_fraction": _mean([t.status is Status.TRUNCATED for t in rows]),
+        "rollout/failed_fraction": 1 - len(rows) / max(len(everyone), 1),
+        "rollout/cut_fraction": _mean([turn.cut for turn in observed]),
+        "rollout/mixed_groups": _mean([group.mixed for group in groups]),
+        "sampler/mass_kept": _mean(masses) if masses else 1.0,
+        "retrieval/cache_hit": 1 - len(set(queries)) / max(len(queries), 1),
+        **_first_action_match(groups),
+    }
+
+
+def _first_action_match(groups: Sequence[Group]) -> dict[str, float]:
+    matches = []
+    for group in groups:
+        right = {_first_hits(t) for t in group.trajectories if t.correct} - {None}
+        wrong = [t for t in group.trajectories if not t.correct and not t.status.is_failure]
+        if right:
+            matches += [_first_hits(t) in right for t in wrong]
+    return {"rollout/first_action_match": _mean(matches)} if matches else {}
+
+
+def _first_hits(trajectory: Trajectory) -> tuple[str, ...] | None:
+    first = trajectory.turns[0] if trajectory.turns else None
+    return first.hits if first is not None and isinstance(first.action, Search) else None
+
+
+def likelihood_metrics(batch: TokenBatch) -> dict[str, float]:
+    """Old log-probs of correct and incorrect rollouts, whole and action by action; the sampler's gap; mean advantage."""
+    assert batch.old_logprobs is not None
+    result: dict[str, float] = {}
+    mask, old = batch.loss_mask, batch.old_logprobs
+    tokens = mask.sum().clamp(min=1)
+    for name, rows in (("correct", batch.correct & batch.valid), ("incorrect", ~batch.correct & batch.valid)):
+        if bool(rows.any()):
+            result[f"likelihood/{name}"] = float(per_token_mean(old[rows], mask[rows]).mean())
+        for k in range(1, int(batch.action_ids.max()) + 1):
+            action = mask & (batch.action_ids == k) & rows[:, None]
+            taking = action.any(-1)
+            if bool(taking.any()):
+                result[f"likelihood/{name}/action_{k}"] = float(per_token_mean(old[taking], action[taking]).mean())
+    advantages = batch.advantages.expand_as(mask)
+    result["advantage/token_mean"] = float(torch.where(mask, advantages, 0.0).sum() / tokens)
+    return result
+
+
+def sampler_gap(batch: TokenBatch, groups: Sequence[Group]) -> dict[str, float]:
+    """`sampler/logprob_gap`: log q − log π_old, where q is the truncated distribution if the sampler truncated."""
+    assert batch.old_logprobs is not None
+    mask = batch.loss_mask
+    gap = float(torch.where(mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
+    for group in groups:
+        for t in group.trajectories:
+            if not t.status.is_failure:
+                gap -= sum(math.log(max(mass, 1e-30)) for turn in t.turns for mass in turn.kept_mass or ())
+    return {"sampler/logprob_gap": gap / max(int(mask.sum()), 1)}
+
+
+def displacement_metrics(change: Tensor, correct: Tensor) -> dict[str, float]:
+    """From the change of mean log-prob per token `[R]` of some rollouts and which of them are correct `[R]`."""
+    result = {"displacement/rows": float(len(change))}
+    if bool(correct.any()):
+        result["displacement/correct"] = float(change[correct].mean())
+        result["displacement/fraction"] = float((change[correct] < 0).float().mean())
+    if bool((~correct).any()):
+        result["displacement/incorrect"] = float(change[~correct].mean())
+    return result
+
+
+def per_token_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of each row over its mask: `[B, T]`, `[B, T]` -> `[B]`."""
+    return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+def glossary_entry(name: str, glossary: Mapping[str, str] = METRICS) -> str | None:
+    """The glossary's text for a metric name, numbered ones included.
+
+    >>> glossary_entry("likelihood/correct/action_2")
+    'The same for the k-th action alone.'
+    """
+    head, _, number = name.rpartition("action_")
+    return glossary.get(f"{head}action_<k>" if head and number.isdigit() else name)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
