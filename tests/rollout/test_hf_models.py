@@ -1,0 +1,89 @@
+"""Which model families the policy serves exactly, and which it refuses with a sentence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from holdfast.errors import ModelError
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.policy import Request
+
+SETTINGS = {
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 8},
+    "Llama": {},
+    "Gemma": {"head_dim": 16},
+    "Mistral": {"sliding_window": None},
+    "Olmo2": {},
+    "GPTNeoX": {},
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512},
+}
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_families(family, make_model, tokenizer, reference):
+    model = make_model(family, **SETTINGS[family])
+    policy = HFPolicy(model, tokenizer)
+    contexts = {str(i): list(range(10 + i, 15 + 7 * i)) for i in range(1, 6)}
+    starts: dict[str, list[tuple[int, tuple[float, ...]]]] = {id: [] for id in contexts}
+    for turn in range(2):
+        policy.submit(
+            [
+                Request(id=id, token_ids=ids, max_new_tokens=3 + int(id), stop=(), seed=int(id))
+                for id, ids in contexts.items()
+            ]
+        )
+        while completions := policy.poll():
+            for done in completions:
+                starts[done.id].append((len(contexts[done.id]), done.logprobs))
+                contexts[done.id] += [*done.token_ids, *range(50, 50 + turn + 3 * int(done.id))]
+    for id, context in contexts.items():
+        plain = reference(model, context, 1)
+        for start, logprobs in starts[id]:
+            sampled = torch.tensor(logprobs)
+            torch.testing.assert_close(sampled, plain[start - 1 : start - 1 + len(sampled)], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "match"),
+    [
+        ("Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "sliding_attention"),
+        ("Mistral", {"sliding_window": 16}, "window"),
+        ("Gemma2", {"head_dim": 16, "attention": "eager"}, "sliding_attention"),
+        ("Qwen2", {"attention": "flash_attention_2"}, r"attn_implementation='flash_attention_2'.*'sdpa'"),
+    ],
+)
+def test_refused_by_config(family, settings, match, make_model, tokenizer):
+    flash = settings.get("attention") == "flash_attention_2"
+    model = make_model(family, **(settings | ({"attention": "sdpa"} if flash else {})))
+    if flash:  # the package is not installed here, so the setting is put in afterwards
+        model.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ModelError, match=match):
+        HFPolicy(model, tokenizer)
+
+
+def test_recurrent_state_is_refused(tokenizer):
+    config = transformers.MambaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with pytest.raises(ModelError, match="recurrent state"):
+        HFPolicy(transformers.MambaForCausalLM(config), tokenizer)
+
+
+def test_encoder_decoder_is_refused(tokenizer):
+    config = transformers.T5Config(vocab_size=300, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=4)
+    with pytest.raises(ModelError, match="encoder-decoder"):
+        HFPolicy(transformers.T5ForConditionalGeneration(config), tokenizer)
+
+
+def test_a_model_that_takes_no_positions_from_us_is_found_out(make_model, tokenizer):
+    # Nothing in its config tells that this one counts positions by itself, from the width of its input.
+    model = make_model()
+    forward = model.model.forward
+
+    def forgetful(*args, position_ids=None, **kwargs):
+        return forward(*args, **kwargs)
+
+    model.model.forward = forgetful
+    with pytest.raises(ModelError, match="other log-probs with the rollout cache"):
+        HFPolicy(model, tokenizer)

@@ -1,0 +1,132 @@
+"""Sampling: the generator against published outputs, the CDF against counts, truncation against a loop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from holdfast.rollout.sampling import counter_uniform, draw, pick_most_likely, seed_key
+
+
+def test_counter_is_splitmix64() -> None:
+    # The first three outputs of splitmix64 started at state 0, as published with the algorithm's reference code.
+    outputs = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    uniforms = counter_uniform(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    assert uniforms.tolist() == [(output >> 32) / 2**32 for output in outputs]
+
+
+def test_uniforms_fill_the_interval_evenly() -> None:
+    keys = torch.tensor([seed_key(seed) for seed in range(200)]).unsqueeze(1)
+    uniforms = counter_uniform(keys, torch.arange(500)).flatten()
+    counts = torch.histc(uniforms, bins=20, min=0, max=1)
+    # 100000 draws in 20 bins: 5000 each, standard deviation sqrt(5000 * .95) = 69; five of them = 345.
+    assert (counts - 5000).abs().max() < 345
+    assert uniforms.min() >= 0 and uniforms.max() < 1
+
+
+def test_neighbouring_seeds_and_positions_are_unrelated() -> None:
+    keys = torch.tensor([seed_key(seed) for seed in range(2000)])
+    columns = torch.stack([counter_uniform(keys, torch.tensor(position)) for position in (0, 1, 2)])
+    shifted = torch.stack([columns[0][:-1], columns[0][1:]])
+    correlations = torch.corrcoef(columns)[~torch.eye(3, dtype=torch.bool)]
+    # 2000 pairs: the correlation of independent columns has standard deviation 1 / sqrt(2000) = .022.
+    assert correlations.abs().max() < 0.11
+    assert torch.corrcoef(shifted)[0, 1].abs() < 0.11
+
+
+def test_a_seed_may_be_any_integer() -> None:
+    keys = [seed_key(seed) for seed in (-1, 0, 2**63, 2**64 - 1)]
+    assert all(-(2**63) <= key < 2**63 for key in keys)
+    assert keys[0] == keys[3], "seeds count modulo 2**64"
+    assert len(set(keys)) == 3
+
+
+def test_inverse_cdf_hits_every_token_as_often_as_its_probability() -> None:
+    # Uniforms on a grid of n: token i must be drawn n * p_i times, give or take one grid point at each end.
+    n = 10_000
+    logits = torch.tensor([1.0, -2.0, 0.3, 2.5, -6.0]).repeat(n, 1)
+    grid = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    drawn = draw(logits, grid, temperature=0.7)
+    counts = torch.bincount(drawn.tokens, minlength=5)
+    expected = n * (logits[0] / 0.7).softmax(-1)
+    assert (counts - expected).abs().max() <= 2
+    wanted = (logits[0] / 0.7).log_softmax(-1)[drawn.tokens]
+    torch.testing.assert_close(drawn.logprobs, wanted, atol=1e-5, rtol=0)
+    assert drawn.kept_mass is None
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-32])
+def test_impossible_tokens_are_never_drawn(uniform: float) -> None:
+    logits = torch.full((1, 7), -torch.inf)
+    logits[0, 3], logits[0, 5] = 4.0, 4.0
+    drawn = draw(logits, torch.tensor([uniform], dtype=torch.float64))
+    assert drawn.tokens.item() == (3 if uniform < 0.5 else 5)
+    assert drawn.logprobs.item() == pytest.approx(math.log(0.5))
+
+
+def kept_by_loop(logits: list[float], temperature: float, top_p: float, top_k: int) -> dict[int, float]:
+    """Token id -> full-vocabulary probability of the kept set, straight from the definition."""
+    weights = [math.exp(x / temperature) for x in logits]
+    probability = [w / sum(weights) for w in weights]
+    ranked = sorted(range(len(logits)), key=lambda i: (-probability[i], i))
+    if top_k:
+        ranked = ranked[:top_k]
+    total, kept, mass = sum(probability[i] for i in ranked), {}, 0.0
+    for i in ranked:
+        if kept and mass >= top_p * total:
+            break
+        kept[i] = probability[i]
+        mass += probability[i]
+    return kept
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 0), (0.5, 0), (1e-9, 0), (1.0, 3), (0.8, 4), (1.0, 1), (0.95, 50)])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_truncation_against_a_loop(top_p: float, top_k: int, temperature: float) -> None:
+    n = 2000
+    grid = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    for case in range(20):
+        logits = torch.randn(11, generator=torch.Generator().manual_seed(case)) * 2
+        kept = kept_by_loop(logits.double().tolist(), temperature, top_p, top_k)
+        drawn = draw(logits.repeat(n, 1), grid, temperature=temperature, top_p=top_p, top_k=top_k)
+        mass = sum(kept.values())
+        assert drawn.kept_mass is not None
+        torch.testing.assert_close(drawn.kept_mass, torch.full((n,), mass), atol=1e-5, rtol=0)
+        counts = torch.bincount(drawn.tokens, minlength=11).tolist()
+        for token in range(11):
+            assert abs(counts[token] - n * kept.get(token, 0.0) / mass) <= 2
+        # Log-probs stay those of the whole vocabulary: the mismatch with the sampler is what kept_mass measures.
+        wanted = (logits / temperature).log_softmax(-1)[drawn.tokens]
+        torch.testing.assert_close(drawn.logprobs, wanted, atol=1e-5, rtol=0)
+
+
+def test_equal_logits_are_kept_by_token_id() -> None:
+    drawn = draw(torch.zeros(100, 6), torch.linspace(0, 0.999, 100).double(), top_k=2)
+    assert set(drawn.tokens.tolist()) == {0, 1}
+    assert drawn.kept_mass is not None and drawn.kept_mass[0].item() == pytest.approx(2 / 6)
+
+
+def test_most_likely() -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0], [2.0, -1.0, 2.0]])
+    picked = pick_most_likely(logits, temperature=2.0)
+    assert picked.tokens.tolist() == [1, 0], "of equals the first"
+    torch.testing.assert_close(picked.logprobs, (logits / 2).log_softmax(-1).amax(-1))
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    uniforms = torch.tensor([0.1, 0.4, 0.6, 0.9], dtype=torch.float64)
+    a, b = draw(logits, uniforms), draw(logits.float(), uniforms)
+    assert a.logprobs.dtype == torch.float32
+    assert torch.equal(a.tokens, b.tokens) and torch.equal(a.logprobs, b.logprobs)
+
+
+def test_inputs_are_left_alone() -> None:
+    logits = torch.randn(3, 9)
+    before = logits.clone()
+    draw(logits, torch.full((3,), 0.5).double(), top_p=0.5)
+    draw(logits, torch.full((3,), 0.5).double())
+    pick_most_likely(logits)
+    assert torch.equal(logits, before)

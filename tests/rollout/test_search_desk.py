@@ -1,0 +1,85 @@
+"""Retries and de-duplication of searches, apart from the loop."""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast.errors import RetrievalError
+from holdfast.retrieval.types import Document, Hit
+from holdfast.rollout import searching
+from holdfast.rollout.searching import RolloutStats, SearchDesk, search_with_retries
+
+
+def hits(query: str) -> list[Hit]:
+    return [Hit(Document(query, query), 1.0)]
+
+
+class Picky:
+    in_process = False
+
+    def __init__(self, fails: dict[str, int]) -> None:
+        self.fails, self.calls = fails, []
+
+    def search(self, queries, k):
+        self.calls.append(list(queries))
+        for query in queries:
+            self.fails[query] = self.fails.get(query, 0) - 1
+            if self.fails[query] >= 0:
+                raise RetrievalError(f"cannot {query}")
+        return [hits(query) for query in queries]
+
+
+def test_after_a_failure_queries_are_tried_one_by_one(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(searching.time, "sleep", pauses.append)
+    retriever = Picky({"bad": 99, "flaky": 1})
+    results, stats = search_with_retries(retriever, ["good", "flaky", "bad"], 1, retries=3, backoff_seconds=0.5)
+    assert results[0] == hits("good") and results[1] == hits("flaky")
+    assert isinstance(results[2], RetrievalError) and "cannot bad" in str(results[2])
+    assert retriever.calls == [["good", "flaky", "bad"], ["good"], ["flaky"], ["bad"], ["bad"], ["bad"]]
+    assert pauses == [0.5, 1.0, 2.0], "doubling, one pause a round whatever the number of queries"
+    assert (stats.calls, stats.retries) == (6, 3 + 1 + 1)
+
+
+def test_no_retries(monkeypatch):
+    monkeypatch.setattr(searching.time, "sleep", lambda seconds: 1 / 0)
+    results, stats = search_with_retries(Picky({"a": 1}), ["a"], 1, retries=0, backoff_seconds=9)
+    assert isinstance(results[0], RetrievalError) and stats.calls == 1
+
+
+def test_a_query_under_way_is_not_sent_again():
+    gate = threading.Event()
+
+    class Gated(Picky):
+        def search(self, queries, k):
+            assert gate.wait(5)
+            return super().search(queries, k)
+
+    retriever, stats = Gated({}), RolloutStats()
+    desk = SearchDesk(retriever, 1, retries=0, backoff_seconds=0, stats=stats)
+    desk.ask(["a", "b", "a"])
+    desk.ask(["b", "c"])
+    assert desk.busy and desk.collect(block=False) == []
+    gate.set()
+    found = []
+    while desk.busy:
+        found += desk.collect(block=True)
+    assert sorted(query for query, _ in found) == ["a", "b", "c"]
+    assert sorted(retriever.calls) == [["a", "b"], ["c"]] and stats.unique_queries == 3
+    desk.ask(["a"])
+    assert [query for query, _ in desk.collect(block=True)] == ["a"], "asked anew, searched anew"
+    desk.close()
+
+
+def test_in_process_searches_run_at_once_and_in_order():
+    class Here(Picky):
+        in_process = True
+
+        def search(self, queries, k):
+            assert threading.current_thread() is threading.main_thread()
+            return super().search(queries, k)
+
+    desk = SearchDesk(Here({}), 1, retries=0, backoff_seconds=0, stats=RolloutStats())
+    desk.ask(["b", "a", "b"])
+    assert desk.collect(block=False) == [("b", hits("b")), ("a", hits("a"))]
+    assert not desk.busy
