@@ -178,12 +178,9 @@ class TokenBatch:
     def trim(self) -> TokenBatch:
         """Without the columns on the right that are padding in every row."""
         longest = int(self.lengths.max()) if len(self) else 0
-        width = self.token_ids.shape[1]
-
-        def cut(value: Tensor) -> Tensor:
-            return value[:, :longest] if value.dim() == 2 and value.shape[1] == width else value
-
-        return self if longest == width else self._map(cut)
+        if longest == self.token_ids.shape[1]:
+            return self
+        return self._map(lambda value: value[:, :longest] if value.dim() == 2 else value)
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """Every tensor on `device`."""

@@ -75,7 +75,14 @@ def test_answer_weight_may_be_a_tensor():
     answer = {"drops": [0.1, -0.3, 0.5], "answer_mask": [False, False, True]}
     weight = torch.tensor(0.25, requires_grad=True)
     assert llds(**answer, answer_weight=weight) == pytest.approx([0.1, 0, 0.125])
-    assert weight.grad is None
+
+
+def test_a_schedule_is_not_trained():
+    weight = torch.tensor(0.25, requires_grad=True)
+    lp, mask = torch.tensor([[-1.5]], requires_grad=True), torch.ones(1, 1, dtype=torch.bool)
+    old, a = torch.tensor([[-1.0]]), torch.ones(1, 1)
+    llds_penalty(lp, old, a, mask, answer_mask=mask, answer_weight=weight).sum().backward()
+    assert weight.grad is None and lp.grad.tolist() == [[-0.25]]
 
 
 def test_threshold_is_in_nats_per_token_for_gates_and_tokens():

@@ -30,6 +30,12 @@ def test_penalty_stats_golden():
     })  # fmt: skip
 
 
+def test_active_fraction_counts_preserved_tokens_only():
+    preserve = preserving_mask(A, MASK, rule="positive")  # the first three
+    got = penalty_stats(torch.ones(3, 4), LP, OLD, MASK, preserve=preserve)  # a pull everywhere, even outside the mask
+    assert got["penalty/active_fraction"].item() == 1 and got["count/preserved"].item() == 3
+
+
 def test_ratio_stats_golden():
     got = {k: v.item() for k, v in ratio_stats(LP, OLD, A, MASK).items()}
     ratios = [math.exp(x) for x in (-0.2, 0.1, -0.4, 0.3, -0.1, -0.5)]
