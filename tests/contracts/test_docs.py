@@ -123,8 +123,9 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_commands_exist() -> None:
-    from holdfast.cli.main import app
     from typer.main import get_command
+
+    from holdfast.cli.main import app
 
     group = get_command(app)
     shown = list(commands())
