@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import typer
 from typer.core import TyperCommand
 
 
@@ -37,7 +36,7 @@ def split(arguments: Sequence[str], own: Collection[str]) -> tuple[list[str], li
 class SettingsCommand(TyperCommand):
     """Leaves settings in `ctx.meta["settings"]`, unread, and lists the useful ones in its help."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {option for parameter in self.get_params(ctx) for option in getattr(parameter, "opts", ())}
         settings, rest = split(args, own)
         for word in settings:
@@ -45,10 +44,10 @@ class SettingsCommand(TyperCommand):
         ctx.meta["settings"] = settings
         return super().parse_args(ctx, rest)
 
-    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[--section.key value]..."]
 
-    def format_help(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         _print_settings()
 
@@ -76,21 +75,19 @@ def _refuse_misspelt_option(name: str, own: Collection[str]) -> None:
 
 
 def _print_settings() -> None:
+    from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.describe import USEFUL, default_of, summary_of
+    from holdfast.cli.describe import USEFUL, default_of
     from holdfast.cli.terminal import out
 
-    table = Table(box=None, show_header=False, padding=(0, 1), expand=True)
+    table = Table.grid(padding=(0, 2))
     table.add_column(style="bold cyan", no_wrap=True)
-    table.add_column(ratio=1)
-    for name in USEFUL:
-        table.add_row(f"--{name}", Text.assemble(summary_of(name), (f" [default: {default_of(name)}]", "dim")))
-    note = Text("A recipe has its own values for these. `--dry-run` prints them all, and the many that are not here.")
-    note.stylize("dim")
-    table.add_row("", note)
-    console = out()
-    console.soft_wrap = False
-    console.print(Panel(table, title="Settings a recipe may hold", title_align="left", border_style="dim"))
+    table.add_column()
+    for name, meaning in USEFUL.items():
+        table.add_row(f"--{name}", Text.assemble(meaning, (f" [{default_of(name)}]", "dim")))
+    note = Text("[in brackets: the default]  --dry-run prints every setting, explained.", style="dim")
+    panel = Panel(Group(table, note), title="Settings", title_align="left", border_style="dim")
+    out().print(panel, soft_wrap=False)

@@ -15,31 +15,31 @@ from holdfast.config import Config
 
 WIDTH = 88
 
-# What a newcomer changes first. `--dry-run` prints all.
-USEFUL = (
-    "data.train",
-    "retrieval.corpus",
-    "model.path",
-    "model.lora_rank",
-    "protocol.max_turns",
-    "protocol.topk",
-    "warm_start.steps",
-    "loss.penalty.name",
-    "loss.penalty.coef",
-    "loss.penalty.gate",
-    "loss.kl_coef",
-    "train.steps",
-    "train.questions",
-    "train.group_size",
-    "train.optimizer_steps_per_rollout",
-    "train.lr",
-    "eval.every",
-    "checkpoint.every",
-    "track.wandb",
-    "run.name",
-    "run.seed",
-    "run.device",
-)
+# What a newcomer changes first, in words that fit on one line of 80 columns. `--dry-run` prints all.
+USEFUL = {
+    "data.train": "your questions, JSONL",
+    "retrieval.corpus": "your passages, JSONL",
+    "model.path": "any causal LM: folder or hub id",
+    "model.lora_rank": "LoRA; 0 trains all weights",
+    "protocol.max_turns": "turns of an episode",
+    "protocol.topk": "passages a search returns",
+    "warm_start.steps": "supervised steps first",
+    "loss.penalty.name": "llds, sapo, nll or none",
+    "loss.penalty.coef": "its weight",
+    "loss.penalty.gate": "llds: action, response, token",
+    "loss.kl_coef": "KL to the starting policy",
+    "train.steps": "rollout batches",
+    "train.questions": "questions per batch",
+    "train.group_size": "rollouts per question",
+    "train.optimizer_steps_per_rollout": "optimizer steps per batch",
+    "train.lr": "learning rate",
+    "eval.every": "evaluate every n steps",
+    "checkpoint.every": "save every n steps",
+    "track.wandb": "W&B project",
+    "run.name": "name of the run folder",
+    "run.seed": "seed of the run",
+    "run.device": "auto, cpu or cuda",
+}
 
 
 def annotated(config: Config) -> str:
@@ -47,20 +47,12 @@ def annotated(config: Config) -> str:
     return "\n".join(_section(config, "")).lstrip("\n") + "\n"
 
 
-def summary_of(dotted: str) -> str:
-    """The first sentence of a setting's description."""
-    info = settings.setting(Config, dotted)
-    text = (info.description or "") if info else ""
-    head, end, _ = text.replace("\n", " ").partition(". ")
-    return head + end.strip()
-
-
 def default_of(dotted: str) -> str:
-    """A setting's default as a recipe would write it."""
+    """A setting's default, without quotes."""
     value: Any = Config()
     for part in dotted.split("."):
         value = getattr(value, part)
-    return "none" if value is None else settings.shown(value)
+    return "none" if value is None else str(value)
 
 
 def _section(section: BaseModel, name: str) -> Iterator[str]:

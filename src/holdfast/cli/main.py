@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 class _Group(TyperGroup):
     """Turns what holdfast raises on purpose into a sentence and exit code 2. Everything else keeps its traceback."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         survive_any_encoding()
         try:
             return super().invoke(ctx)
@@ -32,6 +32,7 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,25 +45,26 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(
-    epilog="""[bold]Start here[/bold]
-
-[cyan]holdfast train[/cyan]
-A small search agent, trained on the bundled world: under ten minutes on two CPU cores.
-
-[cyan]holdfast ask runs/quickstart "Who is the mentor of …?"[/cyan]
-Watch the trained agent search and answer.
-
-[cyan]holdfast train my.toml --train.steps 50 --dry-run[/cyan]
-Your own model, questions and passages: every setting, explained, and nothing run.
-"""
-)
+@app.callback()
 def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Train LLM search agents with reinforcement learning that does not collapse."""
+    """Train LLM search agents with reinforcement learning that does not collapse.
+
+    Start here:
+
+      [cyan]holdfast train[/cyan]
+          trains a small search agent on two CPU cores, in under ten minutes
+
+      [cyan]holdfast ask runs/quickstart[/cyan]
+          lets you ask it something, and shows how it searches and answers
+
+      [cyan]holdfast train --dry-run > my.toml[/cyan]
+          writes a recipe with every setting explained: make it yours, and run
+          it with [cyan]holdfast train my.toml[/cyan]
+    """
 
 
 app.command("train", cls=SettingsCommand)(train.train)

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from holdfast.cli.terminal import complain, err, out
-from holdfast.errors import ConfigError, HoldfastError, MissingExtra
+from holdfast.errors import ConfigError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
-
-# Modules of the [train] extra, as they are imported.
-_TRAIN_EXTRA = {"torch", "transformers", "tokenizers", "safetensors", "bm25s", "Stemmer"}
 
 
 class Stage(StrEnum):
@@ -29,7 +26,11 @@ def train(
     ctx: typer.Context,
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A TOML file, or the name of a bundled recipe. Without one: quickstart.", show_default=False),
+        typer.Argument(
+            metavar="RECIPE",
+            help="A TOML file, or the name of a bundled recipe. Default: quickstart.",
+            show_default=False,
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print every setting, explained, as a recipe; run nothing.")
@@ -45,8 +46,9 @@ def train(
 ) -> None:
     """Train a search agent.
 
-    With no arguments: a tiny model learns to search a bundled world of made-up people, on two CPU cores, in under ten
-    minutes. Any setting may be given here too, and beats the recipe:
+    With no arguments, a tiny model learns to search a bundled world of made-up
+    people: under ten minutes on two CPU cores. A recipe is a TOML file with your
+    own model, questions, passages and method. Settings may be given here as well:
 
     [cyan]holdfast train my.toml --train.steps 50 --loss.penalty.name sapo[/cyan]
     """
@@ -101,8 +103,8 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
     if recipe is not None or settings:
         given = recipe or " ".join(settings)
         raise ConfigError(
-            f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; or start a new "
-            f"run from the trained model with --model.path {run_dir}/checkpoints/…/model"
+            f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; or start a "
+            f"new run from the trained model with --model.path {run_dir}/checkpoints/…/model"
         )
     if others["overwrite"] or others["stage"] is not None:
         raise ConfigError(f"--resume continues {run_dir}; it does not go with --overwrite or --stage")
@@ -117,19 +119,10 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
 
 def load_engine() -> Any:
     """`holdfast.train.run`, which takes seconds to import. Raises `MissingExtra` when the [train] extra is absent."""
-    from holdfast.cli.terminal import is_live
+    from holdfast.cli.extra import train_extra
 
-    console = err()
-    try:
-        if is_live(console):
-            with console.status("loading PyTorch and transformers"):
-                import holdfast.train.run as engine
-        else:
-            import holdfast.train.run as engine
-    except ModuleNotFoundError as error:
-        if error.name in _TRAIN_EXTRA:
-            raise MissingExtra(error.name, "train") from None
-        raise
+    with train_extra(err(), "loading PyTorch and transformers"):
+        import holdfast.train.run as engine
     return engine
 
 

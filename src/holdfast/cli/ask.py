@@ -1,0 +1,173 @@
+"""`holdfast ask`: one question to a trained agent, or one after another, answered before your eyes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.terminal import err, is_live, out
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.train.session import Agent
+    from holdfast.trajectory import Trajectory, Turn
+
+
+def ask(
+    run: Annotated[str, typer.Argument(help="Run folder, or the name of a run in runs/.", show_default=False)],
+    question: Annotated[
+        str | None, typer.Argument(help="Without one, questions are asked for one by one.", show_default=False)
+    ] = None,
+    greedy: Annotated[
+        bool,
+        typer.Option("--greedy/--sample", help="The most likely token every time, or chance as in training."),
+    ] = True,
+    checkpoint: Annotated[
+        str, typer.Option(metavar="WHICH", help="`last`, `best` (on dev), or the folder of a saved model.")
+    ] = "last",
+) -> None:
+    """Ask a trained agent and watch it search.
+
+    [cyan]holdfast ask runs/quickstart "Who is the mentor of …?"[/cyan]
+    """
+    from holdfast.cli.runs import find_run
+
+    folder = find_run(run)
+    console = out()
+    agent = _load(folder, checkpoint)
+    if question is not None:
+        answer(agent, question, console, greedy=greedy)
+        return
+    for number, asked in enumerate(_questions(folder, console)):
+        if number:
+            console.print()
+        answer(agent, asked, console, greedy=greedy)
+
+
+def answer(agent: Agent, question: str, console: Console, *, greedy: bool) -> Trajectory:
+    """Run one episode and print it as it happens; ends with the answer, or with why there is none."""
+    from holdfast.cli.episode import Writer
+    from holdfast.rollout.hf import HFPolicy
+    from holdfast.rollout.loop import Task, run_rollouts
+    from holdfast.search.protocol import render_prompt
+
+    config, protocol = agent.config, agent.protocol
+    prompt = render_prompt(question, protocol, agent.tokenizer, config.model.chat_template)
+    writer = Writer(console)
+    writer.line("question", question)
+    show = _Show(agent, writer)
+    policy = HFPolicy(
+        agent.model,
+        agent.tokenizer,
+        temperature=config.sampling.temperature,
+        top_p=config.sampling.top_p,
+        top_k=config.sampling.top_k,
+        greedy=greedy,
+        on_token=show.token,
+    )
+    (trajectory,) = run_rollouts(
+        [Task(id="ask", example_id="ask", prompt=tuple(prompt), seed=secrets.randbits(63))],
+        policy=policy,
+        retriever=agent.retriever,
+        protocol=protocol,
+        tokenizer=agent.tokenizer,
+        on_turn=show.turn,
+    )
+    if trajectory.answer is None:
+        writer.line("answers", f"nothing: {_why(trajectory, agent)}", "red")
+    return trajectory
+
+
+class _Show:
+    """Prints tokens as they are sampled, and what comes back after each turn."""
+
+    def __init__(self, agent: Agent, writer: Any) -> None:
+        from holdfast.cli.episode import TagReader
+
+        self._new_reader = lambda: TagReader(agent.protocol)
+        self._agent, self._writer = agent, writer
+        configured = getattr(agent.model.generation_config, "eos_token_id", None)
+        self._ends = {agent.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
+        self._reader, self._ids, self._shown = self._new_reader(), [], 0
+
+    _ids: list[int]
+
+    def token(self, _id: str, token: int) -> None:
+        from holdfast.search.tokens import REPLACEMENT, decode
+
+        if token in self._ends:
+            return
+        self._ids.append(token)
+        text = decode(self._agent.tokenizer, self._ids)
+        if text.endswith(REPLACEMENT):
+            return  # half of a character; the next token brings the rest
+        for kind, chunk in self._reader.feed(text[self._shown :]):
+            self._writer.write(kind, chunk)
+        self._shown = len(text)
+
+    def turn(self, _task: Any, turn: Turn) -> None:
+        for kind, chunk in self._reader.end():
+            self._writer.write(kind, chunk)
+        self._writer.close()
+        if turn.observation_text:
+            self._writer.passages(turn.observation_text, self._agent.protocol)
+        self._reader, self._ids, self._shown = self._new_reader(), [], 0
+
+
+def _why(trajectory: Trajectory, agent: Agent) -> str:
+    from holdfast.trajectory import Status
+
+    protocol = agent.protocol
+    if trajectory.status is Status.RETRIEVAL_FAILED:
+        return "the search failed"
+    if trajectory.status is Status.ERROR:
+        return f"the question alone fills protocol.max_total_tokens = {protocol.max_total_tokens}"
+    if len(trajectory.turns) >= protocol.max_turns:
+        return f"all {protocol.max_turns} turns were used up (protocol.max_turns)"
+    return f"the episode reached protocol.max_total_tokens = {protocol.max_total_tokens}"
+
+
+def _load(folder: Path, checkpoint: str) -> Agent:
+    from holdfast.cli.extra import train_extra
+
+    console = err()
+    with train_extra(console, "loading the agent"):
+        from holdfast.train.session import open_agent
+
+        return open_agent(folder, checkpoint)
+
+
+def _questions(folder: Path, console: Console) -> Iterator[str]:
+    """Lines of standard input; on a terminal, with a prompt and examples, until an empty one."""
+    if not (sys.stdin.isatty() and is_live(console)):
+        yield from (line.strip() for line in sys.stdin if line.strip())
+        return
+    import readline  # noqa: F401  (arrow keys and history in input())
+
+    if examples := _examples(folder):
+        console.print("Questions like those of its training:\n" + "\n".join(f"  {text}" for text in examples))
+    console.print("An empty line ends.", style="dim")
+    while True:
+        try:
+            line = input("\n> ").strip()
+        except EOFError:
+            return
+        if not line:
+            return
+        yield line
+
+
+def _examples(folder: Path) -> list[str]:
+    """Up to three questions the run has recorded, newest first."""
+    try:
+        rows = (folder / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()[-3:]
+        return list(dict.fromkeys(str(json.loads(row)["question"]) for row in reversed(rows)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # a hint is not worth an error

@@ -1,0 +1,82 @@
+"""The last words of a run: what came of it, three episodes to read, and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.episode import Writer, show_turn
+from holdfast.cli.terminal import ABSENT, duration
+from holdfast.scoring import exact_match
+from holdfast.train.events import Sample, Summary
+
+_SCORES = {
+    "em": "exact match, sampled",
+    "em_greedy": "exact match, greedy",
+    "f1": "F1, sampled",
+    "f1_greedy": "F1, greedy",
+    "searches": "searches per question",
+}
+
+
+def close(summary: Summary, console: Console) -> None:
+    """Print it all."""
+    console.print()
+    console.print(Rule(Text(f"{summary.steps} steps in {duration(summary.seconds)}"), align="left", style="dim"))
+    console.print(Padding(Text(summary.verdict), (1, 0)), soft_wrap=not console.is_terminal)
+    console.print(_scores(summary))
+    for number, sample in enumerate(summary.samples, start=1):
+        console.print()
+        console.print(Text(f"Episode {number} of {len(summary.samples)}, on {summary.split} questions", style="dim"))
+        show_sample(sample, console)
+    console.print()
+    _next(summary, console)
+
+
+def show_sample(sample: Sample, console: Console) -> None:
+    """One episode; its answer is green when it is right, red when it is wrong."""
+    right = exact_match(sample.answer, sample.golden_answers) == 1.0
+    writer = Writer(console)
+    writer.line("question", sample.question)
+    for text, observation in sample.turns:
+        show_turn(writer, text, answer_style="bold green" if right else "bold red")
+        if observation.strip():
+            writer.passages(observation)
+    expected = " or ".join(sample.golden_answers)
+    if right:
+        writer.line("expected", f"{expected} ✓", "green")
+    else:
+        writer.line("expected", f"{expected} ✗" + ("" if sample.answer else " (no answer was given)"), "red")
+
+
+def _scores(summary: Summary) -> Table:
+    table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="bold")
+    table.add_column(f"on {summary.split}", style="dim")
+    for title in ("before", "after", "change"):
+        table.add_column(title, justify="right")
+    for name in dict.fromkeys([*summary.before, *summary.after]):
+        before, after = summary.before.get(name), summary.after.get(name)
+        change = Text(ABSENT)
+        if before is not None and after is not None:
+            good = name != "searches" and round(after - before, 3)  # more searches are neither good nor bad
+            change = Text(f"{after - before:+.3f}", style="" if not good else "green" if good > 0 else "red")
+        table.add_row(_SCORES.get(name, name), *[ABSENT if v is None else f"{v:.3f}" for v in (before, after)], change)
+    return table
+
+
+def _next(summary: Summary, console: Console) -> None:
+    run = shlex.quote(str(summary.run_dir))
+    question = shlex.quote(summary.samples[0].question) if summary.samples else '"your question"'
+    for label, text in (
+        ("Run folder", f"{run}  (metrics.jsonl, trajectories.jsonl, checkpoints/, config.toml)"),
+        ("Ask the agent", f"holdfast ask {run} {question}"),
+        ("Run it again", f"holdfast train {run}/config.toml --run.seed 1"),
+    ):
+        console.print(
+            Text.assemble((f"{label:<15}", "dim"), (text, "cyan" if "holdfast" in text else "")), soft_wrap=True
+        )

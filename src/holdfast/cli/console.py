@@ -1,0 +1,236 @@
+"""Watching a run: a table redrawn in place on a terminal, one plain line a step anywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.columns import COLUMNS, LEGEND, Column
+from holdfast.cli.terminal import duration, is_live, spark
+from holdfast.train.events import Observer
+
+_ROWS = 12
+_RECENT = 10  # steps whose mean time predicts the rest
+_DOWN = "red"
+_UP = "green"
+
+
+@contextmanager
+def open_console(console: Console, run_dir: Path) -> Iterator[Observer]:
+    """The observer that suits the console, for the length of a run."""
+    console.print(Text.assemble(("holdfast", "bold"), f" · {run_dir}"))
+    observer: LiveTable | Lines = LiveTable(console) if is_live(console) else Lines(console)
+    with observer.running():
+        yield observer
+        observer.finish()
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A phase of the run and how long its steps take."""
+
+    name: str
+    total: int | None
+    clock: Callable[[], float]
+    began: float = 0.0
+    done: int = 0
+    detail: dict[str, float] = field(default_factory=dict)
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.began = self.last = self.clock()
+
+    def advance(self, done: int) -> None:
+        now = self.clock()
+        if done > self.done:
+            # The first of a resumed run is not `done` steps long.
+            self.recent.append((now - self.last) / (done - self.done if self.recent else 1))
+        self.done, self.last = done, now
+
+    @property
+    def elapsed(self) -> float:
+        return self.clock() - self.began
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to go, from the mean of recent steps; None while nothing is known."""
+        if self.total is None or not self.recent:
+            return None
+        mean = sum(self.recent) / len(self.recent)
+        return max(mean * (self.total - self.done) - (self.clock() - self.last), 0.0)
+
+    def details(self) -> str:
+        return "".join(f"  {name} {value:.3f}" for name, value in self.detail.items())
+
+
+class Lines:
+    """Plain lines, no control codes: for pipes, logs and CI."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._stage: _Stage | None = None
+        self._said = 0
+
+    def running(self) -> AbstractContextManager[object]:
+        return contextmanager(lambda: iter([self]))()
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.finish()
+        self._stage, self._said = _Stage(name, total, self._clock), 0
+        self._say(name + (f" ({total} steps)" if total else ""))
+
+    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        stage = self._stage
+        if stage is None:
+            return
+        stage.advance(done)
+        stage.detail = dict(detail or {})
+        quarter = 4 * done // stage.total if stage.total else 0
+        if quarter > self._said and done != stage.total:
+            self._said = quarter
+            self._say(f"{stage.name} {done}/{stage.total}{stage.details()}{_left(stage)}")
+
+    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        if self._stage is not None:
+            self._stage.advance(step)
+        shown = [f"{c.title} {c.text(metrics)}" for c in COLUMNS if not c.min_width and c.metric in metrics]
+        self._say("  ".join([f"step {step}/{total}", *shown]) + (_left(self._stage) if self._stage else ""))
+
+    def note(self, message: str) -> None:
+        self._say(f"note: {message}")
+
+    def finish(self) -> None:
+        """End the current stage."""
+        if self._stage is not None:
+            self._say(f"{self._stage.name}: done in {duration(self._stage.elapsed)}{self._stage.details()}")
+            self._stage = None
+
+    def _say(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+        self._console.file.flush()
+
+
+class LiveTable:
+    """What is over stands above as plain lines; what runs is redrawn below: progress, and the last steps as a table."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._stage: _Stage | None = None
+        self._steps: list[tuple[int, Mapping[str, float]]] = []
+        self._drawn = 0.0
+        # Once a second is enough for a clock, and leaves the cores to the training.
+        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=1, transient=True)
+
+    def running(self) -> AbstractContextManager[object]:
+        return self._live
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.finish()
+        self._stage = _Stage(name, total, self._clock)
+        self._draw(now=True)
+
+    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        if self._stage is not None:
+            self._stage.advance(done)
+            self._stage.detail = dict(detail or {})
+            self._draw()
+
+    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        if self._stage is not None:
+            self._stage.total = total
+            self._stage.advance(step)
+        self._steps.append((step, dict(metrics)))
+        self._draw(now=True)
+
+    def note(self, message: str) -> None:
+        self._console.print(Text.assemble(("note ", "yellow"), message))
+
+    def finish(self) -> None:
+        """End the current stage: what it showed last stays on the screen."""
+        if self._stage is None:
+            return
+        if self._steps:
+            self._console.print(self._table(_ROWS))
+            self._steps = []
+        self._console.print(
+            Text.assemble(
+                ("✓ ", _UP),
+                self._stage.name,
+                (f"  {duration(self._stage.elapsed)}{self._stage.details()}", "dim"),
+            )
+        )
+        self._stage = None
+
+    def _draw(self, *, now: bool = False) -> None:
+        """Redraw at most four times a second, unless `now`."""
+        if now or self._clock() - self._drawn > 0.25:
+            self._drawn = self._clock()
+            self._live.refresh()
+
+    def _render(self) -> RenderableType:
+        if self._stage is None:
+            return Text("")
+        parts: list[RenderableType] = []
+        if self._steps:
+            # Title, header, rule, trend, legend, progress: what must fit besides rows into a low terminal.
+            parts.append(self._table(max(min(_ROWS, self._console.height - 11), 1)))
+        return Group(*parts, self._progress(self._stage))
+
+    def _progress(self, stage: _Stage) -> RenderableType:
+        grid = Table.grid(padding=(0, 1))
+        if stage.total is None:
+            grid.add_row(Spinner("dots", style="cyan"), Text(stage.name), Text(duration(stage.elapsed), style="dim"))
+            return grid
+        left = stage.left
+        grid.add_row(
+            Spinner("dots", style="cyan"),
+            Text(stage.name),
+            ProgressBar(total=stage.total, completed=stage.done, width=max(min(self._console.width - 64, 40), 8)),
+            Text(f"{stage.done}/{stage.total}"),
+            Text(f"{duration(left)} left" if left is not None else duration(stage.elapsed), style="bold"),
+            Text(stage.details().strip(), style="dim"),
+        )
+        return grid
+
+    def _table(self, rows: int) -> Table:
+        width = self._console.width
+        columns = [column for column in COLUMNS if width >= column.min_width]
+        table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold", caption=LEGEND)
+        table.caption_style, table.caption_justify, table.show_footer = "dim", "left", len(self._steps) >= 4
+        table.add_column("step", justify="right", footer=Text("trend", style="dim"))
+        for column in columns:
+            table.add_column(column.title, justify="right", footer=Text(self._trend(column), style="cyan"))
+        for step, metrics in self._steps[-rows:]:
+            table.add_row(str(step), *[Text(c.text(metrics), style=_style(c, metrics)) for c in columns])
+        return table
+
+    def _trend(self, column: Column) -> str:
+        values = [metrics[column.metric] for _, metrics in self._steps if column.metric in metrics]
+        return spark(values, 6) if len(values) >= 4 else ""
+
+
+def _left(stage: _Stage) -> str:
+    left = stage.left
+    return f"  {duration(left)} left" if left else ""
+
+
+def _style(column: Column, metrics: Mapping[str, float]) -> str:
+    """Colour only where a sign means something."""
+    value = metrics.get(column.metric)
+    if value is None:
+        return "dim"
+    if column.metric == "displacement/correct":
+        return _DOWN if value < 0 else _UP
+    return "bold" if column.metric == "eval/em" else ""

@@ -1,0 +1,26 @@
+"""Loading what is heavy: with a word on the screen while it takes seconds, and a clear one when it is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from rich.console import Console
+
+from holdfast.cli.terminal import is_live
+from holdfast.errors import MissingExtra
+
+# Modules of the [train] extra, as they are imported.
+_TRAIN = {"torch", "transformers", "tokenizers", "safetensors", "bm25s", "Stemmer"}
+
+
+@contextmanager
+def train_extra(console: Console, doing: str) -> Iterator[None]:
+    """Imports inside may need the [train] extra. Raises `MissingExtra` when it is absent."""
+    try:
+        with console.status(doing) if is_live(console) else nullcontext():
+            yield
+    except ModuleNotFoundError as error:
+        if error.name not in _TRAIN:
+            raise
+        raise MissingExtra(error.name, "train") from None
