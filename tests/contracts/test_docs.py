@@ -196,3 +196,11 @@ def test_the_two_commands_are_the_readmes() -> None:
     by_hand = [line for line in readme if line.startswith((".venv/", "python3 -m venv", "OMP_NUM_THREADS"))]
     assert len(by_hand) >= 8
     assert [line for line in by_hand if not re.search(rf"{re.escape(line)}$", makefile, re.M)] == []
+
+
+def test_the_quickstart_explains_the_columns_of_the_console() -> None:
+    from holdfast.cli.columns import COLUMNS
+
+    text = prose(ROOT / "docs" / "quickstart.md")
+    rows = re.findall(r"^\| ([\w. ]+) \| `([a-z0-9_/]+)` \|", text, re.M)
+    assert rows == [(column.title, column.metric) for column in COLUMNS]

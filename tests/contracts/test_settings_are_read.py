@@ -1,4 +1,4 @@
-"""A setting that nothing reads is a lie to the user: every dotted name of the schema must be read by code that acts on it.
+"""A setting that nothing reads is a lie to the user: every one must be read by code that acts on it.
 
 Reads are found in the syntax trees, with types followed from annotations: `def f(loss: Loss): loss.clip_low` reads
 `loss.clip_low`, `config.train.seed` does not read `run.seed`. A read through a variable without a known type does not
