@@ -214,7 +214,7 @@ class Loss(Section):
     """Group mean and std; group mean alone; the reward itself."""
     ratio: Literal["token", "sequence"] = "token"
     """`sequence` is GSPO's."""
-    clip_low: float = Field(0.2, ge=0)
+    clip_low: float = Field(0.2, ge=0, le=1)
     """A ratio below 1 - clip_low moves a token no further down."""
     clip_high: float = Field(0.2, ge=0)
     """A ratio above 1 + clip_high moves a token no further up. Above clip_low: DAPO's clip-higher."""

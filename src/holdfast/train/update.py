@@ -169,7 +169,11 @@ def update_policy(
 
             def reduced(per_token: Tensor, micro: TokenBatch = micro, count: float = counts["policy"]) -> Tensor:
                 return reduce_loss(
-                    per_token, micro.loss_mask, mode=loss.reduction, denominator=count, max_tokens=max_tokens
+                    per_token,
+                    micro.loss_mask,
+                    mode=loss.reduction,
+                    denominator=None if loss.reduction == "token-sum" else count,
+                    max_tokens=max_tokens,
                 )
 
             parts = {"policy": reduced(terms.policy)}
