@@ -81,7 +81,7 @@ def answer(agent: Agent, question: str, console: Console, *, greedy: bool) -> Tr
         on_turn=show.turn,
     )
     if trajectory.answer is None:
-        writer.line("answers", f"nothing: {_why(trajectory, agent)}", "red")
+        writer.line("answers", f"nothing: {_why(trajectory, agent)}", style="red")
     return trajectory
 
 

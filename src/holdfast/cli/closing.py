@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -27,8 +26,11 @@ _SCORES = {
 def close(summary: Summary, console: Console) -> None:
     """Print it all."""
     console.print()
-    console.print(Rule(Text(f"{summary.steps} steps in {duration(summary.seconds)}"), align="left", style="dim"))
-    console.print(Padding(Text(summary.verdict), (1, 0)), soft_wrap=not console.is_terminal)
+    title = Text(f"{summary.steps} steps in {duration(summary.seconds)}")
+    console.print(Rule(title, align="left", style="dim") if console.is_terminal else title)
+    console.print()
+    console.print(Text(summary.verdict))
+    console.print()
     console.print(_scores(summary))
     for number, sample in enumerate(summary.samples, start=1):
         console.print()
@@ -49,9 +51,9 @@ def show_sample(sample: Sample, console: Console) -> None:
             writer.passages(observation)
     expected = " or ".join(sample.golden_answers)
     if right:
-        writer.line("expected", f"{expected} ✓", "green")
+        writer.line("expected", f"{expected} ✓", style="green")
     else:
-        writer.line("expected", f"{expected} ✗" + ("" if sample.answer else " (no answer was given)"), "red")
+        writer.line("expected", f"{expected} ✗" + ("" if sample.answer else " (no answer was given)"), style="red")
 
 
 def _scores(summary: Summary) -> Table:
@@ -72,11 +74,7 @@ def _scores(summary: Summary) -> Table:
 def _next(summary: Summary, console: Console) -> None:
     run = shlex.quote(str(summary.run_dir))
     question = shlex.quote(summary.samples[0].question) if summary.samples else '"your question"'
-    for label, text in (
-        ("Run folder", f"{run}  (metrics.jsonl, trajectories.jsonl, checkpoints/, config.toml)"),
-        ("Ask the agent", f"holdfast ask {run} {question}"),
-        ("Run it again", f"holdfast train {run}/config.toml --run.seed 1"),
-    ):
-        console.print(
-            Text.assemble((f"{label:<15}", "dim"), (text, "cyan" if "holdfast" in text else "")), soft_wrap=True
-        )
+    console.print(Text.assemble(("Everything is in ", "dim"), str(summary.run_dir)))
+    console.print(Text("Ask the agent something:", style="dim"))
+    # Never wrapped: a command is copied.
+    console.print(Text(f"  holdfast ask {run} {question}", style="cyan"), soft_wrap=True)

@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.columns import COLUMNS, LEGEND, Column
+from holdfast.cli.columns import COLUMNS, GAP, STEP_WIDTH, Column, columns_for, legend
 from holdfast.cli.terminal import duration, is_live, spark
 from holdfast.train.events import Observer
 
@@ -105,7 +105,7 @@ class Lines:
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         if self._stage is not None:
             self._stage.advance(step)
-        shown = [f"{c.title} {c.text(metrics)}" for c in COLUMNS if not c.min_width and c.metric in metrics]
+        shown = [f"{c.title} {c.text(metrics)}" for c in COLUMNS if c.metric in metrics]
         self._say("  ".join([f"step {step}/{total}", *shown]) + (_left(self._stage) if self._stage else ""))
 
     def note(self, message: str) -> None:
@@ -205,20 +205,20 @@ class LiveTable:
         return grid
 
     def _table(self, rows: int) -> Table:
-        width = self._console.width
-        columns = [column for column in COLUMNS if width >= column.min_width]
-        table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold", caption=LEGEND)
-        table.caption_style, table.caption_justify, table.show_footer = "dim", "left", len(self._steps) >= 4
-        table.add_column("step", justify="right", footer=Text("trend", style="dim"))
+        columns = columns_for(self._console.width)
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold", caption=legend(columns))
+        table.caption_style, table.caption_justify, table.show_footer = "dim", "left", len(self._steps) >= 3
+        table.add_column("step", justify="right", width=STEP_WIDTH, footer=Text("trend", style="dim"))
         for column in columns:
-            table.add_column(column.title, justify="right", footer=Text(self._trend(column), style="cyan"))
+            trend = Text(self._trend(column), style="cyan")
+            table.add_column(column.title, justify="right", min_width=column.width, no_wrap=True, footer=trend)
         for step, metrics in self._steps[-rows:]:
             table.add_row(str(step), *[Text(c.text(metrics), style=_style(c, metrics)) for c in columns])
         return table
 
     def _trend(self, column: Column) -> str:
         values = [metrics[column.metric] for _, metrics in self._steps if column.metric in metrics]
-        return spark(values, 6) if len(values) >= 4 else ""
+        return spark(values, 6) if len(values) >= 3 else ""
 
 
 def _left(stage: _Stage) -> str:

@@ -82,6 +82,7 @@ class Writer:
         self._style = ""
         self._column = 0
         self._word = ""
+        self._space = False
 
     def write(self, kind: str, text: str, style: str | None = None) -> None:
         """Some more text of a kind. White space is one space; an empty text shows no label."""
@@ -89,9 +90,7 @@ class Writer:
             if not text.strip():
                 return
             self.close()
-            self._kind, self._style = kind, STYLES[kind] if style is None else style
-            self._print(f"{kind:<{_LABEL}}", self._style if kind == "searches" else "dim")
-            self._column = _LABEL
+            self._begin(kind, STYLES[kind] if style is None else style)
             text = text.lstrip()
         for part in re.split(r"(\s+)", text):
             if not part:
@@ -102,11 +101,13 @@ class Writer:
             else:
                 self._word += part
 
-    def line(self, kind: str, text: str, style: str | None = None) -> None:
-        """A whole text on lines of its own."""
+    def line(self, kind: str, *texts: str, style: str | None = None) -> None:
+        """Whole texts, each on lines of its own, behind one label."""
         self.close()
-        self.write(kind, text, style)
-        self.close()
+        for number, text in enumerate(texts):
+            self._begin("" if number else kind, STYLES[kind] if style is None else style)
+            self.write("" if number else kind, text)
+            self.close()
 
     def passages(self, observation: str, protocol: SearchProtocol = CLEAN) -> None:
         """What came back after a turn: passages one by one and shortened, or the note that the turn was invalid."""
@@ -116,10 +117,13 @@ class Writer:
             return
         inner = text.removeprefix(protocol.information_open).removesuffix(protocol.information_close).strip()
         found = re.findall(r"^Doc (\d+)\(Title: (.*?)\) ?(.*(?:\n(?!Doc \d+\(Title: ).*)*)", inner, re.M)
-        for number, title, body in found:
-            self.line("finds", f"{number} {title} · {_shortened(body)}")
-        if not found:
-            self.line("finds", inner or protocol.nothing_found or "nothing")
+        passages = [f"{number} {title} · {_shortened(body)}" for number, title, body in found]
+        self.line("finds", *(passages or [inner or protocol.nothing_found or "nothing"]))
+
+    def _begin(self, kind: str, style: str) -> None:
+        self._kind, self._style = kind, style
+        self._print(f"{kind:<{_LABEL}}", "dim")
+        self._column = _LABEL
 
     def close(self) -> None:
         """End the current line."""
@@ -127,8 +131,6 @@ class Writer:
         if self._kind is not None:
             self._print("\n", "")
         self._kind, self._column, self._space = None, 0, False
-
-    _space = False
 
     def _flush(self) -> None:
         """Print the word that is complete now, on a new line if it does not fit."""

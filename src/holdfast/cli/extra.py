@@ -19,6 +19,9 @@ def train_extra(console: Console, doing: str) -> Iterator[None]:
     """Imports inside may need the [train] extra. Raises `MissingExtra` when it is absent."""
     try:
         with console.status(doing) if is_live(console) else nullcontext():
+            from transformers.utils import logging
+
+            logging.disable_progress_bar()  # of reading and writing weights; downloads keep theirs
             yield
     except ModuleNotFoundError as error:
         if error.name not in _TRAIN:
