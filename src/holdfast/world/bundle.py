@@ -72,7 +72,7 @@ def observation_text(hits: Sequence[Hit] | None, protocol: SearchProtocol) -> st
     gap = protocol.separator
     if hits is None:
         return f"{gap}{protocol.invalid_note}{gap}"
-    body = "".join(format_hits(hits)).strip() or protocol.nothing_found
+    body = "".join(format_hits(hits, title_quotes=protocol.title_quotes)).strip() or protocol.nothing_found
     return f"{gap}{protocol.information_open}{body}{protocol.information_close}{gap}"
 
 

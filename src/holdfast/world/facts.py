@@ -1,9 +1,9 @@
 """The bundled closed world: fictional people, what is known of them, passages and questions. Deterministic from a seed.
 
-Every person has four relations to other people and two attributes. Each relation has two names (`mentor`, `teacher`):
-a passage uses one, a question uses either, so a search can miss and a second one with the other name can find. The value
-stands right after the relation's name, because a tiny model learns to copy what follows a name it looks for, and does
-not learn to dig a value out of free prose.
+Every person has four relations to other people and two attributes. Each relation has two names (`mentor`,
+`teacher`): a passage uses one, a question uses either, so a search can miss and a second one with the other name can
+find. The value stands right after the relation's name, because a tiny model learns to copy what follows a name it looks
+for, and does not learn to dig a value out of free prose.
 
 The world is three closed regions, `train`, `dev` and `test`: a person is related to people of the same region only.
 The training index holds the passages of the training region alone, so a fact behind a dev or test question cannot
@@ -13,9 +13,11 @@ occur in a training trajectory, whatever the agent searches for. Names of all re
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.data import Example
+from holdfast.errors import ConfigError
 from holdfast.retrieval.types import Document
 
 RELATIONS: tuple[tuple[str, str], ...] = (
@@ -122,14 +124,19 @@ def build_world(
     """A world of `people` persons: 60 % in the training region, 15 % in dev, 25 % in test.
 
     `two_hop` is the share of questions with two hops, `mismatch` the probability that a question uses the other name of
-    a relation than the passage does. Questions of one region are distinct; when a small world has fewer than asked for,
-    it gives all it has.
+    a relation than the passage does. Questions of one region are distinct; when a region has fewer of one hop, or of
+    two, than asked for, it gives all it has of them. Raises `ConfigError` for a number of people it has no names for.
     """
     rng = random.Random(f"holdfast-world-{seed}")
-    firsts, lasts, towns = _words(rng, 48, 5), _words(rng, 48, 6), _words(rng, 24, 5)
+    firsts = _words(rng, 48, 5)
+    lasts = _words(rng, 48, 6, taken=firsts)
+    towns = _words(rng, 24, 5, taken=(*firsts, *lasts))
     pairs = [f"{first} {last}" for first in firsts for last in lasts]
     if not 40 <= people <= len(pairs):
-        raise ValueError(f"people = {people}: a world holds between 40 and {len(pairs)} people")
+        raise ConfigError(
+            f"world.people = {people}, but there are names for {len(pairs)} people, and a region of a world of fewer "
+            f"than 40 holds too few to be related; set world.people between 40 and {len(pairs)}"
+        )
     rng.shuffle(pairs)
     bounds = [0, round(people * 0.6), round(people * 0.75), people]
     facts = {
@@ -155,13 +162,16 @@ def golden_answers(relation: int, value: str) -> tuple[str, ...]:
     return (value, first) if relation == len(RELATIONS) else (value, f"{last} in {first}")
 
 
-def _words(rng: random.Random, count: int, length: int) -> list[str]:
+def _words(rng: random.Random, count: int, length: int, taken: Sequence[str] = ()) -> list[str]:
+    """Made-up words, none of them in `taken`: a word that could be two things could not be exchanged for one."""
     found: dict[str, None] = {}
     while len(found) < count:
         word = ""
         while len(word) < length - 1:
             word += rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
-        found[word[: length + 2].capitalize()] = None
+        word = word[: length + 2].capitalize()
+        if word not in taken:
+            found[word] = None
     return list(found)
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from holdfast.errors import ConfigError
+from holdfast.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS
+
 _ONSETS = ("b", "c", "d", "f", "g", "h", "j", "l", "m", "n", "p", "r", "s", "t", "v", "w")
 _RIMES = ("a", "ak", "al", "an", "e", "el", "en", "er", "i", "il", "in", "o", "ol", "on", "or", "u", "um", "un")
 
@@ -49,10 +52,22 @@ def build_filler(
     thought_length: tuple[int, int] = (4, 10),
     ramble_length: tuple[int, int] = (18, 30),
 ) -> Filler:
-    """A chain over `words` made-up words, deterministic from `seed`."""
+    """A chain over `words` made-up words, deterministic from `seed`. None of them means anything in the world.
+
+    Raises `ConfigError` for fewer words than a word needs successors, or more than two syllables can make.
+    """
+    most = (len(_ONSETS) * len(_RIMES)) ** 2 // 2  # half of them, so that drawing distinct ones ends
+    if not successors < words <= most:
+        raise ConfigError(
+            f"world.filler_words = {words}: each word needs {successors} others that may follow it, and there are at "
+            f"most {most}; set it between {successors + 1} and {most}, or to 0 for no filler"
+        )
     rng = random.Random(f"holdfast-filler-{seed}")
+    taken = {word for group in (*RELATIONS, *ATTRIBUTES, *INTERCHANGEABLE) for word in group}
     found: dict[str, None] = {}
     while len(found) < words:
-        found["".join(rng.choice(_ONSETS) + rng.choice(_RIMES) for _ in range(2))] = None
+        word = "".join(rng.choice(_ONSETS) + rng.choice(_RIMES) for _ in range(2))
+        if word not in taken:
+            found[word] = None
     following = tuple(tuple(rng.sample(range(words), successors)) for _ in range(words))
     return Filler(tuple(found), following, thought_length, ramble_length)

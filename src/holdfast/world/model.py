@@ -6,7 +6,7 @@ protocol are ordinary text of several tokens, whose closing bracket merges with 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.world.facts import ATTRIBUTES, RELATIONS, World
 
@@ -79,8 +79,3 @@ def vocabulary_texts(world: World, samples: list[str]) -> list[str]:
     relations = " " + " ".join(name for pair in RELATIONS + ATTRIBUTES for name in pair)
     passages = [f" {fact.sentence}" for facts in world.facts.values() for fact in facts]
     return [*samples, *passages, *[relations] * 2]
-
-
-def parameter_count(model: Any) -> int:
-    """Trainable and frozen parameters, tied ones once."""
-    return sum(p.numel() for p in model.parameters())

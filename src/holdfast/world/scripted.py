@@ -24,25 +24,25 @@ _NAMES = [name for pair in RELATIONS + ATTRIBUTES for name in pair]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """Probabilities of the script's imperfect choices."""
+    """Probabilities of the script's imperfect choices. A recipe's are in `[warm_start]`."""
 
-    skip_search: float = 0.08
+    skip_search: float = 0.0
     """Guess without a search."""
-    vague_query: float = 0.25
+    vague_query: float = 0.0
     """Ask for the person alone, or for the relation alone."""
-    give_up: float = 0.5
+    give_up: float = 0.0
     """After a search that missed, guess from what came back instead of trying the relation's other name."""
-    stop_early: float = 0.55
+    stop_early: float = 0.0
     """On a two-hop question, answer with the first hop's value."""
-    misread: float = 0.12
+    misread: float = 0.0
     """Take the value of another passage."""
-    malformed: float = 0.03
+    malformed: float = 0.0
     """Close the think tag and stop there: an invalid turn."""
     ramble: float = 0.0
     """Lose the thread: a long think text, then a guess. Makes failures longer than successes."""
 
 
-PERFECT = Habits(skip_search=0, vague_query=0, give_up=0, stop_early=0, misread=0, malformed=0)
+PERFECT = Habits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,12 @@ def _script(
         if filler is not None:
             thought = f"{filler.ramble(rng) if ramble else filler.thought(rng)} {thought}"
         opened, closed = protocol.search_tags if kind == "search" else protocol.answer_tags
-        return f"<think> {thought} </think>\n{opened} {text} {closed}"
+        return f"{protocol.think_open} {thought} {protocol.think_close}\n{opened} {text} {closed}"
 
     seen: list[tuple[str, str, str]] = []
     entity, thought = question.hops[0].fact.subject, ""
     if rng.random() < habits.malformed:
-        yield f"<think> the {question.hops[0].asked} of {entity} </think>\n"
+        yield f"{protocol.think_open} the {question.hops[0].asked} of {entity} {protocol.think_close}\n"
     if rng.random() < habits.skip_search:
         yield turn("I know it.", "answer", _guess(question, rng))
         return
@@ -128,7 +128,7 @@ def _script(
             if rng.random() < habits.vague_query:
                 query = rng.choice([entity, name])
             hits = yield turn(f"{thought} {need}".strip(), "search", query)
-            seen = [match.groups() for hit in hits or [] for match in _SENTENCE.finditer(hit.document.contents)]
+            seen = [fact for hit in hits or [] for fact in stated(hit.document.contents)]
             value = next((v for s, r, v in seen if s == entity and r in (name, other_name(name))), None)
             if seen and rng.random() < habits.misread:
                 value = rng.choice(seen)[2]
@@ -147,6 +147,15 @@ def _script(
         if rng.random() < habits.stop_early:
             break
     yield turn(thought, "answer", entity)
+
+
+def stated(text: str) -> list[tuple[str, str, str]]:
+    """Every (subject, relation, value) that a text states, in passages' words.
+
+    >>> stated("Doc 1(Title: Mira Tolvan) Mira Tolvan has teacher Kelan Orso.")
+    [('Mira Tolvan', 'teacher', 'Kelan Orso')]
+    """
+    return [(match[1], match[2], match[3]) for match in _SENTENCE.finditer(text)]
 
 
 def _guess(question: WorldQuestion, rng: random.Random, seen: Sequence[tuple[str, str, str]] = ()) -> str:
