@@ -142,6 +142,8 @@ class Sampling(Section):
 class WarmStart(Section):
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning; 0 for none. The result is cached."""
+    plain_steps: int = Field(0, ge=0)
+    """Steps before them on scripts without filler: a tiny model learns to read first, to ramble then."""
     data: str | None = None
     """JSONL of episodes (`question`, `turns` of `text` and `observation`). None: the world's scripts, or no start."""
     batch: int = Field(48, ge=1)

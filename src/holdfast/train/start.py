@@ -18,6 +18,7 @@ from holdfast.train.session import Workspace, cache_dir
 from holdfast.train.warm_start import Episode, disguised, encode_episode, read_episodes, warm_start
 from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_tokenizer
 from holdfast.world.model import build_model
+from holdfast.world.scripted import ScriptedEpisode
 
 
 def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
@@ -48,29 +49,32 @@ def _make(workspace: Workspace, observer: Observer) -> LanguageModel:
             "words. Set model.path to a model of yours, for example a Qwen2.5 directory"
         )
     if config.model.path == "tiny":
-        language_model, episodes = _tiny(workspace)
+        language_model, lessons = _tiny(workspace)
     else:
         language_model = load_model(config.model, config.model.path, device)
-        episodes = _episodes_from_file(workspace, language_model.tokenizer)
-    observer.stage("warm start", own.steps)
+        lessons = [(own.steps, _episodes_from_file(workspace, language_model.tokenizer))]
+    observer.stage("warm start", sum(steps for steps, _ in lessons))
+    done = 0
     recent: list[float] = []
-    for row in warm_start(
-        language_model.model,
-        episodes,
-        pad_token_id=language_model.pad_token_id,
-        steps=own.steps,
-        batch=own.batch,
-        lr=own.lr,
-        seed=own.seed,
-        device=device,
-        autocast_dtype=language_model.autocast_dtype,
-    ):
-        recent = [*recent[-19:], row["loss"]]
-        observer.advance(int(row["step"]), {"loss": sum(recent) / len(recent)})
+    for steps, episodes in lessons:
+        for row in warm_start(
+            language_model.model,
+            episodes,
+            pad_token_id=language_model.pad_token_id,
+            steps=steps,
+            batch=own.batch,
+            lr=own.lr,
+            seed=own.seed,
+            device=device,
+            autocast_dtype=language_model.autocast_dtype,
+        ):
+            done, recent = done + 1, [*recent, row["loss"]][-20:]
+            observer.advance(done, {"loss": sum(recent) / len(recent)})
     return language_model
 
 
-def _tiny(workspace: Workspace) -> tuple[LanguageModel, list[Episode]]:
+def _tiny(workspace: Workspace) -> tuple[LanguageModel, list[tuple[int, list[Episode]]]]:
+    """The tiny model and its lessons: (steps, episodes), plain ones first if the recipe wants them."""
     config, world = workspace.config, workspace.world
     assert world is not None
     own, filler = config.warm_start, filler_of(config.world)
@@ -79,15 +83,22 @@ def _tiny(workspace: Workspace) -> tuple[LanguageModel, list[Episode]]:
     model = build_model(
         tokenizer, seed=own.seed, hidden=config.model.hidden, layers=config.model.layers, heads=config.model.heads
     )
-    encoded = [
-        encode_episode(
-            workspace.prompt(script.question.example, tokenizer), script.turns, workspace.protocol, tokenizer
-        )
-        for script in scripts
-    ]
     pools = interchangeable_tokens(world, tokenizer)
-    episodes = disguised(encoded, pools, max(own.steps * own.batch, 1), own.seed)
-    return prepare(model, tokenizer, config.model, workspace.device), episodes
+
+    def lesson(steps: int, scripts: list[ScriptedEpisode]) -> tuple[int, list[Episode]]:
+        encoded = [
+            encode_episode(
+                workspace.prompt(script.question.example, tokenizer), script.turns, workspace.protocol, tokenizer
+            )
+            for script in scripts
+        ]
+        return steps, disguised(encoded, pools, steps * own.batch, own.seed)
+
+    lessons = [lesson(own.steps, scripts)] if own.steps else []
+    if own.plain_steps:
+        plain = scripted_episodes(world, None, workspace.train_retriever, workspace.protocol, own)
+        lessons.insert(0, lesson(own.plain_steps, plain))
+    return prepare(model, tokenizer, config.model, workspace.device), lessons
 
 
 def _episodes_from_file(workspace: Workspace, tokenizer: Any) -> list[Episode]:
