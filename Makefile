@@ -1,8 +1,8 @@
 # Two commands. `make train` sets everything up and runs the main job; `make test` sets everything up and runs the tests.
 #
-#   PYTHON=/path/to/python3.12 make train     another interpreter (3.11 or newer)
-#   VENV=/tmp/holdfast make test              another place for the environment
-#   make train ARGS="--train.steps 20"        settings for the main job
+#   make PYTHON=/path/to/python3.12 train     another interpreter, 3.11 or newer (also from the environment)
+#   make VENV=/tmp/holdfast test              another place for the environment (also from the environment)
+#   make ARGS="--train.steps 20" train        settings for the main job, or arguments of pytest
 #   OMP_NUM_THREADS=4 make train              more CPU threads than two
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -31,7 +31,8 @@ dev: $(VENV)/.dev
 
 # torch first and alone, so that a torch you installed yourself (a CPU build, say) stays.
 $(VENV)/.setup: pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "holdfast needs Python 3.11 or newer: PYTHON=/path/to/python3.11 make ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "holdfast needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e '.[train]'
