@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.terminal import err, is_live, out
+from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,27 +22,33 @@ if TYPE_CHECKING:
 
 
 def ask(
-    run: Annotated[str, typer.Argument(help="Run folder, or the name of a run in runs/.", show_default=False)],
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN", help="Run folder, or a name in runs/. Default: the newest run there.", show_default=False
+        ),
+    ] = None,
     question: Annotated[
-        str | None, typer.Argument(help="Without one, questions are asked for one by one.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="QUESTION", help="Without one, you are asked for one after another.", show_default=False
+        ),
     ] = None,
     greedy: Annotated[
         bool,
-        typer.Option("--greedy/--sample", help="The most likely token every time, or chance as in training."),
+        typer.Option("--greedy/--sample", help="The most likely token each time, or chance."),
     ] = True,
     checkpoint: Annotated[
-        str, typer.Option(metavar="WHICH", help="`last`, `best` (on dev), or the folder of a saved model.")
+        str, typer.Option(metavar="WHICH", help="`last`, `best` on dev, or a checkpoint's folder.")
     ] = "last",
 ) -> None:
     """Ask a trained agent and watch it search.
 
     [cyan]holdfast ask runs/quickstart "Who is the mentor of …?"[/cyan]
     """
-    from holdfast.cli.runs import find_run
-
-    folder = find_run(run)
+    folder, question = _which(run, question)
     console = out()
-    agent = _load(folder, checkpoint)
+    agent = _load(folder, _checkpoint(folder, checkpoint))
     if question is not None:
         answer(agent, question, console, greedy=greedy)
         return
@@ -66,9 +73,7 @@ def answer(agent: Agent, question: str, console: Console, *, greedy: bool) -> Tr
     policy = HFPolicy(
         agent.model,
         agent.tokenizer,
-        temperature=config.sampling.temperature,
-        top_p=config.sampling.top_p,
-        top_k=config.sampling.top_k,
+        temperature=config.sampling.temperature,  # untruncated, as in evaluation
         greedy=greedy,
         on_token=show.token,
     )
@@ -132,6 +137,28 @@ def _why(trajectory: Trajectory, agent: Agent) -> str:
     if len(trajectory.turns) >= protocol.max_turns:
         return f"all {protocol.max_turns} turns were used up (protocol.max_turns)"
     return f"the episode reached protocol.max_total_tokens = {protocol.max_total_tokens}"
+
+
+def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
+    """The run folder and the question; `holdfast ask "a question"` asks the newest run."""
+    from holdfast.cli.runs import find_run, is_run, newest_run
+
+    if run is None:
+        return newest_run(), None
+    if question is None and " " in run and not is_run(Path(run)):
+        return newest_run(), run
+    return find_run(run), question
+
+
+def _checkpoint(folder: Path, which: str) -> str:
+    """`last`, `best`, or a folder that exists: a path, or the name of one of the run's checkpoints."""
+    own = folder / "checkpoints" / which
+    if which in ("last", "best") or Path(which).is_dir():
+        return which
+    if own.is_dir():
+        return str(own)
+    known = ", ".join(sorted(path.name for path in own.parent.glob("step-*"))) or "none yet"
+    raise ConfigError(f"--checkpoint {which}: no such folder; give last, best or a checkpoint of the run ({known})")
 
 
 def _load(folder: Path, checkpoint: str) -> Agent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,8 +83,9 @@ class Lines:
         self._stage: _Stage | None = None
         self._said = 0
 
-    def running(self) -> AbstractContextManager[object]:
-        return contextmanager(lambda: iter([self]))()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        yield
 
     def stage(self, name: str, total: int | None = None) -> None:
         self.finish()
@@ -133,8 +134,15 @@ class LiveTable:
         # Once a second is enough for a clock, and leaves the cores to the training.
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=1, transient=True)
 
-    def running(self) -> AbstractContextManager[object]:
-        return self._live
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self._live:
+            try:
+                yield
+            finally:
+                # A run that was stopped leaves its last steps on the screen too.
+                self._keep_table()
+                self._stage = None
 
     def stage(self, name: str, total: int | None = None) -> None:
         self.finish()
@@ -161,9 +169,7 @@ class LiveTable:
         """End the current stage: what it showed last stays on the screen."""
         if self._stage is None:
             return
-        if self._steps:
-            self._console.print(self._table(_ROWS))
-            self._steps = []
+        self._keep_table()
         self._console.print(
             Text.assemble(
                 ("✓ ", _UP),
@@ -172,6 +178,11 @@ class LiveTable:
             )
         )
         self._stage = None
+
+    def _keep_table(self) -> None:
+        if self._steps:
+            self._console.print(self._table(_ROWS))
+            self._steps = []
 
     def _draw(self, *, now: bool = False) -> None:
         """Redraw at most four times a second, unless `now`."""

@@ -58,7 +58,7 @@ def main(
       [cyan]holdfast train[/cyan]
           trains a small search agent on two CPU cores, in under ten minutes
 
-      [cyan]holdfast ask runs/quickstart[/cyan]
+      [cyan]holdfast ask[/cyan]
           lets you ask it something, and shows how it searches and answers
 
       [cyan]holdfast train --dry-run > my.toml[/cyan]

@@ -15,16 +15,30 @@ def is_run(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
-def find_run(name: str, root: Path = Path("runs")) -> Path:
+ROOT = Path("runs")
+
+
+def newest_run(root: Path = ROOT) -> Path:
+    """The run folder in `root` that was begun last. Raises `ConfigError`."""
+    if runs := _runs(root):
+        return runs[0]
+    raise ConfigError(f"there is no run in {root}/; make one with: holdfast train")
+
+
+def find_run(name: str, root: Path = ROOT) -> Path:
     """The run folder somebody means by a path, or by a name in `root`. Raises `ConfigError`."""
     for folder in (Path(name), root / name):
         if is_run(folder):
             return folder
-    runs = sorted((path for path in root.glob("*") if is_run(path)), key=lambda p: -p.stat().st_mtime)
-    listed = ", ".join(str(path) for path in runs[:5])
-    hint = f"Newest runs here: {listed}" if runs else "Make one with: holdfast train"
+    listed = ", ".join(str(path) for path in _runs(root)[:5])
+    hint = f"Newest runs here: {listed}" if listed else "Make one with: holdfast train"
     what = "has no config.toml, so it is no run folder" if Path(name).is_dir() else "is no run folder"
     raise ConfigError(f"{name} {what}. {hint}")
+
+
+def _runs(root: Path) -> list[Path]:
+    """Newest first."""
+    return sorted((path for path in root.glob("*") if is_run(path)), key=lambda p: -(p / CONFIG).stat().st_mtime)
 
 
 def claim(config: Config, *, named: bool, overwrite: bool) -> Path:

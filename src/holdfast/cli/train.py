@@ -137,7 +137,9 @@ def _watch(run_dir: Path, work: Any) -> Any:
         with open_console(out(), run_dir) as observer:
             return work(observer)
     except KeyboardInterrupt:
-        _explain_stop(run_dir)
+        _explain_stop(run_dir, code=130)
+    except SystemExit:
+        _explain_stop(run_dir, code=143)
     except HoldfastError as error:
         complain(error)
         if (step := runs.newest_checkpoint(run_dir)) is not None:
@@ -148,7 +150,7 @@ def _watch(run_dir: Path, work: Any) -> Any:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _explain_stop(run_dir: Path) -> NoReturn:
+def _explain_stop(run_dir: Path, code: int) -> NoReturn:
     from holdfast.cli import runs
 
     step = runs.newest_checkpoint(run_dir)
@@ -159,7 +161,7 @@ def _explain_stop(run_dir: Path) -> NoReturn:
         err().print(
             f"Stopped. Step {step} is saved; continue from it with: holdfast train --resume {quote(str(run_dir))}"
         )
-    raise typer.Exit(130)
+    raise typer.Exit(code)
 
 
 def _print_recipe(config: Config) -> None:
