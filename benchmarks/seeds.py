@@ -18,6 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
 
+# One strength for all penalties, over the tokens they protect: at the published ones, made for thousands of tokens a
+# rollout and steps a thousand times smaller, they do less (the last two arms).
+STRENGTH = ["--loss.penalty.coef", "0.5", "--loss.penalty.normalizer", "paper"]
+LLDS = ["--loss.penalty.name", "llds", *STRENGTH]
 ARMS: dict[str, dict[str, list[str]]] = {
     "quickstart": {
         "LLDS action gate": [],
@@ -26,20 +30,18 @@ ARMS: dict[str, dict[str, list[str]]] = {
     "collapse": {
         "GRPO, truncated sampler": [],
         "GRPO, untruncated sampler": ["--sampling.top_p", "1", "--sampling.top_k", "0"],
-        "GRPO, sane step (lr / 5)": ["--train.lr", "2e-4"],
-        "LLDS action gate, A >= 0": ["--loss.penalty.name", "llds", "--loss.penalty.gate", "action"],
-        "LLDS action gate, correct": [
-            *("--loss.penalty.name", "llds", "--loss.penalty.gate", "action", "--loss.penalty.preserve", "correct")
-        ],
-        "LLDS response gate, A >= 0": ["--loss.penalty.name", "llds", "--loss.penalty.gate", "response"],
-        "LLDS response gate, correct": [
-            *("--loss.penalty.name", "llds", "--loss.penalty.gate", "response", "--loss.penalty.preserve", "correct")
-        ],
-        "SAPO": ["--loss.penalty.name", "sapo"],
+        "GRPO, sane step (lr / 5)": ["--train.lr", "1.2e-4"],
+        "LLDS action gate, A >= 0": [*LLDS, "--loss.penalty.gate", "action"],
+        "LLDS action gate, correct": [*LLDS, "--loss.penalty.gate", "action", "--loss.penalty.preserve", "correct"],
+        "LLDS response gate, A >= 0": [*LLDS, "--loss.penalty.gate", "response"],
+        "LLDS response gate, correct": [*LLDS, "--loss.penalty.gate", "response", "--loss.penalty.preserve", "correct"],
+        "SAPO": ["--loss.penalty.name", "sapo", *STRENGTH],
         "GSPO (clip 3e-4, 4e-4)": [
             *("--loss.ratio", "sequence", "--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4"),
             *("--loss.reduction", "seq-mean-token-mean"),
         ],
+        "LLDS action gate, published 0.2": ["--loss.penalty.name", "llds"],
+        "SAPO, published 0.1": ["--loss.penalty.name", "sapo"],
     },
 }
 WINDOW = 5
