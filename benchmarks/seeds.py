@@ -35,7 +35,7 @@ ARMS: dict[str, dict[str, list[str]]] = {
         "LLDS action gate, correct": [*LLDS, "--loss.penalty.gate", "action", "--loss.penalty.preserve", "correct"],
         "LLDS response gate, A >= 0": [*LLDS, "--loss.penalty.gate", "response"],
         "LLDS response gate, correct": [*LLDS, "--loss.penalty.gate", "response", "--loss.penalty.preserve", "correct"],
-        "SAPO": ["--loss.penalty.name", "sapo", *STRENGTH],
+        "SAPO, 0.5": ["--loss.penalty.name", "sapo", *STRENGTH],
         "GSPO (clip 3e-4, 4e-4)": [
             *("--loss.ratio", "sequence", "--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4"),
             *("--loss.reduction", "seq-mean-token-mean"),
