@@ -24,6 +24,7 @@ def train_extra(console: Console, doing: str) -> Iterator[None]:
             logging.disable_progress_bar()  # of reading and writing weights; downloads keep theirs
             yield
     except ModuleNotFoundError as error:
-        if error.name not in _TRAIN:
+        package = (error.name or "").partition(".")[0]
+        if package not in _TRAIN:
             raise
-        raise MissingExtra(error.name, "train") from None
+        raise MissingExtra(package, "train") from None

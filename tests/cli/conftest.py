@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli.main import app
+from holdfast.config import Config, dump
+from holdfast.train.events import Observer, Sample, Summary
+
+SAMPLES = (
+    Sample(
+        question="Who is the mentor of Mira Tolvan?",
+        golden_answers=("Kelan Orso",),
+        turns=(
+            (
+                "<think> her mentor </think><search> Mira Tolvan mentor </search>",
+                "\n\n<information>Doc 1(Title: Mira Tolvan) Mira Tolvan has teacher Kelan Orso.\n"
+                "Doc 2(Title: [bold] Zed) Zed has rival Bo.</information>\n\n",
+            ),
+            ("<answer> Kelan Orso </answer>", ""),
+        ),
+        answer="Kelan Orso",
+        reward=1.0,
+    ),
+    Sample(question="Who?", golden_answers=("A",), turns=(("hm", ""),), answer=None, reward=0.0),
+)
+
+
+@dataclass
+class FakeEngine:
+    """`holdfast.train.run` without the training: keeps what it was called with, and behaves as `script` says."""
+
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    script: Callable[[Path, Observer], None] = lambda run_dir, observer: None
+
+    def train(self, config: Config, run_dir: Path, *, observer: Observer) -> Summary:
+        self.calls.append(("train", config))
+        (run_dir / "config.toml").write_text(dump(config))
+        return self._finish(run_dir, observer)
+
+    def resume(self, run_dir: Path, *, observer: Observer) -> Summary:
+        self.calls.append(("resume", run_dir))
+        return self._finish(run_dir, observer)
+
+    def warm_start_only(self, config: Config, run_dir: Path, *, observer: Observer) -> Path:
+        self.calls.append(("warm start", config))
+        self.script(run_dir, observer)
+        return run_dir / "model"
+
+    def _finish(self, run_dir: Path, observer: Observer) -> Summary:
+        self.script(run_dir, observer)
+        return Summary(
+            run_dir=run_dir,
+            seconds=83.0,
+            steps=60,
+            verdict="Learned and held. Reward rose from 0.24 to 0.48.",
+            before={"em": 0.2, "em_greedy": 0.4},
+            after={"em": 0.45, "em_greedy": 0.39},
+            split="test",
+            samples=SAMPLES,
+        )
+
+    @property
+    def config(self) -> Config:
+        return self.calls[-1][1]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
+    """A fake engine in place of the real one; the working directory is an empty folder."""
+    fake = FakeEngine()
+    monkeypatch.setattr("holdfast.cli.train.load_engine", lambda: fake)
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+@pytest.fixture
+def holdfast() -> Callable[..., Any]:
+    """Runs the command: `holdfast("train", "--dry-run").stdout`."""
+
+    def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Any:
+        result = CliRunner().invoke(app, list(arguments), input=stdin)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
