@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-PAD, EOS = "<|pad|>", "<|end|>"
+# `from_pretrained` takes the tokenizer of a Qwen2 model for Qwen2's own: it composes characters (NFC) and gives the name
+# <|endoftext|> to a token. Both are so from the start here, or a loaded tokenizer would not be the saved one.
+PAD, EOS = "<|pad|>", "<|endoftext|>"
 
 
 def build_tokenizer(texts: list[str], words: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
     """Byte-level BPE learned from `texts`; each of `words` becomes one token when it follows a space."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated"),
