@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from typing import Any
@@ -68,8 +69,8 @@ def worst_gap(played: dict[str, Any], model: Any, reference: Any, temperature: f
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_logprobs_are_those_of_a_forward_pass_without_cache(make_model, tokenizer, reference, monkeypatch, attention):
     moves, growth = [], []
-    copy, reserve = SlotCache.copy, SlotCache.reserve
-    monkeypatch.setattr(SlotCache, "copy", lambda c, pairs, n: (moves.append(pairs), copy(c, pairs, n))[1])
+    move, reserve = SlotCache.copy, SlotCache.reserve
+    monkeypatch.setattr(SlotCache, "copy", lambda c, pairs, n: (moves.append(pairs), move(c, pairs, n))[1])
 
     def counting_reserve(cache: SlotCache, slots: int, capacity: int) -> None:
         before = (cache.slots, cache.capacity)
@@ -99,6 +100,24 @@ def test_a_wrong_cache_would_be_noticed(make_model, tokenizer, reference, monkey
 
 # Where tokens of differently composed batches are compared, weights are float64: in float32 the last bits of a logit
 # depend on the batch, and every few ten thousand tokens a uniform falls between two sums that should be equal.
+
+
+@pytest.mark.parametrize("new", [27, 29])
+def test_an_idle_row_at_the_end_of_its_slot_disturbs_nobody(make_model, tokenizer, reference, new):
+    # Row 0 fills its slot of 128 positions but for one (27) or wholly (29: the last token is never fed) and stays idle
+    # in front of eight rows that decode on for longer. What it computes meanwhile must not reach the slot behind it.
+    model, endless = make_model(), copy.deepcopy(tokenizer)
+    model.generation_config.eos_token_id = endless.eos_token = None
+    policy = HFPolicy(model, endless)
+    contexts = {str(i): list(range(20 + i, 30 + i)) for i in range(9)} | {"0": [*range(100, 200)]}
+    policy.submit([request(id, ids, new if id == "0" else 60, seed=int(id)) for id, ids in contexts.items()])
+    assert [done.id for done in policy.poll()] == ["0"]
+    assert policy._table.cache.capacity == 128
+    (*others,) = policy.poll()
+    assert len(others) == 8
+    for done in others:
+        plain = reference(model, [*contexts[done.id], *done.token_ids], 10)
+        torch.testing.assert_close(torch.tensor(done.logprobs), plain, atol=1e-4, rtol=0)
 
 
 def test_few_rows_at_a_time_give_the_same_episodes(make_model, tokenizer):

@@ -124,6 +124,14 @@ def test_tokens_per_turn_and_in_total_are_budgets(run, tokenizer):
     assert policy.seen["a"][0].max_new_tokens == 9
 
 
+def test_a_search_that_uses_up_the_budget_is_not_sent(run, tokenizer):
+    retriever, used = Shelf(), 3 + len(tokenizer(SEARCH)["input_ids"])
+    protocol = replace(CLEAN, max_total_tokens=used)
+    (trajectory,), _, stats = run({"a": [SEARCH]}, protocol=protocol, retriever=retriever)
+    assert trajectory.status is Status.TRUNCATED and trajectory.turns[0].action == Search("lake")
+    assert retriever.calls == [] and stats.searches == 0
+
+
 def test_feedback_that_leaves_no_room_ends_the_episode(run, tokenizer):
     used = 3 + len(tokenizer(SEARCH)["input_ids"])
     (whole,), _, _ = run({"a": [SEARCH, ANSWER]})

@@ -62,6 +62,15 @@ def test_copy_reads_before_it_writes() -> None:
         assert torch.equal(cache.layers[layer].values[:2, 0], states(3, 1)[[1, 0], :, 0])
 
 
+def test_emptying_keeps_the_pages_on_a_cpu_and_frees_memory_elsewhere() -> None:
+    cache = SlotCache(2, CPU, slots=3, capacity=4)
+    assert cache.emptied() is cache
+    elsewhere = SlotCache(2, torch.device("meta"), slots=3, capacity=4)
+    fresh = elsewhere.emptied()
+    assert fresh is not elsewhere and (len(fresh.layers), fresh.slots, fresh.capacity) == (2, 3, 4)
+    assert fresh.device == elsewhere.device
+
+
 def test_layers_may_differ_in_shape() -> None:
     cache = SlotCache(2, CPU, slots=1, capacity=2)
     cache.plan_step(torch.tensor([0]), length=1)
