@@ -229,6 +229,7 @@ class Loss(Section):
     kl_coef: float = Field(0.001, ge=0)
     """KL to the frozen reference; 0 saves its forward pass."""
     kl_estimator: Literal["k3", "k2"] = "k3"
+    """`k3` is an unbiased estimate of the KL; `k2` has its unbiased gradient."""
     entropy_coef: float = 0.0
     """Positive rewards entropy. The published runs used 0.001."""
     penalty: Penalty = Penalty()

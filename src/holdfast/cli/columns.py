@@ -14,18 +14,22 @@ class Column:
     metric: str
     format: str
     width: int = 6
-    """Characters of its widest usual value."""
+    """Characters; a value too long for them is shown with fewer decimals."""
     meaning: str = ""
     """For the legend, where the title does not say it."""
 
     def text(self, metrics: Mapping[str, float]) -> str:
         """The formatted value; a dash when the step has none.
 
-        >>> Column("EM", "reward/em", ".2f").text({"reward/em": 0.5}), Column("EM", "reward/em", ".2f").text({})
-        ('0.50', '–')
+        >>> [Column("right", "x", ".3f").text(m) for m in ({"x": -0.5}, {"x": -10.126}, {"x": -1e9}, {})]
+        ['-0.500', '-10.13', '-1e+09', '–']
         """
         value = metrics.get(self.metric)
-        return ABSENT if value is None else format(value, self.format)
+        if value is None:
+            return ABSENT
+        sign, _, rest = self.format.rpartition(".")
+        texts = [format(value, f"{sign}.{decimals}{rest[1:]}") for decimals in range(int(rest[0]), -1, -1)]
+        return next((text for text in texts if len(text) <= self.width), format(value, ".0e"))
 
 
 STEP_WIDTH = 5

@@ -141,8 +141,8 @@ class LiveTable:
                 yield
             finally:
                 # A run that was stopped leaves its last steps on the screen too.
-                self._keep_table()
                 self._stage = None
+                self._keep_table()
 
     def stage(self, name: str, total: int | None = None) -> None:
         self.finish()
@@ -169,20 +169,17 @@ class LiveTable:
         """End the current stage: what it showed last stays on the screen."""
         if self._stage is None:
             return
+        stage, self._stage = self._stage, None
         self._keep_table()
-        self._console.print(
-            Text.assemble(
-                ("✓ ", _UP),
-                self._stage.name,
-                (f"  {duration(self._stage.elapsed)}{self._stage.details()}", "dim"),
-            )
-        )
-        self._stage = None
+        took = f"  {duration(stage.elapsed)}{stage.details()}"
+        self._console.print(Text.assemble(("✓ ", _UP), stage.name, (took, "dim")))
 
     def _keep_table(self) -> None:
-        if self._steps:
-            self._console.print(self._table(_ROWS))
-            self._steps = []
+        table = self._table(_ROWS) if self._steps else None
+        self._steps = []
+        self._live.refresh()  # clears the live table first, or both would stand there for a moment
+        if table is not None:
+            self._console.print(table)
 
     def _draw(self, *, now: bool = False) -> None:
         """Redraw at most four times a second, unless `now`."""

@@ -20,6 +20,10 @@ STYLES = {
     "answers": "bold",
     "expected": "",
 }
+# As `format_hits` writes them; titles may hold parentheses of their own, and bodies several lines.
+_PASSAGE = re.compile(
+    r"^Doc (\d+)\(Title: ((?:[^()\n]|\([^()\n]*\))*|[^\n]*?)\) ?(.*(?:\n(?!Doc \d+\(Title: ).*)*)", re.M
+)
 _LABEL = 10  # columns
 _LONGEST = 240  # characters of a passage that are shown
 
@@ -116,8 +120,7 @@ class Writer:
             self.line("hears", text)
             return
         inner = text.removeprefix(protocol.information_open).removesuffix(protocol.information_close).strip()
-        found = re.findall(r"^Doc (\d+)\(Title: (.*?)\) ?(.*(?:\n(?!Doc \d+\(Title: ).*)*)", inner, re.M)
-        passages = [f"{number} {title} · {_shortened(body)}" for number, title, body in found]
+        passages = [f"{number} {title} · {_shortened(body)}" for number, title, body in _PASSAGE.findall(inner)]
         self.line("finds", *(passages or [inner or protocol.nothing_found or "nothing"]))
 
     def _begin(self, kind: str, style: str) -> None:

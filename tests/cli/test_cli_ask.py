@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from holdfast.cli import ask
+from holdfast.config import load
+from holdfast.errors import RetrievalError
+from holdfast.retrieval.types import Document, Hit
+from holdfast.rollout.policy import Completion, Request
+from holdfast.search.protocol import CLEAN
+
+Run = Callable[..., Any]
+QUESTION = "Who is the mentor of Mira?"
+END = 0x110000  # beyond Unicode, so no character
+
+
+class Letters:
+    """A tokenizer whose ids are code points."""
+
+    eos_token_id = END
+    chat_template = None
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [ord(c) for c in text]}
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return "".join(map(chr, ids))
+
+
+class Library:
+    """Finds one passage, or fails."""
+
+    in_process = True
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken = broken
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        if self.broken:
+            raise RetrievalError("down")
+        return [[Hit(Document("d", f'"Mira"\n{query}: Kelan.'), 1.0)] for query in queries]
+
+
+class Scripted:
+    """A policy that says the given turns, token by token."""
+
+    made: list[dict[str, Any]]
+    turns: list[str]
+
+    def __init__(self, model: Any, tokenizer: Any, *, on_token: Callable[[str, int], None], **settings: Any) -> None:
+        self.made.append(settings)
+        self._on_token, self._queue = on_token, []  # type: ignore[var-annotated]
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._queue += requests
+
+    def poll(self) -> list[Completion]:
+        request = self._queue.pop()
+        text = self.turns.pop(0)
+        ended = not text.endswith(request.stop)
+        ids = tuple(map(ord, text)) + ((END,) if ended else ())
+        for token in ids:
+            self._on_token(request.id, token)
+        reason: Any = "eos" if ended else "stop"
+        return [Completion(id=request.id, token_ids=ids, logprobs=(-0.1,) * len(ids), stop_reason=reason, text=text)]
+
+    def release(self, ids: Iterable[str]) -> None: ...
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    """Set `.turns` to what the agent says."""
+    own = type("Own", (Scripted,), {"made": [], "turns": []})
+    monkeypatch.setattr("holdfast.rollout.hf.HFPolicy", own)
+    return own
+
+
+def agent(**protocol: Any) -> Any:
+    return SimpleNamespace(
+        model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[END])),
+        tokenizer=Letters(),
+        retriever=Library(),
+        protocol=replace(CLEAN, **protocol),
+        config=load(),
+    )
+
+
+def asked(agent: Any, *, greedy: bool = True) -> str:
+    file = io.StringIO()
+    ask.answer(agent, QUESTION, Console(file=file, highlight=False), greedy=greedy)
+    return file.getvalue()
+
+
+def test_an_episode_from_question_to_answer(scripted: type[Scripted]) -> None:
+    scripted.turns = ["<think> look </think>\n<search> mentor of Mira </search>", "<answer> Kelan </answer>"]
+    assert asked(agent()) == (
+        "question  Who is the mentor of Mira?\n"
+        "thinks    look\n"
+        "searches  mentor of Mira\n"
+        "finds     1 Mira · mentor of Mira: Kelan.\n"
+        "answers   Kelan\n"
+    )
+    assert scripted.made[0]["greedy"] is True
+    assert scripted.made[0]["temperature"] == 1.0
+    assert "top_p" not in scripted.made[0]
+
+
+def test_the_end_of_sequence_is_not_shown_and_the_note_is(scripted: type[Scripted]) -> None:
+    scripted.turns = ["hm", "<answer> Kelan </answer>"]
+    assert asked(agent()) == (f"question  {QUESTION}\nsays      hm\nhears     {CLEAN.invalid_note}\nanswers   Kelan\n")
+
+
+def test_tokens_appear_before_the_turn_is_over(scripted: type[Scripted]) -> None:
+    file = io.StringIO()
+    seen: list[str] = []
+
+    class Slow(Scripted):
+        turns = ["<think> one two </think><answer> Kelan </answer>"]  # noqa: RUF012
+
+        def __init__(self, *args: Any, on_token: Any, **settings: Any) -> None:
+            def watched(request: str, token: int) -> None:
+                on_token(request, token)
+                seen.append(file.getvalue())
+
+            super().__init__(*args, on_token=watched, **settings)
+
+    Slow.made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.rollout.hf.HFPolicy", Slow)
+        ask.answer(agent(), QUESTION, Console(file=file, highlight=False), greedy=True)
+    assert any(text.endswith("thinks    one") for text in seen)
+    assert any(text.endswith("thinks    one two\nanswers   ") for text in seen)
+
+
+@pytest.mark.parametrize(
+    ("turns", "changes", "reason"),
+    [
+        (["<search> a </search>"] * 2, {"max_turns": 2}, "all 2 turns were used up (protocol.max_turns)"),
+        # In letters: the prompt 29, the turn 20, the passage more than what is left of 60.
+        (["<search> a </search>"], {"max_total_tokens": 60}, "the episode reached protocol.max_total_tokens = 60"),
+        ([], {"max_total_tokens": 16}, "the question alone fills protocol.max_total_tokens = 16"),
+    ],
+)
+def test_an_episode_without_an_answer_says_why(
+    scripted: type[Scripted], turns: list[str], changes: dict[str, int], reason: str
+) -> None:
+    scripted.turns = list(turns)
+    assert asked(agent(prompt="Q: {question}", **changes)).endswith(f"\nanswers   nothing: {reason}\n")
+
+
+def test_a_search_that_fails_says_so(scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    scripted.turns = ["<search> a </search>"]
+    broken = agent()
+    broken.retriever = Library(broken=True)
+    assert asked(broken).endswith("\nanswers   nothing: the search failed\n")
+
+
+# ---- the command
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: type[Scripted]) -> list[tuple[Path, str]]:
+    """Two run folders, `old` and `new`; the list tells which agents were loaded."""
+    import os
+
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(("new", "old")):
+        folder = Path("runs", name)
+        (folder / "checkpoints" / "step-000020").mkdir(parents=True)
+        (folder / "config.toml").write_text("")
+        os.utime(folder / "config.toml", (1e9 - age, 1e9 - age))
+    loaded: list[tuple[Path, str]] = []
+
+    def fake_load(folder: Path, checkpoint: str) -> Any:
+        loaded.append((folder, checkpoint))
+        return agent()
+
+    monkeypatch.setattr(ask, "_load", fake_load)
+    scripted.turns = ["<answer> Kelan </answer>"] * 3
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [
+        (["runs/old", QUESTION], "runs/old"),
+        (["old", QUESTION], "runs/old"),
+        ([QUESTION], "runs/new"),
+    ],
+)
+def test_which_run_is_asked(runs: Any, holdfast: Run, arguments: list[str], folder: str) -> None:
+    text = holdfast("ask", *arguments).stdout
+    assert runs == [(Path(folder), "last")]
+    assert text == f"question  {QUESTION}\nanswers   Kelan\n"
+
+
+def test_questions_may_come_from_a_pipe(runs: Any, holdfast: Run) -> None:
+    text = holdfast("ask", "old", stdin="One?\n\nTwo?\n").stdout
+    assert text == "question  One?\nanswers   Kelan\n\nquestion  Two?\nanswers   Kelan\n"
+    assert len(runs) == 1
+
+
+def test_sampling(runs: Any, holdfast: Run, scripted: type[Scripted]) -> None:
+    holdfast("ask", "old", QUESTION, "--sample")
+    assert scripted.made[0]["greedy"] is False
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [("best", "best"), ("step-000020", "runs/old/checkpoints/step-000020"), ("elsewhere", "elsewhere")],
+)
+def test_checkpoints(runs: Any, holdfast: Run, given: str, passed: str) -> None:
+    Path("elsewhere").mkdir()
+    holdfast("ask", "old", QUESTION, "--checkpoint", given)
+    assert runs == [(Path("runs/old"), passed)]
+
+
+def test_a_checkpoint_that_is_not_there(runs: Any, holdfast: Run) -> None:
+    stderr = holdfast("ask", "old", QUESTION, "--checkpoint", "step-9", code=2).stderr
+    assert stderr == (
+        "error: --checkpoint step-9: no such folder; give last, best or a checkpoint of the run (step-000020)\n"
+    )
+
+
+def test_a_run_that_is_not_there(runs: Any, holdfast: Run) -> None:
+    stderr = holdfast("ask", "odl", QUESTION, code=2).stderr
+    assert stderr == "error: odl is no run folder. Newest runs here: runs/new, runs/old\n"
+    assert "odl" in holdfast("ask", "odl", code=2).stderr  # one word is a run, not a question
+
+
+def test_no_run_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holdfast: Run) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in ([], [QUESTION]):
+        stderr = holdfast("ask", *arguments, code=2).stderr
+        assert stderr == "error: there is no run in runs/; make one with: holdfast train\n"
+
+
+def test_an_interrupt_is_no_error_report(runs: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ask, "answer", interrupted)
+    assert holdfast("ask", "old", QUESTION, code=130).stderr == "Stopped.\n"
+
+
+def test_examples_come_from_the_runs_own_episodes(tmp_path: Path) -> None:
+    assert ask._examples(tmp_path) == []
+    rows = [{"question": q} for q in ("a?", "b?", "c?", "c?")]
+    (tmp_path / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert ask._examples(tmp_path) == ["c?", "b?"]
+    (tmp_path / "trajectories.jsonl").write_text('{"question": "a?"}\n{"que')
+    assert ask._examples(tmp_path) == []

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from holdfast.cli.columns import COLUMNS, columns_for, legend
+from holdfast.cli.console import Lines, LiveTable, _Stage, open_console
+from holdfast.cli.terminal import duration, is_live, spark
+
+STEP = {
+    "reward/mean": 0.25,
+    "reward/em": 0.2,
+    "likelihood/correct": -0.91,
+    "likelihood/incorrect": -10.126,
+    "displacement/correct": -0.0123,
+    "entropy/mean": 0.8,
+    "rollout/searches": 1.6,
+    "penalty/active_fraction": 0.123,
+}
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Screen(Console):
+    """A terminal in memory."""
+
+    def __init__(self, width: int = 80, height: int = 40) -> None:
+        self.written = io.StringIO()
+        super().__init__(
+            file=self.written, force_terminal=True, width=width, height=height, highlight=False, legacy_windows=False
+        )
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.written.getvalue())
+
+
+def lines_console() -> tuple[Console, Lines, Clock]:
+    clock = Clock()
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    return console, Lines(console, clock), clock
+
+
+def drawn(table: LiveTable, screen: Screen) -> str:
+    """What the live region shows now."""
+    with screen.capture() as captured:
+        screen.print(table._render())
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.get())
+
+
+# ---- plain lines
+
+
+def test_plain_lines_of_a_run() -> None:
+    console, lines, clock = lines_console()
+    lines.stage("warm start", 8)
+    for done in range(1, 9):
+        clock.now += 1
+        lines.advance(done, {"loss": 1 / done})
+    lines.stage("training", 4)
+    lines.step(0, 4, {"eval/em": 0.2})
+    clock.now += 10
+    lines.step(1, 4, STEP)
+    clock.now += 20
+    lines.step(2, 4, STEP | {"eval/em": 0.3})
+    lines.note("a sentence")
+    lines.finish()
+    step = (
+        "reward 0.250  EM 0.200  right -0.910  wrong -10.13  displ. -0.0123  entropy 0.800  search 1.60  penalty 12.3%"
+    )
+    assert console.file.getvalue() == (  # type: ignore[attr-defined]
+        "warm start (8 steps)\n"
+        "warm start 2/8  loss 0.500  6.0 s left\n"  # at every quarter
+        "warm start 4/8  loss 0.250  4.0 s left\n"
+        "warm start 6/8  loss 0.167  2.0 s left\n"
+        "warm start: done in 8.0 s  loss 0.125\n"
+        "training (4 steps)\n"
+        "step 0/4  dev EM 0.200\n"
+        f"step 1/4  {step}  30 s left\n"  # 3 steps of 10 s
+        f"step 2/4  {step}  dev EM 0.300  30 s left\n"  # 2 steps of (10 + 20) / 2 s
+        "note: a sentence\n"
+        "training: done in 30 s\n"
+    )
+
+
+def test_a_stage_of_unknown_length() -> None:
+    console, lines, clock = lines_console()
+    lines.stage("questions and index")
+    clock.now += 1.5
+    lines.advance(3)
+    lines.finish()
+    assert console.file.getvalue() == "questions and index\nquestions and index: done in 1.5 s\n"  # type: ignore[attr-defined]
+
+
+def test_plain_lines_are_never_wrapped_or_styled() -> None:
+    console, lines, _ = lines_console()
+    lines.note("word " * 60 + "[red]not markup[/red]")
+    assert console.file.getvalue().count("\n") == 1  # type: ignore[attr-defined]
+    assert "[red]not markup[/red]" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich believe in a terminal
+    console = Console()
+    assert console.is_terminal
+    assert not is_live(console)
+    with open_console(console, Path("runs/x")) as observer:
+        assert isinstance(observer, Lines)
+
+
+def test_ci_gets_plain_lines_even_with_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.delenv("CI", raising=False)
+    assert is_live(Screen())
+    monkeypatch.setenv("CI", "true")
+    assert not is_live(Screen())
+
+
+# ---- time left
+
+
+def test_time_left_counts_down_between_steps() -> None:
+    clock = Clock()
+    stage = _Stage("training", 10, clock)
+    assert stage.left is None
+    clock.now += 6
+    stage.advance(1)
+    assert stage.left == 9 * 6
+    clock.now += 4
+    assert stage.left == 9 * 6 - 4
+    clock.now += 100
+    assert stage.left == 0  # a step that takes long never makes it negative
+
+
+def test_time_left_follows_recent_steps() -> None:
+    clock = Clock()
+    stage = _Stage("training", 100, clock)
+    for step in range(1, 21):
+        clock.now += 50 if step <= 10 else 2
+        stage.advance(step)
+    assert stage.left == 80 * 2
+
+
+def test_time_left_of_a_resumed_run() -> None:
+    clock = Clock()
+    stage = _Stage("training", 100, clock)
+    clock.now += 5
+    stage.advance(41)  # its first step here took 5 s, not 5 / 41
+    assert stage.left == 59 * 5
+
+
+# ---- the table
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 70, 80, 100, 120, 200])
+def test_the_table_fits_its_terminal(width: int) -> None:
+    screen = Screen(width)
+    table = LiveTable(screen, Clock())
+    table.stage("training", 60)
+    for step in range(1, 20):
+        table.step(step, 60, STEP | {"eval/em": 0.3, "eval/em_greedy": 0.4, "grad/norm": 123.456})
+    rows = drawn(table, screen).splitlines()
+    assert max(map(cell_len, (row.rstrip() for row in rows))) <= width
+    assert "…" not in "".join(rows)  # nothing was cut
+    assert "0.250" in rows[1]
+    assert "0.300" in rows[1]
+    assert "-0.0123" in rows[1]
+
+
+def test_80_columns_show_all_main_metrics() -> None:
+    assert columns_for(80) == COLUMNS
+    assert columns_for(79) != COLUMNS
+    assert columns_for(120)[: len(COLUMNS)] == COLUMNS
+    assert len(columns_for(120)) > len(COLUMNS)
+
+
+def test_the_metrics_shown_exist() -> None:
+    metrics = pytest.importorskip("holdfast.train.metrics", exc_type=ModuleNotFoundError)
+    assert {column.metric for column in columns_for(1000)} <= set(metrics.METRICS)
+
+
+def test_the_legend_explains_only_what_is_shown() -> None:
+    assert "wrong" in legend(columns_for(80))
+    assert "wrong" not in legend(columns_for(50))
+    assert "displ.: " in legend(columns_for(50))
+
+
+def test_the_table_keeps_the_last_steps_and_dashes_for_what_is_missing() -> None:
+    screen = Screen()
+    table = LiveTable(screen, Clock())
+    table.stage("training", 60)
+    table.step(0, 60, {"eval/em": 0.2})
+    assert drawn(table, screen).splitlines()[1].split() == ["0", *["–"] * 8, "0.200"]
+    for step in range(1, 31):
+        table.step(step, 60, STEP)
+    rows = [line.split()[0] for line in drawn(table, screen).splitlines() if line.strip()]
+    assert rows[:14] == ["step", *map(str, range(19, 31)), "trend"]
+
+
+def test_a_low_terminal_shows_fewer_steps() -> None:
+    screen = Screen(height=16)
+    table = LiveTable(screen, Clock())
+    table.stage("training", 60)
+    for step in range(1, 31):
+        table.step(step, 60, STEP)
+    assert len(drawn(table, screen).splitlines()) <= 16
+    assert "\n   30 " in drawn(table, screen)
+
+
+def test_displacement_is_red_below_zero_and_green_above() -> None:
+    screen = Screen()
+    table = LiveTable(screen, Clock())
+    table.stage("training", 60)
+    table.step(1, 60, {"displacement/correct": -0.5})
+    table.step(2, 60, {"displacement/correct": 0.5})
+    with screen.capture() as captured:
+        screen.print(table._render())
+    assert re.search(r"\x1b\[31m *-0\.5000", captured.get())
+    assert re.search(r"\x1b\[32m *\+0\.5000", captured.get())
+
+
+def test_what_is_over_stays_on_the_screen() -> None:
+    screen, clock = Screen(), Clock()
+    table = LiveTable(screen, clock)
+    with table.running():
+        table.stage("warm start", 2)
+        clock.now += 3
+        table.advance(2, {"loss": 0.5})
+        table.stage("training", 2)
+        table.note("read this")
+        for step in (1, 2):
+            table.step(step, 2, STEP)
+        table.finish()
+        assert drawn(table, screen).strip() == ""
+    assert "✓ warm start  3.0 s  loss 0.500\n" in screen.text
+    assert "note read this\n" in screen.text
+    assert re.search(r"\n +2   0\.250 .*✓ training", screen.text, re.S)
+    assert screen.written.getvalue().count("\x1b[?25l") == screen.written.getvalue().count("\x1b[?25h")  # the cursor
+
+
+def test_a_run_that_fails_leaves_its_table_and_the_cursor() -> None:
+    screen = Screen()
+    table = LiveTable(screen, Clock())
+    with pytest.raises(KeyboardInterrupt), table.running():
+        table.stage("training", 2)
+        table.step(1, 2, STEP)
+        raise KeyboardInterrupt
+    assert "0.250" in screen.text.rpartition("step  reward")[2]
+    assert screen.written.getvalue().count("\x1b[?25l") == screen.written.getvalue().count("\x1b[?25h")
+    assert "✓ training" not in screen.text
+
+
+# ---- words and drawings
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "picture"),
+    [
+        ([], 4, ""),
+        ([1.0], 4, "▄"),
+        ([0.0, 1.0], 4, "▁█"),
+        ([1.0, 0.0], 4, "█▁"),
+        ([0.0, 0.0, 1.0, 1.0], 2, "▁█"),
+        ([5.0] * 7, 3, "▄▄▄"),
+        ([-1.0, -0.5, 0.0], 3, "▁▅█"),  # 0.5 * 7 = 3.5, rounded to 4
+    ],
+)
+def test_spark(values: list[float], width: int, picture: str) -> None:
+    assert spark(values, width) == picture
+
+
+@pytest.mark.parametrize("seconds", [9.94, 9.96, 59.4, 59.6, 3599.4, 3599.6, 86400.0])
+def test_durations_never_show_sixty(seconds: float) -> None:
+    assert not re.search(r"\b60\b", duration(seconds))
+
+
+def test_observers_keep_the_contract() -> None:
+    from holdfast.train.events import Observer
+
+    def accepts(observer: Observer) -> Any:
+        return observer
+
+    accepts(Lines(Console()))
+    accepts(LiveTable(Screen()))
