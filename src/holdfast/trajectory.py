@@ -152,7 +152,7 @@ class Trajectory:
 
     @property
     def action_ids(self) -> tuple[int, ...]:
-        """0 outside actions, k on the tokens of the k-th action. Adjacent actions stay apart, which a mask cannot say."""
+        """0 outside actions, k on the k-th action's tokens. Adjacent actions stay apart, which a mask cannot say."""
         self._require_tokens()
         ids = [0] * len(self.prompt)
         for k, turn in enumerate(self.turns, start=1):
