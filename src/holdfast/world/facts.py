@@ -128,9 +128,9 @@ def build_world(
     two, than asked for, it gives all it has of them. Raises `ConfigError` for a number of people it has no names for.
     """
     rng = random.Random(f"holdfast-world-{seed}")
-    firsts = _words(rng, 48, 5)
-    lasts = _words(rng, 48, 6, taken=firsts)
-    towns = _words(rng, 24, 5, taken=(*firsts, *lasts))
+    firsts = _words(rng, 48, 5, taken=_PLACES)
+    lasts = _words(rng, 48, 6, taken=(*_PLACES, *firsts))
+    towns = _words(rng, 24, 5, taken=(*_PLACES, *firsts, *lasts))
     pairs = [f"{first} {last}" for first in firsts for last in lasts]
     if not 40 <= people <= len(pairs):
         raise ConfigError(
@@ -162,7 +162,7 @@ def golden_answers(relation: int, value: str) -> tuple[str, ...]:
     return (value, first) if relation == len(RELATIONS) else (value, f"{last} in {first}")
 
 
-def _words(rng: random.Random, count: int, length: int, taken: Sequence[str] = ()) -> list[str]:
+def _words(rng: random.Random, count: int, length: int, taken: Sequence[str]) -> list[str]:
     """Made-up words, none of them in `taken`: a word that could be two things could not be exchanged for one."""
     found: dict[str, None] = {}
     while len(found) < count:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# `from_pretrained` takes the tokenizer of a Qwen2 model for Qwen2's own: it composes characters (NFC) and gives the name
-# <|endoftext|> to a token. Both are so from the start here, or a loaded tokenizer would not be the saved one.
+# `from_pretrained` takes the tokenizer of a Qwen2 model for Qwen2's own, which composes characters (NFC) and knows the
+# token <|endoftext|>. Both are so from the start here, or a loaded tokenizer would not be the saved one.
 PAD, EOS = "<|pad|>", "<|endoftext|>"
 
 
