@@ -13,47 +13,76 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from holdfast.errors import CheckpointError
+from holdfast.train.model import LanguageModel, save_model
 
 _CHECKSUMS = "checksums.json"
+_OPTIMIZER = "optimizer.safetensors"
 
 
 def save_checkpoint(
     folder: Path,
+    language_model: LanguageModel,
     *,
-    model: Any,
-    tokenizer: Any,
-    optimizer: torch.optim.Optimizer | None,
+    optimizer: torch.optim.Optimizer | None = None,
     state: dict[str, Any],
 ) -> None:
-    """Write to a folder beside, checksum, then rename: a kill leaves the old folder or the new one, never half of one."""
+    """Write `folder` whole, or leave what is there. Raises `CheckpointError` when the disk is full or not writable."""
     from safetensors.torch import save_file
 
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    model.save_pretrained(partial / "model", safe_serialization=True)
-    tokenizer.save_pretrained(partial / "model")
-    if optimizer is not None:
-        save_file(_optimizer_tensors(optimizer), partial / "optimizer.safetensors")
-    (partial / "state.json").write_text(json.dumps(state))
-    sums = {str(p.relative_to(partial)): _sha256(p) for p in sorted(partial.rglob("*")) if p.is_file()}
-    (partial / _CHECKSUMS).write_text(json.dumps(sums, indent=1))
-    for path in [*partial.rglob("*"), partial]:
-        _sync(path)
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    partial.rename(folder)
-    _sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with _whole(folder) as partial:
+        save_model(partial / "model", language_model)
+        if optimizer is not None:
+            save_file(_optimizer_tensors(optimizer), partial / _OPTIMIZER)
+        (partial / "state.json").write_text(json.dumps(state))
+
+
+def save_whole_model(folder: Path, language_model: LanguageModel) -> None:
+    """The model alone, with the same care: `folder` itself is what `from_pretrained` loads."""
+    with _whole(folder) as partial:
+        save_model(partial, language_model)
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A folder to write to; when the block ends well it gets checksums, is flushed to disk and takes `folder`'s place.
+
+    A process killed in between leaves the old folder or the new one, never half of one; `settle` puts right what a kill
+    between the two last renames leaves.
+    """
+    from safetensors import SafetensorError
+
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        sums = {str(p.relative_to(partial)): _sha256(p) for p in sorted(partial.rglob("*")) if p.is_file()}
+        (partial / _CHECKSUMS).write_text(json.dumps(sums, indent=1))
+        for path in [*partial.rglob("*"), partial]:
+            _sync(path)
+        old = _old(folder)
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+        _sync(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(
+            f"{folder} cannot be written ({reason}); what was saved before is untouched. Make room, or make it "
+            "writable, and go on from the newest checkpoint with --resume"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the room is wanted
 
 
 def step_folder(run_dir: Path, step: int) -> Path:
@@ -62,7 +91,7 @@ def step_folder(run_dir: Path, step: int) -> Path:
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
     """Step checkpoints, newest first; whole or not."""
-    return sorted((run_dir / "checkpoints").glob("step-*"), reverse=True)
+    return sorted((run_dir / "checkpoints").glob("step-[0-9]*"), key=lambda p: (len(p.name), p.name), reverse=True)
 
 
 def prune(run_dir: Path, keep: int) -> None:
@@ -71,27 +100,48 @@ def prune(run_dir: Path, keep: int) -> None:
         shutil.rmtree(folder)
 
 
-def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path:
-    """The newest checkpoint whose checksums hold; says which ones it refused and why."""
-    refused = 0
+def settle(run_dir: Path) -> None:
+    """Put right what a killed process left: a folder between its two renames comes back, halves are deleted."""
+    for old in (run_dir / "checkpoints").glob(".*.old"):
+        folder = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
+        if folder.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(folder)
+    for partial in (run_dir / "checkpoints").glob(".*.partial"):
+        shutil.rmtree(partial)
+
+
+def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint whose checksums hold, None when there is no checkpoint at all.
+
+    Damaged ones on the way are told of and put aside as `refused-step-…`: as the newest by name they would make `prune`
+    delete good ones. Raises `CheckpointError` when all are damaged; then none is touched.
+    """
+    refused: list[tuple[Path, str]] = []
     for folder in list_checkpoints(run_dir):
         problem = find_damage(folder)
         if problem is None:
+            for damaged, why in refused:
+                note(f"checkpoint {damaged.name} is refused: {why}. {folder.name}, which is whole, is used instead")
+                aside = damaged.with_name(f"refused-{damaged.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                damaged.rename(aside)
             return folder
-        note(f"checkpoint {folder.name} is refused: {problem}; the one before it is used")
-        refused += 1
+        refused.append((folder, problem))
     if refused:
-        raise CheckpointError(
-            f"all {refused} checkpoints in {run_dir} are damaged; start the run anew with --overwrite"
-        )
-    raise CheckpointError(f"{run_dir} has no checkpoint to resume from; it stopped before the first one was written")
+        found = "; ".join(f"{folder.name}: {problem}" for folder, problem in refused)
+        raise CheckpointError(f"no checkpoint in {run_dir} is whole ({found}); start the run anew with --overwrite")
+    return None
 
 
 def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, None if nothing is."""
     try:
         sums = json.loads((folder / _CHECKSUMS).read_text())
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
+        sums = None
+    if not isinstance(sums, dict) or "state.json" not in sums:
         return "its checksums are missing or cut off, so it was not written to the end"
     for name, expected in sums.items():
         path = folder / name
@@ -104,22 +154,26 @@ def find_damage(folder: Path) -> str | None:
 
 def model_folder(run_dir: Path, which: str) -> Path:
     """The saved model of a run: `last`, `best`, or the path of a model or checkpoint folder."""
-    if which == "best":
-        folder = run_dir / "checkpoints" / "best"
-    elif which == "last":
-        whole = [folder for folder in list_checkpoints(run_dir) if find_damage(folder) is None]
-        if not whole:
+    if which == "last":
+        folder = next((f for f in list_checkpoints(run_dir) if find_damage(f) is None), None)
+        if folder is None:
             raise CheckpointError(
                 f"{run_dir} has no whole checkpoint; let the run reach one (checkpoint.every) or finish"
             )
-        folder = whole[0]
+    elif which == "best":
+        folder = run_dir / "checkpoints" / "best"
+        folder = folder if folder.exists() else _old(folder)
+        if not folder.exists():
+            raise CheckpointError(
+                f"{run_dir} has no best checkpoint: the run has not been evaluated on dev yet (eval.every)"
+            )
+        if (problem := find_damage(folder)) is not None:
+            raise CheckpointError(f"{folder} is refused: {problem}; ask for the last checkpoint instead")
     else:
         folder = Path(which)
+        if not folder.is_dir():
+            raise CheckpointError(f"{which} is no folder; give `last`, `best`, or the folder of a saved model")
         return folder / "model" if (folder / "model").is_dir() else folder
-    if not (folder / "model").is_dir():
-        raise CheckpointError(f"{folder} holds no model; the run has not been evaluated on dev yet (eval.every)")
-    if (problem := find_damage(folder)) is not None:
-        raise CheckpointError(f"{folder}: {problem}")
     return folder / "model"
 
 
@@ -131,34 +185,41 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
     """Restore what `save_checkpoint` wrote. Raises `CheckpointError` when the parameters are not the same ones."""
     from safetensors.torch import load_file
 
-    tensors = load_file(folder / "optimizer.safetensors")
-    names = _parameter_names(optimizer)
-    for parameter, name in names.items():
-        own = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
-        for key, value in own.items():
+    saved: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in load_file(folder / _OPTIMIZER).items():
+        name, _, part = key.rpartition("/")
+        saved.setdefault(name, {})[part] = value
+    for parameter, name in _parameter_names(optimizer).items():
+        own = saved.pop(name, {})
+        for part, value in own.items():
             if value.dim() and value.shape != parameter.shape:
                 raise CheckpointError(
-                    f"{folder}: the optimizer state of parameter {name} has another shape than the model's"
+                    f"{folder}: the optimizer state of parameter {name} has shape {list(value.shape)}, but the model's "
+                    f"parameter has {list(parameter.shape)}: this is another model's checkpoint"
                 )
-            own[key] = value.to(parameter.device) if value.dim() else value
+            own[part] = value.to(parameter.device) if value.dim() else value
         if own:
             optimizer.state[parameter] = own
-    known = set(names.values())
-    if stray := {key.rpartition("/")[0] for key in tensors} - known:
-        raise CheckpointError(f"{folder}: the optimizer state names {len(stray)} parameters this model does not train")
+    if saved:
+        raise CheckpointError(f"{folder}: the optimizer state names {len(saved)} parameters this model does not train")
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {
-        f"{name}/{key}": value.detach().clone().contiguous()
+        f"{name}/{part}": value.detach().clone().contiguous()
         for parameter, name in _parameter_names(optimizer).items()
-        for key, value in optimizer.state.get(parameter, {}).items()
+        for part, value in optimizer.state.get(parameter, {}).items()
     }
 
 
 def _parameter_names(optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
     """Parameters by their place in the optimizer, which is their order in the model."""
     return {p: f"{g}.{i}" for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])}
+
+
+def _old(folder: Path) -> Path:
+    """Where a folder stands aside while its successor is renamed."""
+    return folder.with_name(f".{folder.name}.old")
 
 
 def _sha256(path: Path) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.data import Example
-from holdfast.rewards import score_trajectory
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
-from holdfast.rollout.searching import RolloutStats
+from holdfast.train.episodes import roll_out
 from holdfast.train.model import LanguageModel
 from holdfast.train.session import Workspace
 from holdfast.trajectory import Trajectory
@@ -31,27 +28,37 @@ def evaluate(
     """Roll out every question `samples` times and once greedily, over the whole corpus.
 
     Sampling is untruncated at the training temperature, also when training truncates: the scores of two recipes are of
-    the same kind.
+    the same kind. An episode's randomness depends on `seed` and the question alone: what changes between two
+    evaluations with one seed is the policy. Failed episodes count in `failed_fraction`, which is there only when some
+    failed, and nowhere else.
     """
-    sampled = _rollouts(language_model, examples, workspace, samples, seed, greedy=False)
-    greedy = _rollouts(language_model, examples, workspace, 1, seed, greedy=True)
-    scores = {
-        "em": _mean(sampled, "em"),
-        "f1": _mean(sampled, "f1"),
-        "em_greedy": _mean(greedy, "em"),
-        "f1_greedy": _mean(greedy, "f1"),
-        "searches": sum(t.searches for t in sampled) / max(len(sampled), 1),
-    }
-    return Evaluation(scores, tuple(sampled[::samples]))
+    sampled = _episodes(language_model, examples, workspace, samples, seed, greedy=False)
+    greedy = _episodes(language_model, examples, workspace, 1, seed, greedy=True)
+    scores = {}
+    for suffix, groups in (("", sampled), ("_greedy", greedy)):
+        scored = [t for group in groups for t in group if not t.status.is_failure]
+        for part in ("em", "f1"):
+            scores[part + suffix] = sum(t.reward_parts[part] for t in scored) / max(len(scored), 1)
+    valid = [t for group in sampled for t in group if not t.status.is_failure]
+    scores["searches"] = sum(t.searches for t in valid) / max(len(valid), 1)
+    everyone = [t for group in (*sampled, *greedy) for t in group]
+    if failed := sum(t.status.is_failure for t in everyone):
+        scores["failed_fraction"] = failed / len(everyone)
+    return Evaluation(scores, tuple(group[0] for group in sampled))
 
 
-def rollout_seed(*parts: object) -> int:
-    """A 63-bit seed that depends on its parts alone, in every process and version of Python."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+def dev_questions(examples: Sequence[Example], count: int) -> list[Example]:
+    """At most `count` questions, evenly spaced: a file sorted by source or difficulty keeps its mix.
+
+    >>> [e.index for e in dev_questions([Example(source="s", split="dev", index=i, question="?",
+    ...                                          golden_answers=("x",)) for i in range(10)], 4)]
+    [0, 2, 5, 7]
+    """
+    count = min(count, len(examples))
+    return [examples[i * len(examples) // count] for i in range(count)]
 
 
-def _rollouts(
+def _episodes(
     language_model: LanguageModel,
     examples: Sequence[Example],
     workspace: Workspace,
@@ -59,38 +66,13 @@ def _rollouts(
     seed: int,
     *,
     greedy: bool,
-) -> list[Trajectory]:
-    config = workspace.config
+) -> list[tuple[Trajectory, ...]]:
     policy = HFPolicy(
         language_model.model,
         language_model.tokenizer,
-        temperature=config.sampling.temperature,
+        temperature=workspace.config.sampling.temperature,
         autocast_dtype=language_model.autocast_dtype,
         greedy=greedy,
     )
-    tasks = [
-        Task(
-            id=f"{example.id}#{k}",
-            example_id=example.id,
-            prompt=workspace.prompt(example, language_model.tokenizer),
-            seed=rollout_seed("eval", seed, example.id, k),
-        )
-        for example in examples
-        for k in range(samples)
-    ]
-    trajectories = run_rollouts(
-        tasks,
-        policy=policy,
-        retriever=workspace.eval_retriever,
-        protocol=workspace.protocol,
-        tokenizer=language_model.tokenizer,
-        stats=RolloutStats(),
-    )
-    golds = {example.id: example.golden_answers for example in examples}
-    return [score_trajectory(t, golds[t.example_id]) for t in trajectories]
-
-
-def _mean(trajectories: Sequence[Trajectory], part: str) -> float:
-    """Over all episodes that are the policy's own doing."""
-    scored = [t.reward_parts[part] for t in trajectories if not t.status.is_failure]
-    return sum(scored) / max(len(scored), 1)
+    groups = roll_out(policy, examples, workspace, workspace.eval_retriever, size=samples, seed=("eval", seed))
+    return [group.trajectories for group in groups]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.batch import TokenBatch
+from holdfast.rollout.searching import RolloutStats
 from holdfast.trajectory import Group, Invalid, Search, Status, Trajectory
 
 METRICS: dict[str, str] = {
@@ -20,6 +21,7 @@ METRICS: dict[str, str] = {
     "eval/f1": "Token F1 on dev, sampled.",
     "eval/f1_greedy": "Token F1 on dev, greedy.",
     "eval/searches": "Searches per question on dev, sampled.",
+    "eval/failed_fraction": "Share of episodes on dev that failed; they count in no score. Absent when none did.",
     "loss/policy": "Clipped policy loss, mean over the step's optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
@@ -53,11 +55,12 @@ METRICS: dict[str, str] = {
     "rollout/truncated_fraction": "Share of rollouts that ran out of turns or tokens.",
     "rollout/failed_fraction": "Share of rollouts that failed for reasons that are not the policy's.",
     "rollout/cut_fraction": "Share of observations shortened to their budget.",
-    "rollout/first_action_match": "Share of incorrect rollouts whose first search returned the same passages as that of "
-    "a correct rollout of the same question.",
-    "rollout/mixed_groups": "Share of groups with more than one reward: the ones a group-relative advantage learns from.",
-    "sampler/logprob_gap": "Mean of log-prob under the distribution sampled from minus old log-prob, on sampled tokens. "
-    "Away from 0: truncation, or a sampler that is not the trainer's model.",
+    "rollout/first_action_match": "Share of incorrect rollouts whose first search returned the same passages as that "
+    "of a correct rollout of the same question.",
+    "rollout/mixed_groups": "Share of groups with more than one reward: the ones a group-relative advantage learns "
+    "from.",
+    "sampler/logprob_gap": "Mean of log-prob under the distribution sampled from minus old log-prob, on sampled "
+    "tokens. Away from 0: truncation, or a sampler that is not the trainer's model.",
     "sampler/mass_kept": "Mean probability mass the sampler kept; 1 when it was not truncated.",
     "advantage/token_mean": "Mean advantage over sampled tokens: below 0 when failures are longer.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
@@ -75,47 +78,63 @@ METRICS: dict[str, str] = {
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What the trajectories alone tell. Failed episodes count in `rollout/failed_fraction` and nowhere else."""
+    """What the trajectories alone tell. Failed episodes count in `rollout/failed_fraction` and nowhere else.
+
+    A mean over nothing is absent, not 0: a step whose every search failed has no reward.
+    """
     everyone = [t for group in groups for t in group.trajectories]
     rows = [t for t in everyone if not t.status.is_failure]
     turns = [turn for t in rows for turn in t.turns]
-    observed = [turn for turn in turns if turn.observation]
     queries = [turn.action.query for turn in turns if isinstance(turn.action, Search)]
-    masses = [mass for turn in turns for mass in turn.kept_mass or ()]
+    series: dict[str, Sequence[float]] = {
+        "reward/mean": [t.reward or 0.0 for t in rows],
+        "reward/em": [t.reward_parts["em"] for t in rows],
+        "reward/f1": [t.reward_parts["f1"] for t in rows],
+        "rollout/length": [sum(len(turn.tokens or ()) for turn in t.turns) for t in rows],
+        "rollout/searches": [t.searches for t in rows],
+        "rollout/invalid_fraction": [isinstance(turn.action, Invalid) for turn in turns],
+        "rollout/truncated_fraction": [t.status is Status.TRUNCATED for t in rows],
+        "rollout/failed_fraction": [t.status.is_failure for t in everyone],
+        "rollout/cut_fraction": [turn.cut for turn in turns if turn.observation],
+        "rollout/first_action_match": _first_action_match(groups),
+        "rollout/mixed_groups": [group.mixed for group in groups],
+        "sampler/mass_kept": [mass for turn in turns for mass in turn.kept_mass or ()] or [1.0],
+    }
+    result = {name: sum(values) / len(values) for name, values in series.items() if values}
+    if queries:
+        result["retrieval/cache_hit"] = 1 - len(set(queries)) / len(queries)
+    return result
+
+
+def retrieval_metrics(stats: RolloutStats) -> dict[str, float]:
+    """What the searches of a step cost; empty when there were none."""
+    if not stats.searches:
+        return {}
     return {
-        "reward/mean": _mean([t.reward or 0.0 for t in rows]),
-        "reward/em": _mean([t.reward_parts["em"] for t in rows]),
-        "reward/f1": _mean([t.reward_parts["f1"] for t in rows]),
-        "rollout/length": _mean([sum(len(turn.tokens or ()) for turn in t.turns) for t in rows]),
-        "rollout/searches": _mean([t.searches for t in rows]),
-        "rollout/invalid_fraction": _mean([isinstance(turn.action, Invalid) for turn in turns]),
-        "rollout/truncated_fraction": _mean([t.status is Status.TRUNCATED for t in rows]),
-        "rollout/failed_fraction": 1 - len(rows) / max(len(everyone), 1),
-        "rollout/cut_fraction": _mean([turn.cut for turn in observed]),
-        "rollout/mixed_groups": _mean([group.mixed for group in groups]),
-        "sampler/mass_kept": _mean(masses) if masses else 1.0,
-        "retrieval/cache_hit": 1 - len(set(queries)) / max(len(queries), 1),
-        **_first_action_match(groups),
+        "retrieval/latency_ms": 1000 * stats.retrieval_seconds / max(stats.calls, 1),
+        "retrieval/error_fraction": stats.failed_searches / stats.searches,
     }
 
 
-def _first_action_match(groups: Sequence[Group]) -> dict[str, float]:
+def _first_action_match(groups: Sequence[Group]) -> list[bool]:
+    """For every incorrect rollout that has a correct sibling: whether its first search was as good as a sibling's."""
     matches = []
     for group in groups:
-        right = {_first_hits(t) for t in group.trajectories if t.correct} - {None}
-        wrong = [t for t in group.trajectories if not t.correct and not t.status.is_failure]
+        right = {hits for t in group.trajectories if t.correct and (hits := _first_hits(t))}
         if right:
+            wrong = [t for t in group.trajectories if not t.correct and not t.status.is_failure]
             matches += [_first_hits(t) in right for t in wrong]
-    return {"rollout/first_action_match": _mean(matches)} if matches else {}
+    return matches
 
 
-def _first_hits(trajectory: Trajectory) -> tuple[str, ...] | None:
+def _first_hits(trajectory: Trajectory) -> tuple[str, ...]:
+    """Passages of the first search; none when the first turn is no search, or found nothing."""
     first = trajectory.turns[0] if trajectory.turns else None
-    return first.hits if first is not None and isinstance(first.action, Search) else None
+    return first.hits if first is not None and isinstance(first.action, Search) else ()
 
 
 def likelihood_metrics(batch: TokenBatch) -> dict[str, float]:
-    """Old log-probs of correct and incorrect rollouts, whole and action by action; the sampler's gap; mean advantage."""
+    """Old log-probs of correct and incorrect rollouts, whole and action by action; and the mean advantage."""
     assert batch.old_logprobs is not None
     result: dict[str, float] = {}
     mask, old = batch.loss_mask, batch.old_logprobs
@@ -169,7 +188,3 @@ def glossary_entry(name: str, glossary: Mapping[str, str] = METRICS) -> str | No
     """
     head, _, number = name.rpartition("action_")
     return glossary.get(f"{head}action_<k>" if head and number.isdigit() else name)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import copy
+import json
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.config import Model
 from holdfast.errors import ConfigError, MissingExtra, ModelError
+from holdfast.search.tokens import decode, encode
 from holdfast.train.forward import token_logprobs
+
+_ADAPTERS = "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,79 +53,173 @@ def pick_device(name: str) -> torch.device:
 
 
 def load_model(config: Model, path: str | Path, device: torch.device) -> LanguageModel:
-    """Model and tokenizer from a directory or a hub id.
+    """Model and tokenizer from a directory (of a model, or of LoRA adapters) or a hub id.
 
     Weights are fp32 whatever they were saved in: optimizing bf16 weights loses updates smaller than their last bit.
-    Dropout is set to 0, so that old and new log-probs of the same weights are equal.
+    Dropout is set to 0, so that old and new log-probs of the same weights are equal. Raises `ModelError` for what
+    cannot be loaded whole: transformers would fill absent weights at random and make do with an empty tokenizer.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    local = Path(path)
-    if local.is_dir() and not (local / "config.json").is_file() and not (local / "adapter_config.json").is_file():
+    folder = Path(path)
+    adapters = folder / _ADAPTERS
+    if folder.is_dir() and not (folder / "config.json").is_file() and not adapters.is_file():
         raise ModelError(f"model.path = {str(path)!r} is a folder without config.json: no model was saved there")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except Exception as error:  # transformers raises a dozen kinds, all of which mean the same to the user
-        raise ModelError(_explain(path, "tokenizer", error)) from None
-    adapters = local / "adapter_config.json"
-    base = _adapter_base(adapters) if adapters.is_file() else path
-    try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    except Exception as error:
-        raise ModelError(_explain(base, "model", error)) from None
-    if adapters.is_file():
-        model = _peft().PeftModel.from_pretrained(model, str(path), is_trainable=True)
-    elif config.lora_rank:
-        model = _with_lora(model, config)
+    with quiet():
+        tokenizer = _load_tokenizer(path)
+        if adapters.is_file():
+            model = _load_adapters(folder, config)
+        else:
+            model = _load_weights(path, f"model.path = {str(path)!r}")
+            if config.lora_rank:
+                model = _with_fresh_lora(model, config)
     return prepare(model, tokenizer, config, device)
 
 
 def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
     """Move to the device, switch dropout off, switch checkpointing on if asked for."""
     for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
+        if isinstance(module, _DropoutNd):
             module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        for name, value in list(vars(module).items()):  # models that call the function keep a number of their own
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
     if config.gradient_checkpointing:
-        model.enable_input_require_grads()  # frozen embeddings (LoRA) would otherwise cut the graph
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        with quiet():
+            model.enable_input_require_grads()  # frozen embeddings (LoRA) would otherwise cut the graph
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     bf16 = config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
     return LanguageModel(
         model=model.to(device).eval(), tokenizer=tokenizer, autocast_dtype=torch.bfloat16 if bf16 else None
     )
 
 
+def save_model(folder: Path, language_model: LanguageModel) -> None:
+    """Write what `from_pretrained` loads: weights (of LoRA the adapters) and tokenizer."""
+    model = language_model.model
+    # Without this peft asks the hub, at every save, whether the embeddings have grown. Ours never do.
+    options = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
+    with quiet():
+        model.save_pretrained(folder, **options)
+        language_model.tokenizer.save_pretrained(folder)
+
+
 class Reference:
-    """The frozen policy the run started from: a copy, or with LoRA the same model with its adapters off."""
+    """The frozen policy the run started from: a copy of the trained weights as they were, put in place for its passes.
+
+    With fresh LoRA adapters, which add nothing, that is the model with its adapters off; after a warm start of adapters
+    it is the warm-started policy.
+    """
 
     def __init__(self, language_model: LanguageModel) -> None:
-        self._lora = hasattr(language_model.model, "disable_adapter")
-        self._model = language_model.model if self._lora else copy.deepcopy(language_model.model).requires_grad_(False)
         self._language_model = language_model
+        self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
+        self._start = [p.detach().clone() for p in self._trained]
 
     def forward(self, temperature: float) -> Any:
-        """Like `LanguageModel.forward`, of the reference."""
+        """Like `LanguageModel.forward`, of the reference and without gradients."""
+        forward = self._language_model.forward(temperature)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with self.switched_on(), torch.no_grad():
-                return token_logprobs(
-                    self._model,
-                    *args,
-                    temperature=temperature,
-                    autocast_dtype=self._language_model.autocast_dtype,
-                    **kwargs,
-                )
+            with self.in_place(), torch.no_grad():
+                return forward(*args, **kwargs)
 
         return run
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
-        with self._model.disable_adapter() if self._lora else nullcontext():
+    def in_place(self) -> Iterator[None]:
+        """Within this context the model is the reference. Not for passes that will be differentiated."""
+        current = [p.data for p in self._trained]
+        try:
+            for parameter, start in zip(self._trained, self._start, strict=True):
+                parameter.data = start
             yield
+        finally:
+            for parameter, data in zip(self._trained, current, strict=True):
+                parameter.data = data
 
 
-def _with_lora(model: Any, config: Model) -> Any:
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars and reports, which would tear a live table; what matters in them is an error here."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # between transformers and peft
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _load_tokenizer(path: str | Path) -> Any:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    name = f"model.path = {str(path)!r}"
+    try:
+        # AutoTokenizer goes by the model's family, and would read a tokenizer of one's own by the family's rules.
+        generic = _tokenizer_class(Path(path)) in ("TokenizersBackend", "PreTrainedTokenizerFast")
+        tokenizer = (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(path)
+    except Exception as error:  # transformers raises a dozen kinds, all of which mean the same to the user
+        raise ModelError(_explain(path, name, "tokenizer", error)) from None
+    word = "search"
+    if decode(tokenizer, encode(tokenizer, word)).strip() != word:
+        raise ModelError(
+            f"{name}: the tokenizer found there cannot even write the word {word!r}, so its vocabulary is missing. "
+            "Copy the tokenizer's files (tokenizer.json, tokenizer_config.json …) of the original model into the folder"
+        )
+    return tokenizer
+
+
+def _tokenizer_class(folder: Path) -> str | None:
+    """What a folder says its tokenizer is, if all of it is in tokenizer.json."""
+    config = folder / "tokenizer_config.json"
+    if not config.is_file() or not (folder / "tokenizer.json").is_file():
+        return None
+    return json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
+
+
+def _load_weights(path: str | Path, name: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    # A folder by its full path, which adapters record as their base: they must load from any working directory.
+    where = str(Path(path).resolve()) if Path(path).is_dir() else path
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, output_loading_info=True)
+    except Exception as error:  # as above
+        raise ModelError(_explain(path, name, "causal language model", error)) from None
+    model, report = loaded
+    if absent := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"{name}: its weight files lack {len(absent)} of the weights of a {type(model).__name__}, such as "
+            f"{absent[0]}. Give a causal language model that was saved whole"
+        )
+    return model
+
+
+def _load_adapters(folder: Path, config: Model) -> Any:
+    peft = _peft()
+    try:
+        settings = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
+        base, rank = str(settings["base_model_name_or_path"]), settings.get("r")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"model.path = {str(folder)!r}: {_ADAPTERS} cannot be read ({error!r})") from None
+    if config.lora_rank and config.lora_rank != rank:
+        raise ConfigError(
+            f"model.lora_rank = {config.lora_rank}, but the adapters in model.path = {str(folder)!r} have rank {rank}; "
+            "training goes on with them as they are, so leave model.lora_rank out"
+        )
+    model = _load_weights(base, f"{folder / _ADAPTERS}: base_model_name_or_path = {base!r}")
+    try:
+        return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    except Exception as error:  # as above
+        raise ModelError(_explain(folder, f"model.path = {str(folder)!r}", "set of adapters", error)) from None
+
+
+def _with_fresh_lora(model: Any, config: Model) -> Any:
     peft = _peft()
     return peft.get_peft_model(
         model,
@@ -142,23 +241,14 @@ def _peft() -> Any:
     return peft
 
 
-def _adapter_base(path: Path) -> str:
-    import json
-
-    return str(json.loads(path.read_text())["base_model_name_or_path"])
-
-
-def _explain(path: str | Path, what: str, error: Exception) -> str:
+def _explain(path: str | Path, name: str, what: str, error: Exception) -> str:
+    reason = str(error).strip().partition("\n")[0][:160].rstrip(" .:") or type(error).__name__
     if Path(path).is_dir():
         return (
-            f"model.path = {str(path)!r}: no {what} can be loaded from this folder ({_first_line(error)}). It must hold what "
-            "`save_pretrained` of a causal language model and of its tokenizer writes"
+            f"{name}: no {what} can be loaded from this folder ({reason}). It must hold what `save_pretrained` of a "
+            "causal language model and of its tokenizer writes"
         )
     return (
-        f"model.path = {str(path)!r} is no folder here, and no {what} of that name could be fetched from the hub "
-        f"({_first_line(error)}). Check the spelling and the network, or give the path of a downloaded model"
+        f"{name} is no folder here, and no {what} of that name could be fetched from the hub ({reason}). Check the "
+        "spelling and the network, or give the path of a downloaded model"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:160] or type(error).__name__

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import torch
 from holdfast.config import Config, load
 from holdfast.data import Example, read_questions
 from holdfast.errors import CheckpointError, ConfigError
+from holdfast.jsonl import Skipped
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.corpus import corpus_hash, read_corpus
 from holdfast.retrieval.types import Document
 from holdfast.search.protocol import PRESETS, SearchProtocol, render_prompt
 from holdfast.train.checkpoint import model_folder
-from holdfast.train.model import LanguageModel, load_model, pick_device
+from holdfast.train.model import load_model, pick_device
 from holdfast.world.bundle import world_of
 from holdfast.world.facts import World
 
@@ -58,25 +60,35 @@ class Agent:
 
 
 def cache_dir() -> Path:
-    """Where warm starts and indexes are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
+    """Where warm starts are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
     if home := os.environ.get("HOLDFAST_CACHE"):
         return Path(home)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "holdfast"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
-def open_workspace(config: Config) -> Workspace:
-    """Read or build questions and retrievers; errors name the file and the line."""
-    protocol = protocol_of(config)
+def open_workspace(config: Config, *, note: Callable[[str], None] | None = None) -> Workspace:
+    """Read or build questions and retrievers.
+
+    `note` is told how many rows of a file were skipped, and why the first was; without it that is logged. Errors name
+    the file and the line.
+    """
     device = pick_device(config.run.device)
     if config.data.train == "world":
+        if config.retrieval.index is not None:
+            raise ConfigError(
+                f"retrieval.index = {config.retrieval.index!r} with retrieval.corpus = 'world': the bundled world is "
+                "indexed in memory, its training region apart. Leave retrieval.index out"
+            )
         world = world_of(config.world)
         own = {region: tuple(q.example for q in questions) for region, questions in world.questions.items()}
         train_retriever = _retriever(config, world.documents("train"))
         eval_retriever = _retriever(config, world.documents())
     else:
         world = None
-        own = _own_questions(config)
-        train_retriever = eval_retriever = _retriever(config, read_corpus(config.retrieval.corpus))
+        own = _own_questions(config, note)
+        with telling_skipped(config.retrieval.corpus, "retrieval.corpus", note) as on_skip:
+            documents = read_corpus(config.retrieval.corpus, on_skip=on_skip)
+        train_retriever = eval_retriever = _retriever(config, documents)
     return Workspace(
         config=config,
         train=own["train"],
@@ -84,7 +96,7 @@ def open_workspace(config: Config) -> Workspace:
         test=own["test"],
         train_retriever=train_retriever,
         eval_retriever=eval_retriever,
-        protocol=protocol,
+        protocol=protocol_of(config),
         world=world,
         device=device,
     )
@@ -106,9 +118,11 @@ def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
             f"{run_dir} is no run folder (it has no config.toml); give the folder `holdfast train` named"
         )
     config = load(run_dir / "config.toml")
-    workspace = open_workspace(config)
+    if config.run.device == "cuda":  # trained there, asked anywhere
+        config = config.model_copy(update={"run": config.run.model_copy(update={"device": "auto"})})
     folder = model_folder(run_dir, checkpoint)
-    language_model: LanguageModel = load_model(config.model, folder, workspace.device)
+    workspace = open_workspace(config)
+    language_model = load_model(config.model, folder, workspace.device)
     return Agent(
         model=language_model.model,
         tokenizer=language_model.tokenizer,
@@ -119,30 +133,56 @@ def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
     )
 
 
-def _own_questions(config: Config) -> dict[str, tuple[Example, ...]]:
+@contextmanager
+def telling_skipped(
+    path: str, setting: str, note: Callable[[str], None] | None
+) -> Iterator[Callable[[Skipped], None] | None]:
+    """An `on_skip` for a reader of rows, which says in one sentence how many it was given."""
+    skipped: list[Skipped] = []
+    yield skipped.append if note is not None else None
+    if skipped and note is not None:
+        note(f"{setting} = {path!r}: {len(skipped)} row(s) cannot be used and were skipped; the first: {skipped[0]}")
+
+
+def _own_questions(config: Config, note: Callable[[str], None] | None) -> dict[str, tuple[Example, ...]]:
     data = config.data
-    train = read_questions(data.train, split="train").examples
-    if data.dev is not None:
-        dev = read_questions(data.dev, split="dev").examples
-    else:
+
+    def read(path: str | None, split: str) -> tuple[Example, ...]:
+        if path is None:
+            return ()
+        with telling_skipped(path, f"data.{split}", note) as on_skip:
+            return read_questions(path, split=split, on_skip=on_skip).examples
+
+    train, dev, test = read(data.train, "train"), read(data.dev, "dev"), read(data.test, "test")
+    if data.dev is None:
         # Every tenth question, whatever their order: sorted files keep their mix.
         dev, train = train[::10], tuple(e for i, e in enumerate(train) if i % 10)
         if not train:
             raise ConfigError(
-                f"data.train = {data.train!r} holds {len(dev)} question(s), too few to hold some out for evaluation; add "
-                "questions or set data.dev"
+                f"data.train = {data.train!r} holds {len(dev)} question(s), too few to hold some out for evaluation; "
+                "add questions or set data.dev"
             )
-    test = read_questions(data.test, split="test").examples if data.test is not None else ()
-    return {"train": tuple(train), "dev": tuple(dev), "test": tuple(test)}
+    return {"train": train, "dev": dev, "test": test}
 
 
 def _retriever(config: Config, documents: Sequence[Document]) -> CachedRetriever:
     own = config.retrieval
-    folder = Path(own.index) if own.index and own.corpus != "world" else None
+    folder = Path(own.index) if own.index is not None else None
     if folder is not None and (folder / "manifest.json").is_file():
         bm25 = BM25Retriever.load(folder, expected_hash=corpus_hash(documents))
+        if bm25.stem != own.stem:
+            raise ConfigError(
+                f"retrieval.stem = {str(own.stem).lower()}, but the index {folder} was built with stem = "
+                f"{str(bm25.stem).lower()}. Change retrieval.stem, or name another folder in retrieval.index for the "
+                "new index"
+            )
     else:
         bm25 = BM25Retriever.build(documents, stem=own.stem)
         if folder is not None:
-            bm25.save(folder)
+            try:
+                bm25.save(folder)
+            except OSError as error:
+                raise ConfigError(
+                    f"retrieval.index = {own.index!r} cannot be written ({error.strerror}); name a folder that can"
+                ) from error
     return CachedRetriever(bm25, own.cache_size)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
-from holdfast.config import Config
+from holdfast.config import Config, WarmStart
 from holdfast.data import Example
-from holdfast.errors import ConfigError
+from holdfast.errors import CheckpointError, ConfigError, DataError
+from holdfast.retrieval.cache import CachedRetriever
+from holdfast.search.protocol import SearchProtocol
 from holdfast.train.checkpoint import find_damage, save_checkpoint
 from holdfast.train.events import Observer
 from holdfast.train.model import LanguageModel, load_model, prepare
-from holdfast.train.session import Workspace, cache_dir
+from holdfast.train.session import Workspace, cache_dir, telling_skipped
 from holdfast.train.warm_start import Episode, disguised, encode_episode, read_episodes, warm_start
 from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_tokenizer
 from holdfast.world.model import build_model
 from holdfast.world.scripted import ScriptedEpisode
+
+_Text = tuple[str, list[tuple[str, str]]]
+"""A question, and what was said to it: (text of the turn, text of the observation after it) pairs."""
 
 
 def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
@@ -28,7 +34,9 @@ def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
     next time; so is the tiny model itself.
     """
     config = workspace.config
-    if config.model.path != "tiny" and not config.warm_start.steps:
+    if config.model.path == "tiny":
+        _refuse_tiny(config)
+    elif not has_warm_start(config):
         observer.stage("loading the model")
         return load_model(config.model, config.model.path, workspace.device)
     folder = cache_dir() / "start" / _fingerprint(config)
@@ -36,90 +44,139 @@ def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
         observer.note(f"warm start: taken from the cache ({folder})")
         return load_model(config.model, folder / "model", workspace.device)
     made = _make(workspace, observer)
-    save_checkpoint(folder, model=made.model, tokenizer=made.tokenizer, optimizer=None, state={"made_by": __version__})
+    try:
+        save_checkpoint(folder, made, state={"made_by": __version__})
+    except CheckpointError as error:
+        if find_damage(folder) is not None:  # else another run made the same one in the meantime
+            observer.note(f"the warm start is not kept for later runs: {error.__cause__}. Set HOLDFAST_CACHE")
     return made
 
 
+def has_warm_start(config: Config) -> bool:
+    return bool(config.warm_start.steps or config.warm_start.plain_steps)
+
+
 def _make(workspace: Workspace, observer: Observer) -> LanguageModel:
-    config, device = workspace.config, workspace.device
-    own = config.warm_start
-    if config.model.path == "tiny" and workspace.world is None:
-        raise ConfigError(
-            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled world's "
-            "words. Set model.path to a model of yours, for example a Qwen2.5 directory"
-        )
+    config, own, world = workspace.config, workspace.config.warm_start, workspace.world
+    scripts: list[ScriptedEpisode] = []
+    if world is not None and (config.model.path == "tiny" or own.data is None):
+        scripts = scripted_episodes(world, filler_of(config.world), *_script_settings(workspace))
     if config.model.path == "tiny":
-        language_model, lessons = _tiny(workspace)
+        made = _tiny(workspace, scripts)
     else:
-        language_model = load_model(config.model, config.model.path, device)
-        lessons = [(own.steps, _episodes_from_file(workspace, language_model.tokenizer))]
-    observer.stage("warm start", sum(steps for steps, _ in lessons))
+        observer.stage("loading the model")
+        made = load_model(config.model, config.model.path, workspace.device)
+    lessons = [
+        (steps, _encoded(texts, workspace, made.tokenizer, steps * own.batch, observer))
+        for steps, texts in _lessons(workspace, scripts, observer)
+    ]
+    observer.stage("warm start", own.plain_steps + own.steps)
     done = 0
     recent: list[float] = []
     for steps, episodes in lessons:
         for row in warm_start(
-            language_model.model,
+            made.model,
             episodes,
-            pad_token_id=language_model.pad_token_id,
+            pad_token_id=made.pad_token_id,
             steps=steps,
             batch=own.batch,
             lr=own.lr,
             seed=own.seed,
-            device=device,
-            autocast_dtype=language_model.autocast_dtype,
+            device=workspace.device,
+            micro_batch_tokens=config.train.micro_batch_tokens,
+            autocast_dtype=made.autocast_dtype,
         ):
             done, recent = done + 1, [*recent, row["loss"]][-20:]
             observer.advance(done, {"loss": sum(recent) / len(recent)})
-    return language_model
+    return made
 
 
-def _tiny(workspace: Workspace) -> tuple[LanguageModel, list[tuple[int, list[Episode]]]]:
-    """The tiny model and its lessons: (steps, episodes), plain ones first if the recipe wants them."""
+def _lessons(
+    workspace: Workspace, scripts: Sequence[ScriptedEpisode], observer: Observer
+) -> Iterator[tuple[int, list[_Text]]]:
+    """(steps, episodes) in the order they are learned: plain scripts, then scripts, or the recipe's own file."""
+    own, world = workspace.config.warm_start, workspace.world
+    if own.plain_steps:
+        if world is None:
+            raise ConfigError(
+                f"warm_start.plain_steps = {own.plain_steps}, but only the bundled world has scripts to learn from; "
+                "set it to 0"
+            )
+        yield own.plain_steps, _texts(scripted_episodes(world, None, *_script_settings(workspace)))
+    if own.steps and own.data is not None:
+        with telling_skipped(own.data, "warm_start.data", observer.note) as on_skip:
+            texts = read_episodes(Path(own.data), on_skip=on_skip)
+        yield own.steps, texts
+    elif own.steps:
+        if world is None:
+            raise ConfigError(
+                f"warm_start.steps = {own.steps}, but warm_start.data is not set, and only the bundled world has "
+                "scripts to learn from. Give a JSONL of episodes, or set warm_start.steps = 0"
+            )
+        yield own.steps, _texts(scripts)
+
+
+def _texts(scripts: Sequence[ScriptedEpisode]) -> list[_Text]:
+    return [(script.question.example.question, list(script.turns)) for script in scripts]
+
+
+def _script_settings(workspace: Workspace) -> tuple[CachedRetriever, SearchProtocol, WarmStart]:
+    return workspace.train_retriever, workspace.protocol, workspace.config.warm_start
+
+
+def _encoded(
+    texts: Sequence[_Text], workspace: Workspace, tokenizer: Any, count: int, observer: Observer
+) -> Sequence[Episode]:
+    """Token ids; of the tiny model, `count` episodes in disguise."""
+    config = workspace.config
+    episodes = [
+        encode_episode(workspace.prompt(_as_example(question), tokenizer), turns, workspace.protocol, tokenizer)
+        for question, turns in texts
+    ]
+    most = config.protocol.max_total_tokens
+    short = [episode for episode in episodes if len(episode.token_ids) <= most]
+    if len(short) < len(episodes):
+        told = f"{len(episodes) - len(short)} of {len(episodes)} episodes of the warm start are longer than"
+        told = f"{told} protocol.max_total_tokens = {most}"
+        if not short:
+            raise ConfigError(f"{told}; raise it")
+        observer.note(f"{told} and are left out")
+    if config.model.path != "tiny":
+        return short
+    assert workspace.world is not None
+    return disguised(short, interchangeable_tokens(workspace.world, tokenizer), count, config.warm_start.seed)
+
+
+def _tiny(workspace: Workspace, scripts: Sequence[ScriptedEpisode]) -> LanguageModel:
+    """The tiny model as it is born, and a tokenizer that knows the world's words."""
     config, world = workspace.config, workspace.world
     assert world is not None
-    own, filler = config.warm_start, filler_of(config.world)
-    scripts = scripted_episodes(world, filler, workspace.train_retriever, workspace.protocol, own)
-    tokenizer = world_tokenizer(world, filler, scripts, workspace.protocol)
-    model = build_model(
-        tokenizer, seed=own.seed, hidden=config.model.hidden, layers=config.model.layers, heads=config.model.heads
-    )
-    pools = interchangeable_tokens(world, tokenizer)
-
-    def lesson(steps: int, scripts: list[ScriptedEpisode]) -> tuple[int, list[Episode]]:
-        encoded = [
-            encode_episode(
-                workspace.prompt(script.question.example, tokenizer), script.turns, workspace.protocol, tokenizer
-            )
-            for script in scripts
-        ]
-        return steps, disguised(encoded, pools, steps * own.batch, own.seed)
-
-    lessons = [lesson(own.steps, scripts)] if own.steps else []
-    if own.plain_steps:
-        plain = scripted_episodes(world, None, workspace.train_retriever, workspace.protocol, own)
-        lessons.insert(0, lesson(own.plain_steps, plain))
-    return prepare(model, tokenizer, config.model, workspace.device), lessons
+    own = config.model
+    tokenizer = world_tokenizer(world, filler_of(config.world), scripts, workspace.protocol)
+    model = build_model(tokenizer, seed=config.warm_start.seed, hidden=own.hidden, layers=own.layers, heads=own.heads)
+    return prepare(model, tokenizer, own, workspace.device)
 
 
-def _episodes_from_file(workspace: Workspace, tokenizer: Any) -> list[Episode]:
-    path = workspace.config.warm_start.data
-    if path is None:
+def _refuse_tiny(config: Config) -> None:
+    if config.data.train != "world":
         raise ConfigError(
-            f"warm_start.steps = {workspace.config.warm_start.steps} with model.path = {workspace.config.model.path!r}, but "
-            "warm_start.data is not set: give a JSONL of episodes to learn from, or set warm_start.steps = 0"
+            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled "
+            "world's words. Set model.path to a model of yours, for example a Qwen2.5 directory"
         )
-    return [
-        encode_episode(workspace.prompt(_question(question), tokenizer), turns, workspace.protocol, tokenizer)
-        for question, turns in read_episodes(Path(path))
-    ]
+    if config.model.lora_rank:
+        raise ConfigError(
+            f"model.lora_rank = {config.model.lora_rank} with model.path = 'tiny': the tiny model has nothing worth "
+            "freezing and is trained whole. Set model.lora_rank = 0, or model.path to a model of yours"
+        )
 
 
-def _question(text: str) -> Example:
-    return Example(source="warm-start", split="train", index=0, question=text, golden_answers=("-",))
+def _as_example(question: str) -> Example:
+    return Example(source="warm-start", split="train", index=0, question=question, golden_answers=("-",))
 
 
 def _fingerprint(config: Config) -> str:
-    """Everything the starting policy depends on; the content of a file, not its name."""
+    """Everything the starting policy depends on. Of an episode file that is its content, of a model's folder the names,
+    sizes and times of its files; a hub id stands for itself."""
     parts: dict[str, Any] = {
         "version": __version__,
         "world": config.world.model_dump(),
@@ -129,5 +186,11 @@ def _fingerprint(config: Config) -> str:
         "warm_start": config.warm_start.model_dump(),
     }
     if config.warm_start.data is not None:
-        parts["episodes"] = hashlib.sha256(Path(config.warm_start.data).read_bytes()).hexdigest()
+        try:
+            parts["episodes"] = hashlib.sha256(Path(config.warm_start.data).read_bytes()).hexdigest()
+        except OSError as error:
+            raise DataError(f"warm_start.data = {config.warm_start.data!r} cannot be read: {error.strerror}") from None
+    if Path(config.model.path).is_dir():
+        files = sorted(path for path in Path(config.model.path).rglob("*") if path.is_file())
+        parts["files"] = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

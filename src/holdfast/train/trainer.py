@@ -7,30 +7,27 @@ K optimizer steps → metrics. Each arrow is one function, in this order.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.data import Example, Sampler
-from holdfast.errors import RolloutError
 from holdfast.losses import group_advantages, reinforce_advantages
-from holdfast.rewards import score_trajectory
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.searching import RolloutStats
 from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint, step_folder
-from holdfast.train.evaluate import rollout_seed
+from holdfast.train.episodes import roll_out
 from holdfast.train.metrics import (
     displacement_metrics,
     likelihood_metrics,
     per_token_mean,
+    retrieval_metrics,
     rollout_metrics,
     sampler_gap,
 )
@@ -45,7 +42,7 @@ class Trainer:
 
     def __init__(self, workspace: Workspace, language_model: LanguageModel) -> None:
         config = workspace.config
-        self.workspace, self.config, self.policy_model = workspace, config, language_model
+        self.workspace, self.config, self.language_model = workspace, config, language_model
         self.model = language_model.model
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -60,140 +57,88 @@ class Trainer:
 
     def step(self) -> tuple[dict[str, float], list[Group], list[Example]]:
         """One rollout batch and its K optimizer steps: (metrics, scored groups, their questions)."""
-        config, clock = self.config, _Clock()
+        clock = _Clock()
         self._set_learning_rate()
-
-        examples = self.sampler.next(config.train.questions)
+        examples = self.sampler.next(self.config.train.questions)
         with clock("rollout"):
             groups, stats = self._rollout(examples)
-        batch = TokenBatch.from_trajectories(groups, pad_token_id=self.policy_model.pad_token_id)
-        batch = replace(batch, advantages=self._advantages(batch)).to(self.workspace.device)
-
-        metrics = rollout_metrics(groups) | _retrieval_metrics(stats)
-        trainable = [row for row, used in enumerate(batch.loss_mask.any(-1).tolist()) if used]
-        if trainable:
+        metrics = rollout_metrics(groups) | retrieval_metrics(stats)
+        batch = self._batch(groups)
+        if len(batch):
             with clock("update"):
-                batch = batch.select(trainable)
-                plan = plan_update(
-                    batch.lengths.tolist(),
-                    config.train.optimizer_steps_per_rollout,
-                    config.train.micro_batch_tokens,
-                    self.generator,
-                )
-                minis, batch, entropy = old_pass(batch, plan, self.forward, self.reference)
-                limit = config.protocol.max_turns * config.protocol.max_turn_tokens
-                max_tokens = limit if config.loss.reduction == "seq-mean-token-sum-norm" else None
-                answer_weight = answer_weight_of(config.loss.penalty, metrics["rollout/searches"])
-                with self._training_mode():
-                    metrics |= update_policy(
-                        minis,
-                        self.forward,
-                        self.optimizer,
-                        self.parameters,
-                        config.loss,
-                        grad_clip=config.train.grad_clip,
-                        answer_weight=answer_weight,
-                        max_tokens=max_tokens,
-                    )
+                minis, batch, entropy = old_pass(batch, self._plan(batch), self.forward, self.reference)
+                metrics |= entropy | self._update(minis, mean_searches=metrics["rollout/searches"])
             with clock("displacement"):
                 metrics |= self._displacement(batch)
-            metrics |= entropy | likelihood_metrics(batch) | sampler_gap(batch, groups)
-            metrics["penalty/answer_weight"] = answer_weight
+            metrics |= likelihood_metrics(batch) | sampler_gap(batch, groups)
         metrics |= clock.metrics() | {"lr": self.optimizer.param_groups[0]["lr"]}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
         self.completed += 1
         return metrics, groups, examples
 
-    # ---- checkpoints
-
-    def save(self, run_dir: Path, best: dict[str, float] | None) -> None:
-        """An exact checkpoint of the current step."""
-        state = {
-            "step": self.completed,
-            "sampler": self.sampler.state(),
-            "generator": self.generator.get_state().tolist(),
-            "best": best,
-        }
-        save_checkpoint(
-            step_folder(run_dir, self.completed),
-            model=self.model,
-            tokenizer=self.policy_model.tokenizer,
-            optimizer=self.optimizer,
-            state=state,
-        )
-
-    def restore(self, folder: Path) -> dict[str, float] | None:
-        """Continue from a checkpoint; returns the best dev score so far. The model must be the checkpoint's own."""
-        state = read_state(folder)
-        load_optimizer(folder, self.optimizer)
-        self.sampler.restore(state["sampler"])
-        self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
-        self.completed = int(state["step"])
-        return state["best"]
-
     # ---- the arrows
 
-    def _rollout(self, examples: Sequence[Example]) -> tuple[list[Group], RolloutStats]:
-        config, workspace = self.config, self.workspace
+    def _rollout(self, examples: list[Example]) -> tuple[list[Group], RolloutStats]:
+        own, stats = self.config.sampling, RolloutStats()
         policy = HFPolicy(
             self.model,
-            self.policy_model.tokenizer,
-            temperature=config.sampling.temperature,
-            top_p=config.sampling.top_p,
-            top_k=config.sampling.top_k,
-            autocast_dtype=self.policy_model.autocast_dtype,
+            self.language_model.tokenizer,
+            temperature=own.temperature,
+            top_p=own.top_p,
+            top_k=own.top_k,
+            autocast_dtype=self.language_model.autocast_dtype,
         )
-        tasks = [
-            Task(
-                id=f"{example.id}#{k}",
-                example_id=example.id,
-                prompt=workspace.prompt(example, self.policy_model.tokenizer),
-                seed=rollout_seed(config.run.seed, self.completed, example.id, k),
-            )
-            for example in examples
-            for k in range(config.train.group_size)
-        ]
-        stats = RolloutStats()
-        trajectories = run_rollouts(
-            tasks,
-            policy=policy,
-            retriever=workspace.train_retriever,
-            protocol=workspace.protocol,
-            tokenizer=self.policy_model.tokenizer,
+        groups = roll_out(
+            policy,
+            examples,
+            self.workspace,
+            self.workspace.train_retriever,
+            size=self.config.train.group_size,
+            seed=(self.config.run.seed, self.completed),
+            weights=self.config.reward.model_dump(),
             stats=stats,
         )
-        failed = sum(t.status.is_failure for t in trajectories)
-        if failed > config.retrieval.max_failed * len(trajectories):
-            raise RolloutError(
-                f"{failed} of {len(trajectories)} rollouts of step {self.completed + 1} failed, more than "
-                f"retrieval.max_failed = {config.retrieval.max_failed}. Check the retriever; the run can be resumed from its "
-                "last checkpoint"
-            )
-        weights = config.reward.model_dump()
-        size = config.train.group_size
-        groups = [
-            Group(
-                example.id,
-                tuple(
-                    score_trajectory(t, example.golden_answers, weights)
-                    for t in trajectories[i * size : (i + 1) * size]
-                ),
-            )
-            for i, example in enumerate(examples)
-        ]
         return groups, stats
 
-    def _advantages(self, batch: TokenBatch) -> Tensor:
+    def _batch(self, groups: list[Group]) -> TokenBatch:
+        """Tensors with advantages, of the rollouts that are learned from: a failed one has nothing in its loss mask."""
+        batch = TokenBatch.from_trajectories(groups, pad_token_id=self.language_model.pad_token_id)
         kind = self.config.loss.advantage
         if kind == "reinforce":
             advantages = reinforce_advantages(batch.rewards, valid=batch.valid)
         else:
             advantages = group_advantages(batch.rewards, batch.group_ids, scale=kind == "grpo", valid=batch.valid)
-        return advantages if advantages.dim() == 2 else advantages[:, None]
+        batch = replace(batch, advantages=advantages)
+        return batch.select(batch.loss_mask.any(-1)).to(self.workspace.device)
+
+    def _plan(self, batch: TokenBatch) -> list[list[list[int]]]:
+        own = self.config.train
+        lengths = batch.lengths.tolist()
+        return plan_update(lengths, own.optimizer_steps_per_rollout, own.micro_batch_tokens, self.generator)
+
+    def _update(self, minis: list[list[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
+        loss, limits = self.config.loss, self.config.protocol
+        answer_weight = answer_weight_of(loss.penalty, mean_searches)
+        norm = loss.reduction == "seq-mean-token-sum-norm"
+        with self._training_mode():
+            metrics = update_policy(
+                minis,
+                self.forward,
+                self.optimizer,
+                self.parameters,
+                loss,
+                grad_clip=self.config.train.grad_clip,
+                answer_weight=answer_weight,
+                max_tokens=limits.max_turns * limits.max_turn_tokens if norm else None,
+            )
+        return metrics | ({"penalty/answer_weight": answer_weight} if loss.penalty.name == "llds" else {})
 
     @torch.no_grad()
     def _displacement(self, batch: TokenBatch) -> dict[str, float]:
-        """The same rollouts under the new weights minus under the old: at most `displacement_rows`, right ones first."""
+        """The same rollouts under the new weights minus under the old: at most `displacement_rows`, right ones first.
+
+        Old and new are both the log-probs of this model: the displacement of the policy, not of the sampler.
+        """
         every, rows = self.config.train.displacement_every, self.config.train.displacement_rows
         if not every or self.completed % every:
             return {}
@@ -203,7 +148,6 @@ class Trainer:
         )
         chosen = right[: max(rows // 2, rows - len(wrong))]
         chosen += wrong[: rows - len(chosen)]
-        chosen.sort(key=lambda i: int(batch.lengths[i]))
         part = batch.select(chosen)
         plan = plan_update(part.lengths.tolist(), 1, self.config.train.micro_batch_tokens, torch.Generator())
         change = torch.zeros(len(part), device=part.token_ids.device)
@@ -228,15 +172,37 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr * min(1.0, (self.completed + 1) / (warmup + 1))
 
+    # ---- checkpoints
 
-def _retrieval_metrics(stats: RolloutStats) -> dict[str, float]:
-    return {
-        "retrieval/latency_ms": 1000 * stats.retrieval_seconds / max(stats.calls, 1),
-        "retrieval/error_fraction": stats.failed_searches / max(stats.searches, 1),
-    }
+    def save(self, run_dir: Path, **more: Any) -> None:
+        """An exact checkpoint of the current step; `more` is kept in its state."""
+        state = {
+            "step": self.completed,
+            "sampler": self.sampler.state(),
+            "generator": self.generator.get_state().tolist(),
+            **more,
+        }
+        folder = step_folder(run_dir, self.completed)
+        save_checkpoint(folder, self.language_model, optimizer=self.optimizer, state=state)
+
+    def restore(self, folder: Path) -> dict[str, Any]:
+        """Go on from a checkpoint whose weights the model already has; returns its state, `more` included."""
+        state = read_state(folder)
+        load_optimizer(folder, self.optimizer)
+        self.sampler.restore(state["sampler"])
+        self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
+        self.completed = int(state["step"])
+        return state
+
+    def forget_optimizer(self) -> None:
+        """Give back the memory of gradients and moments, once nothing will be trained any more."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
 
 
 class _Clock:
+    """Seconds of the parts of a step."""
+
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._started = time.perf_counter()
@@ -254,9 +220,8 @@ class _Clock:
         return {f"time/{name}_s": s for name, s in self._seconds.items()} | {"time/step_s": self.total()}
 
 
-def set_up_torch(config: Config) -> dict[str, Any]:
-    """Threads and determinism of a run."""
+def set_up_torch(config: Config) -> None:
+    """Threads of a run, and the seed of what draws from PyTorch's own generator: fresh LoRA weights."""
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     torch.manual_seed(config.run.seed)
-    return {"threads": torch.get_num_threads()}

@@ -1,4 +1,4 @@
-"""One rollout batch becomes K optimizer steps: plan, old pass, objective, steps. Everything that changes weights is here."""
+"""One rollout batch becomes K optimizer steps: plan, old pass, objective, steps. All that changes weights is here."""
 
 from __future__ import annotations
 

@@ -13,6 +13,9 @@ def verdict_of(
 ) -> str:
     """What rose, what fell, and whether correct rollouts were displaced, in a few plain sentences.
 
+    `Collapsed` is what docs/results.md calls a collapse: at the end the reward, a mean over 5 steps, has lost 40 % of
+    its peak.
+
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
     >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:58]
     'Learned and held. Reward rose from 0.40 to 0.50 (peak 0.50'
@@ -21,22 +24,14 @@ def verdict_of(
     moved = [row["displacement/correct"] for row in series if "displacement/correct" in row]
     if not rewards:
         return "No training step was made."
-    means = [mean(rewards[i : i + _WINDOW]) for i in range(max(len(rewards) - _WINDOW + 1, 1))]
+    window = min(_WINDOW, len(rewards))
+    means = [mean(rewards[i : i + window]) for i in range(len(rewards) - window + 1)]
     first, last, peak = means[0], means[-1], max(means)
-    gain = after["em"] - before["em"]
-    if peak > 0 and last < 0.6 * peak:
-        headline = "Collapsed."
-    elif last < 0.85 * peak:
-        headline = "Fell back from its peak."
-    elif gain > 0.02:
-        headline = "Learned and held."
-    else:
-        headline = "Held, but learned little."
     text = (
-        f"{headline} Reward rose from {first:.2f} to {last:.2f} (peak {peak:.2f}, means of {_WINDOW} steps). Exact match "
-        f"on {split}: sampled {before['em']:.3f} to {after['em']:.3f}, greedy {before['em_greedy']:.3f} to "
-        f"{after['em_greedy']:.3f}."
-    ).replace("Reward rose", "Reward rose" if last >= first else "Reward fell")
+        f"{_headline(last, peak, after['em'] - before['em'])} Reward {'rose' if last >= first else 'fell'} from "
+        f"{first:.2f} to {last:.2f} (peak {peak:.2f}, means of {window} steps). Exact match on {split}: sampled "
+        f"{before['em']:.3f} to {after['em']:.3f}, greedy {before['em_greedy']:.3f} to {after['em_greedy']:.3f}."
+    )
     if moved:
         below = sum(m < 0 for m in moved) / len(moved)
         text += (
@@ -44,3 +39,11 @@ def verdict_of(
             f"displacement {mean(moved):+.4f} nats per token on average, below 0 in {below:.0%} of the steps."
         )
     return text
+
+
+def _headline(last: float, peak: float, gain: float) -> str:
+    if last < 0.6 * peak:
+        return "Collapsed."
+    if last < 0.85 * peak:
+        return "Fell back from its peak."
+    return "Learned and held." if gain > 0.02 else "Held, but learned little."

@@ -6,9 +6,8 @@ episodes of similar length, so little is padded; the loss is the mean over the t
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.errors import DataError
+from holdfast.errors import ModelError
+from holdfast.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
 from holdfast.search.env import encode_feedback
 from holdfast.search.protocol import SearchProtocol
 from holdfast.search.tokens import encode
@@ -25,14 +25,12 @@ from holdfast.train.forward import token_logprobs
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Token ids and which of them the agent says: prompt and observations are False.
+    """One episode to learn from."""
 
-    >>> Episode((1, 2, 3, 4), (False, False, True, True)).token_ids
-    (1, 2, 3, 4)
-    """
-
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int] | np.ndarray
+    """Prompt, turns and observations; an int32 array where there are many."""
     loss_mask: tuple[bool, ...]
+    """True on what the agent says: prompt and observations are False."""
 
 
 def encode_episode(
@@ -54,43 +52,47 @@ def disguised(episodes: Sequence[Episode], pools: Sequence[Sequence[int]], count
     what it finds. When each episode has names of its own, reading is the only way to be right.
 
     >>> episode = Episode((1, 2, 3, 1), (False, True, True, True))
-    >>> [e.token_ids for e in disguised([episode], [(1, 2)], 2, seed=1)]
-    [(1, 2, 3, 1), (2, 1, 3, 2)]
+    >>> [e.token_ids.tolist() for e in disguised([episode], [(1, 2)], 2, seed=1)]
+    [[1, 2, 3, 1], [2, 1, 3, 2]]
     """
     rng = np.random.default_rng(seed)
     size = 1 + max(max(episode.token_ids) for episode in episodes)
     size = max(size, 1 + max((i for pool in pools for i in pool), default=0))
     made = []
     for k in range(count):
-        renamed = np.arange(size)
+        renamed = np.arange(size, dtype=np.int32)
         for pool in pools:
             renamed[list(pool)] = rng.permutation(pool)
         episode = episodes[k % len(episodes)]
-        made.append(Episode(tuple(renamed[list(episode.token_ids)].tolist()), episode.loss_mask))
+        made.append(Episode(renamed[np.asarray(episode.token_ids)], episode.loss_mask))
     return made
 
 
-def read_episodes(path: Path) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Rows `{"question": str, "turns": [{"text": str, "observation": str}, …]}`; `trajectories.jsonl` of a run is one."""
-    rows = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"warm_start.data = {path}: {error}") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            rows.append((row["question"], [(t["text"], t.get("observation", "")) for t in row["turns"]]))
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"{path}, line {number}: an episode needs `question` and `turns`, each turn with `text` and "
-                f"`observation` ({type(error).__name__}: {error})"
-            ) from None
-    if not rows:
-        raise DataError(f"{path} holds no episode")
+def read_episodes(
+    path: Path, *, on_skip: Callable[[Skipped], None] | None = None
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(question, turns) of every row `{"question": str, "turns": [{"text": str, "observation": str}, …]}`.
+
+    The `trajectories.jsonl` of a run is such a file. Bad rows and bad files are dealt with as in `read_questions`.
+    """
+
+    def parse(row: dict[str, Any], line: int) -> tuple[str, list[tuple[str, str]]]:
+        turns = row.get("turns")
+        if not isinstance(turns, list) or not turns:
+            raise BadField("turns", "must be a list of at least one turn")
+        return text_field(row, "question").strip(), [_turn(turn, i) for i, turn in enumerate(turns)]
+
+    rows, _ = read_rows(path, parse, what="episode", on_skip=on_skip)
     return rows
+
+
+def _turn(turn: Any, i: int) -> tuple[str, str]:
+    if not isinstance(turn, dict):
+        raise BadField(f"turns[{i}]", f"must be an object, is {json_kind(turn)}")
+    if "text" not in turn:
+        raise BadField(f"turns[{i}].text", "missing")
+    observation = turn.get("observation", "")
+    return clean_text(turn["text"], f"turns[{i}].text"), clean_text(observation, f"turns[{i}].observation", empty=True)
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
@@ -111,23 +113,38 @@ def warm_start(
     lr: float,
     seed: int,
     device: torch.device,
+    micro_batch_tokens: int,
     autocast_dtype: torch.dtype | None = None,
 ) -> Iterator[dict[str, float]]:
-    """Train in place; yields `{"step", "loss"}` after every optimizer step."""
+    """Train in place; yields `{"step", "loss"}` after every optimizer step. No prompt or observation token is learned.
+
+    A forward pass holds at most `micro_batch_tokens`, padding included. Steps whose gradient is not finite are skipped;
+    raises `ModelError` after ten in a row.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    skipped = 0
     model.train()
     for step, rows in zip(range(steps), _batches(episodes, batch, seed), strict=False):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, lr)
-        ids, mask = pad(rows, pad_token_id, device)
-        logprobs, _ = token_logprobs(model, ids, mask, autocast_dtype=autocast_dtype)
-        loss = -logprobs.sum() / mask.sum()
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss, said = 0.0, sum(sum(row.loss_mask) for row in rows)
+        for part in _micro_batches(rows, micro_batch_tokens):
+            ids, mask = pad(part, pad_token_id, device)
+            logprobs, _ = token_logprobs(model, ids, mask, autocast_dtype=autocast_dtype)
+            share = -logprobs.sum() / said
+            share.backward()
+            loss += float(share.detach())
         if math.isfinite(float(torch.nn.utils.clip_grad_norm_(parameters, 1.0))):
             optimizer.step()
-        yield {"step": step + 1, "loss": float(loss.detach())}
+            skipped = 0
+        elif (skipped := skipped + 1) == 10:
+            raise ModelError(
+                f"warm start, step {step + 1}: ten gradients in a row are not finite, so nothing is learned; lower "
+                "warm_start.lr, or set model.autocast = 'none'"
+            )
+        yield {"step": step + 1, "loss": loss}
     model.eval()
 
 
@@ -137,7 +154,7 @@ def pad(rows: Sequence[Episode], pad_token_id: int, device: torch.device) -> tup
     ids = torch.full((len(rows), width), pad_token_id)
     mask = torch.zeros((len(rows), width), dtype=torch.bool)
     for i, row in enumerate(rows):
-        ids[i, : len(row.token_ids)] = torch.tensor(row.token_ids)
+        ids[i, : len(row.token_ids)] = torch.from_numpy(np.asarray(row.token_ids, dtype=np.int64))
         mask[i, : len(row.loss_mask)] = torch.tensor(row.loss_mask)
     return ids.to(device), mask.to(device)
 
@@ -152,3 +169,14 @@ def _batches(episodes: Sequence[Episode], size: int, seed: int) -> Iterator[list
             batches = [pool[i : i + size] for i in range(0, len(pool), size)]
             for b in torch.randperm(len(batches), generator=generator).tolist():
                 yield [episodes[i] for i in batches[b]]
+
+
+def _micro_batches(rows: Sequence[Episode], most_tokens: int) -> list[list[Episode]]:
+    """Runs of rows, which come shortest first, of at most `most_tokens` each with their padding."""
+    parts: list[list[Episode]] = []
+    for row in rows:
+        if parts and (len(parts[-1]) + 1) * len(row.token_ids) <= most_tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts

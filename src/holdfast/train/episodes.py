@@ -1,0 +1,71 @@
+"""Episodes of the current policy, scored and grouped by question: what training learns from and evaluation counts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from holdfast.data import Example
+from holdfast.errors import RolloutError
+from holdfast.retrieval.types import Retriever
+from holdfast.rewards import EM, score_trajectory
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.searching import RolloutStats
+from holdfast.train.session import Workspace
+from holdfast.trajectory import Group
+
+
+def roll_out(
+    policy: HFPolicy,
+    examples: Sequence[Example],
+    workspace: Workspace,
+    retriever: Retriever,
+    *,
+    size: int,
+    seed: tuple[object, ...],
+    weights: Mapping[str, float] = EM,
+    stats: RolloutStats | None = None,
+) -> list[Group]:
+    """A group of `size` scored episodes for every question, in their order.
+
+    The k-th episode of a question is a function of the weights, the prompt and (`seed`, question, k), and of nothing
+    else. Raises `RolloutError` when more than `retrieval.max_failed` of the episodes fail: what is left then says more
+    about the outage than about the policy.
+    """
+    tasks = [
+        Task(id=f"{example.id}#{k}", example_id=example.id, prompt=prompt, seed=rollout_seed(*seed, example.id, k))
+        for example in examples
+        for prompt in [workspace.prompt(example, policy.tokenizer)]
+        for k in range(size)
+    ]
+    trajectories = run_rollouts(
+        tasks,
+        policy=policy,
+        retriever=retriever,
+        protocol=workspace.protocol,
+        tokenizer=policy.tokenizer,
+        stats=stats,
+    )
+    failed, most = sum(t.status.is_failure for t in trajectories), workspace.config.retrieval.max_failed
+    if failed > most * len(trajectories):
+        raise RolloutError(
+            f"{failed} of {len(trajectories)} episodes failed, more than retrieval.max_failed = {most} allows. Check "
+            "the retriever, then continue from the newest checkpoint with --resume"
+        )
+    return [
+        Group(
+            example.id,
+            tuple(
+                score_trajectory(trajectory, example.golden_answers, weights)
+                for trajectory in trajectories[i * size : (i + 1) * size]
+            ),
+        )
+        for i, example in enumerate(examples)
+    ]
+
+
+def rollout_seed(*parts: object) -> int:
+    """A 63-bit seed that depends on its parts alone, in every process and version of Python."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

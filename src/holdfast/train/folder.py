@@ -1,0 +1,141 @@
+"""The run folder's files but the checkpoints and the metrics: recipe, sampled episodes, results."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from holdfast.config import Config, dump, load
+from holdfast.data import Example
+from holdfast.errors import CheckpointError, ConfigError
+from holdfast.jsonl import write_jsonl
+from holdfast.tracking import METRICS_FILE, MetricsFile
+from holdfast.train.events import Sample, Summary
+from holdfast.trajectory import Group, Trajectory
+
+_UNWRITABLE = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your disk quota is used up",
+    errno.EFBIG: "files may not grow further",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EIO: "the disk fails",
+}
+
+
+class RunFolder:
+    """Files of one run, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = MetricsFile(path / METRICS_FILE)
+        self._config, self._trajectories, self._results = (
+            path / name for name in ("config.toml", "trajectories.jsonl", "results.json")
+        )
+
+    def begin(self, config: Config) -> None:
+        """Write the recipe. Raises `ConfigError` when the folder holds a run already, or cannot be written."""
+        for there in (self.metrics.path, self._results, self.path / "checkpoints"):
+            if there.exists():
+                raise ConfigError(
+                    f"{self.path} holds a run already ({there.name}); continue it with --resume {self.path}, or give "
+                    "another run.name"
+                )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            _write_whole(self._config, dump(config))
+        except OSError as error:
+            raise ConfigError(
+                f"the run folder {self.path} cannot be written ({error.strerror}); set run.dir to a folder that can"
+            ) from error
+
+    def config(self) -> Config:
+        """The recipe the run began with."""
+        if not self._config.is_file():
+            raise CheckpointError(
+                f"{self.path} is no run folder: it has no config.toml. Give the folder `holdfast train` named"
+            )
+        return load(self._config)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turns a full or unwritable disk into a sentence."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
+            raise CheckpointError(
+                f"{error.filename or self.path} cannot be written: {_UNWRITABLE[error.errno]}. Put that right, then go "
+                f"on from the newest checkpoint with --resume {self.path}"
+            ) from error
+
+    def forget_after(self, step: int) -> None:
+        """Drop what a stopped run logged after its checkpoint; it will be logged again."""
+        self.metrics.truncate(step)
+        if self._trajectories.is_file():
+            write_jsonl(self._trajectories, [row for row in _whole_rows(self._trajectories) if row["step"] <= step])
+
+    def add_trajectories(self, step: int, groups: Sequence[Group], examples: Sequence[Example], count: int) -> None:
+        """An episode each of the first `count` questions of a step."""
+        if count:
+            with self._trajectories.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                for group, example in list(zip(groups, examples, strict=True))[:count]:
+                    file.write(json.dumps(_row(step, group.trajectories[0], example), ensure_ascii=False) + "\n")
+
+    def finish(self, summary: Summary, questions: int) -> None:
+        """Write the results: from now on the run is finished, and its test questions have been read."""
+        results: dict[str, Any] = {"split": summary.split, "questions": questions} | asdict(summary)
+        del results["run_dir"]
+        _write_whole(self._results, json.dumps(results, indent=1, ensure_ascii=False))
+
+    def summary(self) -> Summary | None:
+        """How the run ended; None when it has not."""
+        try:
+            results = json.loads(self._results.read_text(encoding="utf-8"))
+            samples = tuple(
+                Sample(**sample | {"turns": tuple(map(tuple, sample["turns"]))}) for sample in results.pop("samples")
+            )
+            del results["questions"]
+            return Summary(run_dir=self.path, samples=samples, **results)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _row(step: int, trajectory: Trajectory, example: Example) -> dict[str, Any]:
+    return {
+        "step": step,
+        "id": trajectory.example_id,
+        "question": example.question,
+        "golden_answers": list(example.golden_answers),
+        "turns": [{"text": t.text, "observation": t.observation_text, "hits": list(t.hits)} for t in trajectory.turns],
+        "answer": trajectory.answer,
+        "status": trajectory.status.value,
+        "reward": trajectory.reward,
+        "reward_parts": trajectory.reward_parts,
+    }
+
+
+def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a file whose last line may be cut."""
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            row = json.loads(line)
+            if isinstance(row["step"], int):
+                yield row
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a small file so that a crash leaves the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+    os.replace(temporary, path)
