@@ -51,14 +51,18 @@ def ask(
     agent = _load(folder, _checkpoint(folder, checkpoint))
     if question is not None:
         answer(agent, question, console, greedy=greedy)
-        return
-    for number, asked in enumerate(_questions(folder, console)):
-        if number:
-            console.print()
-        answer(agent, asked, console, greedy=greedy)
+    elif sys.stdin.isatty() and is_live(console):
+        _welcome(folder, console)
+        for asked in _typed_questions():
+            answer(agent, asked, console, greedy=greedy, echo=False)
+    else:
+        for number, line in enumerate(filter(str.strip, sys.stdin)):
+            if number:
+                console.print()
+            answer(agent, line.strip(), console, greedy=greedy)
 
 
-def answer(agent: Agent, question: str, console: Console, *, greedy: bool) -> Trajectory:
+def answer(agent: Agent, question: str, console: Console, *, greedy: bool, echo: bool = True) -> Trajectory:
     """Run one episode and print it as it happens; ends with the answer, or with why there is none."""
     from holdfast.cli.episode import Writer
     from holdfast.rollout.hf import HFPolicy
@@ -68,7 +72,8 @@ def answer(agent: Agent, question: str, console: Console, *, greedy: bool) -> Tr
     config, protocol = agent.config, agent.protocol
     prompt = render_prompt(question, protocol, agent.tokenizer, config.model.chat_template)
     writer = Writer(console)
-    writer.line("question", question)
+    if echo:
+        writer.line("question", question)
     show = _Show(agent, writer)
     policy = HFPolicy(
         agent.model,
@@ -171,20 +176,22 @@ def _load(folder: Path, checkpoint: str) -> Agent:
         return open_agent(folder, checkpoint)
 
 
-def _questions(folder: Path, console: Console) -> Iterator[str]:
-    """Lines of standard input; on a terminal, with a prompt and examples, until an empty one."""
-    if not (sys.stdin.isatty() and is_live(console)):
-        yield from (line.strip() for line in sys.stdin if line.strip())
-        return
+def _welcome(folder: Path, console: Console) -> None:
+    console.print(f"holdfast · {folder}")
+    if examples := _examples(folder):
+        console.print("Questions of its training, for example:\n" + "\n".join(f"  {text}" for text in examples))
+    console.print("An empty line ends.", style="dim")
+
+
+def _typed_questions() -> Iterator[str]:
+    """Lines typed behind a prompt, until an empty one."""
     import readline  # noqa: F401  (arrow keys and history in input())
 
-    if examples := _examples(folder):
-        console.print("Questions like those of its training:\n" + "\n".join(f"  {text}" for text in examples))
-    console.print("An empty line ends.", style="dim")
     while True:
         try:
             line = input("\n> ").strip()
         except EOFError:
+            print()
             return
         if not line:
             return
