@@ -263,13 +263,27 @@ def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:
 def test_an_interrupt_says_how_to_go_on(engine: Any, holdfast: Run) -> None:
     engine.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
     stderr = holdfast("train", code=130).stderr
-    assert stderr == "Stopped. Step 40 is saved; continue from it with: holdfast train --resume runs/quickstart\n"
+    assert stderr == "Stopped. Step 40 is saved; to go on from there:\n  holdfast train --resume runs/quickstart\n"
     assert Path("runs/quickstart/config.toml").is_file()
 
 
 def test_an_interrupt_before_the_first_checkpoint(engine: Any, holdfast: Run) -> None:
+    def script(run_dir: Path, observer: Observer) -> None:
+        (run_dir / "metrics.jsonl").write_text("")
+        raise KeyboardInterrupt
+
+    engine.script = script
+    stderr = holdfast("train", code=130).stderr
+    assert stderr == (
+        "Stopped before the first checkpoint (checkpoint.every). To begin again:\n"
+        "  holdfast train --resume runs/quickstart\n"
+    )
+
+
+def test_an_interrupt_before_anything_leaves_no_folder(engine: Any, holdfast: Run) -> None:
     engine.script = then_raise(KeyboardInterrupt())
-    assert "there is nothing to resume" in holdfast("train", code=130).stderr
+    assert holdfast("train", code=130).stderr == "Stopped before the first step, so nothing is kept.\n"
+    assert not Path("runs/quickstart").exists()
 
 
 def test_a_kill_says_it_too(engine: Any, holdfast: Run) -> None:
@@ -288,7 +302,26 @@ def test_an_error_after_a_checkpoint_says_how_to_go_on(engine: Any, holdfast: Ru
     engine.script = then_raise(RolloutError("the retriever is down"), make_checkpoint(20))
     stderr = holdfast("train", "--run.name=my run", code=2).stderr
     assert stderr.startswith("error: the retriever is down\n")
-    assert stderr.endswith("To continue from it: holdfast train --resume 'runs/my run'\n")
+    assert stderr.endswith("To go on from there:\n  holdfast train --resume 'runs/my run'\n")
+
+
+def test_an_error_that_says_how_to_go_on_says_it_once(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(RolloutError("the disk is full; then --resume runs/x"), make_checkpoint(20))
+    assert holdfast("train", code=2).stderr == "error: the disk is full; then --resume runs/x\n"
+
+
+def test_commands_to_copy_name_the_program_as_it_can_be_found(
+    engine: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Path(".venv/bin/holdfast")
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", "")
+    assert "\n  .venv/bin/holdfast ask runs/quickstart " in holdfast("train").stdout
+    monkeypatch.setenv("PATH", str(script.parent.absolute()))
+    assert "\n  holdfast ask runs/quickstart-2 " in holdfast("train").stdout
 
 
 def test_a_bug_keeps_its_traceback(engine: Any, holdfast: Run) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.episode import Writer, show_turn
-from holdfast.cli.terminal import ABSENT, duration
+from holdfast.cli.terminal import ABSENT, duration, program
 from holdfast.scoring import exact_match
 from holdfast.train.events import Sample, Summary
 
@@ -77,4 +77,4 @@ def _next(summary: Summary, console: Console) -> None:
     console.print(Text.assemble(("Everything is in ", "dim"), str(summary.run_dir)))
     console.print(Text("Ask the agent something:", style="dim"))
     # Never wrapped: a command is copied.
-    console.print(Text(f"  holdfast ask {run} {question}", style="cyan"), soft_wrap=True)
+    console.print(Text(f"  {program()} ask {run} {question}", style="cyan"), soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from holdfast.cli.terminal import program
 from holdfast.config import Config
 from holdfast.errors import ConfigError
 
@@ -22,7 +23,7 @@ def newest_run(root: Path = ROOT) -> Path:
     """The run folder in `root` that was begun last. Raises `ConfigError`."""
     if runs := _runs(root):
         return runs[0]
-    raise ConfigError(f"there is no run in {root}/; make one with: holdfast train")
+    raise ConfigError(f"there is no run in {root}/; make one with: {program()} train")
 
 
 def find_run(name: str, root: Path = ROOT) -> Path:
@@ -31,7 +32,7 @@ def find_run(name: str, root: Path = ROOT) -> Path:
         if is_run(folder):
             return folder
     listed = ", ".join(str(path) for path in _runs(root)[:5])
-    hint = f"Newest runs here: {listed}" if listed else "Make one with: holdfast train"
+    hint = f"Newest runs here: {listed}" if listed else f"Make one with: {program()} train"
     what = "has no config.toml, so it is no run folder" if Path(name).is_dir() else "is no run folder"
     raise ConfigError(f"{name} {what}. {hint}")
 
@@ -67,10 +68,11 @@ def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
             raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror}; set run.dir") from None
 
 
-def discard_if_bare(folder: Path) -> None:
-    """Remove a run folder that holds nothing but its recipe: the run never began."""
-    if folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}:
+def discard_if_bare(folder: Path) -> bool:
+    """Remove a run folder that holds nothing but its recipe, because the run never began; whether it did so."""
+    if bare := folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}:
         shutil.rmtree(folder)
+    return bare
 
 
 def newest_checkpoint(folder: Path) -> int | None:

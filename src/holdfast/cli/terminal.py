@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -41,6 +44,16 @@ def survive_any_encoding() -> None:
 def complain(error: HoldfastError) -> None:
     """The sentence of an error, for a person."""
     err().print(Text.assemble(("error: ", "bold red"), str(error)))
+
+
+def program() -> str:
+    """What to type to get this program again: `holdfast`, or its path when the shell would not find it."""
+    own = Path(sys.argv[0])
+    found = shutil.which("holdfast")
+    if own.name != "holdfast" or (found and Path(found).resolve() == own.resolve()):
+        return "holdfast"
+    own, here = own.absolute(), Path.cwd()
+    return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from holdfast.cli.terminal import complain, err, out
+from holdfast.cli.terminal import complain, err, out, program
 from holdfast.errors import ConfigError, HoldfastError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None,
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": run_dir.name})})
     if stage is Stage.WARM_START:
         model = _watch(run_dir, lambda observer: engine.warm_start_only(config, run_dir, observer=observer))
-        again = f"holdfast train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
+        again = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
         out().print(f"\nThe model is in {model}. Train on from it with:\n  {again} --warm_start.steps 0")
         return
     from holdfast.cli.closing import close
@@ -142,9 +142,10 @@ def _watch(run_dir: Path, work: Any) -> Any:
         _explain_stop(run_dir, code=143)
     except HoldfastError as error:
         complain(error)
-        if (step := runs.newest_checkpoint(run_dir)) is not None:
-            err().print(f"Step {step} is saved. To continue from it: holdfast train --resume {quote(str(run_dir))}")
         runs.discard_if_bare(run_dir)
+        step = runs.newest_checkpoint(run_dir)
+        if step is not None and "--resume" not in str(error):
+            err().print(f"Step {step} is saved. To go on from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -153,15 +154,18 @@ def _watch(run_dir: Path, work: Any) -> Any:
 def _explain_stop(run_dir: Path, code: int) -> NoReturn:
     from holdfast.cli import runs
 
-    step = runs.newest_checkpoint(run_dir)
-    if step is None:
-        err().print("Stopped before the first checkpoint (checkpoint.every), so there is nothing to resume.")
-        runs.discard_if_bare(run_dir)
+    if runs.discard_if_bare(run_dir):
+        message = "Stopped before the first step, so nothing is kept."
+    elif (step := runs.newest_checkpoint(run_dir)) is None:
+        message = f"Stopped before the first checkpoint (checkpoint.every). To begin again:\n  {_resuming(run_dir)}"
     else:
-        err().print(
-            f"Stopped. Step {step} is saved; continue from it with: holdfast train --resume {quote(str(run_dir))}"
-        )
+        message = f"Stopped. Step {step} is saved; to go on from there:\n  {_resuming(run_dir)}"
+    err().print(message, soft_wrap=True)  # a command to copy is never broken
     raise typer.Exit(code)
+
+
+def _resuming(run_dir: Path) -> str:
+    return f"{program()} train --resume {quote(str(run_dir))}"
 
 
 def _print_recipe(config: Config) -> None:
