@@ -1,0 +1,33 @@
+"""A small world and what is made from it: built once."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.config import WarmStart
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.search.protocol import CLEAN
+from holdfast.world.bundle import scripted_episodes, world_tokenizer
+from holdfast.world.facts import World, build_world
+from holdfast.world.language import build_filler
+
+
+@pytest.fixture(scope="session")
+def world() -> World:
+    return build_world(3, people=100, train_questions=500, dev_questions=60, test_questions=100)
+
+
+@pytest.fixture(scope="session")
+def index(world: World) -> BM25Retriever:
+    """Over all passages."""
+    return BM25Retriever.build(world.documents())
+
+
+@pytest.fixture(scope="session")
+def kit(world: World) -> SimpleNamespace:
+    """Scripts in the default habits with a little rambling, over the training region, and their tokenizer."""
+    train_index = BM25Retriever.build(world.documents("train"))
+    filler = build_filler(3, words=60)
+    episodes = scripted_episodes(world, filler, train_index, CLEAN, WarmStart(episodes=300, ramble=0.1))
+    tokenizer = world_tokenizer(world, filler, episodes, CLEAN)
+    return SimpleNamespace(train_index=train_index, filler=filler, episodes=episodes, tokenizer=tokenizer)
