@@ -179,6 +179,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: type[Scripte
         (folder / "checkpoints" / "step-000020").mkdir(parents=True)
         (folder / "config.toml").write_text("")
         os.utime(folder / "config.toml", (1e9 - age, 1e9 - age))
+    Path("runs/.new.replaced").mkdir()
+    Path("runs/.new.replaced/config.toml").write_text("")  # newer than both, and no run of the user's
     loaded: list[tuple[Path, str]] = []
 
     def fake_load(folder: Path, checkpoint: str) -> Any:

@@ -174,6 +174,7 @@ def test_overwrite_replaces_a_run(engine: Any, holdfast: Run) -> None:
     holdfast("train", "--overwrite")
     assert engine.config.run.name == "quickstart"
     assert not Path("runs/quickstart/metrics.jsonl").exists()
+    assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]
 
 
 def test_overwrite_deletes_runs_only(engine: Any, holdfast: Run) -> None:
@@ -189,6 +190,27 @@ def test_overwrite_does_not_follow_a_link(engine: Any, holdfast: Run) -> None:
     Path("runs/link").symlink_to("real")
     assert "no run folder" in holdfast("train", "--run.name=link", "--overwrite", code=2).stderr
     assert Path("runs/real/config.toml").is_file()
+
+
+def test_overwrite_costs_the_old_run_only_when_the_new_one_trains(engine: Any, holdfast: Run) -> None:
+    holdfast("train")
+    Path("runs/quickstart/metrics.jsonl").write_text("old")
+    engine.script = then_raise(RolloutError("no such questions"))
+    holdfast("train", "--overwrite", code=2)
+    assert Path("runs/quickstart/metrics.jsonl").read_text() == "old"
+
+    def script(run_dir: Path, observer: Observer) -> None:
+        assert len(list(Path("runs").iterdir())) == 2
+        observer.stage("training", 1)
+        observer.step(0, 1, {})
+        assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]  # the disk is free before checkpoints come
+        (run_dir / "metrics.jsonl").write_text("new")
+        raise RolloutError("later")
+
+    engine.script = script
+    holdfast("train", "--overwrite", code=2)
+    assert Path("runs/quickstart/metrics.jsonl").read_text() == "new"
+    assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]
 
 
 def test_an_unreadable_recipe_does_not_cost_the_old_run(engine: Any, holdfast: Run) -> None:

@@ -39,19 +39,20 @@ def find_run(name: str, root: Path = ROOT) -> Path:
 
 def _runs(root: Path) -> list[Path]:
     """Newest first."""
-    return sorted((path for path in root.glob("*") if is_run(path)), key=lambda p: -(p / CONFIG).stat().st_mtime)
+    return sorted((path for path in root.glob("[!.]*") if is_run(path)), key=lambda p: -(p / CONFIG).stat().st_mtime)
 
 
 def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
     """Make the folder of a new run and return it.
 
     `named`: the user chose the name, so it is taken as it is; otherwise a number is put behind a name that is taken.
-    `overwrite` deletes what is there, if it is a run. Raises `ConfigError`.
+    `overwrite` moves what is there aside, if it is a run: `forget_replaced` deletes it once the new run has begun, and
+    `discard_if_bare` moves it back if that never happens. Raises `ConfigError`.
     """
     root, name = Path(config.run.dir), config.run.name
     folder = root / name
     if overwrite and folder.exists():
-        _delete(folder)
+        _set_aside(folder)
     number = 2
     while True:
         try:
@@ -69,10 +70,20 @@ def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
 
 
 def discard_if_bare(folder: Path) -> bool:
-    """Remove a run folder that holds nothing but its recipe, because the run never began; whether it did so."""
+    """Remove a run folder that holds nothing but its recipe, because the run never began; whether it did so.
+
+    The run it was to replace comes back.
+    """
     if bare := folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}:
         shutil.rmtree(folder)
+        if _aside(folder).exists():
+            _aside(folder).rename(folder)
     return bare
+
+
+def forget_replaced(folder: Path) -> None:
+    """Delete the run that `folder` replaces, if there is one."""
+    shutil.rmtree(_aside(folder), ignore_errors=True)
 
 
 def newest_checkpoint(folder: Path) -> int | None:
@@ -89,10 +100,15 @@ def _taken(folder: Path) -> str:
     )
 
 
-def _delete(folder: Path) -> None:
+def _set_aside(folder: Path) -> None:
     if folder.is_symlink() or not is_run(folder):
         raise ConfigError(
             f"--overwrite would delete {folder}, which is no run folder (it has no config.toml); move it away, "
             "or give another --run.name"
         )
-    shutil.rmtree(folder)
+    forget_replaced(folder)
+    folder.rename(_aside(folder))
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -16,6 +17,9 @@ from holdfast.errors import ConfigError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
+    from holdfast.train.events import Observer
+
+T = TypeVar("T")
 
 
 class Stage(StrEnum):
@@ -126,7 +130,22 @@ def load_engine() -> Any:
     return engine
 
 
-def _watch(run_dir: Path, work: Any) -> Any:
+class _AtFirstStep:
+    """Passes everything on to an observer, and calls `then` when training has made its first step."""
+
+    def __init__(self, observer: Observer, then: Callable[[], None]) -> None:
+        self._observer, self._then = observer, then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._observer, name)
+
+    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        self._then()
+        self._then = lambda: None
+        self._observer.step(step, total, metrics)
+
+
+def _watch(run_dir: Path, work: Callable[[Any], T]) -> T:
     """Run `work(observer)`; however it ends, the terminal is whole and the user knows how to go on."""
     from holdfast.cli import runs
     from holdfast.cli.console import open_console
@@ -135,7 +154,9 @@ def _watch(run_dir: Path, work: Any) -> Any:
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with open_console(out(), run_dir) as observer:
-            return work(observer)
+            result = work(_AtFirstStep(observer, lambda: runs.forget_replaced(run_dir)))
+        runs.forget_replaced(run_dir)
+        return result
     except KeyboardInterrupt:
         _explain_stop(run_dir, code=130)
     except SystemExit:
