@@ -1,0 +1,171 @@
+"""The measures of benchmarks/world.py that need a model: the closed-book twin, and the warm-started policy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from holdfast.retrieval.types import Hit, Retriever
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.policy import Request, generate
+from holdfast.search.tokens import encode
+from holdfast.train.evaluate import evaluate
+from holdfast.train.model import LanguageModel, prepare
+from holdfast.train.warm_start import Episode, encode_episode, pad, warm_start
+from holdfast.world.facts import WorldQuestion
+from holdfast.world.model import build_model
+from world_bench import HELD_OUT, Bench, Measure, mean
+
+TWIN_STEPS = 2000
+
+
+def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
+    """A twin of the tiny model learns question -> answer by heart, and is asked about people it never met."""
+    own = bench.config.model
+    model = build_model(bench.tokenizer, seed=seed, hidden=own.hidden, layers=own.layers, heads=own.heads)
+    twin = prepare(model, bench.tokenizer, own, bench.workspace.device)
+    protocol = bench.workspace.protocol
+    opened, closed = protocol.answer_tags
+    lessons = [
+        encode_episode(
+            bench.workspace.prompt(q.example, bench.tokenizer),
+            [(f"{opened} {q.example.golden_answers[0]} {closed}", "")],
+            protocol,
+            bench.tokenizer,
+        )
+        for q in bench.questions("train")
+    ]
+    for _ in warm_start(
+        model,
+        lessons,
+        pad_token_id=twin.pad_token_id,
+        steps=TWIN_STEPS,
+        batch=96,
+        lr=4e-3,
+        seed=seed,
+        device=bench.workspace.device,
+        micro_batch_tokens=bench.config.train.micro_batch_tokens,
+    ):
+        pass
+    learned = [q.example for q in bench.questions("train")[:400]]
+    test = evaluate(twin, bench.workspace.test, bench.workspace, samples=1, seed=seed).scores
+    yield Measure("closed-book twin, test EM, sampled", test["em"], most=0.05)
+    yield Measure("closed-book twin, test EM, greedy", test["em_greedy"], most=0.05)
+    yield Measure(
+        "closed-book twin, EM on 400 questions it was taught, greedy",
+        evaluate(twin, learned, bench.workspace, samples=1, seed=seed).scores["em_greedy"],
+    )
+
+
+# ---- the warm-started model
+
+
+class Shuffled:
+    """Answers every search with the passages of another question's query, none of them about a person in the search."""
+
+    in_process = True
+
+    def __init__(self, retriever: Retriever, questions: Sequence[WorldQuestion]) -> None:
+        self._queries = [f"{hop.asked} of {hop.fact.subject}" for q in questions for hop in q.hops]
+        self._retriever = retriever
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        return [self._others(query, k) for query in queries]
+
+    def _others(self, query: str, k: int) -> list[Hit]:
+        rng = random.Random(f"shuffled/{query}")
+        while True:
+            hits = self._retriever.search([rng.choice(self._queries)], k)[0]
+            if not any(hit.document.title in query for hit in hits):
+                return hits
+
+
+def with_passages(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
+    own, workspace = bench.config, bench.workspace
+    for what, retriever, most in (
+        ("right", workspace.eval_retriever, None),
+        ("shuffled", Shuffled(workspace.eval_retriever, bench.questions("test")), 0.05),
+    ):
+        scores = evaluate(
+            policy, workspace.test, replace(workspace, eval_retriever=retriever), samples=1, seed=own.run.seed
+        ).scores
+        yield Measure(f"warm-started, {what} passages, test EM, sampled", scores["em"], most=most)
+        yield Measure(f"warm-started, {what} passages, test EM, greedy", scores["em_greedy"], most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A moment at which the passage that states `value` has just been observed, and what the script says next."""
+
+    kind: str
+    context: tuple[int, ...]
+    """Everything up to the observation, which it includes."""
+    forced: tuple[int, ...]
+    """The script's words from there up to the relation: `<think> Mira Tolvan has mentor`."""
+    value: tuple[int, ...]
+    text: str
+
+
+def readings(bench: Bench) -> list[Reading]:
+    """From perfect episodes on dev and test questions: one for every hop whose passage was found."""
+    made = []
+    for script in bench.perfect(*HELD_OUT):
+        for number, hop in enumerate(script.question.hops):
+            fact = hop.fact
+            before = f"{fact.subject} has {fact.written}"
+            for i, (said, _) in enumerate(script.turns):
+                at = said.find(f"{before} {fact.value}.")
+                if at >= 0:
+                    forced = encode(bench.tokenizer, said[: at + len(before)])
+                    value = encode(bench.tokenizer, f" {fact.value}")
+                    assert encode(bench.tokenizer, said)[: len(forced) + len(value)] == forced + value
+                    kind = ("one hop", "hop one of two", "hop two of two")[number + (len(script.question.hops) > 1)]
+                    context = tuple(map(int, bench.encoded(script, script.turns[:i]).token_ids))
+                    made.append(Reading(kind, context, tuple(forced), tuple(value), fact.value))
+                    break
+    return made
+
+
+def copying(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
+    """Does the model say what the passage says? Forced: its most likely tokens after `X has mentor`. Free: its most
+    likely turn after the observation has the value in it, as thought or as answer."""
+    moments = readings(bench)
+    forced = [reads_forced(policy, moments[i : i + 64]) for i in range(0, len(moments), 64)]
+    forced_right = [right for chunk in forced for right in chunk]
+    completions = generate(
+        HFPolicy(policy.model, policy.tokenizer, greedy=True),
+        [
+            Request(
+                id=str(i),
+                token_ids=moment.context,
+                max_new_tokens=bench.workspace.protocol.max_turn_tokens,
+                stop=bench.workspace.protocol.stop,
+                seed=0,
+            )
+            for i, moment in enumerate(moments)
+        ],
+    )
+    free_right = [moment.text in done.text for moment, done in zip(moments, completions, strict=True)]
+    for kind in sorted({moment.kind for moment in moments}, reverse=True):
+        rows = [i for i, moment in enumerate(moments) if moment.kind == kind]
+        of = f"{kind} ({len(rows)} passages)"
+        yield Measure(
+            f"copies the value, forced up to the relation, {of}", mean(forced_right[i] for i in rows), least=0.9
+        )
+        yield Measure(f"copies the value, running free, {of}", mean(free_right[i] for i in rows))
+
+
+@torch.no_grad()
+def reads_forced(policy: LanguageModel, moments: Sequence[Reading]) -> list[bool]:
+    """Is each token of the value the likeliest one, given the context, the forced words and the value before it?"""
+    rows = [Episode((*m.context, *m.forced, *m.value), (False,) * len(m.context + m.forced + m.value)) for m in moments]
+    ids, _ = pad(rows, policy.pad_token_id, next(policy.model.parameters()).device)
+    likeliest = policy.model(input_ids=ids, use_cache=False).logits.argmax(-1)
+    ends = [len(row.token_ids) for row in rows]
+    return [
+        tuple(likeliest[i, end - len(m.value) - 1 : end - 1].tolist()) == m.value
+        for i, (m, end) in enumerate(zip(moments, ends, strict=True))
+    ]
