@@ -87,3 +87,17 @@ def test_a_model_that_takes_no_positions_from_us_is_found_out(make_model, tokeni
     model.model.forward = forgetful
     with pytest.raises(ModelError, match="other log-probs with the rollout cache"):
         HFPolicy(model, tokenizer)
+
+
+def test_a_model_with_adapters(make_model, tokenizer, reference):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(make_model(), config).eval()
+    policy = HFPolicy(model, tokenizer)
+    policy.submit([Request(id="a", token_ids=range(10, 20), max_new_tokens=6, stop=(), seed=0)])
+    (done,) = policy.poll()
+    plain = reference(model, [*range(10, 20), *done.token_ids], 10)
+    torch.testing.assert_close(torch.tensor(done.logprobs), plain, atol=1e-4, rtol=0)
+    with model.disable_adapter():
+        other = reference(model, [*range(10, 20), *done.token_ids], 10)
+    assert (plain - other).abs().max() > 1e-2, "the adapters must matter"
