@@ -31,8 +31,7 @@ Forward = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 _PASS = 256
-"""What a forward and backward pass costs besides its tokens, in tokens: measured on a CPU and a tiny model, and of the
-same order for a GPU and a billion parameters."""
+"""What a forward and backward pass costs besides its tokens, in tokens: measured on a CPU with a tiny model."""
 
 
 def plan_update(
