@@ -120,8 +120,8 @@ def table(recipe: str, runs: dict[str, dict[int, dict[str, float]]]) -> str:
 
 
 def is_collapse(r: dict[str, float]) -> bool:
-    """Rose by .12, stayed 20 steps within .1 of the peak, then lost 40 % of it and did not come back."""
-    return r["peak"] - r["first"] >= 0.12 and r["held"] >= 20 and r["last"] <= 0.6 * r["peak"]
+    """Rose by .12, stayed 20 steps within .1 of the peak, then lost 40 % of it. Whether it came back, `last` tells."""
+    return r["peak"] - r["first"] >= 0.12 and r["held"] >= 20 and r["lowest after"] <= 0.6 * r["peak"]
 
 
 def main() -> None:
