@@ -32,8 +32,8 @@ RECIPE: dict[str, dict[str, Any]] = {
         "max_observation_tokens": 60,
         "max_total_tokens": 220,
     },
-    "warm_start": {"steps": 20, "batch": 16, "episodes": 100, "lr": 1e-2, "malformed": 0.0},
-    # Nothing is right after 20 steps of warm start; what a turn looks like tells rollouts of a question apart.
+    "warm_start": {"steps": 60, "batch": 16, "episodes": 100, "lr": 1e-2, "malformed": 0.0},
+    # Nothing is right after so short a warm start; whether it looks right tells rollouts of a question apart.
     "reward": {"em": 1.0, "f1": 1.0, "format": 0.5},
     "train": {"steps": 2, "questions": 4, "group_size": 4, "optimizer_steps_per_rollout": 3, "lr": 3e-3},
     "eval": {"every": 0, "questions": 4},

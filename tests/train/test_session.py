@@ -1,0 +1,187 @@
+"""From a recipe to questions and retrievers: own files, held-out questions, indexes, and input that cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import Config
+from holdfast.errors import CheckpointError, ConfigError, DataError
+from holdfast.train.session import cache_dir, open_agent, open_workspace, protocol_of
+
+Recipe = Callable[..., Config]
+
+
+def questions(count: int, name: str = "thing") -> list[dict[str, Any]]:
+    return [{"question": f"Where is {name} {i}?", "golden_answers": [f"town {i}"]} for i in range(count)]
+
+
+def passages(count: int) -> list[dict[str, Any]]:
+    return [
+        {"id": str(i), "contents": f"Thing {i}\nThing {i} stands in town {i}, near running waters."}
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def own_files(tmp_path: Path, write_rows: Callable[..., str]) -> dict[str, Any]:
+    """A recipe's settings for questions and passages of one's own."""
+    return {
+        "data.train": write_rows(tmp_path / "train.jsonl", questions(20)),
+        "retrieval.corpus": write_rows(tmp_path / "corpus.jsonl", passages(20)),
+    }
+
+
+def test_the_worlds_training_index_has_no_passage_of_another_region(recipe: Recipe) -> None:
+    workspace = open_workspace(recipe())
+    assert (len(workspace.train), len(workspace.dev), len(workspace.test)) == (40, 6, 5)
+    assert workspace.world is not None
+    unseen = workspace.world.facts["test"][0]
+    assert workspace.train_retriever.search([unseen.subject], 3)[0] == [] or all(
+        hit.document.id.startswith("train-") for hit in workspace.train_retriever.search([unseen.subject], 3)[0]
+    )
+    found = workspace.eval_retriever.search([f"{unseen.written} of {unseen.subject}"], 1)[0]
+    assert found[0].document.id == unseen.doc_id
+
+
+def test_every_tenth_question_is_held_out(recipe: Recipe, own_files: dict[str, Any]) -> None:
+    workspace = open_workspace(recipe(own_files))
+    assert [e.index for e in workspace.dev] == [0, 10]
+    assert [e.index for e in workspace.train] == [i for i in range(20) if i % 10]
+    assert workspace.test == () and workspace.world is None
+    assert workspace.train_retriever is workspace.eval_retriever
+
+
+def test_files_for_dev_and_test_leave_the_training_file_whole(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
+) -> None:
+    for split in ("dev", "test"):
+        own_files[f"data.{split}"] = write_rows(tmp_path / f"{split}.jsonl", questions(3, split))
+    workspace = open_workspace(recipe(own_files))
+    assert (len(workspace.train), len(workspace.dev), len(workspace.test)) == (20, 3, 3)
+    assert workspace.test[0].id == "test/test/0"
+
+
+def test_one_question_is_too_few_to_hold_some_out(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
+) -> None:
+    own_files["data.train"] = write_rows(tmp_path / "one.jsonl", questions(1))
+    with pytest.raises(ConfigError, match=r"holds 1 question\(s\), too few.*data\.dev"):
+        open_workspace(recipe(own_files))
+
+
+def test_bad_rows_are_counted_and_said(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
+) -> None:
+    own_files["data.train"] = write_rows(
+        tmp_path / "q.jsonl", [*questions(10), {"question": "Who?", "golden_answers": ["the"]}, {"question": "?"}]
+    )
+    own_files["retrieval.corpus"] = write_rows(tmp_path / "c.jsonl", [*passages(5), {"id": "3", "contents": "again"}])
+    notes: list[str] = []
+    workspace = open_workspace(recipe(own_files), note=notes.append)
+    assert len(workspace.train) + len(workspace.dev) == 10
+    assert len(notes) == 2
+    assert (
+        "data.train" in notes[0]
+        and "2 row(s)" in notes[0]
+        and "q.jsonl:11: golden_answers: nothing is left" in notes[0]
+    )
+    assert "retrieval.corpus" in notes[1] and "c.jsonl:6: id: '3' is already on line 4" in notes[1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "content", "problem"),
+    [
+        ("data.train", "", "is empty"),
+        ("data.train", '{"question": "?", "golden_answers": []}\n' * 3, "none of 3 rows can be used as a question"),
+        ("data.test", "not json\n", r"test\.jsonl:1: row: is not JSON"),
+        ("retrieval.corpus", "", "is empty; it needs one JSON object a line, at least one passage"),
+        ("retrieval.corpus", '{"id": "1", "contents": "?!"}\n', "none of the 1 documents holds a word"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_an_error(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, setting: str, content: str, problem: str
+) -> None:
+    path = tmp_path / f"{setting.partition('.')[2]}.jsonl"
+    path.write_text(content)
+    with pytest.raises(DataError, match=problem):
+        open_workspace(recipe(own_files | {setting: str(path)}), note=lambda _: None)
+    path.unlink()
+    with pytest.raises(DataError, match="does not exist"):
+        open_workspace(recipe(own_files | {setting: str(path)}))
+
+
+def test_compressed_files_are_read(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "train.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in questions(10))
+    assert len(open_workspace(recipe(own_files | {"data.train": str(tmp_path / "train.jsonl.gz")})).train) == 9
+
+
+# ---- indexes
+
+
+def test_an_index_is_saved_and_used_again(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
+    own_files["retrieval.index"] = str(tmp_path / "deep" / "index")
+    first = open_workspace(recipe(own_files)).eval_retriever.search(["thing 7 water"], 3)
+    written = (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns
+    again = open_workspace(recipe(own_files)).eval_retriever.search(["thing 7 water"], 3)
+    assert again == first and first[0][0].document.id == "7"
+    assert (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns == written
+
+
+def test_an_index_with_another_stemming_is_refused(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
+    """It would rank by the old setting, and the recipe in the run folder would tell a lie."""
+    own_files["retrieval.index"] = str(tmp_path / "index")
+    open_workspace(recipe(own_files))
+    with pytest.raises(ConfigError, match=r"retrieval\.stem = false, but the index .* built with stem = true"):
+        open_workspace(recipe(own_files | {"retrieval.stem": False}))
+
+
+def test_an_index_of_another_corpus_is_refused(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
+) -> None:
+    own_files["retrieval.index"] = str(tmp_path / "index")
+    open_workspace(recipe(own_files))
+    own_files["retrieval.corpus"] = write_rows(tmp_path / "more.jsonl", passages(21))
+    with pytest.raises(DataError, match="built from another corpus"):
+        open_workspace(recipe(own_files))
+
+
+def test_the_world_takes_no_index(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the bundled world is indexed in memory"):
+        open_workspace(recipe({"retrieval.index": str(tmp_path)}))
+
+
+def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"retrieval\.index = .* cannot be written \("):
+        open_workspace(recipe(own_files | {"retrieval.index": own_files["data.train"] + "/index"}))
+
+
+# ---- the rest
+
+
+def test_the_protocol_is_the_preset_with_the_recipes_limits(recipe: Recipe) -> None:
+    protocol = protocol_of(recipe({"protocol.preset": "search-r1", "protocol.topk": 7}))
+    assert (protocol.name, protocol.topk, protocol.max_turns) == ("search-r1", 7, 3)
+    assert protocol.prompt == "Question: {question}\n" and protocol.title_quotes
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", "/a")
+    assert cache_dir() == Path("/a")
+    monkeypatch.delenv("HOLDFAST_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert cache_dir() == Path("/b/holdfast")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/c")
+    assert cache_dir() == Path("/c/.cache/holdfast")
+
+
+def test_an_agent_needs_a_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"is no run folder \(it has no config\.toml\)"):
+        open_agent(tmp_path)

@@ -1,0 +1,228 @@
+"""Checkpoints: exact, whole or not at all, checked before they are trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from holdfast.errors import CheckpointError
+from holdfast.train import checkpoint
+from holdfast.train.checkpoint import (
+    find_damage,
+    list_checkpoints,
+    load_optimizer,
+    model_folder,
+    newest_whole,
+    prune,
+    read_state,
+    save_checkpoint,
+    settle,
+    step_folder,
+)
+from holdfast.train.model import LanguageModel
+
+
+def trained(language_model: LanguageModel, steps: int = 3) -> torch.optim.Optimizer:
+    """AdamW after some steps, with a parameter that never had a gradient."""
+    parameters = list(language_model.model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+    for step in range(steps):
+        for i, p in enumerate(parameters[:-1]):
+            p.grad = torch.full_like(p, 0.1 * (step + 1) + i)
+        optimizer.step()
+    return optimizer
+
+
+def save(run_dir: Path, step: int, language_model: LanguageModel) -> Path:
+    folder = step_folder(run_dir, step)
+    save_checkpoint(folder, language_model, optimizer=trained(language_model, 1), state={"step": step})
+    return folder
+
+
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_the_model_loads_elsewhere_and_is_the_same(tmp_path: Path, language_model: LanguageModel) -> None:
+    folder = save(tmp_path, 3, language_model)
+    assert (folder.name, find_damage(folder), read_state(folder)) == ("step-000003", None, {"step": 3})
+    again = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    for name, value in language_model.model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    assert tokenizer("What is the lake?")["input_ids"] == language_model.tokenizer("What is the lake?")["input_ids"]
+
+
+def test_the_optimizer_comes_back_exactly(tmp_path: Path, language_model: LanguageModel) -> None:
+    optimizer = trained(language_model)
+    save_checkpoint(tmp_path / "step-000001", language_model, optimizer=optimizer, state={"step": 1})
+    parameters = list(language_model.model.parameters())
+    fresh = torch.optim.AdamW(parameters, lr=1e-2)
+    load_optimizer(tmp_path / "step-000001", fresh)
+    assert len(fresh.state) == len(parameters) - 1
+    for p in parameters[:-1]:
+        assert set(fresh.state[p]) == {"step", "exp_avg", "exp_avg_sq"}
+        for key, value in optimizer.state[p].items():
+            assert torch.equal(fresh.state[p][key], value) and fresh.state[p][key].dtype == value.dtype
+
+
+def test_an_optimizer_that_never_stepped_is_empty(tmp_path: Path, language_model: LanguageModel) -> None:
+    optimizer = torch.optim.AdamW(language_model.model.parameters())
+    save_checkpoint(tmp_path / "c", language_model, optimizer=optimizer, state={})
+    load_optimizer(tmp_path / "c", optimizer)
+    assert not optimizer.state
+
+
+def test_the_optimizer_of_another_model_is_refused(
+    tmp_path: Path, language_model: LanguageModel, make_model: Callable[..., Any]
+) -> None:
+    folder = save(tmp_path, 1, language_model)
+    with pytest.raises(CheckpointError, match=r"has shape \[.*another model's checkpoint"):
+        load_optimizer(folder, torch.optim.AdamW(make_model(hidden_size=64).parameters()))
+    few = list(language_model.model.parameters())[:2]
+    with pytest.raises(CheckpointError, match="parameters this model does not train"):
+        load_optimizer(folder, torch.optim.AdamW(few))
+
+
+@pytest.mark.parametrize("name", ["model/model.safetensors", "optimizer.safetensors", "state.json", "checksums.json"])
+def test_a_file_cut_in_half_is_damage(tmp_path: Path, language_model: LanguageModel, name: str) -> None:
+    folder = save(tmp_path, 1, language_model)
+    cut_in_half(folder / name)
+    problem = find_damage(folder)
+    assert problem is not None and (name in problem or "checksums" in problem)
+    (folder / name).unlink()
+    assert find_damage(folder) is not None
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"model/config.json": "0"}', ""])
+def test_checksums_that_say_nothing_are_damage(tmp_path: Path, language_model: LanguageModel, text: str) -> None:
+    folder = save(tmp_path, 1, language_model)
+    (folder / "checksums.json").write_text(text)
+    assert "not written to the end" in str(find_damage(folder))
+
+
+def test_the_newest_whole_one_is_used_and_the_others_are_told_of(tmp_path: Path, language_model: LanguageModel) -> None:
+    for step in (2, 4, 6):
+        save(tmp_path, step, language_model)
+    cut_in_half(step_folder(tmp_path, 6) / "model" / "model.safetensors")
+    (step_folder(tmp_path, 4) / "checksums.json").unlink()
+    notes: list[str] = []
+    assert newest_whole(tmp_path, notes.append) == step_folder(tmp_path, 2)
+    assert len(notes) == 2 and all("step-000002, which is whole, is used instead" in note for note in notes)
+    assert "step-000006 is refused: model/model.safetensors does not match its checksum" in notes[0]
+    assert "step-000004 is refused: its checksums are missing" in notes[1]
+    # Put aside: as the newest by name, the damaged ones would have `prune` delete the good one.
+    prune(tmp_path, 1)
+    assert [f.name for f in list_checkpoints(tmp_path)] == ["step-000002"]
+    assert (tmp_path / "checkpoints" / "refused-step-000006" / "model").is_dir()
+
+
+def test_when_all_are_damaged_none_is_used_or_touched(tmp_path: Path, language_model: LanguageModel) -> None:
+    for step in (2, 4):
+        cut_in_half(save(tmp_path, step, language_model) / "state.json")
+    with pytest.raises(CheckpointError, match=r"step-000004: state.json does not match.*step-000002.*--overwrite"):
+        newest_whole(tmp_path, lambda _: None)
+    assert len(list_checkpoints(tmp_path)) == 2
+
+
+def test_no_checkpoint_is_none(tmp_path: Path) -> None:
+    assert newest_whole(tmp_path, lambda _: None) is None
+
+
+def test_prune_keeps_the_newest_by_number(tmp_path: Path) -> None:
+    for step in (900_000, 1_000_000, 20):
+        step_folder(tmp_path, step).mkdir(parents=True)
+    (tmp_path / "checkpoints" / "best").mkdir()
+    prune(tmp_path, 2)
+    assert [f.name for f in list_checkpoints(tmp_path)] == ["step-1000000", "step-900000"]
+    assert (tmp_path / "checkpoints" / "best").is_dir()
+
+
+@pytest.mark.parametrize("where", ["save_model", "_sha256", "_sync"])
+def test_a_save_that_fails_leaves_the_old_one(
+    tmp_path: Path, language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    folder = save(tmp_path, 1, language_model)
+    before = (folder / "checksums.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, where, full_disk)
+        with pytest.raises(CheckpointError, match=r"No space left on device.*--resume"):
+            save_checkpoint(folder, language_model, state={"step": 2})
+    assert find_damage(folder) is None and (folder / "checksums.json").read_bytes() == before
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]  # nor does it waste the room it had taken
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path, language_model: LanguageModel) -> None:
+    """safetensors has an exception of its own for it. A limit stands in for the disk: no file above 20 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot be written \(.*--resume"):
+            save_checkpoint(tmp_path / "c", language_model, state={})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kill_between_the_two_renames_is_put_right(tmp_path: Path, language_model: LanguageModel) -> None:
+    """`best` is replaced over and over: for a moment the old one stands aside and the new one is not there yet."""
+    best = tmp_path / "checkpoints" / "best"
+    save_checkpoint(best, language_model, state={"step": 1})
+    best.rename(best.with_name(".best.old"))
+    (best.with_name(".best.123.partial") / "model").mkdir(parents=True)
+    assert model_folder(tmp_path, "best").parent.name == ".best.old"  # readers find it meanwhile
+    settle(tmp_path)
+    assert [p.name for p in best.parent.iterdir()] == ["best"]
+    assert model_folder(tmp_path, "best") == best / "model"
+    # Killed one rename later, the old one is in the way of nobody.
+    (best.with_name(".best.old") / "model").mkdir(parents=True)
+    settle(tmp_path)
+    assert [p.name for p in best.parent.iterdir()] == ["best"]
+
+
+def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> None:
+    with pytest.raises(CheckpointError, match="has no whole checkpoint"):
+        model_folder(tmp_path, "last")
+    with pytest.raises(CheckpointError, match="not been evaluated on dev"):
+        model_folder(tmp_path, "best")
+    old, new = save(tmp_path, 2, language_model), save(tmp_path, 4, language_model)
+    assert model_folder(tmp_path, "last") == new / "model"
+    cut_in_half(new / "state.json")
+    assert model_folder(tmp_path, "last") == old / "model"
+    assert model_folder(tmp_path, str(new)) == model_folder(tmp_path, str(new / "model")) == new / "model"
+    with pytest.raises(CheckpointError, match=r"lasst is no folder; give `last`, `best`"):
+        model_folder(tmp_path, "lasst")
+    best = tmp_path / "checkpoints" / "best"
+    save_checkpoint(best, language_model, state={"step": 2})
+    assert model_folder(tmp_path, "best") == best / "model"
+    cut_in_half(best / "model" / "model.safetensors")
+    with pytest.raises(CheckpointError, match="best is refused"):
+        model_folder(tmp_path, "best")
+
+
+def test_two_processes_may_save_the_same_folder(tmp_path: Path, language_model: LanguageModel) -> None:
+    """Runs that share a warm start: a half of one is not in the way of the other."""
+    other = tmp_path / f".start.{os.getpid() + 1}.partial" / "model"
+    other.mkdir(parents=True)
+    save_checkpoint(tmp_path / "start", language_model, state={})
+    assert find_damage(tmp_path / "start") is None and other.is_dir()
+
+
+def test_state_is_plain_json(tmp_path: Path, language_model: LanguageModel) -> None:
+    folder = save(tmp_path, 1, language_model)
+    files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert {"model/model.safetensors", "model/tokenizer.json", "optimizer.safetensors", "state.json"} <= files
+    assert set(json.loads((folder / "checksums.json").read_text())) == files - {"checksums.json"}
+    assert not any(path.endswith((".bin", ".pt", ".pth", ".pkl")) for path in files)

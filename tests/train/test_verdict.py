@@ -1,0 +1,85 @@
+"""The closing paragraph, and the three episodes under it."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.data import Example
+from holdfast.train.evaluate import Evaluation
+from holdfast.train.run import _samples
+from holdfast.train.verdict import verdict_of
+from holdfast.trajectory import Answer, Search, Trajectory, Turn
+
+BEFORE = {"em": 0.2, "em_greedy": 0.4}
+
+
+def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -> str:
+    rows = [{"reward/mean": r} | ({} if moved is None else {"displacement/correct": moved}) for r in rewards]
+    return verdict_of(rows, BEFORE, {"em": em, "em_greedy": 0.45}, "test")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "em", "headline"),
+    [
+        ([0.2] * 5 + [0.6] * 10, 0.5, "Learned and held. Reward rose from 0.20 to 0.60 (peak 0.60, means of 5 steps)."),
+        ([0.2] * 5 + [0.6] * 10, 0.21, "Held, but learned little."),
+        ([0.2] * 5 + [0.6] * 10 + [0.35] * 5, 0.5, "Collapsed. Reward rose from 0.20 to 0.35 (peak 0.60"),
+        ([0.2] * 5 + [0.6] * 10 + [0.5] * 5, 0.5, "Fell back from its peak."),
+        ([0.5] * 5 + [0.1] * 5, 0.5, "Collapsed. Reward fell from 0.50 to 0.10"),
+        ([0.0] * 9, 0.2, "Held, but learned little. Reward rose from 0.00 to 0.00"),
+        ([0.2, 0.4], 0.5, "Learned and held. Reward rose from 0.30 to 0.30 (peak 0.30, means of 2 steps)."),
+    ],
+)
+def test_headline(rewards: list[float], em: float, headline: str) -> None:
+    assert verdict(rewards, em).startswith(headline)
+
+
+def test_displacement_is_told_in_words() -> None:
+    assert "more likely under their own updates: displacement +0.0100 nats" in verdict([0.2] * 6)
+    assert "less likely" in verdict([0.2] * 6, moved=-0.5) and "below 0 in 100% of the steps" in verdict(
+        [0.2], moved=-1
+    )
+    assert "displacement" not in verdict([0.2] * 6, moved=None)
+
+
+def test_a_row_without_a_reward_is_no_step() -> None:
+    rows = [{"eval/em": 0.1}, {"reward/mean": 0.3}, {"rollout/failed_fraction": 1.0}]
+    assert "from 0.30 to 0.30" in verdict_of(rows, BEFORE, {"em": 0.2, "em_greedy": 0.4}, "dev")
+    assert verdict_of(rows[:1], BEFORE, BEFORE, "dev") == "No training step was made."
+
+
+def episode(name: str, turns: int, right: bool) -> Trajectory:
+    searches = tuple(Turn(tokens=(1,), logprobs=(0.0,), action=Search("q")) for _ in range(turns - 1))
+    answer = Turn(tokens=(1,), logprobs=(0.0,), action=Answer(name))
+    return Trajectory(
+        example_id=f"s/test/{ord(name)}",
+        prompt=(1,),
+        turns=(*searches, answer),
+        reward=float(right),
+        reward_parts={"em": float(right)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "shown"),
+    [
+        ("", "", ""),
+        ("a", "", "a"),  # once, not three times
+        ("ab", "", "ab"),
+        ("abc", "x", "abx"),
+        ("abcde", "xy", "acx"),
+        ("", "xyzw", "xyz"),
+        ("a", "xyz", "axy"),
+    ],
+)
+def test_samples_are_different_episodes(right: str, wrong: str, shown: str) -> None:
+    """`a` is the longest right one."""
+    episodes = [episode(name, 5 - k, True) for k, name in enumerate(right)]
+    episodes += [episode(name, 1, False) for name in wrong]
+    questions = [
+        Example(source="s", split="test", index=ord(name), question=f"{name}?", golden_answers=(name,))
+        for name in right + wrong
+    ]
+    samples = _samples(Evaluation({}, tuple(episodes)), questions)
+    assert "".join(s.answer or "" for s in samples) == shown
+    assert all(s.question == f"{s.answer}?" and s.reward == (s.answer in right) for s in samples)

@@ -1,0 +1,220 @@
+"""Supervised start: what is learned from, in which disguise, and that nothing else is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from holdfast.errors import DataError, ModelError
+from holdfast.jsonl import Skipped
+from holdfast.retrieval.types import Document, Hit
+from holdfast.search.env import observation
+from holdfast.search.protocol import CLEAN
+from holdfast.search.tokens import encode
+from holdfast.train.forward import token_logprobs
+from holdfast.train.warm_start import (
+    Episode,
+    disguised,
+    encode_episode,
+    learning_rate,
+    pad,
+    read_episodes,
+    warm_start,
+)
+
+TURNS = [("<search> lake </search>", "\n\n<information>Mora\n</information>\n\n"), ("<answer> Mora </answer>", "")]
+
+
+def episodes(count: int = 12, seed: int = 0) -> list[Episode]:
+    """Random ids in the shape of two turns around an observation, of different lengths."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for k in range(count):
+        said, heard = 2 + k % 3, 1 + k % 4
+        mask = (False,) * 3 + (True,) * said + (False,) * heard + (True,) * 2
+        made.append(Episode(tuple(rng.integers(2, 280, len(mask)).tolist()), mask))
+    return made
+
+
+def train(model: Any, rows: list[Episode], **changes: Any) -> list[dict[str, float]]:
+    options: dict[str, Any] = {"steps": 4, "batch": 6, "lr": 1e-2, "seed": 0, "micro_batch_tokens": 4096}
+    return list(warm_start(model, rows, pad_token_id=0, device=torch.device("cpu"), **(options | changes)))
+
+
+def weights(model: Any) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+# ---- encoding
+
+
+def test_what_the_agent_says_is_learned_and_nothing_else(tokenizer: PreTrainedTokenizerFast) -> None:
+    prompt = [5, 6, 7]
+    episode = encode_episode(prompt, TURNS, CLEAN, tokenizer)
+    learned = [i for i, said in zip(episode.token_ids, episode.loss_mask, strict=True) if said]
+    assert learned == [*encode(tokenizer, TURNS[0][0]), *encode(tokenizer, TURNS[1][0])]
+    assert list(episode.token_ids[:3]) == prompt and not any(episode.loss_mask[:3])
+
+
+def test_an_observation_is_token_for_token_what_a_rollout_hears(tokenizer: PreTrainedTokenizerFast) -> None:
+    heard = observation([Hit(Document("a", "Mora\nA town by the lake.\n"), 1.0)], CLEAN, tokenizer)
+    episode = encode_episode([5], [("<search> x </search>", heard.text)], CLEAN, tokenizer)
+    assert tuple(episode.token_ids[-len(heard.token_ids) :]) == heard.token_ids
+
+
+def test_observations_give_no_gradient(make_model: Callable[..., Any]) -> None:
+    """Another continuation of what was heard changes nothing as long as nothing is said after it."""
+    rows = [Episode((5, 6, 7, 8, tail, 9), (False, False, True, True, False, False)) for tail in (20, 21)]
+    grads = []
+    for row in rows:
+        model = make_model()
+        ids, mask = pad([row], 0, torch.device("cpu"))
+        token_logprobs(model, ids, mask)[0].sum().backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+    # The twin that must fail: learned from, it does change something.
+    model = make_model()
+    ids, mask = pad([replace(rows[0], loss_mask=(False, False, True, True, True, False))], 0, torch.device("cpu"))
+    token_logprobs(model, ids, mask)[0].sum().backward()
+    assert any(not torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads[0], strict=True))
+
+
+# ---- disguises
+
+
+def test_a_disguise_renames_and_keeps_the_story() -> None:
+    episode = Episode((1, 10, 11, 12, 10, 2), (False, True, True, False, True, True))
+    pools = [(10, 11, 12, 13), (20, 21)]
+    made = disguised([episode], pools, 50, seed=4)
+    assert len(made) == 50
+    for one in made:
+        ids = list(one.token_ids)
+        assert one.loss_mask == episode.loss_mask
+        assert ids[0] == 1 and ids[5] == 2  # of no pool
+        assert ids[1] == ids[4] and len({ids[1], ids[2], ids[3]}) == 3  # who was one stays one, who was two stays two
+        assert set(ids[1:5]) <= set(pools[0])
+    assert len({tuple(one.token_ids) for one in made}) > 10
+    assert [list(m.token_ids) for m in made] == [list(m.token_ids) for m in disguised([episode], pools, 50, seed=4)]
+
+
+def test_episodes_are_disguised_in_turn() -> None:
+    one, two = Episode((1, 2), (False, True)), Episode((3, 4), (False, True))
+    assert [list(e.token_ids) for e in disguised([one, two], [], 3, seed=0)] == [[1, 2], [3, 4], [1, 2]]
+
+
+# ---- learning
+
+
+def test_it_learns(make_model: Callable[..., Any]) -> None:
+    rows = train(make_model(), episodes(6), steps=30)
+    assert [row["step"] for row in rows] == [*range(1, 31)]
+    assert rows[-1]["loss"] < 0.3 * rows[0]["loss"]
+
+
+def test_the_first_loss_is_the_mean_over_what_is_said(make_model: Callable[..., Any]) -> None:
+    model, rows = make_model(), episodes(5)
+    with torch.no_grad():
+        one_by_one = [token_logprobs(model, *pad([row], 0, torch.device("cpu")))[0].sum() for row in rows]
+    expected = -float(sum(one_by_one)) / sum(sum(row.loss_mask) for row in rows)
+    assert train(model, rows, steps=1, batch=5)[0]["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_micro_batches_do_not_matter(make_model: Callable[..., Any]) -> None:
+    ends = []
+    for budget in (4096, 24, 1):
+        model = make_model()
+        losses = [row["loss"] for row in train(model, episodes(), micro_batch_tokens=budget)]
+        ends.append((losses, torch.cat([w.flatten() for w in weights(model)])))
+    for losses, end in ends[1:]:
+        assert losses == pytest.approx(ends[0][0], rel=1e-5)
+        torch.testing.assert_close(end, ends[0][1], atol=2e-4, rtol=1e-3)
+
+
+def test_it_repeats_exactly_and_another_seed_does_not(make_model: Callable[..., Any]) -> None:
+    ends = []
+    for seed in (1, 1, 2):
+        model = make_model()
+        train(model, episodes(), seed=seed)
+        ends.append(weights(model))
+    assert all(torch.equal(a, b) for a, b in zip(ends[0], ends[1], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(ends[0], ends[2], strict=True))
+
+
+def test_no_steps_change_nothing(make_model: Callable[..., Any]) -> None:
+    model = make_model()
+    before = weights(model)
+    assert train(model, episodes(), steps=0) == []
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+def test_gradients_that_are_never_finite_are_an_error_and_touch_nothing(make_model: Callable[..., Any]) -> None:
+    model = make_model()
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    before = copy.deepcopy(weights(model))
+    with pytest.raises(ModelError, match=r"step 10: ten gradients in a row are not finite.*warm_start\.lr"):
+        train(model, episodes(), steps=20)
+    assert all(
+        torch.equal(
+            a,
+            b,
+        )
+        or bool(a.isnan().all())
+        for a, b in zip(before, weights(model), strict=True)
+    )
+
+
+def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
+    rates = [learning_rate(step, 100, 2.0) for step in range(100)]
+    assert rates[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])  # a twentieth of the steps
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[-1] == pytest.approx(0.2, abs=0.01)
+    assert learning_rate(0, 1, 3.0) == 3.0
+
+
+# ---- files
+
+
+def test_episodes_from_a_file(tmp_path: Path, write_rows: Callable[..., str]) -> None:
+    turns = [{"text": text, "observation": heard, "hits": ["a"]} for text, heard in TURNS]
+    path = write_rows(tmp_path / "e.jsonl", [{"step": 3, "question": " Where? ", "turns": turns, "reward": 1.0}])
+    assert read_episodes(Path(path)) == [("Where?", TURNS)]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"turns": [{"text": "a"}]}, "question: missing"),
+        ({"question": "?"}, "turns: must be a list of at least one turn"),
+        ({"question": "?", "turns": []}, "turns: must be a list of at least one turn"),
+        ({"question": "?", "turns": ["hello"]}, "turns[0]: must be an object, is a text"),
+        ({"question": "?", "turns": [{"text": "a"}, {"observation": "b"}]}, "turns[1].text: missing"),
+        ({"question": "?", "turns": [{"text": ""}]}, "turns[0].text: is empty"),
+        ({"question": "?", "turns": [{"text": "a", "observation": 3}]}, "turns[0].observation: must be a text"),
+        (["question"], "row: must be a JSON object"),
+    ],
+)
+def test_a_bad_episode_is_skipped_and_said(
+    tmp_path: Path, write_rows: Callable[..., str], row: Any, problem: str
+) -> None:
+    good = {"question": "?", "turns": [{"text": "a"}]}
+    path = write_rows(tmp_path / "e.jsonl", [good, row])
+    skipped: list[Skipped] = []
+    assert read_episodes(Path(path), on_skip=skipped.append) == [("?", [("a", "")])]
+    assert f"e.jsonl:2: {problem}" in str(skipped[0])
+
+
+def test_a_file_without_episodes_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError, match="is empty"):
+        read_episodes(tmp_path / "empty.jsonl")
+    with pytest.raises(DataError, match="does not exist"):
+        read_episodes(tmp_path / "none.jsonl")
