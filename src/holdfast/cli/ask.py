@@ -79,6 +79,7 @@ def answer(agent: Agent, question: str, console: Console, *, greedy: bool, echo:
         agent.model,
         agent.tokenizer,
         temperature=config.sampling.temperature,  # untruncated, as in evaluation
+        autocast_dtype=agent.autocast_dtype,
         greedy=greedy,
         on_token=show.token,
     )

@@ -57,6 +57,7 @@ class Agent:
     protocol: SearchProtocol
     config: Config
     device: torch.device
+    autocast_dtype: torch.dtype | None = None
 
 
 def cache_dir() -> Path:
@@ -130,6 +131,7 @@ def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
         protocol=workspace.protocol,
         config=config,
         device=workspace.device,
+        autocast_dtype=language_model.autocast_dtype,
     )
 
 
