@@ -91,6 +91,7 @@ def agent(**protocol: Any) -> Any:
         retriever=Library(),
         protocol=replace(CLEAN, **protocol),
         config=load(),
+        autocast_dtype=None,
     )
 
 
