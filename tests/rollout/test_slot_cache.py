@@ -48,8 +48,8 @@ def test_growing_keeps_what_is_stored() -> None:
     assert cache.slots == 3 and cache.capacity == 64, "capacity grows in blocks of 64"
     cache.reserve(3, 65)
     assert cache.capacity == 128, "64 * 1.5 = 96, rounded by the block that 65 needs: 128"
-    assert torch.equal(cache.layers[0].keys[:2, 3], states(2, 1)[:, :, 0])
-    assert not cache.layers[0].keys[2].any() and not cache.layers[0].keys[:, 4:].any()
+    assert torch.equal(cache.layers[0].keys[:2, :, 3], states(2, 1)[:, :, 0])
+    assert not cache.layers[0].keys[2].any() and not cache.layers[0].keys[:, :, 4:].any()
 
 
 def test_copy_reads_before_it_writes() -> None:
@@ -59,7 +59,7 @@ def test_copy_reads_before_it_writes() -> None:
         cache.update(states(3, 1), states(3, 1), layer)
     cache.copy([(0, 1), (1, 0)], length=1)
     for layer in range(2):
-        assert torch.equal(cache.layers[layer].values[:2, 0], states(3, 1)[[1, 0], :, 0])
+        assert torch.equal(cache.layers[layer].values[:2, :, 0], states(3, 1)[[1, 0], :, 0])
 
 
 def test_emptying_keeps_the_pages_on_a_cpu_and_frees_memory_elsewhere() -> None:
@@ -99,12 +99,12 @@ def table_of(cached: list[int], decoding: list[bool]) -> tuple[SlotTable, list[R
     table.cache.plan_step(torch.zeros(len(rows), dtype=torch.int64), length=1)
     table.cache.update(torch.zeros(len(rows), 1, 1, 1), torch.zeros(len(rows), 1, 1, 1), 0)
     for i, n in enumerate(cached):
-        table.cache.layers[0].keys[i, :n] = i + 1
+        table.cache.layers[0].keys[i, 0, :n] = i + 1
     return table, rows
 
 
 def content(table: SlotTable, row: Row) -> list[float]:
-    return table.cache.layers[0].keys[row.slot, : row.cached].flatten().tolist()
+    return table.cache.layers[0].keys[row.slot, 0, : row.cached].flatten().tolist()
 
 
 def test_gather_moves_decoding_rows_to_the_front() -> None:

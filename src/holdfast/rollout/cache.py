@@ -5,14 +5,14 @@ no gaps, a row that got 80 tokens of feedback sits beside one that sampled a sin
 simply "storage positions up to its own". New keys are scattered to their positions; whatever lies behind a row's last
 position is rubbish that no query sees and the row's own next tokens overwrite.
 
-Storage is `[slots, capacity, heads, dim]`, so that a scatter writes whole rows and a window over the first slots is a
-view.
+Storage is `[slots, heads, capacity, dim]`: attention reads one head's keys at a time, and reads them in one piece. A
+window over the first slots is a view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,12 +24,22 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 class _Plan:
     """Where the next forward pass writes and what it reads; shared by all layers."""
 
+    slots: Tensor
+    """int64 `[rows]`: where the rows of the pass live."""
     write: Tensor
-    """int64 `[rows * new]`: slot * capacity + position of each new token."""
-    slots: Tensor | int
-    """Slots the rows of the pass live in: a count n for the view over slots 0..n-1, or int64 `[rows]` to gather."""
+    """int64 `[rows, new]`: the position in its slot of each new token."""
     length: int
     """Positions visible to anybody in this pass."""
+    leading: bool
+    """Whether `slots` are 0..rows-1, which are read without copying."""
+    places: dict[int, Tensor] = field(default_factory=dict)
+
+    def place(self, heads: int, capacity: int) -> Tensor:
+        """int64 `[rows * heads * new]`: index of each new vector when slots, heads and positions are one dimension."""
+        if heads not in self.places:
+            head = self.slots.unsqueeze(1) * heads + torch.arange(heads, device=self.slots.device)
+            self.places[heads] = (head.unsqueeze(2) * capacity + self.write.unsqueeze(1)).flatten()
+        return self.places[heads]
 
 
 class _SlotLayer(CacheLayerMixin):
@@ -50,7 +60,7 @@ class _SlotLayer(CacheLayerMixin):
         # Rotary embeddings leave float32 keys under autocast, and attention would cast the whole cache at every step.
         if dtype == torch.float32 and torch.is_autocast_enabled(states.device.type):
             dtype = torch.get_autocast_dtype(states.device.type)
-        shape = (self.owner.slots, self.owner.capacity, states.shape[1], states.shape[3])
+        shape = (self.owner.slots, states.shape[1], self.owner.capacity, states.shape[3])
         # Zeros, not empty: masked positions have weight 0, and 0 × NaN is NaN.
         return torch.zeros(shape, dtype=dtype, device=states.device)
 
@@ -63,23 +73,23 @@ class _SlotLayer(CacheLayerMixin):
 
     def _put_and_read(self, store: Tensor, states: Tensor) -> Tensor:
         plan = self.owner.plan
-        rows = states.transpose(1, 2).reshape(-1, *store.shape[2:])
-        store.view(-1, *store.shape[2:]).index_copy_(0, plan.write, rows.to(store.dtype))
-        window = store[:, : plan.length]
-        window = window[: plan.slots] if isinstance(plan.slots, int) else window.index_select(0, plan.slots)
-        return window.transpose(1, 2)
+        rows, heads, _, dim = states.shape
+        place = plan.place(heads, store.shape[2])
+        store.view(-1, dim).index_copy_(0, place, states.reshape(-1, dim).to(store.dtype))
+        window = store[:, :, : plan.length]
+        return window[:rows] if plan.leading else window.index_select(0, plan.slots)
 
     def grow(self, slots: int, capacity: int) -> None:
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = old.new_zeros((slots, capacity, *old.shape[2:]))
-            new[: old.shape[0], : old.shape[1]] = old
+            new = old.new_zeros((slots, old.shape[1], capacity, old.shape[3]))
+            new[: old.shape[0], :, : old.shape[2]] = old
             setattr(self, name, new)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         for store in (self.keys, self.values):
             assert store is not None
-            window = store[:, :length]
+            window = store[:, :, :length]
             window.index_copy_(0, target, window.index_select(0, source))
 
     def get_seq_length(self) -> int:
@@ -136,8 +146,8 @@ class SlotCache(Cache):
             positions: int64 `[n]`, where each slot's token goes. Must be < capacity.
             length: 1 + the largest position that matters.
         """
-        first = torch.arange(positions.shape[0], device=positions.device) * self.capacity
-        self.plan = _Plan(first + positions, positions.shape[0], length)
+        slots = torch.arange(positions.shape[0], device=positions.device)
+        self.plan = _Plan(slots, positions.unsqueeze(1), length, leading=True)
         return self.visible(positions.unsqueeze(1), length)
 
     def plan_rows(self, slots: Tensor, write: Tensor, positions: Tensor, *, length: int) -> Tensor:
@@ -150,7 +160,7 @@ class SlotCache(Cache):
             positions: int64 `[rows, new]`, the largest storage position each token sees.
             length: 1 + the largest position that matters.
         """
-        self.plan = _Plan((slots.unsqueeze(1) * self.capacity + write).flatten(), slots, length)
+        self.plan = _Plan(slots, write, length, leading=False)
         return self.visible(positions, length)
 
     @staticmethod
