@@ -11,12 +11,14 @@ import torch
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.policy import Request, generate
+from holdfast.search.protocol import SearchProtocol
 from holdfast.search.tokens import encode
 from holdfast.train.evaluate import evaluate
 from holdfast.train.model import LanguageModel, prepare
 from holdfast.train.warm_start import Episode, encode_episode, pad, warm_start
 from holdfast.world.facts import WorldQuestion
 from holdfast.world.model import build_model
+from holdfast.world.scripted import stated
 from world_bench import HELD_OUT, Bench, Measure, mean
 
 TWIN_STEPS = 2000
@@ -107,6 +109,8 @@ class Reading:
     """The script's words from there up to the relation: `<think> Mira Tolvan has mentor`."""
     value: tuple[int, ...]
     text: str
+    rank: int
+    """Place of the passage among those just observed, from 0."""
 
 
 def readings(bench: Bench) -> list[Reading]:
@@ -119,12 +123,13 @@ def readings(bench: Bench) -> list[Reading]:
             for i, (said, _) in enumerate(script.turns):
                 at = said.find(f"{before} {fact.value}.")
                 if at >= 0:
+                    rank = stated(script.turns[i - 1][1]).index((fact.subject, fact.written, fact.value))
                     forced = encode(bench.tokenizer, said[: at + len(before)])
                     value = encode(bench.tokenizer, f" {fact.value}")
                     assert encode(bench.tokenizer, said)[: len(forced) + len(value)] == forced + value
                     kind = ("one hop", "hop one of two", "hop two of two")[number + (len(script.question.hops) > 1)]
                     context = tuple(map(int, bench.encoded(script, script.turns[:i]).token_ids))
-                    made.append(Reading(kind, context, tuple(forced), tuple(value), fact.value))
+                    made.append(Reading(kind, context, tuple(forced), tuple(value), fact.value, rank))
                     break
     return made
 
@@ -133,29 +138,32 @@ def copying(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
     """Does the model say what the passage says? Forced: its most likely tokens after `X has mentor`. Free: its most
     likely turn after the observation has the value in it, as thought or as answer."""
     moments = readings(bench)
-    forced = [reads_forced(policy, moments[i : i + 64]) for i in range(0, len(moments), 64)]
-    forced_right = [right for chunk in forced for right in chunk]
-    completions = generate(
-        HFPolicy(policy.model, policy.tokenizer, greedy=True),
-        [
-            Request(
-                id=str(i),
-                token_ids=moment.context,
-                max_new_tokens=bench.workspace.protocol.max_turn_tokens,
-                stop=bench.workspace.protocol.stop,
-                seed=0,
-            )
-            for i, moment in enumerate(moments)
-        ],
-    )
-    free_right = [moment.text in done.text for moment, done in zip(moments, completions, strict=True)]
-    for kind in sorted({moment.kind for moment in moments}, reverse=True):
-        rows = [i for i, moment in enumerate(moments) if moment.kind == kind]
-        of = f"{kind} ({len(rows)} passages)"
-        yield Measure(
-            f"copies the value, forced up to the relation, {of}", mean(forced_right[i] for i in rows), least=0.9
-        )
-        yield Measure(f"copies the value, running free, {of}", mean(free_right[i] for i in rows))
+    forced_right, free_right = [], []
+    for i in range(0, len(moments), 64):
+        forced_right += reads_forced(policy, moments[i : i + 64])
+        free_right += reads_free(policy, moments[i : i + 64], bench.workspace.protocol)
+    for what, chosen in (
+        ("all", lambda m: True),
+        ("one hop", lambda m: m.kind == "one hop"),
+        ("hop one of two", lambda m: m.kind == "hop one of two"),
+        ("hop two of two", lambda m: m.kind == "hop two of two"),
+        ("passage came first", lambda m: m.rank == 0),
+        ("passage came second or third", lambda m: m.rank > 0),
+    ):
+        rows = [i for i, moment in enumerate(moments) if chosen(moment)]
+        least = 0.9 if what == "all" else None
+        yield Measure(f"copied, up to the relation forced: {what}", mean(forced_right[i] for i in rows), least=least)
+        yield Measure(f"copied, running free: {what}", mean(free_right[i] for i in rows))
+        yield Measure(f"passages to copy from: {what}", len(rows))
+
+
+def reads_free(policy: LanguageModel, moments: Sequence[Reading], protocol: SearchProtocol) -> list[bool]:
+    requests = [
+        Request(id=str(i), token_ids=m.context, max_new_tokens=protocol.max_turn_tokens, stop=protocol.stop, seed=0)
+        for i, m in enumerate(moments)
+    ]
+    turns = generate(HFPolicy(policy.model, policy.tokenizer, greedy=True), requests)
+    return [m.text in turn.text for m, turn in zip(moments, turns, strict=True)]
 
 
 @torch.no_grad()

@@ -72,7 +72,7 @@ def test_a_reading_stands_before_its_value(bench, scripts: SimpleNamespace) -> N
         context, forced = (bench.tokenizer.decode(ids) for ids in (moment.context, moment.forced))
         subject, written = forced.removeprefix("<think> ").split(" has ")
         last = context[context.rindex("<information>") :]
-        assert (subject, written, moment.text) in stated(last)
+        assert stated(last)[moment.rank] == (subject, written, moment.text)
         assert bench.tokenizer.decode(moment.value) == f" {moment.text}"
 
 
@@ -87,7 +87,7 @@ def test_forced_reading_looks_at_the_value_and_nothing_else(scripts: SimpleNames
 
     def moment(before: int) -> object:
         ids = tuple(range(1, before + 1))
-        return scripts.models.Reading("one hop", ids[:-2], ids[-2:], (30, 31), "Kelan Orso")
+        return scripts.models.Reading("one hop", ids[:-2], ids[-2:], (30, 31), "Kelan Orso", 0)
 
     policy = SimpleNamespace(model=Knowing(1, 1), pad_token_id=0)
     # A value of two tokens after n others is at positions n and n + 1, predicted at n - 1 and n.
