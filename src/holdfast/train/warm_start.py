@@ -52,8 +52,8 @@ def disguised(episodes: Sequence[Episode], pools: Sequence[Sequence[int]], count
     what it finds. When each episode has names of its own, reading is the only way to be right.
 
     >>> episode = Episode((1, 2, 3, 1), (False, True, True, True))
-    >>> [e.token_ids.tolist() for e in disguised([episode], [(1, 2)], 2, seed=1)]
-    [[1, 2, 3, 1], [2, 1, 3, 2]]
+    >>> sorted({tuple(e.token_ids.tolist()) for e in disguised([episode], [(1, 2)], 20, seed=1)})
+    [(1, 2, 3, 1), (2, 1, 3, 2)]
     """
     rng = np.random.default_rng(seed)
     size = 1 + max(max(episode.token_ids) for episode in episodes)
