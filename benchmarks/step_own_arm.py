@@ -1,0 +1,154 @@
+"""The arm of step_vs_trl.py that runs `Trainer.step`, with nothing replaced but when a turn ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from holdfast.config import validate
+from holdfast.data import Example
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.policy import Completion, Request
+from holdfast.search.protocol import SearchProtocol
+from holdfast.train import trainer as trainer_module
+from holdfast.train.model import prepare
+from holdfast.train.session import Workspace, protocol_of
+from holdfast.train.trainer import Trainer
+from measuring import seconds_now
+from step_task import Script, Task
+
+GOLD, WRONG = "yes", "no"
+
+
+def protocol_for(task: Task) -> SearchProtocol:
+    """Limits that the script stays below, so that it alone decides."""
+    return protocol_of(config_for(task))
+
+
+def config_for(task: Task) -> Any:
+    """The quickstart's loss with one update per `rows / updates` rollouts; LLDS at its published strength."""
+    longest = (2 * task.turn_tokens + task.observation_tokens) * (task.turns + 1) + 200
+    return validate(
+        {
+            "protocol": {
+                "prompt": "Question: {question}\n",
+                "max_turns": task.turns + 1,
+                "max_turn_tokens": 2 * task.turn_tokens,
+                "max_observation_tokens": task.observation_tokens,
+                "max_total_tokens": longest,
+            },
+            "loss": {"kl_coef": 0.0, "penalty": {"name": "llds", "gate": "action"}},
+            "train": {
+                "questions": task.questions,
+                "group_size": task.group,
+                "optimizer_steps_per_rollout": task.updates,
+                "lr": 1e-6,
+                "displacement_every": 0,
+            },
+            "run": {"seed": task.seed, "device": "cpu"},
+        }
+    )
+
+
+def scripted(task: Task) -> type[HFPolicy]:
+    """`HFPolicy` whose turns end after the script's number of tokens, with the action the script says."""
+
+    class ScriptedPolicy(HFPolicy):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._turns: dict[str, int] = {}
+
+        def submit(self, requests: Sequence[Request]) -> None:
+            own = []
+            for request in requests:
+                turn = self._turns[request.id] = self._turns.get(request.id, -1) + 1
+                own.append(replace(request, max_new_tokens=self._script(request.id).lengths[turn], stop=()))
+            super().submit(own)
+
+        def poll(self) -> list[Completion]:
+            return [replace(c, text=action_text(self._script(c.id), self._turns[c.id])) for c in super().poll()]
+
+        def _script(self, id: str) -> Script:
+            question, _, sample = id.rpartition("/")[2].partition("#")
+            return task.script(int(question), int(sample))
+
+    return ScriptedPolicy
+
+
+def action_text(script: Script, turn: int) -> str:
+    """What the turn says, whatever was sampled."""
+    if turn < len(script.queries):
+        return f"<search> {script.queries[turn]} </search>"
+    return f"<answer> {GOLD if script.right else WRONG} </answer>"
+
+
+class Stopwatch:
+    """Seconds by part of a step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Any:
+        started = seconds_now()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds_now() - started
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self(name):
+                return function(*args, **kwargs)
+
+        return run
+
+
+def start(task: Task) -> Callable[[], dict[str, Any]]:
+    """Build everything; each call of what is returned runs one step and reports on it."""
+    config = config_for(task)
+    tokenizer = task.tokenizer(end_token=False)
+    examples = tuple(
+        Example(source="bench", split="train", index=i, question=text, golden_answers=(GOLD,))
+        for i, text in enumerate(task.texts())
+    )
+    retriever = task.retriever()
+    workspace = Workspace(
+        config=config,
+        train=examples,
+        dev=(),
+        test=(),
+        train_retriever=retriever,
+        eval_retriever=retriever,
+        protocol=protocol_of(config),
+        world=None,
+        device=torch.device("cpu"),
+    )
+    trainer = Trainer(workspace, prepare(task.model(tokenizer), tokenizer, config.model, workspace.device))
+    policy = scripted(task)
+
+    def step() -> dict[str, Any]:
+        watch = Stopwatch()
+        parts = {
+            "roll_out": watch.around("rollout", trainer_module.roll_out),
+            "old_pass": watch.around("old log-probs", trainer_module.old_pass),
+            "update_policy": watch.around("optimizer steps", trainer_module.update_policy),
+        }
+        with watch("step"), mock.patch.multiple(trainer_module, HFPolicy=policy, **parts):
+            metrics, groups, _ = trainer.step()
+        rollouts = [t for group in groups for t in group.trajectories]
+        return {
+            "seconds": watch.seconds,
+            "counts": {
+                "rollouts": len(rollouts),
+                "tokens": sum(len(t.token_ids) for t in rollouts),
+                "sampled": sum(map(sum, (t.loss_mask for t in rollouts))),
+                "updates": int(metrics["optimizer_steps_per_rollout"]),
+                "mixed groups": sum(group.mixed for group in groups),
+            },
+        }
+
+    return step
