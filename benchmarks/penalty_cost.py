@@ -1,7 +1,7 @@
 """What a likelihood-preserving penalty and its statistics cost, as a share of the update of plain GRPO.
 
     python benchmarks/penalty_cost.py
-    python benchmarks/penalty_cost.py --shape 10m --arms none llds-action
+    python benchmarks/penalty_cost.py --shape 10m --arms llds-action
     python benchmarks/penalty_cost.py --json penalty_cost.json
 
 Every arm runs `update_policy`, forward and backward passes and the optimizer included, from the same weights on the

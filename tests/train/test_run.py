@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -41,15 +40,14 @@ EVERYTHING: dict[str, Any] = {
     "sampling.temperature": 0.9,
 }
 OTHERWISE: dict[str, Any] = {
-    "train.steps": 4,
-    "checkpoint.every": 2,
+    "train.steps": 2,
+    "checkpoint.every": 1,
     "loss.penalty.name": "sapo",
     "loss.reduction": "seq-mean-token-mean",
     "loss.ratio": "sequence",
     "model.gradient_checkpointing": True,
-    "model.autocast": "bf16",
     "sampling.top_p": 0.9,
-    "train.micro_batch_tokens": 300,
+    "train.micro_batch_tokens": 600,
 }
 
 
@@ -242,10 +240,10 @@ def test_a_stopped_run_goes_on_as_if_it_never_had_been(whole: Path, recipe: Reci
 
 
 def test_so_does_another_recipe(recipe: Recipe, tmp_path: Path, told: Any) -> None:
-    """SAPO, GSPO's ratio, recomputed activations, bf16 autocast, a truncated sampler, many micro-batches."""
+    """SAPO, GSPO's ratio, recomputed activations, a truncated sampler, many micro-batches."""
     train(recipe(OTHERWISE), tmp_path / "whole")
     with pytest.raises(Killed):
-        train(recipe(OTHERWISE), tmp_path / "run", observer=kill_after(told, 3))
+        train(recipe(OTHERWISE), tmp_path / "run", observer=kill_after(told, 2))
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "whole", tmp_path / "run")
     rows = comparable(tmp_path / "whole")
@@ -533,17 +531,13 @@ def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
 
 def test_a_warm_start_alone(recipe: Recipe, tmp_path: Path) -> None:
     made = warm_start_only(recipe(), tmp_path / "run")
-    assert made == tmp_path / "run" / "model" and find_damage_free(made)
+    assert made == tmp_path / "run" / "model"
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {path.name for path in made.iterdir()}
     # And a run may start from it as from any model.
     start = {"model.path": str(made), "warm_start.steps": 0, "train.steps": 1, "eval.every": 1}
     train(recipe(start), tmp_path / "next")
     train(recipe({"train.steps": 1, "eval.every": 1}), tmp_path / "direct")
     assert comparable(tmp_path / "next") == comparable(tmp_path / "direct")
-
-
-def find_damage_free(folder: Path) -> bool:
-    names = set(os.listdir(folder))
-    return {"model.safetensors", "config.json", "tokenizer.json"} <= names
 
 
 def test_a_warm_start_of_no_steps_is_refused(recipe: Recipe, tmp_path: Path) -> None:

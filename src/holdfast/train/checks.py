@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from holdfast.config import Config
 from holdfast.data import Example
 from holdfast.errors import ConfigError, ModelError
+from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.support import text_config
 from holdfast.train.model import LanguageModel
 from holdfast.train.session import Workspace
@@ -16,7 +17,9 @@ _FIRST_STEPS = 3
 
 
 def refuse_misfits(workspace: Workspace, language_model: LanguageModel) -> None:
-    """Raise for a model that cannot hold an episode, a prompt that leaves no room for one, or another's tokenizer."""
+    """Raise for a model the rollouts cannot serve or that cannot hold an episode, a prompt that leaves no room for one,
+    and another model's tokenizer."""
+    HFPolicy(language_model.model, language_model.tokenizer)  # its checks
     most = workspace.config.protocol.max_total_tokens
     positions = getattr(text_config(language_model.model), "max_position_embeddings", None)
     if positions is not None and positions < most:

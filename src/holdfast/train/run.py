@@ -14,7 +14,7 @@ from holdfast.data import Example
 from holdfast.errors import ConfigError
 from holdfast.tracking import Tracker, open_tracker
 from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, save_whole_model, settle
-from holdfast.train.checks import Watch, doubts, refuse_misfits
+from holdfast.train.checks import Watch, doubts
 from holdfast.train.evaluate import Evaluation, dev_questions, evaluate
 from holdfast.train.events import Observer, Sample, Silent, Summary
 from holdfast.train.folder import RunFolder
@@ -76,13 +76,13 @@ class _Run:
     # ---- three ways in
 
     def from_start(self) -> Summary:
-        return self._train(Trainer(self.workspace, self._starting_policy()))
+        return self._train(Trainer(self.workspace, starting_policy(self.workspace, self.observer)))
 
     def from_checkpoint(self) -> Summary:
         settle(self.folder.path)
         checkpoint = newest_whole(self.folder.path, self.observer.note)
         # The reference is the policy the run started from, so that one is built first and then given the weights.
-        trainer = Trainer(self.workspace, self._starting_policy())
+        trainer = Trainer(self.workspace, starting_policy(self.workspace, self.observer))
         if checkpoint is None:
             self.observer.note("there is no checkpoint yet, so the run begins again")
         else:
@@ -101,15 +101,10 @@ class _Run:
         return self._train(trainer)
 
     def warm_start_only(self) -> Path:
-        made = self._starting_policy()
+        made = starting_policy(self.workspace, self.observer)
         folder = self.folder.path / "model"
         save_whole_model(folder, made)
         return folder
-
-    def _starting_policy(self) -> LanguageModel:
-        policy = starting_policy(self.workspace, self.observer)
-        refuse_misfits(self.workspace, policy)
-        return policy
 
     # ---- the run
 

@@ -75,21 +75,14 @@ def open_workspace(config: Config, *, note: Callable[[str], None] | None = None)
     """
     device = pick_device(config.run.device)
     if config.data.train == "world":
-        if config.retrieval.index is not None:
-            raise ConfigError(
-                f"retrieval.index = {config.retrieval.index!r} with retrieval.corpus = 'world': the bundled world is "
-                "indexed in memory, its training region apart. Leave retrieval.index out"
-            )
         world = world_of(config.world)
         own = {region: tuple(q.example for q in questions) for region, questions in world.questions.items()}
-        train_retriever = _retriever(config, world.documents("train"))
         eval_retriever = _retriever(config, world.documents())
+        train_retriever = _retriever(config, world.documents("train"))
     else:
         world = None
         own = _own_questions(config, note)
-        with telling_skipped(config.retrieval.corpus, "retrieval.corpus", note) as on_skip:
-            documents = read_corpus(config.retrieval.corpus, on_skip=on_skip)
-        train_retriever = eval_retriever = _retriever(config, documents)
+        train_retriever = eval_retriever = _retriever(config, _own_passages(config, note))
     return Workspace(
         config=config,
         train=own["train"],
@@ -122,15 +115,16 @@ def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
     if config.run.device == "cuda":  # trained there, asked anywhere
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "auto"})})
     folder = model_folder(run_dir, checkpoint)
-    workspace = open_workspace(config)
-    language_model = load_model(config.model, folder, workspace.device)
+    documents = world_of(config.world).documents() if config.data.train == "world" else _own_passages(config, None)
+    device = pick_device(config.run.device)
+    language_model = load_model(config.model, folder, device)
     return Agent(
         model=language_model.model,
         tokenizer=language_model.tokenizer,
-        retriever=workspace.eval_retriever,
-        protocol=workspace.protocol,
+        retriever=_retriever(config, documents),
+        protocol=protocol_of(config),
         config=config,
-        device=workspace.device,
+        device=device,
         autocast_dtype=language_model.autocast_dtype,
     )
 
@@ -167,8 +161,18 @@ def _own_questions(config: Config, note: Callable[[str], None] | None) -> dict[s
     return {"train": train, "dev": dev, "test": test}
 
 
+def _own_passages(config: Config, note: Callable[[str], None] | None) -> tuple[Document, ...]:
+    with telling_skipped(config.retrieval.corpus, "retrieval.corpus", note) as on_skip:
+        return read_corpus(config.retrieval.corpus, on_skip=on_skip)
+
+
 def _retriever(config: Config, documents: Sequence[Document]) -> CachedRetriever:
     own = config.retrieval
+    if own.index is not None and own.corpus == "world":
+        raise ConfigError(
+            f"retrieval.index = {own.index!r} with retrieval.corpus = 'world': the bundled world is indexed in memory, "
+            "its training region apart. Leave retrieval.index out"
+        )
     folder = Path(own.index) if own.index is not None else None
     if folder is not None and (folder / "manifest.json").is_file():
         bm25 = BM25Retriever.load(folder, expected_hash=corpus_hash(documents))

@@ -15,6 +15,7 @@ from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.search.protocol import SearchProtocol
 from holdfast.train.checkpoint import find_damage, save_checkpoint
+from holdfast.train.checks import refuse_misfits
 from holdfast.train.events import Observer
 from holdfast.train.model import LanguageModel, load_model, prepare
 from holdfast.train.session import Workspace, cache_dir, telling_skipped
@@ -28,7 +29,7 @@ _Text = tuple[str, list[tuple[str, str]]]
 
 
 def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
-    """The model the recipe names, after its warm start.
+    """The model the recipe names, after its warm start. Raises before it for a model that cannot serve.
 
     A warm start is kept in the cache folder under a name made from everything it depends on, and taken from there the
     next time; so is the tiny model itself.
@@ -37,8 +38,7 @@ def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
     if config.model.path == "tiny":
         _refuse_tiny(config)
     elif not has_warm_start(config):
-        observer.stage("loading the model")
-        return load_model(config.model, config.model.path, workspace.device)
+        return _loaded(workspace, observer)
     folder = cache_dir() / "start" / _fingerprint(config)
     if find_damage(folder) is None:
         observer.note(f"warm start: taken from the cache ({folder})")
@@ -61,11 +61,7 @@ def _make(workspace: Workspace, observer: Observer) -> LanguageModel:
     scripts: list[ScriptedEpisode] = []
     if world is not None and (config.model.path == "tiny" or own.data is None):
         scripts = scripted_episodes(world, filler_of(config.world), *_script_settings(workspace))
-    if config.model.path == "tiny":
-        made = _tiny(workspace, scripts)
-    else:
-        observer.stage("loading the model")
-        made = load_model(config.model, config.model.path, workspace.device)
+    made = _tiny(workspace, scripts) if config.model.path == "tiny" else _loaded(workspace, observer)
     lessons = [
         (steps, _encoded(texts, workspace, made.tokenizer, steps * own.batch, observer))
         for steps, texts in _lessons(workspace, scripts, observer)
@@ -89,6 +85,14 @@ def _make(workspace: Workspace, observer: Observer) -> LanguageModel:
             done, recent = done + 1, [*recent, row["loss"]][-20:]
             observer.advance(done, {"loss": sum(recent) / len(recent)})
     return made
+
+
+def _loaded(workspace: Workspace, observer: Observer) -> LanguageModel:
+    """The recipe's own model, if it can serve at all: a warm start takes time."""
+    observer.stage("loading the model")
+    language_model = load_model(workspace.config.model, workspace.config.model.path, workspace.device)
+    refuse_misfits(workspace, language_model)
+    return language_model
 
 
 def _lessons(
@@ -154,7 +158,9 @@ def _tiny(workspace: Workspace, scripts: Sequence[ScriptedEpisode]) -> LanguageM
     own = config.model
     tokenizer = world_tokenizer(world, filler_of(config.world), scripts, workspace.protocol)
     model = build_model(tokenizer, seed=config.warm_start.seed, hidden=own.hidden, layers=own.layers, heads=own.heads)
-    return prepare(model, tokenizer, own, workspace.device)
+    language_model = prepare(model, tokenizer, own, workspace.device)
+    refuse_misfits(workspace, language_model)
+    return language_model
 
 
 def _refuse_tiny(config: Config) -> None:
