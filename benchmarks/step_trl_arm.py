@@ -97,6 +97,7 @@ class Rollouts:
 
         batch = self.tokenizer.pad({"input_ids": contexts}, padding_side="left", return_tensors="pt")
         width = batch["input_ids"].shape[1]
+        model.generation_config.eos_token_id = None  # the trainer sets it; here no text may end by itself
         output = model.generate(
             **batch,
             generation_config=GenerationConfig(
@@ -169,7 +170,6 @@ def serve(task: Task, answer: Callable[[dict[str, Any] | None], bool]) -> None:
                 disable_tqdm=True,
             ),
         )
-        trainer.model.generation_config.eos_token_id = None  # set by the trainer; no text may end by itself here
         trainer._generate_and_score_completions = rollouts.watch.around(
             "batch", trainer._generate_and_score_completions
         )
