@@ -189,7 +189,7 @@ def test_80_columns_show_all_main_metrics() -> None:
 
 
 def test_the_metrics_shown_exist() -> None:
-    metrics = pytest.importorskip("holdfast.train.metrics", exc_type=ModuleNotFoundError)
+    metrics = pytest.importorskip("holdfast.metrics", exc_type=ModuleNotFoundError)
     assert {column.metric for column in columns_for(1000)} <= set(metrics.METRICS)
 
 

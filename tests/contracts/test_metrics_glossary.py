@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train.metrics import METRICS, glossary_entry
+from holdfast.metrics import METRICS, glossary_entry
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-MARK = "<!-- made from holdfast.train.metrics by `make docs`; edit the text there -->\n"
+MARK = "<!-- made from holdfast.metrics by `make docs`; edit the text there -->\n"
 
 NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z0-9_{}]+)+")  # `{}` stands for what an f-string fills in
 FILLED = r"[a-z0-9_]+"
@@ -92,7 +92,7 @@ def table() -> str:
 def test_every_name_in_the_code_is_in_the_glossary(sources: Mapping[str, ast.Module]) -> None:
     names = used_names(sources)
     assert len(names) > 40
-    assert not unknown(names), "not in holdfast.train.metrics.METRICS"
+    assert not unknown(names), "not in holdfast.metrics.METRICS"
 
 
 def test_every_entry_of_the_glossary_is_logged(sources: Mapping[str, ast.Module]) -> None:

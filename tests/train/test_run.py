@@ -17,11 +17,11 @@ import torch
 
 from holdfast.config import Config, dump, load
 from holdfast.errors import CheckpointError, ConfigError, RetrievalError, RolloutError
+from holdfast.metrics import glossary_entry
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.rollout.searching import RolloutStats
 from holdfast.train import run as engine
 from holdfast.train.checkpoint import find_damage, list_checkpoints, step_folder
-from holdfast.train.metrics import glossary_entry
 from holdfast.train.run import resume, train, warm_start_only
 from holdfast.train.session import open_agent, open_workspace
 from holdfast.train.trainer import Trainer

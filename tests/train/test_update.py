@@ -14,8 +14,9 @@ from torch import Tensor
 
 from holdfast.batch import TokenBatch
 from holdfast.config import Loss, Penalty
+from holdfast.penalties import penalty_of
 from holdfast.train.forward import token_logprobs
-from holdfast.train.update import answer_weight_of, objective, old_pass, plan_update, update_policy
+from holdfast.train.update import objective, old_pass, plan_update, update_policy
 
 Minis = list[list[TokenBatch]]
 
@@ -427,5 +428,7 @@ def test_the_gradient_is_clipped_to_its_norm(make_model: Callable[..., Any]) -> 
     ],
 )
 def test_answer_weight(setting: float | str, searches: float, expected: float) -> None:
-    weight = answer_weight_of(Penalty.model_validate({"answer_weight": setting}), searches)
+    penalty = penalty_of(Penalty.model_validate({"answer_weight": setting}))
+    assert penalty is not None
+    weight = penalty.weight_at(searches)
     assert weight == expected and type(weight) is float

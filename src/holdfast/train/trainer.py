@@ -19,11 +19,8 @@ from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.losses import group_advantages, reinforce_advantages
-from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.searching import RolloutStats
-from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint, step_folder
-from holdfast.train.episodes import roll_out
-from holdfast.train.metrics import (
+from holdfast.metrics import (
+    advantage_metrics,
     displacement_metrics,
     likelihood_metrics,
     per_token_mean,
@@ -31,9 +28,14 @@ from holdfast.train.metrics import (
     rollout_metrics,
     sampler_gap,
 )
+from holdfast.penalties import penalty_of
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.searching import RolloutStats
+from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint, step_folder
+from holdfast.train.episodes import roll_out
 from holdfast.train.model import LanguageModel, Reference
 from holdfast.train.session import Workspace
-from holdfast.train.update import answer_weight_of, old_pass, plan_update, update_policy
+from holdfast.train.update import old_pass, plan_update, update_policy
 from holdfast.trajectory import Group
 
 
@@ -70,7 +72,12 @@ class Trainer:
                 metrics |= entropy | self._update(minis, mean_searches=metrics["rollout/searches"])
             with clock("displacement"):
                 metrics |= self._displacement(batch)
-            metrics |= likelihood_metrics(batch) | sampler_gap(batch, groups)
+            assert batch.old_logprobs is not None
+            mask = batch.loss_mask
+            metrics |= advantage_metrics(batch.advantages, mask) | sampler_gap(batch, groups)
+            metrics |= likelihood_metrics(
+                batch.old_logprobs, mask, batch.action_ids, correct=batch.correct, valid=batch.valid
+            )
         metrics |= clock.metrics() | {"lr": self.optimizer.param_groups[0]["lr"]}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
         self.completed += 1
@@ -118,7 +125,8 @@ class Trainer:
 
     def _update(self, minis: list[list[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
         loss, limits = self.config.loss, self.config.protocol
-        answer_weight = answer_weight_of(loss.penalty, mean_searches)
+        penalty = penalty_of(loss.penalty)
+        answer_weight = penalty.weight_at(mean_searches) if penalty is not None else 1.0
         norm = loss.reduction == "seq-mean-token-sum-norm"
         with self._training_mode():
             metrics = update_policy(

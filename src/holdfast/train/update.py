@@ -11,20 +11,16 @@ import torch
 from torch import Tensor
 
 from holdfast.batch import TokenBatch
-from holdfast.config import Loss, Penalty
+from holdfast.config import Loss
 from holdfast.losses import (
-    adaptive_answer_weight,
     clipped_policy_loss,
     kl_loss,
-    llds_penalty,
     merge_stats,
-    nll_loss,
     penalty_stats,
-    preserving_mask,
     ratio_stats,
     reduce_loss,
-    sapo_penalty,
 )
+from holdfast.penalties import penalty_of
 
 Forward = Callable[..., tuple[Tensor, Tensor | None]]
 """`(token_ids, loss_mask, entropy=bool) -> (log-probs, entropies or None)`, bound to one model."""
@@ -119,45 +115,18 @@ def objective(micro: TokenBatch, logprobs: Tensor, loss: Loss, answer_weight: fl
     kl = None
     if micro.ref_logprobs is not None:
         kl = kl_loss(logprobs, micro.ref_logprobs, micro.loss_mask, estimator=loss.kl_estimator)
-    penalty = loss.penalty
-    if penalty.name == "none":
+    penalty = penalty_of(loss.penalty)
+    if penalty is None:
         return Objective(policy, None, None, kl)
-    assert penalty.preserve is not None
-    preserved = preserving_mask(
-        micro.advantages, micro.loss_mask, rule=penalty.preserve, correct=micro.correct[:, None]
-    )
-    return Objective(policy, _penalty(penalty, arguments, micro, preserved, answer_weight), preserved, kl)
-
-
-def _penalty(
-    penalty: Penalty, arguments: tuple[Tensor, ...], micro: TokenBatch, preserved: Tensor, answer_weight: float
-) -> Tensor:
-    logprobs, old, advantages, mask = arguments
-    if penalty.name == "sapo":
-        return sapo_penalty(logprobs, old, advantages, mask, tau=penalty.tau, preserve=preserved)
-    if penalty.name == "nll":
-        return nll_loss(logprobs, advantages, mask)
-    return llds_penalty(
-        logprobs,
-        old,
-        advantages,
-        mask,
-        gate=penalty.gate,
+    preserved = penalty.preserved(micro.advantages, micro.loss_mask, micro.correct[:, None])
+    per_token = penalty.per_token(
+        *arguments,
+        preserved=preserved,
         action_ids=micro.action_ids,
         answer_mask=micro.answer_mask,
         answer_weight=answer_weight,
-        threshold=penalty.threshold,
-        preserve=preserved,
     )
-
-
-def answer_weight_of(penalty: Penalty, mean_valid_searches: float) -> float:
-    """The weight of answer tokens for this rollout batch."""
-    if penalty.answer_weight == "adaptive-paper":
-        return float(adaptive_answer_weight(mean_valid_searches, schedule="paper"))
-    if penalty.answer_weight == "adaptive-code":
-        return float(adaptive_answer_weight(mean_valid_searches, schedule="code"))
-    return float(penalty.answer_weight)
+    return Objective(policy, per_token, preserved, kl)
 
 
 def update_policy(
@@ -225,11 +194,9 @@ def _denominators(mini: list[TokenBatch], loss: Loss) -> dict[str, float]:
     by_token = loss.reduction == "token-mean"
     policy = sum(float(m.loss_mask.sum() if by_token else m.loss_mask.any(-1).sum()) for m in mini)
     preserved = 0.0
-    if loss.penalty.name != "none" and loss.penalty.normalizer == "paper":
-        assert loss.penalty.preserve is not None
-        for m in mini:
-            kept = preserving_mask(m.advantages, m.loss_mask, rule=loss.penalty.preserve, correct=m.correct[:, None])
-            preserved += float(kept.sum())
+    penalty = penalty_of(loss.penalty)
+    if penalty is not None and loss.penalty.normalizer == "paper":
+        preserved = sum(float(penalty.preserved(m.advantages, m.loss_mask, m.correct[:, None]).sum()) for m in mini)
     return {"policy": max(policy, 1.0), "preserved": preserved}
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from holdfast.batch import TokenBatch
-from holdfast.rollout.searching import RolloutStats
-from holdfast.train.metrics import (
+from holdfast.metrics import (
     METRICS,
+    advantage_metrics,
     displacement_metrics,
     glossary_entry,
     likelihood_metrics,
@@ -20,6 +20,7 @@ from holdfast.train.metrics import (
     rollout_metrics,
     sampler_gap,
 )
+from holdfast.rollout.searching import RolloutStats
 from holdfast.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
 
 
@@ -108,8 +109,15 @@ def a_batch() -> TokenBatch:
     return replace(batch, old_logprobs=old, advantages=torch.tensor([[1.0], [-0.5], [0.0]]))
 
 
+def likelihoods(batch: TokenBatch) -> dict[str, float]:
+    assert batch.old_logprobs is not None
+    return likelihood_metrics(
+        batch.old_logprobs, batch.loss_mask, batch.action_ids, correct=batch.correct, valid=batch.valid
+    )
+
+
 def test_likelihood_metrics() -> None:
-    assert likelihood_metrics(a_batch()) == pytest.approx(
+    assert likelihoods(a_batch()) == pytest.approx(
         {
             "likelihood/correct": -(1 + 2 + 3 + 4 + 5) / 5,
             "likelihood/correct/action_1": -2.0,
@@ -118,17 +126,23 @@ def test_likelihood_metrics() -> None:
             "likelihood/incorrect/action_1": -0.5,
             "likelihood/incorrect/action_2": -1.5,
             "likelihood/incorrect/action_3": -2.5,
-            "advantage/token_mean": (5 * 1.0 - 7 * 0.5) / 12,
         }
     )
+
+
+def test_advantage_metrics() -> None:
+    batch = a_batch()
+    assert advantage_metrics(batch.advantages, batch.loss_mask) == {
+        "advantage/token_mean": pytest.approx((5 * 1.0 - 7 * 0.5) / 12)
+    }
 
 
 def test_likelihood_is_a_mean_of_rollouts_not_of_tokens() -> None:
     short = episode(turn(Answer("x"), 1), reward=1.0, em=1.0, f1=1.0)
     batch = TokenBatch.from_trajectories([Group("q", (RIGHT, short))], pad_token_id=0)
     old = torch.where(batch.loss_mask, torch.tensor([[-1.0], [-3.0]]), 0.0)
-    assert likelihood_metrics(replace(batch, old_logprobs=old))["likelihood/correct"] == -2.0
-    assert "likelihood/incorrect" not in likelihood_metrics(replace(batch, old_logprobs=old))
+    assert likelihoods(replace(batch, old_logprobs=old))["likelihood/correct"] == -2.0
+    assert "likelihood/incorrect" not in likelihoods(replace(batch, old_logprobs=old))
 
 
 def test_sampler_gap_of_an_untruncated_sampler_is_that_of_the_log_probs() -> None:

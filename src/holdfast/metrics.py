@@ -133,23 +133,32 @@ def _first_hits(trajectory: Trajectory) -> tuple[str, ...]:
     return first.hits if first is not None and isinstance(first.action, Search) else ()
 
 
-def likelihood_metrics(batch: TokenBatch) -> dict[str, float]:
-    """Old log-probs of correct and incorrect rollouts, whole and action by action; and the mean advantage."""
-    assert batch.old_logprobs is not None
+def likelihood_metrics(
+    old_logprobs: Tensor, loss_mask: Tensor, action_ids: Tensor, *, correct: Tensor, valid: Tensor
+) -> dict[str, float]:
+    """Old log-probs of correct and incorrect rollouts, whole and action by action.
+
+    Args:
+        old_logprobs, loss_mask, action_ids: [B, T].
+        correct, valid: bool [B].
+    """
     result: dict[str, float] = {}
-    mask, old = batch.loss_mask, batch.old_logprobs
-    tokens = mask.sum().clamp(min=1)
-    for name, rows in (("correct", batch.correct & batch.valid), ("incorrect", ~batch.correct & batch.valid)):
+    for name, rows in (("correct", correct & valid), ("incorrect", ~correct & valid)):
         if bool(rows.any()):
-            result[f"likelihood/{name}"] = float(per_token_mean(old[rows], mask[rows]).mean())
-        for k in range(1, int(batch.action_ids.max()) + 1):
-            action = mask & (batch.action_ids == k) & rows[:, None]
+            result[f"likelihood/{name}"] = float(per_token_mean(old_logprobs[rows], loss_mask[rows]).mean())
+        for k in range(1, int(action_ids.max()) + 1):
+            action = loss_mask & (action_ids == k) & rows[:, None]
             taking = action.any(-1)
             if bool(taking.any()):
-                result[f"likelihood/{name}/action_{k}"] = float(per_token_mean(old[taking], action[taking]).mean())
-    advantages = batch.advantages.expand_as(mask)
-    result["advantage/token_mean"] = float(torch.where(mask, advantages, 0.0).sum() / tokens)
+                values = per_token_mean(old_logprobs[taking], action[taking])
+                result[f"likelihood/{name}/action_{k}"] = float(values.mean())
     return result
+
+
+def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]:
+    """The mean advantage over sampled tokens; `advantages` [B, 1] or [B, T]."""
+    spread = torch.where(loss_mask, advantages.expand_as(loss_mask), 0.0)
+    return {"advantage/token_mean": float(spread.sum() / loss_mask.sum().clamp(min=1))}
 
 
 def sampler_gap(batch: TokenBatch, groups: Sequence[Group]) -> dict[str, float]:
