@@ -15,6 +15,7 @@ from holdfast.metrics import (
     displacement_metrics,
     glossary_entry,
     likelihood_metrics,
+    likelihood_rows,
     per_token_mean,
     retrieval_metrics,
     rollout_metrics,
@@ -111,9 +112,8 @@ def a_batch() -> TokenBatch:
 
 def likelihoods(batch: TokenBatch) -> dict[str, float]:
     assert batch.old_logprobs is not None
-    return likelihood_metrics(
-        batch.old_logprobs, batch.loss_mask, batch.action_ids, correct=batch.correct, valid=batch.valid
-    )
+    rows = likelihood_rows(batch.old_logprobs, batch.loss_mask, batch.action_ids)
+    return likelihood_metrics(rows, batch.correct)
 
 
 def test_likelihood_metrics() -> None:

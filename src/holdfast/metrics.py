@@ -133,26 +133,36 @@ def _first_hits(trajectory: Trajectory) -> tuple[str, ...]:
     return first.hits if first is not None and isinstance(first.action, Search) else ()
 
 
-def likelihood_metrics(
-    old_logprobs: Tensor, loss_mask: Tensor, action_ids: Tensor, *, correct: Tensor, valid: Tensor
-) -> dict[str, float]:
-    """Old log-probs of correct and incorrect rollouts, whole and action by action.
+def likelihood_rows(old_logprobs: Tensor, loss_mask: Tensor, action_ids: Tensor) -> Tensor:
+    """Mean old log-prob per sampled token of each rollout, whole and action by action.
 
     Args:
         old_logprobs, loss_mask, action_ids: [B, T].
-        correct, valid: bool [B].
+
+    Returns:
+        [B, 1 + A] for A actions at most; NaN where a rollout has no such tokens.
+    """
+    columns = [per_token_mean(old_logprobs, loss_mask)]
+    taken = [loss_mask.any(-1)]
+    for k in range(1, int(action_ids.max()) + 1):
+        action = loss_mask & (action_ids == k)
+        columns.append(per_token_mean(old_logprobs, action))
+        taken.append(action.any(-1))
+    return torch.where(torch.stack(taken, -1), torch.stack(columns, -1), torch.nan)
+
+
+def likelihood_metrics(rows: Tensor, correct: Tensor) -> dict[str, float]:
+    """Means over the correct and over the incorrect rollouts of `likelihood_rows`; `correct` is bool [B].
+
+    A rollout that failed has nothing in its loss mask, so nothing here either.
     """
     result: dict[str, float] = {}
-    for name, rows in (("correct", correct & valid), ("incorrect", ~correct & valid)):
-        if bool(rows.any()):
-            result[f"likelihood/{name}"] = float(per_token_mean(old_logprobs[rows], loss_mask[rows]).mean())
-        for k in range(1, int(action_ids.max()) + 1):
-            action = loss_mask & (action_ids == k) & rows[:, None]
-            taking = action.any(-1)
-            if bool(taking.any()):
-                values = per_token_mean(old_logprobs[taking], action[taking])
-                result[f"likelihood/{name}/action_{k}"] = float(values.mean())
-    return result
+    for name, kind in (("correct", correct), ("incorrect", ~correct)):
+        whole, *actions = rows[kind].nanmean(0).tolist()
+        result[f"likelihood/{name}"] = whole
+        for k, mean in enumerate(actions, start=1):
+            result[f"likelihood/{name}/action_{k}"] = mean
+    return {name: mean for name, mean in result.items() if not math.isnan(mean)}
 
 
 def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]:

@@ -23,6 +23,7 @@ from holdfast.metrics import (
     advantage_metrics,
     displacement_metrics,
     likelihood_metrics,
+    likelihood_rows,
     per_token_mean,
     retrieval_metrics,
     rollout_metrics,
@@ -75,9 +76,7 @@ class Trainer:
             assert batch.old_logprobs is not None
             mask = batch.loss_mask
             metrics |= advantage_metrics(batch.advantages, mask) | sampler_gap(batch, groups)
-            metrics |= likelihood_metrics(
-                batch.old_logprobs, mask, batch.action_ids, correct=batch.correct, valid=batch.valid
-            )
+            metrics |= likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
         metrics |= clock.metrics() | {"lr": self.optimizer.param_groups[0]["lr"]}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
         self.completed += 1
