@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.data import Example, Sampler, read_questions
+from holdfast.data import Example, Sampler, hold_out, read_questions
 from holdfast.errors import CheckpointError, DataError
 
 
@@ -158,3 +158,10 @@ def test_reading_data_and_scoring_imports_no_torch():
     code = f"import {modules}, sys; print([m for m in ('torch', 'transformers', 'bm25s') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_every_tenth_question_is_held_out() -> None:
+    examples = [Example(source="s", split="train", index=i, question="?", golden_answers=("x",)) for i in range(23)]
+    train, dev = hold_out(examples)
+    assert [e.index for e in dev] == [0, 10, 20]
+    assert sorted([*train, *dev], key=lambda e: e.index) == examples

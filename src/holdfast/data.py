@@ -13,7 +13,16 @@ from holdfast.errors import CheckpointError, DataError
 from holdfast.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field, write_jsonl
 from holdfast.scoring import normalize_answer
 
-__all__ = ["Example", "QuestionFile", "Sampler", "Skipped", "read_questions", "write_jsonl"]
+__all__ = [
+    "Example",
+    "QuestionFile",
+    "Sampler",
+    "Skipped",
+    "dev_questions",
+    "hold_out",
+    "read_questions",
+    "write_jsonl",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +102,25 @@ def _golden_answers(row: Mapping[str, Any]) -> tuple[str, ...]:
     if not any(map(normalize_answer, answers)):
         raise BadField(key, f"nothing is left of {', '.join(map(repr, answers))} without punctuation and articles")
     return answers
+
+
+def hold_out(examples: Sequence[Example]) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """(training questions, dev questions) of a file that has no dev file beside it: every tenth question is dev.
+
+    Every tenth, whatever their order: sorted files keep their mix.
+    """
+    return tuple(e for i, e in enumerate(examples) if i % 10), tuple(examples[::10])
+
+
+def dev_questions(examples: Sequence[Example], count: int) -> list[Example]:
+    """At most `count` questions, evenly spaced: a file sorted by source or difficulty keeps its mix.
+
+    >>> [e.index for e in dev_questions([Example(source="s", split="dev", index=i, question="?",
+    ...                                          golden_answers=("x",)) for i in range(10)], 4)]
+    [0, 2, 5, 7]
+    """
+    count = min(count, len(examples))
+    return [examples[i * len(examples) // count] for i in range(count)]
 
 
 class Sampler:

@@ -47,17 +47,6 @@ def evaluate(
     return Evaluation(scores, tuple(group[0] for group in sampled))
 
 
-def dev_questions(examples: Sequence[Example], count: int) -> list[Example]:
-    """At most `count` questions, evenly spaced: a file sorted by source or difficulty keeps its mix.
-
-    >>> [e.index for e in dev_questions([Example(source="s", split="dev", index=i, question="?",
-    ...                                          golden_answers=("x",)) for i in range(10)], 4)]
-    [0, 2, 5, 7]
-    """
-    count = min(count, len(examples))
-    return [examples[i * len(examples) // count] for i in range(count)]
-
-
 def _episodes(
     language_model: LanguageModel,
     examples: Sequence[Example],

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from holdfast.config import Config
-from holdfast.data import Example
+from holdfast.data import Example, dev_questions
 from holdfast.errors import ConfigError
 from holdfast.tracking import Tracker, open_tracker
 from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, save_whole_model, settle
 from holdfast.train.checks import Watch, doubts
-from holdfast.train.evaluate import Evaluation, dev_questions, evaluate
+from holdfast.train.evaluate import Evaluation, evaluate
 from holdfast.train.events import Observer, Sample, Silent, Summary
 from holdfast.train.folder import RunFolder
 from holdfast.train.model import LanguageModel, load_model
