@@ -268,6 +268,15 @@ CONTRADICTIONS = {
     "no reward": (["--reward.em=0"], "set reward.em = 1.0"),
     "own questions, bundled corpus": (["--data.train=q.jsonl"], "Set both to your files, or neither"),
     "own corpus, bundled questions": (["--retrieval.corpus=c.jsonl"], "Set both to your files, or neither"),
+    "server and corpus": (
+        ["--data.train=q.jsonl", "--retrieval.url=http://h:1", "--retrieval.corpus=c.jsonl"],
+        "retrieval.url = 'http://h:1' with retrieval.corpus = 'c.jsonl': the server searches its own passages",
+    ),
+    "server and index": (
+        ["--data.train=q.jsonl", "--retrieval.url=http://h:1", "--retrieval.index=i"],
+        "with retrieval.index = 'i'",
+    ),
+    "server and bundled questions": (["--retrieval.url=http://h:1"], "or leave retrieval.url out"),
     "own dev, bundled train": (["--data.dev=d.jsonl"], "or leave data.dev out"),
     "own test, bundled train": (["--data.test=t.jsonl"], "or leave data.test out"),
     "prompt without question": (["--protocol.prompt=Answer!"], "protocol.prompt must hold {question}"),
@@ -296,6 +305,7 @@ def test_contradictions(case: str) -> None:
         ["--train.group_size=1", "--loss.advantage=reinforce"],
         ["--reward.em=0", "--reward.f1=1"],
         ["--data.train=q.jsonl", "--data.dev=d.jsonl", "--retrieval.corpus=c.jsonl"],
+        ["--data.train=q.jsonl", "--retrieval.url=http://h:1"],
         ["--world.filler_length=3,3", "--world.filler_words=11"],
         ["--model.heads=5", "--model.path=some/model"],
     ],

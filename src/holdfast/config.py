@@ -84,6 +84,8 @@ class Retrieval(Section):
     """`world`, or a JSONL file of passages (`id`, `contents`)."""
     index: str | None = None
     """Folder of a saved BM25 index; built and saved beside the run's cache when absent."""
+    url: str | None = None
+    """Address of a `/retrieve` server (Search-R1's protocol) that searches instead of an index of our own."""
     stem: bool = True
     """English stemming."""
     cache_size: int = Field(100_000, ge=0)

@@ -31,7 +31,8 @@ def contradictions(config: Any) -> Iterator[str]:
         )
     if not any(config.reward.model_dump().values()):
         yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
-    if (config.data.train == "world") != (config.retrieval.corpus == "world"):
+    yield from _retrieval_contradictions(config)
+    if config.retrieval.url is None and (config.data.train == "world") != (config.retrieval.corpus == "world"):
         yield (
             f"data.train = {config.data.train!r} with retrieval.corpus = {config.retrieval.corpus!r}: the bundled "
             "world's questions are answered by its own corpus only. Set both to your files, or neither"
@@ -59,3 +60,20 @@ def contradictions(config: Any) -> Iterator[str]:
             f"model.hidden = {model.hidden} with model.heads = {model.heads}: each head needs an even share of the "
             f"width. Set model.hidden to a multiple of {2 * model.heads}"
         )
+
+
+def _retrieval_contradictions(config: Any) -> Iterator[str]:
+    own = config.retrieval
+    if own.url is None:
+        return
+    if config.data.train == "world":
+        yield (
+            f"retrieval.url = {own.url!r} with data.train = 'world': the bundled world's questions are answered by its "
+            "own corpus only. Set data.train to your questions, or leave retrieval.url out"
+        )
+    for key, unset in (("corpus", "world"), ("index", None)):
+        if (value := getattr(own, key)) != unset:
+            yield (
+                f"retrieval.url = {own.url!r} with retrieval.{key} = {value!r}: the server searches its own passages. "
+                f"Leave out the one you do not want"
+            )

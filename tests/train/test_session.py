@@ -49,6 +49,19 @@ def test_the_worlds_training_index_has_no_passage_of_another_region(recipe: Reci
     assert found[0].document.id == unseen.doc_id
 
 
+def test_a_server_searches_in_place_of_an_index(
+    recipe: Recipe, own_files: dict[str, Any], retrieve_server: Callable[..., Any]
+) -> None:
+    settings = {"data.train": own_files["data.train"]}
+    own = open_workspace(recipe(own_files)).train_retriever
+    server = retrieve_server(own)
+    workspace = open_workspace(recipe(settings | {"retrieval.url": server.url}))
+    assert workspace.train_retriever is workspace.eval_retriever and not workspace.train_retriever.in_process
+    assert workspace.train_retriever.search(["thing 3"], 2) == own.search(["thing 3"], 2) != [[]]
+    workspace.train_retriever.search(["thing 3"], 2)
+    assert [request["queries"] for request in server.requests] == [["thing 3"]]  # the second came from the cache
+
+
 def test_every_tenth_question_is_held_out(recipe: Recipe, own_files: dict[str, Any]) -> None:
     workspace = open_workspace(recipe(own_files))
     assert [e.index for e in workspace.dev] == [0, 10]

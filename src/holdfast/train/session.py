@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from holdfast.config import Config, load
-from holdfast.data import Example, read_questions
+from holdfast.data import Example, hold_out, read_questions
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.jsonl import Skipped
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
+from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, read_corpus
 from holdfast.retrieval.types import Document
 from holdfast.search.protocol import PRESETS, SearchProtocol, render_prompt
@@ -82,7 +83,7 @@ def open_workspace(config: Config, *, note: Callable[[str], None] | None = None)
     else:
         world = None
         own = _own_questions(config, note)
-        train_retriever = eval_retriever = _retriever(config, _own_passages(config, note))
+        train_retriever = eval_retriever = _own_retriever(config, note)
     return Workspace(
         config=config,
         train=own["train"],
@@ -115,13 +116,13 @@ def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
     if config.run.device == "cuda":  # trained there, asked anywhere
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "auto"})})
     folder = model_folder(run_dir, checkpoint)
-    documents = world_of(config.world).documents() if config.data.train == "world" else _own_passages(config, None)
+    in_world = config.data.train == "world"
     device = pick_device(config.run.device)
     language_model = load_model(config.model, folder, device)
     return Agent(
         model=language_model.model,
         tokenizer=language_model.tokenizer,
-        retriever=_retriever(config, documents),
+        retriever=_retriever(config, world_of(config.world).documents()) if in_world else _own_retriever(config, None),
         protocol=protocol_of(config),
         config=config,
         device=device,
@@ -151,8 +152,7 @@ def _own_questions(config: Config, note: Callable[[str], None] | None) -> dict[s
 
     train, dev, test = read(data.train, "train"), read(data.dev, "dev"), read(data.test, "test")
     if data.dev is None:
-        # Every tenth question, whatever their order: sorted files keep their mix.
-        dev, train = train[::10], tuple(e for i, e in enumerate(train) if i % 10)
+        train, dev = hold_out(train)
         if not train:
             raise ConfigError(
                 f"data.train = {data.train!r} holds {len(dev)} question(s), too few to hold some out for evaluation; "
@@ -161,9 +161,12 @@ def _own_questions(config: Config, note: Callable[[str], None] | None) -> dict[s
     return {"train": train, "dev": dev, "test": test}
 
 
-def _own_passages(config: Config, note: Callable[[str], None] | None) -> tuple[Document, ...]:
+def _own_retriever(config: Config, note: Callable[[str], None] | None) -> CachedRetriever:
+    if config.retrieval.url is not None:
+        # The rollout loop tries a failed search again by itself.
+        return CachedRetriever(HTTPRetriever(config.retrieval.url, retries=0), config.retrieval.cache_size)
     with telling_skipped(config.retrieval.corpus, "retrieval.corpus", note) as on_skip:
-        return read_corpus(config.retrieval.corpus, on_skip=on_skip)
+        return _retriever(config, read_corpus(config.retrieval.corpus, on_skip=on_skip))
 
 
 def _retriever(config: Config, documents: Sequence[Document]) -> CachedRetriever:
