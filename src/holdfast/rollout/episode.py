@@ -1,0 +1,104 @@
+"""One episode, turn by turn: what a completion and a search result do to it. No policy, no retriever, no waiting.
+
+Every loop that runs episodes goes through here, so that they mean the same in our own trainer and in a host's. Token
+in, token out: the context of an episode is its prompt, what was sampled, and the ids of the observations, appended and
+never encoded again. Budgets end an episode as truncated; nothing is ever dropped from the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from holdfast.errors import RetrievalError
+from holdfast.retrieval.types import Hit
+from holdfast.rollout.policy import Completion
+from holdfast.search.env import observation, token_span
+from holdfast.search.protocol import SearchProtocol, answer_char_span, parse_action
+from holdfast.search.tokens import encode
+from holdfast.trajectory import Answer, Search, Status, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Episode:
+    """An episode under way. Ask `room`, sample a turn, hand it to `take_turn`; after a search, `take_hits`; and again,
+    until `status` is set.
+
+    How it ends: `OK` with an answer; `TRUNCATED` when its turns or tokens are used up (a search in the last turn
+    included, whose result nobody could read); `RETRIEVAL_FAILED`; `ERROR` when its prompt alone fills
+    `max_total_tokens`.
+    """
+
+    def __init__(self, prompt: Sequence[int], protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._protocol, self._tokenizer = protocol, tokenizer
+        self.prompt = tuple(prompt)
+        self.context = list(prompt)
+        """Ids of all there is so far: what the next turn is sampled from."""
+        self.turns: list[Turn] = []
+        self.status: Status | None = None
+        """None while the episode runs."""
+        if len(self.context) >= protocol.max_total_tokens:
+            self.status = Status.ERROR
+
+    def room(self) -> int:
+        """Tokens the next turn may have; 0 when the episode has ended."""
+        if self.status is not None:
+            return 0
+        return min(self._protocol.max_turn_tokens, self._protocol.max_total_tokens - len(self.context))
+
+    def take_turn(self, completion: Completion) -> str | None:
+        """Append the turn; the query if the episode must now wait for a search."""
+        ids, text = completion.token_ids, completion.text
+        action = parse_action(text, self._protocol)
+        span = answer_char_span(text, self._protocol) if isinstance(action, Answer) else None
+        turn = Turn(
+            tokens=ids,
+            logprobs=completion.logprobs,
+            action=action,
+            text=text,
+            stop_reason=completion.stop_reason,
+            answer_span=token_span(ids, span, self._tokenizer) if span and ids is not None else None,
+            kept_mass=completion.kept_mass,
+        )
+        # A server that returns text only leaves no choice but to encode it; such an episode cannot be trained on.
+        self.context += encode(self._tokenizer, text) if ids is None else ids
+        self.turns.append(turn)
+        if isinstance(action, Answer):
+            self.status = Status.OK
+        elif len(self.turns) >= self._protocol.max_turns or len(self.context) >= self._protocol.max_total_tokens:
+            self.status = Status.TRUNCATED
+        elif isinstance(action, Search):
+            return action.query
+        else:
+            self._observe(None)
+        return None
+
+    def take_hits(self, result: Sequence[Hit] | RetrievalError) -> None:
+        """What the search of the last turn returned, or how it failed."""
+        if isinstance(result, RetrievalError):
+            self.status = Status.RETRIEVAL_FAILED
+        else:
+            self._observe(result)
+
+    def trajectory(self, example_id: str) -> Trajectory:
+        """The episode as a value, unscored. It must have ended."""
+        assert self.status is not None, f"an episode of {example_id} never ended"
+        return Trajectory(example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status)
+
+    def _observe(self, hits: Sequence[Hit] | None) -> None:
+        """Append the feedback if it leaves room for at least one more token; else the episode ends without it."""
+        feedback = observation(hits, self._protocol, self._tokenizer)
+        if len(self.context) + len(feedback.token_ids) >= self._protocol.max_total_tokens:
+            self.status = Status.TRUNCATED
+            return
+        self.context += feedback.token_ids
+        self.turns[-1] = replace(
+            self.turns[-1],
+            observation=feedback.token_ids,
+            observation_text=feedback.text,
+            hits=tuple(hit.document.id for hit in hits or ()),
+            cut=feedback.cut,
+        )
