@@ -22,6 +22,7 @@ METRICS: dict[str, str] = {
     "eval/f1_greedy": "Token F1 on dev, greedy.",
     "eval/searches": "Searches per question on dev, sampled.",
     "eval/failed_fraction": "Share of episodes on dev that failed; they count in no score. Absent when none did.",
+    "loss/host": "In an adapter: the host trainer's own loss, before the penalty.",
     "loss/policy": "Clipped policy loss, mean over the step's optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
@@ -181,6 +182,21 @@ def sampler_gap(batch: TokenBatch, groups: Sequence[Group]) -> dict[str, float]:
             if not t.status.is_failure:
                 gap -= sum(math.log(max(mass, 1e-30)) for turn in t.turns for mass in turn.kept_mass or ())
     return {"sampler/logprob_gap": gap / max(int(mask.sum()), 1)}
+
+
+def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> list[int]:
+    """At most `most` rows to measure displacement on, at random; half of them correct ones if there are so many.
+
+    >>> rows_to_probe(torch.tensor([True, False, False, False]), 3, torch.Generator().manual_seed(0))[0]
+    0
+    """
+    flags = correct.tolist()
+    right, wrong = (
+        [row for row in torch.randperm(len(flags), generator=generator).tolist() if flags[row] is kind]
+        for kind in (True, False)
+    )
+    chosen = right[: max(most // 2, most - len(wrong))]
+    return chosen + wrong[: most - len(chosen)]
 
 
 def displacement_metrics(change: Tensor, correct: Tensor) -> dict[str, float]:

@@ -88,7 +88,7 @@ class LLDS:
         preserved: Tensor,
         action_ids: Tensor | None = None,
         answer_mask: Tensor | None = None,
-        answer_weight: float = 1.0,
+        answer_weight: float | Tensor = 1.0,
     ) -> Tensor:
         """float [B, T], unreduced and not multiplied by `coef`. `answer_weight` is what `weight_at` gave."""
         return llds_penalty(

@@ -33,6 +33,10 @@ ALLOWED: dict[str, set[str]] = {
     # The world's questions and passages are ordinary Examples and Documents, its scripts speak the agent's protocol
     # to a retriever, and its size is a section of the recipe.
     "world": {"config", "data", "trajectory", "retrieval.types", "search"},
+    # The host of an adapter may be named nowhere else.
+    "adapters": set(),
+    "adapters.trl_observe": {"losses", "metrics"},
+    "adapters.trl": {"adapters.trl_observe", "losses", "penalties"},
     "train": {
         "batch",
         "config",

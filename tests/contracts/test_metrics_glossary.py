@@ -21,7 +21,8 @@ NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z0-9_{}]+)+")  # `{}` stands for what an
 FILLED = r"[a-z0-9_]+"
 
 # Looks like a metric and is none. The counts are bookkeeping of holdfast.losses.stats, used up when statistics merge.
-OTHER = {"count/tokens", "count/preserved", "count/sequences"}
+# An adapter puts `holdfast/` before every name.
+OTHER = {"count/tokens", "count/preserved", "count/sequences", "holdfast/{}"}
 
 
 def text_of(node: ast.AST) -> str:

@@ -27,6 +27,7 @@ from holdfast.metrics import (
     per_token_mean,
     retrieval_metrics,
     rollout_metrics,
+    rows_to_probe,
     sampler_gap,
 )
 from holdfast.penalties import penalty_of
@@ -149,12 +150,7 @@ class Trainer:
         every, rows = self.config.train.displacement_every, self.config.train.displacement_rows
         if not every or self.completed % every:
             return {}
-        right, wrong = (
-            [i for i in torch.randperm(len(batch), generator=self.generator).tolist() if bool(batch.correct[i]) is kind]
-            for kind in (True, False)
-        )
-        chosen = right[: max(rows // 2, rows - len(wrong))]
-        chosen += wrong[: rows - len(chosen)]
+        chosen = rows_to_probe(batch.correct, rows, self.generator)
         part = batch.select(chosen)
         plan = plan_update(part.lengths.tolist(), 1, self.config.train.micro_batch_tokens, torch.Generator())
         change = torch.zeros(len(part), device=part.token_ids.device)

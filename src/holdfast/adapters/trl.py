@@ -1,0 +1,295 @@
+"""TRL: any GRPOTrainer with a likelihood-preserving penalty, or with the missing series in its log.
+
+    from holdfast.adapters.trl import LLDS, with_penalties
+
+    Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2, gate="action"))
+    trainer = Trainer(model, reward_funcs, args=GRPOConfig(..., steps_per_generation=8), train_dataset=questions)
+
+With `with_penalties(GRPOTrainer)` and no penalty, the loss and its gradient stay as they are, bit for bit, and the log
+gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displacement, the importance ratio.
+
+How. The subclass calls `super()` everywhere and copies nothing of the trainer. The log-probs are those of the host's
+own forward pass, kept on their way through. The penalty is reduced with the host's own denominator, so that its
+strength means the same under every `loss_type`. What lies outside the mask is set to 0 before the host computes with
+it: TRL multiplies by the mask afterwards, and there 0 · inf is NaN.
+
+Off in evaluation: there the host computes what it always does.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from holdfast.adapters.trl_observe import Observer
+from holdfast.errors import ConfigError
+from holdfast.losses import action_ids_from_mask, reduce_loss
+from holdfast.penalties import LLDS, NLL, SAPO, Penalty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["LLDS", "NLL", "SAPO", "with_penalties"]
+
+T = TypeVar("T", bound=type)
+
+_TESTED = (1, 16), (2, 0)  # from, below
+
+# What a per-token term is divided by, in the words of `reduce_loss`; `_denominator` has the numbers.
+_MODES = {
+    "grpo": "seq-mean-token-mean",
+    "sapo": "seq-mean-token-mean",  # TRL's: Soft Adaptive Policy Optimization
+    "luspo": "seq-mean-token-sum",
+    "dr_grpo": "seq-mean-token-sum-norm",
+    "bnpo": "token-mean",
+    "dapo": "token-mean",
+    "cispo": "token-mean",
+    "vespo": "token-mean",
+}
+
+
+def with_penalties(
+    trainer_class: T,
+    penalty: Penalty | None = None,
+    *,
+    correct_above: float = 0.5,
+    displacement_every: int = 10,
+    displacement_rows: int = 64,
+) -> T:
+    """A subclass of a `GRPOTrainer` that adds `penalty` to the loss and `holdfast/...` to the log.
+
+    Args:
+        trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`.
+        penalty: `LLDS(...)`, `SAPO(...)` or `NLL(...)`; None observes only.
+        correct_above: a rollout counts as correct when its reward, weighted and summed as TRL does, exceeds this. Read
+            by the rule `preserve="correct"`, and by the series of correct and incorrect rollouts. The default suits
+            rewards of 0 and 1; set it when others are mixed in.
+        displacement_every: measure displacement for every n-th rollout batch; 0 never. It costs two forward passes.
+        displacement_rows: over at most this many rollouts, on all processes together.
+
+    Returns:
+        A class to use in place of the given one: same arguments, same checkpoints.
+
+    Raises:
+        ConfigError: the class or the penalty is of another kind, or the installed TRL is too old. When the trainer is
+            made: a schedule under which the penalty is always zero, or a loss type that is not known here.
+    """
+    from trl import GRPOTrainer
+
+    installed = version("trl")
+    numbers = tuple(int(part) for part in installed.split(".")[:2])
+    if not _TESTED[0] <= numbers < _TESTED[1]:
+        raise ConfigError(f"trl {installed} is installed, but this adapter needs 1.16 or newer, below 2: {_INSTALL}")
+    if not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
+        raise ConfigError(
+            f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r}): it needs TRL's GRPOTrainer or a "
+            "subclass of it; other trainers have no loss of that shape to add to"
+        )
+    if penalty is not None and not isinstance(penalty, Penalty):
+        raise ConfigError(
+            f"with_penalties(..., {penalty!r}): pass a penalty such as LLDS(coef=0.2), SAPO(coef=0.1) or "
+            "NLL(coef=0.1), made already; leave it out to observe only"
+        )
+    if displacement_every < 0 or displacement_rows < 1:
+        raise ConfigError(
+            f"displacement_every={displacement_every}, displacement_rows={displacement_rows}: use 0 (never) or more "
+            "for the first and at least 1 for the second"
+        )
+    settings = Settings(penalty, correct_above, displacement_every, displacement_rows)
+    name = f"{trainer_class.__name__}With{type(penalty).__name__}" if penalty else f"Observed{trainer_class.__name__}"
+    return type(name, (PenaltyMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
+
+
+_INSTALL = "pip install 'holdfast[trl]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of `with_penalties`."""
+
+    penalty: Penalty | None
+    correct_above: float
+    displacement_every: int
+    displacement_rows: int
+
+
+class PenaltyMixin:
+    """What `with_penalties` puts before the trainer; every method calls `super()`."""
+
+    holdfast_settings: Settings
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        refuse_what_cannot_work(self, self.holdfast_settings.penalty)
+        self._observer = Observer(self, every=self.holdfast_settings.displacement_every)
+        self._rewards: Tensor | None = None
+        self._kept: _Kept | None = None
+
+    # ---- a rollout batch
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        self._rewards = super()._calculate_rewards(*args, **kwargs)  # type: ignore[misc]
+        return self._rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.model.training:  # type: ignore[attr-defined]
+            return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        self._observer.finish_displacement()  # the weights now hold the whole update of the batch before
+        batch = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        own = self.holdfast_settings
+        batch["holdfast_correct"] = self._correct(len(inputs))
+        mask = loss_mask(batch)
+        batch |= row_tensors(inputs, mask)
+        if own.penalty is not None and own.penalty.needs_answers:
+            batch["holdfast_answer_weight"] = answer_weight(self, inputs, own.penalty)
+        self._observer.rollout_batch(batch, mask)
+        self._observer.start_displacement(batch, mask, rows=own.displacement_rows)
+        return batch
+
+    def _correct(self, rows: int) -> Tensor:
+        """bool [B] for this process's rollouts. One that no reward function could score is not correct."""
+        assert self._rewards is not None
+        weights = self.reward_weights.to(self._rewards.device)  # type: ignore[attr-defined]
+        start = self.accelerator.process_index * rows  # type: ignore[attr-defined]
+        return ((self._rewards * weights).nansum(-1) > self.holdfast_settings.correct_above)[start : start + rows]
+
+    # ---- a micro-batch
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        logprobs, entropies, *more = super()._get_per_token_logps_and_entropies(*args, **kwargs)  # type: ignore[misc]
+        if self._kept is not None:
+            logprobs = self._kept.logprobs = torch.where(self._kept.mask, logprobs, 0.0)
+            entropies = None if entropies is None else torch.where(self._kept.mask, entropies, 0.0)
+        return logprobs, entropies, *more
+
+    @contextmanager
+    def _keeping(self, mask: Tensor) -> Iterator[_Kept]:
+        """Within this, the log-probs of the host's forward pass are kept, and 0 outside the mask."""
+        self._kept = _Kept(mask)
+        try:
+            yield self._kept
+        finally:
+            self._kept = None
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if not self.model.training:  # type: ignore[attr-defined]
+            return super()._compute_loss(model, inputs)  # type: ignore[misc]
+        mask = loss_mask(inputs)
+        inputs = inputs | {
+            name: torch.where(mask, inputs[name], 0.0)
+            for name in ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+            if inputs.get(name) is not None
+        }
+        with self._keeping(mask) as kept:
+            loss = super()._compute_loss(model, inputs)  # type: ignore[misc]
+        assert kept.logprobs is not None
+        penalty = self.holdfast_settings.penalty
+        old = inputs.get("old_per_token_logps")
+        old = kept.logprobs.detach() if old is None else old
+        advantages = inputs["advantages"]
+        advantages = advantages[:, None] if advantages.dim() == 1 else advantages
+        arguments = (kept.logprobs, old, advantages, mask)
+        self._observer.micro_batch(inputs, *arguments, host=loss)
+        if penalty is not None:
+            action_ids = inputs.get("holdfast_action_ids")
+            preserved = penalty.preserved(advantages, mask, inputs["holdfast_correct"][:, None])
+            per_token = penalty.per_token(
+                *arguments,
+                preserved=preserved,
+                action_ids=action_ids_from_mask(mask) if action_ids is None else action_ids,
+                answer_mask=inputs.get("holdfast_answer_mask"),
+                answer_weight=inputs.get("holdfast_answer_weight", 1.0),
+            )
+            term = penalty.coef * reduce_loss(per_token, mask, **reduction(self, inputs, mask))
+            loss = loss + term
+            self._observer.penalised(term, per_token, *arguments, preserved=preserved)
+        self._observer.micro_batch_done()
+        return loss
+
+
+@dataclass(slots=True)
+class _Kept:
+    mask: Tensor
+    logprobs: Tensor | None = None
+
+
+def loss_mask(batch: dict[str, Any]) -> Tensor:
+    """bool [B, T] over completion tokens: those the model sampled. T counts completion tokens only."""
+    mask = batch["completion_mask"]
+    return (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).bool()
+
+
+def row_tensors(inputs: list[dict[str, Any]], mask: Tensor) -> dict[str, Tensor]:
+    """What a `rollout_func` said about each token of a completion, as tensors that TRL shuffles and splits with the
+    batch: `action_ids` (0 outside actions, k on the k-th) and `answer_mask`. Absent where it said nothing."""
+    result: dict[str, Tensor] = {}
+    for name, dtype in (("action_ids", torch.long), ("answer_mask", torch.bool)):
+        if name in inputs[0]:
+            rows = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+            for row, given in zip(rows, inputs, strict=True):
+                values = torch.as_tensor(given[name], dtype=dtype, device=mask.device)
+                row[: len(values)] = values
+            result[f"holdfast_{name}"] = rows * mask
+    return result
+
+
+def answer_weight(trainer: Any, inputs: list[dict[str, Any]], penalty: Penalty) -> Tensor:
+    """The weight of answer tokens for this rollout batch, from its mean number of searches on all processes."""
+    if "answer_mask" not in inputs[0]:
+        raise ConfigError(
+            f"{penalty!r}: answer_weight needs to know the answer's tokens, and these rollouts do not say. Use "
+            "SearchRollouts, or let your rollout_func return `answer_mask` (0 or 1 for each token of a completion), or "
+            "leave answer_weight at 1"
+        )
+    if isinstance(penalty, LLDS) and isinstance(penalty.answer_weight, str) and "searches" not in inputs[0]:
+        raise ConfigError(
+            f"{penalty!r}: an adaptive answer_weight follows the number of searches, and these rollouts do not say. "
+            "Let your rollout_func return `searches` (a number for each completion), or set answer_weight to a number"
+        )
+    device = trainer.accelerator.device
+    searches = torch.tensor([float(given.get("searches", 0.0)) for given in inputs], device=device)
+    return torch.tensor(penalty.weight_at(float(trainer.accelerator.gather(searches).mean())), device=device)
+
+
+def reduction(trainer: Any, inputs: dict[str, Any], mask: Tensor) -> dict[str, Any]:
+    """The arguments of `reduce_loss` with which a term counts as the host's own does in this micro-batch.
+
+    Source: `GRPOTrainer._compute_loss`. The sum over an accumulation window's micro-batches is what the host takes its
+    step on.
+    """
+    window = trainer.current_gradient_accumulation_steps
+    mode = _MODES[trainer.loss_type]
+    if trainer.loss_type == "bnpo":  # the tokens of this micro-batch
+        return {"mode": mode, "denominator": mask.sum().clamp(min=1) * window}
+    if mode == "token-mean":  # the tokens of the generation batch, as a share of one window
+        tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+        return {"mode": mode, "denominator": tokens * window / trainer.args.steps_per_generation}
+    longest = {"max_tokens": trainer.max_completion_length} if mode == "seq-mean-token-sum-norm" else {}
+    return {"mode": mode, "denominator": len(mask) * window, **longest}
+
+
+def refuse_what_cannot_work(trainer: Any, penalty: Penalty | None) -> None:
+    """Raise `ConfigError` for a combination under which the penalty would do nothing, or not what it says."""
+    if penalty is None:
+        return
+    if trainer.loss_type not in _MODES:
+        raise ConfigError(
+            f"loss_type={trainer.loss_type!r}: its denominator is not known here, so the penalty's strength would mean "
+            f"something else. Use one of {', '.join(_MODES)}"
+        )
+    args = trainer.args
+    micro_batches = args.steps_per_generation * trainer.num_iterations
+    window = args.gradient_accumulation_steps
+    if penalty.needs_drift and micro_batches <= window:
+        raise ConfigError(
+            f"{type(penalty).__name__} compares the policy with the one that made the rollouts, but with "
+            f"steps_per_generation={args.steps_per_generation}, gradient_accumulation_steps={window} and "
+            f"num_iterations={trainer.num_iterations} TRL takes one optimizer step per rollout batch, before which the "
+            f"two are equal: the penalty would always be zero. Set steps_per_generation={window * 2} or more (the "
+            f"published runs take ten optimizer steps per rollout batch: steps_per_generation={window * 10})"
+        )

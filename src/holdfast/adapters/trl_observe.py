@@ -1,0 +1,219 @@
+"""What `with_penalties` adds to TRL's log. Reads, never changes: no random number is drawn from the run's generators.
+
+All series go through the trainer's own metrics, under `holdfast/`, to whatever the user reports to. Names are those of
+docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.losses import action_ids_from_mask, merge_stats, penalty_stats, ratio_stats
+from holdfast.metrics import (
+    advantage_metrics,
+    displacement_metrics,
+    likelihood_metrics,
+    likelihood_rows,
+    per_token_mean,
+    rows_to_probe,
+)
+
+_CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # loss types whose clip `clip/fraction` describes
+_IMAGES = ("pixel_values", "num_images")
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Some rollouts, and their likelihood before the update."""
+
+    forward: tuple[Any, ...]
+    mask: Tensor
+    correct: Tensor
+    before: Tensor
+    step: int
+    seconds: float
+    """What it cost so far."""
+
+
+class Observer:
+    """Collects over micro-batches, logs once per optimizer step or rollout batch."""
+
+    def __init__(self, trainer: Any, *, every: int) -> None:
+        self.trainer, self.every = trainer, every
+        self._stats: list[dict[str, Tensor]] = []
+        self._parts: dict[str, Tensor] = {}
+        self._rows: list[tuple[Tensor, Tensor]] = []
+        self._batches = 0
+        self._probe: _Probe | None = None
+        self._generator = torch.Generator().manual_seed(0)
+
+    # ---- once per rollout batch
+
+    def rollout_batch(self, batch: dict[str, Any], mask: Tensor) -> None:
+        """What can be read off before the first optimizer step."""
+        args = self.trainer.args
+        steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
+        metrics = {"optimizer_steps_per_rollout": steps, "rollout/length": float(mask.sum(-1).float().mean())}
+        advantages = batch["advantages"]
+        metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
+        old, sampled = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
+        if old is not None and sampled is not None:
+            gap = torch.where(mask, sampled - old, 0.0).nansum() / mask.sum().clamp(min=1)
+            metrics["sampler/logprob_gap"] = float(gap)
+        self._log(self._mean_over_processes(metrics))
+        if old is not None:
+            self._log_likelihood([(likelihood_rows(old, mask, action_ids_of(batch, mask)), batch["holdfast_correct"])])
+
+    def start_displacement(self, batch: dict[str, Any], mask: Tensor, *, rows: int) -> None:
+        """Remember some rollouts' likelihood under the weights that made them."""
+        self._batches += 1
+        unreadable = any(name in batch for name in _IMAGES)  # whose forward pass needs more than tokens
+        if self._probe is not None or not self.every or (self._batches - 1) % self.every or unreadable:
+            return
+        started = time.perf_counter()
+        share = max(rows // self.trainer.accelerator.num_processes, 1)
+        chosen = rows_to_probe(batch["holdfast_correct"].cpu(), share, self._generator)
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)[chosen]
+        attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)[chosen]
+        forward = (ids, attention, batch["completion_ids"].size(1))
+        before = self._likelihood(forward, mask[chosen])
+        self._probe = _Probe(
+            forward,
+            mask[chosen],
+            batch["holdfast_correct"][chosen],
+            before,
+            step=self.trainer.state.global_step,
+            seconds=time.perf_counter() - started,
+        )
+
+    def finish_displacement(self) -> None:
+        """The same rollouts under the new weights: the change is the displacement."""
+        probe = self._probe
+        if probe is None or self.trainer.state.global_step == probe.step:
+            return
+        started = time.perf_counter()
+        self._probe = None
+        change = self._likelihood(probe.forward, probe.mask) - probe.before
+        change = torch.where(probe.mask.any(-1), change, torch.nan)
+        gathered = self._gather(torch.stack([change, probe.correct.to(change.dtype)], -1))
+        gathered = gathered[~gathered[:, 0].isnan()]
+        if len(gathered):
+            self._log(displacement_metrics(gathered[:, 0], gathered[:, 1] > 0))
+        self._log({"time/displacement_s": probe.seconds + time.perf_counter() - started})
+
+    @torch.no_grad()
+    def _likelihood(self, forward: tuple[Any, ...], mask: Tensor) -> Tensor:
+        """[R]: mean log-prob per sampled token, without dropout, on the same shapes before and after."""
+        trainer = self.trainer
+        ids, attention, keep = forward
+        trainer.model.eval()
+        try:
+            logprobs, *_ = trainer._get_per_token_logps_and_entropies(
+                trainer.model, ids, attention, keep, batch_size=trainer.args.per_device_train_batch_size
+            )
+        finally:
+            trainer.model.train()
+        return per_token_mean(logprobs.float(), mask)
+
+    # ---- once per micro-batch
+
+    @torch.no_grad()
+    def micro_batch(
+        self,
+        inputs: dict[str, Any],
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        host: Tensor,
+    ) -> None:
+        """Start of a micro-batch: the ratio, and the likelihood where the host keeps no old log-probs."""
+        trainer = self.trainer
+        stats = ratio_stats(
+            logprobs,
+            old_logprobs,
+            advantages,
+            mask,
+            clip_low=trainer.epsilon_low,
+            clip_high=trainer.epsilon_high,
+            ratio=trainer.importance_sampling_level,
+        )
+        if trainer.loss_type not in _CLIPPED:
+            del stats["clip/fraction"]
+        self._stats.append(stats)
+        self._add("loss/host", host)
+        if inputs.get("old_per_token_logps") is None:
+            rows = likelihood_rows(old_logprobs, mask, action_ids_of(inputs, mask))
+            self._rows.append((rows, inputs["holdfast_correct"]))
+
+    @torch.no_grad()
+    def penalised(
+        self,
+        term: Tensor,
+        per_token: Tensor,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        preserved: Tensor,
+    ) -> None:
+        """What the penalty did in this micro-batch."""
+        self._add("loss/penalty", term)
+        self._stats[-1] |= penalty_stats(per_token, logprobs, old_logprobs, mask, preserve=preserved)
+
+    def micro_batch_done(self) -> None:
+        """At the end of an accumulation window, log what it was."""
+        if not self.trainer.accelerator.sync_gradients:
+            return
+        merged = merge_stats(self._stats)
+        names = sorted(merged)
+        table = self.trainer.accelerator.gather(torch.stack([merged[name].double() for name in names])[None])
+        merged = merge_stats([dict(zip(names, row.unbind(), strict=True)) for row in table])
+        self._log({name: float(value) for name, value in merged.items() if not name.startswith("count/")})
+        self._log(self._mean_over_processes({name: float(value) for name, value in self._parts.items()}))
+        if self._rows:
+            self._log_likelihood(self._rows)
+        self._stats, self._parts, self._rows = [], {}, []
+
+    # ---- putting together
+
+    def _add(self, name: str, value: Tensor) -> None:
+        self._parts[name] = self._parts.get(name, 0) + value.detach()
+
+    def _log_likelihood(self, parts: list[tuple[Tensor, Tensor]]) -> None:
+        width = max(rows.size(1) for rows, _ in parts)
+        padded = [
+            torch.nn.functional.pad(rows, (0, width - rows.size(1)), value=torch.nan).float() for rows, _ in parts
+        ]
+        correct = torch.cat([correct for _, correct in parts])
+        rows = torch.cat([correct[:, None].float(), torch.cat(padded)], -1)
+        rows = self._gather(rows)
+        self._log(likelihood_metrics(rows[:, 1:], rows[:, 0] > 0))
+
+    def _gather(self, rows: Tensor) -> Tensor:
+        """The rows of all processes, which may have different widths."""
+        accelerator = self.trainer.accelerator
+        return accelerator.gather(accelerator.pad_across_processes(rows, dim=1, pad_index=torch.nan))
+
+    def _mean_over_processes(self, metrics: dict[str, float]) -> dict[str, float]:
+        accelerator = self.trainer.accelerator
+        values = torch.tensor([list(metrics.values())], device=accelerator.device)
+        return dict(zip(metrics, accelerator.gather(values).mean(0).tolist(), strict=True))
+
+    def _log(self, metrics: dict[str, float]) -> None:
+        log = self.trainer._metrics["train"]
+        for name, value in metrics.items():
+            log[f"holdfast/{name}"].append(value)
+
+
+def action_ids_of(batch: dict[str, Any], mask: Tensor) -> Tensor:
+    """[B, T]: as the rollouts said, else the runs of the mask."""
+    ids = batch.get("holdfast_action_ids")
+    return action_ids_from_mask(mask) if ids is None else ids

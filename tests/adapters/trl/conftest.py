@@ -1,0 +1,104 @@
+"""Real TRL trainers on a tiny model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+trl = pytest.importorskip("trl")
+
+from datasets import Dataset  # noqa: E402
+
+from holdfast.world.model import build_model, build_tokenizer  # noqa: E402
+
+TEXTS = [
+    "<search> lake </search>\n\n",
+    "<answer> town </answer>\n",
+    "<think> What is the lake of Mora? </think>\n",
+] * 20
+MakeTrainer = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def quiet_and_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is experimental, we know
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return build_tokenizer(TEXTS, ("lake", "town", "Mora"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tokenizer: Any) -> Any:
+    return build_model(tokenizer, seed=1, hidden=32, layers=2, heads=2)
+
+
+def scripted_rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
+    """Two actions and a masked observation each; some completions are longer, and the two actions of some touch."""
+    tokenizer = trainer.processing_class
+    prompt_ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+    generator = torch.Generator().manual_seed(len(prompts) + trainer.state.global_step)
+    completions, masks, actions, answers = [], [], [], []
+    for row in range(len(prompts)):
+        first, heard, last = 3 + row % 3, 0 if row % 4 == 0 else 4, 2 + row % 2
+        completions.append(torch.randint(2, 250, (first + heard + last,), generator=generator).tolist())
+        masks.append([1] * first + [0] * heard + [1] * last)
+        actions.append([1] * first + [0] * heard + [2] * last)
+        answers.append([0] * (first + heard) + [1] * last)
+    return {
+        "prompt_ids": prompt_ids,
+        "completion_ids": completions,
+        "logprobs": [[-1.0] * len(ids) for ids in completions],
+        "env_mask": masks,
+        "action_ids": actions,
+        "answer_mask": answers,
+        "searches": [1] * len(prompts),
+        "number": list(range(len(prompts))),
+    }
+
+
+def some_are_right(completions: list[str], number: list[int], **_: Any) -> list[float]:
+    return [float(n % 3 == 0) for n in number]
+
+
+@pytest.fixture
+def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer:
+    """make_trainer(Class, loss_type="dapo", ...): a trainer with two optimizer steps per rollout batch of 8."""
+
+    def make(trainer_class: Any, *, rollout_func: Any = scripted_rollouts, **settings: Any) -> Any:
+        arguments = {
+            "output_dir": str(tmp_path / f"run{len(list(tmp_path.iterdir()))}"),
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 4,
+            "num_generations": 4,
+            "max_completion_length": 16,
+            "max_steps": 4,
+            "logging_steps": 1,
+            "learning_rate": 1e-2,
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "seed": 5,
+        }
+        return trainer_class(
+            model=copy.deepcopy(tiny_model),
+            processing_class=tokenizer,
+            reward_funcs=settings.pop("reward_funcs", some_are_right),
+            rollout_func=rollout_func,
+            train_dataset=Dataset.from_list([{"prompt": f"What is the lake of Mora {i}?"} for i in range(6)]),
+            args=trl.GRPOConfig(**(arguments | settings)),
+            callbacks=settings.pop("callbacks", None),
+        )
+
+    return make

@@ -1,0 +1,204 @@
+"""`with_penalties` on real TRL: the arithmetic of the loss under every loss type, and what it must not change."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+trl = pytest.importorskip("trl")
+
+from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
+
+LOSS_TYPES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
+PENALTIES = [
+    LLDS(coef=0.3, gate="action"),
+    LLDS(coef=0.3, gate="response", preserve="correct"),
+    LLDS(coef=0.3, gate="token", threshold=0.05),
+    SAPO(coef=0.4, tau=0.95),
+    NLL(coef=0.5),
+]
+
+
+def micro_batch(*, rows: int = 4, width: int = 9, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+    """What TRL hands to `_compute_loss`: ragged completions with a masked observation, drift, mixed advantages."""
+    g = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(4, width + 1, (rows,), generator=g)
+    completion = (torch.arange(width) < lengths[:, None]).long()
+    tool = torch.ones(rows, width, dtype=torch.long)
+    tool[:, 2] = 0
+    tool[0, 4:6] = 0
+    logprobs = -torch.rand(rows, width, generator=g, dtype=torch.float64) - 0.1
+    advantages = torch.randn(rows, generator=g, dtype=torch.float64)
+    advantages[1] = 0.0
+    ids = torch.randint(2, 250, (rows, width + 3), generator=g)
+    batch = {
+        "prompt_ids": ids[:, :3],
+        "prompt_mask": torch.ones(rows, 3, dtype=torch.long),
+        "completion_ids": ids[:, 3:],
+        "completion_mask": completion,
+        "tool_mask": tool,
+        "advantages": advantages.to(dtype),
+        "num_items_in_batch": torch.tensor(float(3 * (completion * tool).sum())),
+        "old_per_token_logps": (logprobs + 0.3 * torch.randn(rows, width, generator=g, dtype=torch.float64)).to(dtype),
+        "importance_sampling_ratio": torch.ones(rows, 1, dtype=dtype),
+        "holdfast_correct": torch.arange(rows) % 2 == 1,
+    }
+    return batch | {"logprobs": logprobs.to(dtype)}
+
+
+def names(value: Any) -> str:
+    return f"{type(value).__name__}-{value.gate}" if isinstance(value, LLDS) else type(value).__name__
+
+
+def host_loss(trainer: Any, batch: dict[str, Any], logprobs: Tensor, *, window: int = 2) -> Tensor:
+    """`_compute_loss` with given log-probs in place of the model's, in an accumulation window of so many."""
+
+    def given(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, None]:
+        return logprobs, torch.ones_like(logprobs.detach()), None
+
+    trainer.current_gradient_accumulation_steps = window
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trl.GRPOTrainer, "_get_per_token_logps_and_entropies", given)
+        return trainer._compute_loss(trainer.model, {k: v for k, v in batch.items() if k != "logprobs"})
+
+
+def loss_and_gradient(trainer: Any, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    logprobs = batch["logprobs"].clone().requires_grad_()
+    trainer.model.train()
+    loss = host_loss(trainer, batch, logprobs)
+    (gradient,) = torch.autograd.grad(loss, logprobs)
+    return loss.detach(), gradient
+
+
+def naive_penalty(penalty: Any, batch: dict[str, Any], loss_type: str, *, window: int, per_step: float) -> Tensor:
+    """The formula token by token, over what the host's formula divides its own tokens by."""
+    logprobs = batch["logprobs"].clone().requires_grad_()
+    mask = (batch["completion_mask"] * batch["tool_mask"]).bool().tolist()
+    total: Any = torch.zeros((), dtype=torch.float64)
+    rows = []
+    for i, row in enumerate(mask):
+        a = float(batch["advantages"][i])
+        rule = "positive" if isinstance(penalty, NLL) else penalty.preserve
+        right = bool(batch["holdfast_correct"][i])
+        kept = {"nonnegative": a >= 0, "positive": a > 0, "correct": a > 0 or (a == 0 and right)}[rule]
+        drops = [float(batch["old_per_token_logps"][i, t] - batch["logprobs"][i, t]) for t in range(len(row))]
+        run, runs = 0, []
+        for t, inside in enumerate(row):
+            run += inside and (t == 0 or not row[t - 1])
+            runs.append(run)
+        value: Any = torch.zeros((), dtype=torch.float64)
+        for t, inside in enumerate(row):
+            if not (inside and kept):
+                continue
+            drop = batch["old_per_token_logps"][i, t] - logprobs[i, t]
+            if isinstance(penalty, NLL):
+                value = value - logprobs[i, t]
+            elif isinstance(penalty, SAPO):
+                value = value + (drop if drops[t] > -math.log(penalty.tau) else 0.0)
+            else:
+                unit = {"action": runs, "response": [0] * len(row), "token": list(range(len(row)))}[penalty.gate]
+                voters = [u for u in range(len(row)) if row[u] and unit[u] == unit[t]]
+                opened = sum(drops[u] for u in voters) / len(voters) > penalty.threshold
+                value = value + (drop if opened and drops[t] > penalty.threshold else 0.0)
+        rows.append((value, sum(row)))
+    tokens = sum(n for _, n in rows)
+    if loss_type in ("grpo", "sapo"):
+        total = sum(v / max(n, 1) for v, n in rows) / len(rows) / window
+    elif loss_type == "bnpo":
+        total = sum(v for v, _ in rows) / tokens / window
+    elif loss_type == "dr_grpo":
+        total = sum(v for v, _ in rows) / (len(rows) * 16) / window  # max_completion_length = 16
+    elif loss_type == "luspo":
+        total = sum(v for v, _ in rows) / len(rows) / window
+    else:  # the tokens of an accumulation window
+        total = sum(v for v, _ in rows) / per_step
+    total = penalty.coef * total
+    total.backward()
+    return total.detach(), logprobs.grad
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=names)
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_host_loss_plus_penalty(make_trainer: Any, loss_type: str, penalty: Any) -> None:
+    """Value and gradient, in float64, against TRL's own loss plus the formula written out."""
+    batch = micro_batch()
+    plain = loss_and_gradient(make_trainer(trl.GRPOTrainer, loss_type=loss_type), batch)
+    ours = loss_and_gradient(make_trainer(with_penalties(trl.GRPOTrainer, penalty), loss_type=loss_type), batch)
+    # 4 micro-batches a generation, 2 a window: half of the generation's tokens.
+    per_step = float(batch["num_items_in_batch"]) * 2 / 4
+    value, gradient = naive_penalty(penalty, batch, loss_type, window=2, per_step=per_step)
+    assert float(value) != 0
+    torch.testing.assert_close(ours[0], plain[0] + value, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ours[1], plain[1] + gradient, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_weight_0_is_the_host_bit_for_bit(make_trainer: Any, loss_type: str) -> None:
+    batch = micro_batch(dtype=torch.float32)
+    plain = loss_and_gradient(make_trainer(trl.GRPOTrainer, loss_type=loss_type), batch)
+    for trainer_class in (with_penalties(trl.GRPOTrainer, LLDS(coef=0.0)), with_penalties(trl.GRPOTrainer)):
+        ours = loss_and_gradient(make_trainer(trainer_class, loss_type=loss_type), batch)
+        assert torch.equal(ours[0], plain[0]) and torch.equal(ours[1], plain[1])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -100.0])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_what_is_masked_cannot_reach_the_loss(make_trainer: Any, loss_type: str, bad: float) -> None:
+    """TRL alone makes NaN of it, or of its gradient: 0 · inf."""
+    clean, poisoned = micro_batch(), micro_batch()
+    outside = ~(clean["completion_mask"] * clean["tool_mask"]).bool()
+    poisoned["logprobs"] = torch.where(outside, -bad, poisoned["logprobs"])
+    poisoned["old_per_token_logps"] = torch.where(outside, bad, poisoned["old_per_token_logps"])
+    trainer_class = with_penalties(trl.GRPOTrainer, LLDS(coef=0.3))
+    a = loss_and_gradient(make_trainer(trainer_class, loss_type=loss_type), clean)
+    b = loss_and_gradient(make_trainer(trainer_class, loss_type=loss_type), poisoned)
+    assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
+
+
+@pytest.mark.parametrize("loss_type", [t for t in LOSS_TYPES if t != "bnpo"])  # whose mean is the micro-batch's own
+def test_the_split_into_micro_batches_does_not_matter(make_trainer: Any, loss_type: str) -> None:
+    """A window of one micro-batch of four rows, or of two of two: the penalty adds up to the same."""
+    whole = micro_batch()
+    halves = [{k: v[i : i + 2] if isinstance(v, Tensor) and v.dim() else v for k, v in whole.items()} for i in (0, 2)]
+
+    def added(parts: list[dict[str, Any]], window: int) -> float:
+        """What the penalty adds to the loss of the window."""
+        settings = {"gradient_accumulation_steps": window, "steps_per_generation": 2 * window, "loss_type": loss_type}
+        total = 0.0
+        for part in parts:
+            for sign, trainer_class in ((1, with_penalties(trl.GRPOTrainer, LLDS(coef=0.3))), (-1, trl.GRPOTrainer)):
+                trainer = make_trainer(trainer_class, **settings, per_device_train_batch_size=4)
+                trainer.model.train()
+                total += sign * float(host_loss(trainer, part, part["logprobs"], window=window))
+        return total
+
+    assert added([whole], 1) == pytest.approx(added(halves, 2), abs=1e-9)
+    assert added([whole], 1) > 1e-4
+
+
+def count_even(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    return [float(sum(i % 2 == 0 for i in ids) > len(ids) / 2) for ids in completion_ids]
+
+
+def test_observing_changes_nothing_in_a_run(make_trainer: Any) -> None:
+    """Same weights, bit for bit, after a run: no random number was drawn, no gradient touched."""
+    weights = []
+    for trainer_class in (trl.GRPOTrainer, with_penalties(trl.GRPOTrainer, displacement_every=1)):
+        trainer = make_trainer(trainer_class, rollout_func=None, reward_funcs=count_even, max_completion_length=6)
+        trainer.train()
+        weights.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_evaluation_is_the_hosts(make_trainer: Any) -> None:
+    batch = micro_batch(dtype=torch.float32)
+    losses = []
+    for trainer_class in (trl.GRPOTrainer, with_penalties(trl.GRPOTrainer, NLL(coef=5.0))):
+        trainer = make_trainer(trainer_class)
+        trainer.model.eval()
+        losses.append(host_loss(trainer, batch, batch["logprobs"]))
+    assert torch.equal(*losses)
