@@ -36,6 +36,11 @@ METRICS: dict[str, str] = {
     "likelihood/incorrect": "The same over incorrect rollouts.",
     "likelihood/correct/action_<k>": "The same for the k-th action alone.",
     "likelihood/incorrect/action_<k>": "The same for the k-th action alone.",
+    "likelihood/positive": "In verl, where a loss cannot see what is correct: the same over rollouts with A > 0.",
+    "likelihood/negative": "The same over rollouts with A < 0.",
+    "drift/positive": "In verl: mean over rollouts with A > 0 of new − old log-prob per sampled token, over the step's "
+    "optimizer steps. Below 0: good rollouts become less likely.",
+    "drift/negative": "The same over rollouts with A < 0.",
     "displacement/correct": "Change of the log-likelihood of this step's correct rollouts by the whole update, in nats "
     "per sampled token. Below 0 is lazy likelihood displacement (arXiv 2512.04220, Def. 4.1).",
     "displacement/incorrect": "The same for incorrect rollouts.",

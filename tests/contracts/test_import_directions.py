@@ -36,7 +36,21 @@ ALLOWED: dict[str, set[str]] = {
     # The host of an adapter may be named nowhere else.
     "adapters": set(),
     "adapters.trl_observe": {"losses", "metrics"},
+    "adapters.verl_term": {"losses", "metrics", "penalties"},
+    "adapters.verl": {"adapters.verl_term", "penalties"},
+    "adapters.verl_legacy": {"adapters.verl_term", "penalties"},
     "adapters.trl": {"adapters.trl_observe", "losses", "penalties"},
+    "adapters.trl_vllm": {"rollout", "search"},
+    "adapters.trl_search": {
+        "adapters.trl_vllm",
+        "data",
+        "metrics",
+        "retrieval.types",
+        "rewards",
+        "rollout",
+        "search",
+        "trajectory",
+    },
     "train": {
         "batch",
         "config",

@@ -1,0 +1,145 @@
+"""verl 0.9: policy losses with a likelihood-preserving penalty, under names in verl's own registry.
+
+    pip install 'holdfast[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
+    actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds
+
+Each of `LOSSES` calls a registered base loss (`vanilla` unless `base_loss_mode` says otherwise), adds coef × penalty,
+reduced by verl's own `agg_loss` with the same global denominators, and returns the base's metrics with `holdfast/…`
+beside them, which verl shows as `actor/holdfast/…`. `holdfast_observe`, and any of them with `penalty_coef=0`, leave
+loss and gradient as they are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
+
+    actor_rollout_ref.actor.policy_loss._target_=holdfast.adapters.verl.HoldfastPolicyLossConfig
+    +actor_rollout_ref.actor.policy_loss.penalty_coef=0.2
+
+What a loss in verl cannot see: token ids, which rollouts are correct, and how many optimizer steps a rollout batch is
+used for. `holdfast doctor verl` reads the last one off the configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import verl
+from torch import Tensor
+from verl.trainer.ppo import core_algos
+from verl.workers.config import PolicyLossConfig
+
+from holdfast.adapters.verl_term import (
+    LOSSES,
+    PENALTY_FIELDS,
+    Log,
+    Seen,
+    base_name,
+    measure,
+    penalty_for,
+    per_token,
+    refuse_cut_actions,
+)
+from holdfast.errors import ConfigError
+from holdfast.penalties import Penalty
+
+__all__ = ["LOSSES", "HoldfastPolicyLossConfig"]
+
+
+@dataclass
+class HoldfastPolicyLossConfig(PolicyLossConfig):
+    """verl's `policy_loss` with the settings of a penalty. None is the paper's value.
+
+    Raises `ConfigError`, when verl builds its workers, for settings that cannot work together.
+    """
+
+    base_loss_mode: str = "vanilla"
+    """The registered loss the penalty is added to."""
+    penalty_coef: float | None = None
+    """λ of LLDS and LLD, γ of SAPO."""
+    penalty_preserve: str | None = None
+    """Rollouts it protects: `nonnegative` (A ≥ 0) or `positive` (A > 0)."""
+    penalty_threshold: float | None = None
+    """LLDS and LLD: nats per token a drop must exceed to count."""
+    penalty_tau: float | None = None
+    """SAPO: a token counts when its ratio is below this."""
+
+    def __post_init__(self) -> None:
+        if self.loss_mode in LOSSES:
+            _plan(self.loss_mode, self)
+            return
+        for key in (*PENALTY_FIELDS, "base_loss_mode"):
+            if self[key] not in (None, "vanilla"):
+                raise ConfigError(
+                    f"policy_loss.{key} = {self[key]} with loss_mode = {self.loss_mode!r}, which does not read it; set "
+                    f"loss_mode to one of {', '.join(LOSSES)}, or leave it out"
+                )
+
+
+def _plan(name: str, settings: Any) -> tuple[Penalty | None, str]:
+    """The penalty and the name of the base loss; `ConfigError` for what cannot work."""
+    penalty = penalty_for(name, settings)
+    base = base_name(settings, core_algos.POLICY_LOSS_REGISTRY)
+    refuse_cut_actions(penalty, settings.get("rollout_correction"))
+    return penalty, base
+
+
+class _Loss:
+    """A policy loss as verl calls it, by keyword. One per name and process."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._log = Log()
+
+    def __call__(
+        self,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        loss_agg_mode: str = "token-mean",
+        config: Any = None,
+        rollout_is_weights: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """(scalar loss, metrics). All tensors [B, T]; `config` is verl's ActorConfig."""
+        penalty, base = _plan(self.name, config.policy_loss)
+        loss, metrics = core_algos.get_policy_loss_fn(base)(
+            old_log_prob=old_log_prob,
+            log_prob=log_prob,
+            advantages=advantages,
+            response_mask=response_mask,
+            loss_agg_mode=loss_agg_mode,
+            config=config,
+            rollout_is_weights=rollout_is_weights,
+        )
+        mask = response_mask.bool()
+        term = None if penalty is None else per_token(penalty, log_prob, old_log_prob, advantages, mask)
+        seen = measure(penalty, term, log_prob, old_log_prob, advantages, mask)
+        if penalty is not None and term is not None:
+            if penalty.coef:
+                added = core_algos.agg_loss(term, mask, loss_agg_mode, **config.global_batch_info)
+                loss = loss + penalty.coef * added
+            with torch.no_grad():
+                # By this micro-batch's own denominator: verl takes a mean over micro-batches, and shares of the global
+                # one would shrink with their number.
+                scale = config.global_batch_info.get("loss_scale_factor")
+                own = core_algos.agg_loss(term, mask, loss_agg_mode, loss_scale_factor=scale)
+                seen["loss/penalty"] = Seen(penalty.coef * own, mask.sum(), 0.0)
+        return loss, {**metrics, **self._log.numbers(self.name, seen)}
+
+
+def _register() -> None:
+    version = verl.__version__
+    if not version.startswith("0.9."):
+        sentence = (
+            f"verl {version} is installed, but holdfast.adapters.verl needs 0.9; install verl==0.9.*, or, for 0.7 and "
+            "forks whose losses return four values, call holdfast.adapters.verl_legacy.register"
+        )
+        print(f"holdfast: no losses registered: {sentence}", file=sys.stderr)  # verl hides what a plugin raises
+        raise ConfigError(sentence)
+    if all(name in core_algos.POLICY_LOSS_REGISTRY for name in LOSSES):
+        return
+    for name in LOSSES:
+        core_algos.register_policy_loss(name)(_Loss(name))
+    print(f"holdfast: policy losses registered with verl {version}: {', '.join(LOSSES)}", file=sys.stderr)
+
+
+_register()
