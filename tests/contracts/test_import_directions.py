@@ -51,6 +51,8 @@ ALLOWED: dict[str, set[str]] = {
         "search",
         "trajectory",
     },
+    # Data files carry the protocol's prompt, for trainers that know no protocol.
+    "launch": {"config", "data", "search"},
     "train": {
         "batch",
         "config",
@@ -90,6 +92,7 @@ OUTSIDE: dict[str, set[str]] = {
     "search": {"transformers"},  # for the type checker; held to that by test_import_weight.py
     "retrieval.types": set(),
     "diagnostics": {"numpy"},
+    "launch": {"pyarrow"},
 }
 
 

@@ -88,6 +88,6 @@ def _print_settings() -> None:
     table.add_column()
     for name, meaning in USEFUL.items():
         table.add_row(f"--{name}", Text.assemble(meaning, (f" [{default_of(name)}]", "dim")))
-    note = Text("[in brackets: the default]  --dry-run prints every setting, explained.", style="dim")
+    note = Text("[in brackets: the default]  train --dry-run prints every setting, explained.", style="dim")
     panel = Panel(Group(table, note), title="Settings", title_align="left", border_style="dim")
     out().print(panel, soft_wrap=False)

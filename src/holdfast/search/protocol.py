@@ -194,6 +194,21 @@ def format_hits(hits: Sequence[Hit], *, title_quotes: bool = False) -> list[str]
     return lines
 
 
+def prompt_text(question: str, protocol: SearchProtocol) -> str:
+    """The user message that asks a question. Raises `DataError` for an empty one.
+
+    >>> from dataclasses import replace
+    >>> prompt_text(" Who? ", replace(CLEAN, prompt="Question: {question}"))
+    'Question: Who?'
+    """
+    question = question.strip()
+    if not question:
+        raise DataError("the question is empty")
+    if protocol.question_mark and not question.endswith("?"):
+        question += "?"
+    return protocol.prompt.replace("{question}", question)
+
+
 def render_prompt(
     question: str,
     protocol: SearchProtocol,
@@ -206,12 +221,7 @@ def render_prompt(
     tokenizer adds one); anything else is the path of a Jinja file. Raises `DataError` for an empty question,
     `ConfigError` for a template that is missing, fails, or drops the question.
     """
-    question = question.strip()
-    if not question:
-        raise DataError("the question is empty")
-    if protocol.question_mark and not question.endswith("?"):
-        question += "?"
-    prompt = protocol.prompt.replace("{question}", question)
+    prompt = prompt_text(question, protocol)
     template = _template(tokenizer, chat_template)
     if template is None:
         ids = list(tokenizer(prompt)["input_ids"])
@@ -225,7 +235,7 @@ def render_prompt(
         )
     except Exception as error:  # jinja raises many kinds; each means the template does not fit
         raise ConfigError(f"{where} cannot render one user message: {error}") from error
-    if question not in text:
+    if question.strip() not in text:
         raise ConfigError(f"{where} drops the user's message; it must write the content of every message of `messages`")
     return encode(tokenizer, text)  # the template writes its own BOS
 

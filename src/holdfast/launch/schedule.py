@@ -1,0 +1,96 @@
+"""K, the optimizer steps a rollout batch is used for, in the words of each host.
+
+The same number in the same place means different things. K here is `train.optimizer_steps_per_rollout`, and every
+rollout is used once, in one of the K steps.
+
+    TRL    K = steps_per_generation × num_iterations / gradient_accumulation_steps
+    verl   K = train_batch_size / ppo_mini_batch_size × ppo_epochs, a mini-batch counted in questions: verl multiplies
+           it by rollout.n. (Search-R1's own fork does not, so that its `ppo_mini_batch_size=256` with 512 × 5 rollouts
+           is 10 steps there and 2 here.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.config import Config, Train
+from holdfast.launch.plan import Machines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrlSchedule:
+    """How TRL cuts a rollout batch."""
+
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    steps_per_generation: int
+
+
+def trl_schedule(config: Config, machines: Machines) -> TrlSchedule:
+    """K optimizer steps of equal size, in forward passes that hold `train.micro_batch_tokens` full-length rows.
+
+    >>> trl_schedule(Config.model_validate({"train": {"questions": 512}}), Machines(gpus=8))
+    TrlSchedule(per_device_train_batch_size=4, gradient_accumulation_steps=8, steps_per_generation=80)
+    """
+    train = config.train
+    rows = train.questions * train.group_size // (train.optimizer_steps_per_rollout * machines.total)
+    fit = max(1, train.micro_batch_tokens // config.protocol.max_total_tokens)
+    per_device = max(size for size in range(1, min(fit, rows) + 1) if rows % size == 0)
+    accumulate = rows // per_device
+    return TrlSchedule(
+        per_device_train_batch_size=per_device,
+        gradient_accumulation_steps=accumulate,
+        steps_per_generation=accumulate * train.optimizer_steps_per_rollout,
+    )
+
+
+def trl_schedule_problem(train: Train, machines: Machines) -> str | None:
+    """Why TRL cannot take K equal steps, and what can be taken; None when it can."""
+    return _problem(
+        train,
+        machines,
+        lambda questions, steps: questions * train.group_size % (steps * machines.total) == 0,
+        f"TRL takes the same number of rollouts in every step and on every GPU, and {train.questions} × "
+        f"{train.group_size} rollouts cannot be shared out so",
+    )
+
+
+def verl_mini_batch(train: Train) -> int:
+    """`ppo_mini_batch_size`, in questions."""
+    return train.questions // train.optimizer_steps_per_rollout
+
+
+def verl_schedule_problem(train: Train, machines: Machines) -> str | None:
+    """Why verl cannot take K equal steps, and what can be taken; None when it can."""
+
+    def fits(questions: int, steps: int) -> bool:
+        mini, rest = divmod(questions, steps)
+        return rest == 0 and mini > 0 and mini * train.group_size % machines.total == 0
+
+    return _problem(
+        train,
+        machines,
+        fits,
+        "verl counts a step in whole questions, the same number each time, and their rollouts must share out evenly "
+        f"over the GPUs; {train.questions} questions cannot be cut so",
+    )
+
+
+def _problem(train: Train, machines: Machines, fits: Callable[[int, int], bool], why: str) -> str | None:
+    questions, steps = train.questions, train.optimizer_steps_per_rollout
+    if fits(questions, steps):
+        return None
+    # A multiple of both always fits; K of 1 would make the penalties inert.
+    ways = [f"train.questions = {_nearest(questions, lambda q: fits(q, steps), 1, questions + steps * machines.total)}"]
+    if step := _nearest(steps, lambda k: fits(questions, k), 2, questions * train.group_size):
+        ways.append(f"train.optimizer_steps_per_rollout = {step}")
+    return (
+        f"train.optimizer_steps_per_rollout = {steps} with train.questions = {questions} on {machines}: {why}. The "
+        f"nearest that can: {' or '.join(ways)}"
+    )
+
+
+def _nearest(wanted: int, fits: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The number from `least` to `most` that fits and is nearest to `wanted`; of two, the smaller."""
+    return min((n for n in range(least, most + 1) if fits(n)), key=lambda n: (abs(n - wanted), n), default=None)

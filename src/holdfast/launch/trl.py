@@ -1,0 +1,215 @@
+"""A recipe for TRL's GRPOTrainer, 1.16 and newer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.config import Config
+from holdfast.launch import trl_files
+from holdfast.launch.plan import Machines, Option, Plan, changed, noted, refuse, section, value_of
+from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
+
+_NOT_TINY = (
+    "a tiny model is made and warm-started by `holdfast train RECIPE --stage warm-start`; set model.path to the folder "
+    "it names, and warm_start.steps = 0"
+)
+
+TINY = ("model.hidden", "model.layers", "model.heads")
+
+# The generated script reads these from the recipe it lies beside.
+RECIPE = frozenset(
+    [*section("data"), *section("retrieval", but=("max_failed",)), *section("protocol"), *section("world")]
+)
+
+# These are arguments in the script, beside the options.
+SCRIPT: Mapping[str, str] = {
+    "run.threads": "OMP_NUM_THREADS in run.sh",
+    "model.path": "model",
+    "model.lora_rank": "peft_config",
+    "model.lora_alpha": "peft_config",
+    "model.chat_template": "SearchRollouts",
+    "retrieval.max_failed": "SearchRollouts",
+    "reward.em": "reward_functions",
+    "reward.f1": "reward_functions",
+    "reward.format": "reward_functions",
+    "reward.retrieval": "reward_functions",
+    "loss.penalty.name": "with_penalties",
+    "loss.penalty.coef": "with_penalties",
+    "loss.penalty.gate": "with_penalties",
+    "loss.penalty.preserve": "with_penalties",
+    "loss.penalty.threshold": "with_penalties",
+    "loss.penalty.answer_weight": "with_penalties",
+    "loss.penalty.tau": "with_penalties",
+    "train.displacement_every": "with_penalties",
+    "train.displacement_rows": "with_penalties",
+    "eval.questions": "eval_dataset",
+    "track.wandb": "WANDB_PROJECT in run.sh",
+}
+
+NOTED: Mapping[str, str] = {
+    **dict.fromkeys(TINY, "it shapes the tiny model, which is not made here"),
+    **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a stage of its own, before"),
+}
+
+REFUSED: Mapping[str, str] = {
+    "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
+    "loss.penalty.normalizer": (
+        "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
+        "protected tokens, which is logged as penalty/preserved_share"
+    ),
+}
+
+_LOSS_TYPES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo"}
+
+
+def translate(config: Config, machines: Machines) -> Plan:
+    """The plan for TRL. Raises one `ConfigError` for all that cannot be carried over."""
+    refuse("TRL", _problems(config, machines))
+    options = tuple(_options(config, machines))
+    return Plan(
+        host="trl",
+        options=options,
+        files=trl_files.files(config, options, machines),
+        data=trl_files.data_files(config),
+        write_data=partial(trl_files.copy_data, config),
+        schedule=_schedule(config, machines),
+        notes=(*noted(config, NOTED), *_differences(config)),
+    )
+
+
+def _differences(config: Config) -> Iterator[str]:
+    yield "the best checkpoint on dev is not kept apart; TRL keeps the newest"
+    yield "TRL evaluates with samples at the training temperature; greedy scores are not reported beside them"
+    if config.loss.reduction == "token-mean":
+        yield "TRL divides a step's loss by the mean token count of the rollout batch's steps, not by the step's own"
+
+
+def _schedule(config: Config, machines: Machines) -> str:
+    cut = trl_schedule(config, machines)
+    return (
+        f"{config.train.optimizer_steps_per_rollout} = steps_per_generation {cut.steps_per_generation} × "
+        f"num_iterations 1 / gradient_accumulation_steps {cut.gradient_accumulation_steps}"
+    )
+
+
+def _problems(config: Config, machines: Machines) -> Iterator[str]:
+    loss, own = config.loss, changed(config)
+    for name, why in REFUSED.items():
+        if name in own:
+            yield f"{name} = {value_of(config, name)!r}: {why}"
+    if config.model.path == "tiny" and not config.warm_start.steps:
+        yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_NOT_TINY}"
+    if loss.advantage == "reinforce":
+        yield (
+            "loss.advantage = 'reinforce': TRL subtracts the group's mean from every reward. The nearest is 'dr_grpo', "
+            "which does not divide by the deviation"
+        )
+    if loss.reduction == "token-sum":
+        yield "loss.reduction = 'token-sum': TRL has no plain sum over tokens; the nearest is 'token-mean'"
+    if loss.reduction == "seq-mean-token-sum" and loss.ratio != "sequence":
+        yield (
+            "loss.reduction = 'seq-mean-token-sum' with loss.ratio = 'token': TRL has this mean only for ratios of "
+            "sequences. Set loss.ratio = 'sequence', or the reduction to 'seq-mean-token-sum-norm', the same divided "
+            "by a constant"
+        )
+    if loss.kl_coef and loss.kl_estimator != "k3":
+        yield f"loss.kl_estimator = {loss.kl_estimator!r}: TRL estimates the KL with 'k3' only"
+    if loss.dual_clip is not None and loss.dual_clip < 1 + loss.clip_high:
+        yield (
+            f"loss.dual_clip = {loss.dual_clip} with loss.clip_high = {loss.clip_high}: TRL's delta cuts the ratio of "
+            f"good tokens too when it is below 1 + clip_high. Set loss.dual_clip to {1 + loss.clip_high:g} or more"
+        )
+    if loss.penalty.preserve == "correct" and trl_files.correct_above(config.reward) is None:
+        yield (
+            "loss.penalty.preserve = 'correct' with these reward weights: TRL knows a rollout by its reward alone, and "
+            "a wrong one could have as much as a right one. Raise reward.em above the sum of the others"
+        )
+    if problem := trl_schedule_problem(config.train, machines):
+        yield problem
+
+
+def _options(config: Config, machines: Machines) -> Iterator[Option]:
+    """Arguments of `GRPOConfig`, in the order of the script."""
+    run, model, train, loss = config.run, config.model, config.train, config.loss
+    steps = train.optimizer_steps_per_rollout
+    cut = trl_schedule(config, machines)
+    last = train.steps * steps
+    k = "train.optimizer_steps_per_rollout"
+    yield Option("output_dir", str(Path(run.dir) / run.name), "run.dir, run.name")
+    yield Option("run_name", run.name, "run.name")
+    yield Option("seed", run.seed, "run.seed")
+    yield Option("data_seed", run.seed, "run.seed")
+    yield Option("use_cpu", run.device == "cpu", "run.device")
+    yield Option("bf16", _bf16(config), "model.autocast, run.device")
+    yield Option("gradient_checkpointing", model.gradient_checkpointing, "model.gradient_checkpointing")
+    yield Option("disable_dropout", True, "log-probs before and after a step must differ by the step alone")
+
+    yield Option("num_generations", train.group_size, "train.group_size")
+    size = "train.questions, train.group_size, train.micro_batch_tokens, protocol.max_total_tokens"
+    yield Option("per_device_train_batch_size", cut.per_device_train_batch_size, size)
+    yield Option("gradient_accumulation_steps", cut.gradient_accumulation_steps, f"the rollouts of a step, {k}")
+    yield Option("steps_per_generation", cut.steps_per_generation, f"{k} times the line above")
+    yield Option("num_iterations", 1, "every rollout is used once")
+    yield Option("max_steps", last, f"train.steps, {k}")
+
+    yield Option("learning_rate", train.lr, "train.lr")
+    yield Option("lr_scheduler_type", "constant_with_warmup", "train.warmup")
+    yield Option("warmup_steps", train.warmup * steps, f"train.warmup, {k}")
+    yield Option("weight_decay", train.weight_decay, "train.weight_decay")
+    yield Option("max_grad_norm", train.grad_clip, "train.grad_clip")
+
+    reduction = "luspo" if loss.reduction == "seq-mean-token-sum" else _LOSS_TYPES[loss.reduction]
+    yield Option("loss_type", reduction, "loss.reduction")
+    yield Option("scale_rewards", "group" if loss.advantage == "grpo" else "none", "loss.advantage")
+    yield Option("importance_sampling_level", loss.ratio, "loss.ratio")
+    yield Option("epsilon", loss.clip_low, "loss.clip_low")
+    yield Option("epsilon_high", loss.clip_high, "loss.clip_high")
+    yield Option("delta", loss.dual_clip, "loss.dual_clip")
+    yield Option("beta", loss.kl_coef, "loss.kl_coef, loss.kl_estimator")
+    yield Option("use_bias_correction_kl", False, "the recipe's KL is not multiplied by the ratio")
+    yield Option("entropy_coef", loss.entropy_coef, "loss.entropy_coef")
+
+    yield Option("temperature", config.sampling.temperature, "sampling.temperature")
+    yield Option("top_p", config.sampling.top_p, "sampling.top_p")
+    yield Option("top_k", config.sampling.top_k, "sampling.top_k")
+    yield Option("max_completion_length", _longest(config), "protocol.max_total_tokens, loss.reduction")
+
+    yield Option("use_vllm", False, "True: vLLM on the same GPUs does the rollouts (pip install vllm); wanted above 1B")
+    yield Option("vllm_max_model_length", config.protocol.max_total_tokens, "protocol.max_total_tokens")
+    yield Option("vllm_importance_sampling_correction", False, "the recipe has no such weights")
+
+    every = config.eval.every * steps or last
+    yield Option("eval_strategy", "steps", "eval.every")
+    yield Option("eval_steps", every, f"eval.every, {k}")
+    yield Option("eval_on_start", True, "scores before and after")
+    yield Option("num_generations_eval", config.eval.samples, "eval.samples")
+    rows = config.eval.samples * max(1, 16 // config.eval.samples)
+    yield Option("per_device_eval_batch_size", rows, "eval.samples")
+
+    yield Option("save_strategy", "steps", "checkpoint.every")
+    yield Option("save_steps", config.checkpoint.every * steps or last, f"checkpoint.every, {k}")
+    yield Option("save_total_limit", config.checkpoint.keep, "checkpoint.keep")
+
+    track = config.track
+    trackers = [name for name, on in (("wandb", track.wandb), ("tensorboard", track.tensorboard)) if on]
+    yield Option("logging_steps", steps, f"a line for each rollout batch, {k}")
+    yield Option("report_to", trackers or "none", "track.wandb, track.tensorboard")
+    yield Option("log_completions", track.trajectories > 0, "track.trajectories")
+    yield Option("num_completions_to_print", track.trajectories or None, "track.trajectories")
+
+
+def _bf16(config: Config) -> Any:
+    if config.model.autocast == "auto" and config.run.device == "auto":
+        return trl_files.Code("torch.cuda.is_available()")
+    return config.model.autocast == "bf16" or (config.model.autocast == "auto" and config.run.device == "cuda")
+
+
+def _longest(config: Config) -> int:
+    """What TRL's dr_grpo divides by; otherwise a bound that the protocol keeps by itself."""
+    limits = config.protocol
+    if config.loss.reduction == "seq-mean-token-sum-norm":
+        return limits.max_turns * limits.max_turn_tokens
+    return limits.max_total_tokens

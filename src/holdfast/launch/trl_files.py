@@ -1,0 +1,280 @@
+"""The files of a TRL run: a script to read and edit, accelerate's config, the recipe, and the command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shlex import quote
+from textwrap import indent
+from typing import Any
+
+from holdfast.config import Config, Penalty, Reward, dump
+from holdfast.errors import DataError
+from holdfast.launch.plan import Machines, Option
+
+PORT = 29500
+
+
+class Code(str):
+    """Stands in the script as it is, not as a text."""
+
+    __slots__ = ()
+
+
+def files(config: Config, options: Sequence[Option], machines: Machines) -> dict[str, str]:
+    """Text files by name."""
+    return {
+        "train.py": script(config, options),
+        "run.sh": command(config, machines),
+        "accelerate.yaml": accelerate(config, machines),
+        "recipe.toml": f"# Read by train.py: data, retrieval, protocol. What train.py says itself counts there.\n\n"
+        f"{dump(relocated(config))}",
+    }
+
+
+# ---- data
+
+
+def data_files(config: Config) -> dict[str, str]:
+    """Copies of the questions, by their path in the folder."""
+    if config.data.train == "world":
+        return {}
+    return {_place(split, path): path for split, path in _sources(config)}
+
+
+def copy_data(config: Config, folder: Path) -> None:
+    """Copy the question files as they are. Raises `DataError` for one that is not there."""
+    if config.data.train == "world":
+        return
+    for split, path in _sources(config):
+        target = folder / _place(split, path)
+        if not Path(path).is_file():
+            raise DataError(
+                f"data.{split} = {path!r}: there is no such file. Put your questions there, or name yours with "
+                f"--data.{split} FILE"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+
+def relocated(config: Config) -> Config:
+    """The recipe as it stands in the folder: questions copied beside it, everything else by its full path."""
+    if config.data.train == "world":
+        return config
+    data = {split: _place(split, path) for split, path in _sources(config)}
+    retrieval = {
+        key: str(Path(path).resolve())
+        for key in ("corpus", "index")
+        if (path := getattr(config.retrieval, key)) not in (None, "world")
+    }
+    return config.model_copy(
+        update={
+            "data": config.data.model_copy(update=data),
+            "retrieval": config.retrieval.model_copy(update=retrieval),
+        }
+    )
+
+
+def _sources(config: Config) -> Iterator[tuple[str, str]]:
+    for split in ("train", "dev", "test"):
+        path = getattr(config.data, split)
+        if path is not None:
+            yield split, path
+
+
+def _place(split: str, path: str) -> str:
+    return f"data/{split}/{Path(path).name}"  # its name is the data set's
+
+
+# ---- train.py
+
+_SCRIPT = '''\
+"""{title}, with TRL. Made by `holdfast launch trl` and yours to edit; ./run.sh starts it, ./run.sh --resume goes on."""
+
+import sys
+{torch}{peft}
+from trl import GRPOConfig, GRPOTrainer
+
+from holdfast.adapters.trl import {adapter}
+from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
+from holdfast.config import load
+from holdfast.data import dev_questions
+from holdfast.train.session import open_workspace
+
+workspace = open_workspace(load("recipe.toml"))  # questions, retriever, protocol
+functions, weights = reward_functions({rewards})
+
+args = GRPOConfig(
+{options}
+    reward_weights=weights,
+)
+
+Trainer = with_penalties(
+    GRPOTrainer,
+{penalty}
+)
+
+trainer = Trainer(
+    model={model},
+    reward_funcs=functions,
+    args=args,
+    train_dataset=question_dataset(workspace.train),
+    eval_dataset=question_dataset(dev_questions(workspace.dev, {eval_questions})),
+    rollout_func=SearchRollouts(
+        workspace.train_retriever,
+        workspace.protocol,
+        chat_template={chat_template},
+        seed=args.seed,
+        max_failed={max_failed},
+        eval_retriever=workspace.eval_retriever,
+    ),
+{lora})
+
+trainer.train(resume_from_checkpoint="--resume" in sys.argv)
+trainer.save_model()
+if workspace.test:  # read once, at the end
+    trainer.evaluate(question_dataset(workspace.test), metric_key_prefix="test")
+'''
+
+
+def script(config: Config, options: Sequence[Option]) -> str:
+    """`train.py`."""
+    penalty = _penalty(config.loss.penalty)
+    shown = [*([penalty] if penalty else []), *_observing(config)]
+    lora = config.model.lora_rank
+    chat_template = config.model.chat_template
+    if chat_template not in ("auto", "none"):
+        chat_template = str(Path(chat_template).resolve())
+    text = _SCRIPT.format(
+        title=config.run.name,
+        torch="\nimport torch" if any(isinstance(option.value, Code) for option in options) else "",
+        peft="\nfrom peft import LoraConfig" if lora else "",
+        adapter=", ".join([*([penalty.partition("(")[0]] if penalty else []), "with_penalties"]),
+        rewards=literal({name: weight for name, weight in config.reward.model_dump().items() if weight}),
+        options=indent("\n".join(_argument(option) for option in options), " " * 4),
+        penalty=indent("\n".join(f"{line}," for line in shown), " " * 4),
+        model=literal(model_path(config)),
+        eval_questions=config.eval.questions,
+        chat_template=literal(chat_template),
+        max_failed=config.retrieval.max_failed,
+        lora=f"    peft_config=LoraConfig(\n"
+        f'        r={lora}, lora_alpha={config.model.lora_alpha}, lora_dropout=0.0, target_modules="all-linear"\n'
+        f"    ),\n"
+        if lora
+        else "",
+    )
+    return text.replace("    GRPOTrainer,\n\n)", "    GRPOTrainer,\n)")
+
+
+def model_path(config: Config) -> str:
+    """A folder by its full path, anything else as it is: an id of the hub."""
+    path = Path(config.model.path)
+    return str(path.resolve()) if path.is_dir() else config.model.path
+
+
+def _argument(option: Option) -> str:
+    return f"{option.name}={literal(option.value)},  # {option.why}"
+
+
+def literal(value: Any) -> str:
+    """A value as Python, texts in double quotes.
+
+    >>> literal({"em": 1.0}), literal(["wandb"]), literal(None)
+    ('{"em": 1.0}', '["wandb"]', 'None')
+    """
+    if isinstance(value, Code):
+        return value
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
+    return repr(value)
+
+
+def _penalty(settings: Penalty) -> str:
+    """The call that makes it; empty for none."""
+    arguments: dict[str, object] = {"coef": settings.coef}
+    if settings.name == "none":
+        return ""
+    if settings.name == "llds":
+        arguments |= {"gate": settings.gate, "preserve": settings.preserve, "threshold": settings.threshold}
+        arguments |= {"answer_weight": settings.answer_weight}
+    elif settings.name == "sapo":
+        arguments |= {"preserve": settings.preserve, "tau": settings.tau}
+    written = ", ".join(f"{key}={literal(value)}" for key, value in arguments.items())
+    return f"{settings.name.upper()}({written})"
+
+
+def _observing(config: Config) -> Iterator[str]:
+    if (above := correct_above(config.reward)) is not None and above != 0.5:
+        yield f"correct_above={above!r}"
+    yield f"displacement_every={config.train.displacement_every}"
+    yield f"displacement_rows={config.train.displacement_rows}"
+
+
+def correct_above(reward: Reward) -> float | None:
+    """The reward above which a rollout is right, halfway between the best wrong and the worst right one.
+
+    None when the two overlap. A right answer has an F1 of 1.
+
+    >>> correct_above(Reward(em=1.0)), correct_above(Reward(em=0.1, format=0.5))
+    (0.5, None)
+    """
+    others = [reward.format, reward.retrieval]
+    wrong = sum(max(weight, 0.0) for weight in [reward.f1, *others])
+    right = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in others)
+    return (wrong + right) / 2 if right > wrong else None
+
+
+# ---- accelerate.yaml and run.sh
+
+
+def accelerate(config: Config, machines: Machines) -> str:
+    """The config of `accelerate launch`."""
+    cpu = config.run.device == "cpu"
+    kind = "'NO'" if machines.total == 1 else "MULTI_CPU" if cpu else "MULTI_GPU"
+    lines = [
+        "# Every GPU holds the whole model and its optimizer: about 16 bytes a parameter when all weights are trained.",
+        "# For a model that does not fit, pip install deepspeed, and write instead:",
+        "#   distributed_type: DEEPSPEED",
+        "#   deepspeed_config: {zero_stage: 2, gradient_accumulation_steps: auto, gradient_clipping: auto}",
+        "compute_environment: LOCAL_MACHINE",
+        f"distributed_type: {kind}",
+        f"num_machines: {machines.nodes}",
+        f"num_processes: {machines.total}",
+        f"use_cpu: {str(cpu).lower()}",
+        "mixed_precision: 'no'  # train.py says it",
+        "main_training_function: main",
+    ]
+    if machines.total == 1:
+        lines = lines[4:]
+    return "\n".join(lines) + "\n"
+
+
+def command(config: Config, machines: Machines) -> str:
+    """`run.sh`."""
+    lines = ["#!/usr/bin/env bash", f"# {config.run.name} on {machines}. Made by `holdfast launch trl`, yours to edit."]
+    if machines.nodes > 1:
+        lines += [
+            "#",
+            f"# Run it on each of the {machines.nodes} machines, from a folder that all have, with the machine's rank,",
+            "# 0 for the first, and an address of the first that all can reach:",
+            "#   MACHINE_RANK=1 MAIN_ADDRESS=10.0.0.1 ./run.sh",
+        ]
+    lines += ["set -euo pipefail", 'cd "$(dirname "$0")"', ""]
+    if config.run.threads:
+        lines.append(f"export OMP_NUM_THREADS={config.run.threads}  # run.threads")
+    if config.track.wandb:
+        lines.append(f"export WANDB_PROJECT={quote(config.track.wandb)}  # track.wandb")
+    ranks = ""
+    if machines.nodes > 1:
+        ranks = (
+            ' \\\n  --machine_rank "${MACHINE_RANK:?}" --main_process_ip "${MAIN_ADDRESS:?}"'
+            f" --main_process_port {PORT}"
+        )
+    lines.append(f'exec accelerate launch --config_file accelerate.yaml{ranks} train.py "$@"')
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,269 @@
+"""A recipe for verl 0.9: overrides of `verl.trainer.main_ppo`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from holdfast.config import Config
+from holdfast.launch import parquet, verl_files
+from holdfast.launch.plan import Machines, Option, Plan, changed, noted, refuse, section, value_of
+from holdfast.launch.schedule import verl_mini_batch, verl_schedule_problem
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+
+TINY = ("model.hidden", "model.layers", "model.heads")
+
+# Settings that are one option of verl under another name.
+DIRECT: Mapping[str, str] = {
+    "train.questions": "data.train_batch_size",
+    "train.group_size": f"{ROLLOUT}.n",
+    "train.lr": f"{ACTOR}.optim.lr",
+    "train.weight_decay": f"{ACTOR}.optim.weight_decay",
+    "train.grad_clip": f"{ACTOR}.optim.clip_grad",
+    "loss.clip_low": f"{ACTOR}.clip_ratio_low",
+    "loss.clip_high": f"{ACTOR}.clip_ratio_high",
+    "loss.reduction": f"{ACTOR}.loss_agg_mode",
+    "loss.entropy_coef": f"{ACTOR}.entropy_coeff",
+    "sampling.temperature": f"{ROLLOUT}.temperature",
+    "sampling.top_p": f"{ROLLOUT}.top_p",
+    "model.gradient_checkpointing": f"{MODEL}.enable_gradient_checkpointing",
+    "checkpoint.keep": "trainer.max_actor_ckpt_to_keep",
+}
+
+# These are in agent_loops.yaml.
+AGENT_LOOP = frozenset([
+    *("retrieval.url", "protocol.preset", "protocol.max_turns", "protocol.max_turn_tokens"),
+    *("protocol.max_observation_tokens", "protocol.topk"),
+    *section("reward"),
+])  # fmt: skip
+
+# These decide what the parquet files hold.
+DATA = frozenset({"data.train", "data.dev", "data.test", "eval.questions", "protocol.preset", "protocol.prompt"})
+
+NOTED: Mapping[str, str] = {
+    "run.threads": "Ray gives every worker its threads",
+    "retrieval.stem": "stemming is the server's matter",
+    "retrieval.cache_size": "the server that answers keeps its own",
+    "retrieval.max_failed": "verl goes on whatever share of episodes failed; such episodes are masked and counted",
+    "train.displacement_every": "a loss function of verl cannot look at rollouts before and after a whole update",
+    "train.displacement_rows": "displacement is not measured in verl",
+    "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
+    **dict.fromkeys(section("world"), "it shapes the bundled world, which is not trained on here"),
+    **dict.fromkeys(TINY, "it shapes the tiny model, which is not made here"),
+    **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a stage of its own, before"),
+}
+
+REFUSED: Mapping[str, str] = {
+    "retrieval.corpus": (
+        "rollouts of verl run on many machines and ask a server. Serve these passages with Search-R1's /retrieve "
+        "protocol, and set retrieval.url to its address"
+    ),
+    "retrieval.index": "rollouts of verl ask a server, which has its own index; set retrieval.url to its address",
+    "warm_start.steps": (
+        "verl's trainer has no warm start. Make the model with `holdfast train RECIPE --stage warm-start`, set "
+        "model.path to the folder it names, and warm_start.steps = 0"
+    ),
+    "loss.penalty.normalizer": (
+        "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
+        "protected tokens, which is logged as penalty/preserved_share"
+    ),
+    "loss.penalty.answer_weight": (
+        "a loss function of verl does not see which tokens are the answer. Leave it at 1.0, or use TRL"
+    ),
+}
+
+_MODES = {
+    ("none", ""): "holdfast_observe",
+    ("llds", "action"): "holdfast_llds",
+    ("llds", "response"): "holdfast_llds_response",
+    ("llds", "token"): "holdfast_lld",
+    ("sapo", ""): "holdfast_search_sapo",
+}
+_NO_DUAL_CLIP = 1e9  # verl always clips twice; ratios end at e^20, below this
+
+
+def translate(config: Config, machines: Machines) -> Plan:
+    """The plan for verl. Raises one `ConfigError` for all that cannot be carried over."""
+    refuse("verl", _problems(config, machines))
+    train = config.train
+    options = tuple(sorted(_options(config, machines), key=_part))
+    return Plan(
+        host="verl",
+        options=options,
+        files=verl_files.files(config, options, machines),
+        data=parquet.files(config),
+        write_data=partial(parquet.write_splits, config),
+        schedule=(
+            f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
+            f"{verl_mini_batch(train)} × ppo_epochs 1"
+        ),
+        notes=(*noted(config, NOTED), *_differences(config)),
+    )
+
+
+def _problems(config: Config, machines: Machines) -> Iterator[str]:
+    loss, train, own = config.loss, config.train, changed(config)
+    for name, why in REFUSED.items():
+        if name in own:
+            yield f"{name} = {value_of(config, name)!r}: {why}"
+    if config.data.train == "world":
+        yield (
+            "data.train = 'world': the bundled world lives inside one process and verl asks a server. Set data.train "
+            "to your questions and retrieval.url to a server over your passages, or train on the world in TRL"
+        )
+    elif config.retrieval.url is None and "retrieval.corpus" not in own:
+        yield "retrieval.url is not set: rollouts of verl ask a server; set it to the address of one"
+    if config.model.path == "tiny" and not config.warm_start.steps:
+        yield (
+            "model.path = 'tiny': verl's rollout servers load a model from a folder or the hub, and the tiny one is "
+            "made on the spot. Set model.path, for example to 'Qwen/Qwen2.5-0.5B-Instruct'"
+        )
+    if config.model.chat_template != "auto":
+        yield (
+            f"model.chat_template = {config.model.chat_template!r}: verl uses the tokenizer's own. Save a tokenizer "
+            "with the template you want beside the model, and leave this at 'auto'"
+        )
+    if config.run.device == "cpu":
+        yield "run.device = 'cpu': verl's rollout servers need GPUs. Leave it at 'auto', or use TRL"
+    if loss.penalty.name == "nll":
+        yield "loss.penalty.name = 'nll': it is not among verl's losses; the nearest is 'sapo', or use TRL"
+    if loss.penalty.preserve == "correct":
+        yield (
+            "loss.penalty.preserve = 'correct': a loss function of verl sees advantages, not rewards. The nearest is "
+            "'positive', which leaves out groups that are right throughout"
+        )
+    if loss.advantage == "reinforce" and train.group_size > 1:
+        yield (
+            f"loss.advantage = 'reinforce' with train.group_size = {train.group_size}: verl subtracts the mean of a "
+            "group. Set train.group_size = 1, where there is none, or loss.advantage = 'dr_grpo'"
+        )
+    if loss.ratio == "sequence" and loss.dual_clip is not None:
+        yield f"loss.dual_clip = {loss.dual_clip} with loss.ratio = 'sequence': verl's gspo has none; leave it out"
+    if train.micro_batch_tokens < config.protocol.max_total_tokens:
+        yield (
+            f"train.micro_batch_tokens = {train.micro_batch_tokens} with protocol.max_total_tokens = "
+            f"{config.protocol.max_total_tokens}: verl stops at a rollout that does not fit one forward pass. Raise "
+            "the first to the second or more"
+        )
+    if problem := verl_schedule_problem(train, machines):
+        yield problem
+
+
+def _differences(config: Config) -> Iterator[str]:
+    yield "the best checkpoint on dev is not kept apart; verl keeps the newest"
+    yield "verl limits prompt and response apart: an episode of a short prompt ends before protocol.max_total_tokens"
+    if config.train.warmup:
+        yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
+
+
+def prompt_tokens(total: int) -> int:
+    """The part of an episode that verl keeps for the prompt: an eighth, but room for a question if half allows it.
+
+    >>> prompt_tokens(4096), prompt_tokens(1024), prompt_tokens(256)
+    (512, 256, 128)
+    """
+    return min(max(total // 8, 256), total // 2)
+
+
+def _part(option: Option) -> int:
+    """Where an option stands in the command: with its own kind."""
+    kinds = ("data", MODEL, ACTOR, "actor_rollout_ref.ref", ROLLOUT, "algorithm", "trainer")
+    return next(i for i, kind in enumerate(kinds) if option.name.lstrip("+").startswith(f"{kind}."))
+
+
+def _options(config: Config, machines: Machines) -> Iterator[Option]:
+    """Overrides in the order of the command."""
+    run, train, loss, limits = config.run, config.train, config.loss, config.protocol
+    k = "train.optimizer_steps_per_rollout"
+    yield Option("data.train_files", verl_files.here("train.parquet"), "data.train")
+    yield Option("data.val_files", verl_files.here("dev.parquet"), "data.dev, eval.questions")
+    prompt = prompt_tokens(limits.max_total_tokens)
+    yield Option("data.max_prompt_length", prompt, "protocol.max_total_tokens: room for the question")
+    yield Option("data.max_response_length", limits.max_total_tokens - prompt, "protocol.max_total_tokens: the rest")
+    yield Option("data.seed", run.seed, "run.seed")
+    yield Option(f"{MODEL}.path", verl_files.model_path(config), "model.path")
+    if config.model.lora_rank:
+        yield Option(f"{MODEL}.lora_rank", config.model.lora_rank, "model.lora_rank")
+        yield Option(f"{MODEL}.lora_alpha", config.model.lora_alpha, "model.lora_alpha")
+        yield Option(f"{MODEL}.target_modules", "all-linear", "model.lora_rank")
+        yield Option(f"{ROLLOUT}.load_format", "safetensors", "model.lora_rank: the server needs the base weights")
+    for setting, name in DIRECT.items():
+        yield Option(name, value_of(config, setting), setting)
+
+    yield Option(f"{ACTOR}.ppo_mini_batch_size", verl_mini_batch(train), f"{k}: questions in a step, times rollout.n")
+    yield Option(f"{ACTOR}.ppo_epochs", 1, "every rollout is used once")
+    yield Option(f"{ACTOR}.shuffle", True, "the rollouts of a step are drawn at random")
+    yield Option(f"{ACTOR}.use_dynamic_bsz", True, "train.micro_batch_tokens")
+    yield Option(f"{ACTOR}.ppo_max_token_len_per_gpu", train.micro_batch_tokens, "train.micro_batch_tokens")
+    yield Option(f"{ACTOR}.data_loader_seed", run.seed, "run.seed")
+    yield Option(f"{ACTOR}.optim.lr_scheduler_type", "constant", "train.warmup")
+    yield Option(f"{ACTOR}.optim.lr_warmup_steps", train.warmup, "train.warmup; rollout batches here too")
+    if config.model.autocast == "none":
+        for part in (ACTOR, "actor_rollout_ref.ref"):
+            yield Option(f"+{part}.fsdp_config.mixed_precision.param_dtype", "fp32", "model.autocast")
+
+    yield Option("algorithm.adv_estimator", "grpo", "loss.advantage; alone in a group, a rollout keeps its reward")
+    yield Option("algorithm.norm_adv_by_std_in_grpo", loss.advantage == "grpo", "loss.advantage")
+    yield Option("algorithm.use_kl_in_reward", False, "the KL is in the loss")
+    yield Option(f"{ACTOR}.use_kl_loss", loss.kl_coef > 0, "loss.kl_coef")
+    yield Option(f"{ACTOR}.kl_loss_coef", loss.kl_coef, "loss.kl_coef")
+    estimator = {"k3": "low_var_kl", "k2": "mse"}[loss.kl_estimator]
+    yield Option(f"{ACTOR}.kl_loss_type", estimator, "loss.kl_estimator")
+    double = _NO_DUAL_CLIP if loss.dual_clip is None else loss.dual_clip
+    yield Option(f"{ACTOR}.clip_ratio_c", double, "loss.dual_clip" if loss.dual_clip else "loss.dual_clip: none")
+    if loss.reduction == "seq-mean-token-sum-norm":
+        longest = limits.max_turns * limits.max_turn_tokens
+        yield Option(f"{ACTOR}.loss_scale_factor", longest, "protocol.max_turns, protocol.max_turn_tokens")
+    yield from _policy_loss(config)
+
+    yield Option(f"{ROLLOUT}.name", "vllm", "the rollout server")
+    yield Option(f"{ROLLOUT}.tensor_model_parallel_size", 1, "a server on each GPU")
+    yield Option(f"{ROLLOUT}.gpu_memory_utilization", 0.6, "as in the published runs")
+    yield Option(f"{ROLLOUT}.max_model_len", limits.max_total_tokens, "protocol.max_total_tokens")
+    yield Option(f"{ROLLOUT}.top_k", config.sampling.top_k or -1, "sampling.top_k")
+    yield Option(f"{ROLLOUT}.seed", run.seed, "run.seed")
+    yield Option(f"{ROLLOUT}.agent.default_agent_loop", parquet.AGENT, "the search agent")
+    yield Option(
+        f"{ROLLOUT}.agent.agent_loop_config_path", verl_files.here(verl_files.AGENT_LOOPS), "protocol, retrieval"
+    )
+    sampled = config.eval.samples > 1
+    yield Option(f"{ROLLOUT}.val_kwargs.n", config.eval.samples, "eval.samples")
+    yield Option(f"{ROLLOUT}.val_kwargs.do_sample", sampled, "eval.samples: one is greedy")
+    yield Option(f"{ROLLOUT}.val_kwargs.temperature", config.sampling.temperature if sampled else 0, "eval.samples")
+
+    yield Option("trainer.nnodes", machines.nodes, "--nodes")
+    yield Option("trainer.n_gpus_per_node", machines.gpus, "--gpus")
+    yield Option("trainer.total_training_steps", train.steps, "train.steps")
+    yield Option("trainer.total_epochs", train.steps, "train.steps: no epoch has fewer than one")
+    yield Option("trainer.test_freq", config.eval.every or train.steps, "eval.every")
+    yield Option("trainer.save_freq", config.checkpoint.every or train.steps, "checkpoint.every")
+    yield Option("trainer.default_local_dir", verl_files.here(run.dir, run.name), "run.dir, run.name")
+    yield Option("trainer.project_name", config.track.wandb or "holdfast", "track.wandb")
+    yield Option("trainer.experiment_name", run.name, "run.name")
+    track = config.track
+    trackers = [name for name, on in (("wandb", track.wandb), ("tensorboard", track.tensorboard)) if on]
+    yield Option("trainer.logger", ["console", "file", *trackers], "track.wandb, track.tensorboard")
+
+
+def _policy_loss(config: Config) -> Iterator[Option]:
+    """The loss: one of verl's own, wrapped by one of ours."""
+    penalty = config.loss.penalty
+    prefix = f"{ACTOR}.policy_loss"
+    mode = _MODES[penalty.name, penalty.gate if penalty.name == "llds" else ""]
+    yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
+    yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
+    base = "gspo" if config.loss.ratio == "sequence" else "vanilla"
+    yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio")
+    fields: dict[str, Any] = {}
+    if penalty.name != "none":
+        fields = {"coef": penalty.coef, "preserve": penalty.preserve}
+    if penalty.name == "llds":
+        fields["threshold"] = penalty.threshold
+    if penalty.name == "sapo":
+        fields["tau"] = penalty.tau
+    for key, value in fields.items():
+        yield Option(f"+{prefix}.penalty_{key}", value, f"loss.penalty.{key}")
