@@ -39,6 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     "adapters.verl_term": {"losses", "metrics", "penalties"},
     "adapters.verl": {"adapters.verl_term", "penalties"},
     "adapters.verl_legacy": {"adapters.verl_term", "penalties"},
+    "adapters.verl_check": {"adapters.verl", "adapters.verl_term"},
+    "adapters.verl_agent": {"retrieval", "rewards", "rollout", "search", "trajectory"},
     "adapters.trl": {"adapters.trl_observe", "losses", "penalties"},
     "adapters.trl_vllm": {"rollout", "search"},
     "adapters.trl_search": {

@@ -1,0 +1,299 @@
+"""verl 0.9: a search agent as an agent loop, with holdfast's protocol, against any `/retrieve` server.
+
+verl reads a YAML file, named by `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
+
+    - name: holdfast_search
+      _target_: holdfast.adapters.verl_agent.SearchAgentLoop
+      retriever: http://127.0.0.1:8000/retrieve
+
+and `actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` selects it. Every other key is an argument of
+`SearchAgentLoop`. Episodes go through `rollout/episode.py`, so they are those of `holdfast train`: token in, token out;
+`response_mask` is 1 on what the model sampled and 0 on what came back; one assistant message, observations inside it.
+
+The reward is ours (exact match unless told otherwise) where a row has `reward_model.ground_truth`, so verl needs no
+reward function. A rollout whose search failed is no wrong answer: verl's current trainer gets nothing for it, and its
+group is compared without it. The older trainer needs a row: it gets one whose mask is all 0, but whose reward, 0, still
+counts in its group's mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import logging
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+
+from holdfast.errors import ConfigError, RetrievalError
+from holdfast.retrieval.client import AsyncHTTPRetriever
+from holdfast.rewards import EM, check_weights, score_trajectory
+from holdfast.rollout.episode import Episode
+from holdfast.rollout.policy import Completion
+from holdfast.search.protocol import PRESETS, SearchProtocol, render_prompt
+from holdfast.search.tokens import decode, token_span
+from holdfast.trajectory import Status, Trajectory
+
+logger = logging.getLogger(__name__)
+
+_clients: weakref.WeakKeyDictionary[Any, dict[Any, AsyncHTTPRetriever]] = weakref.WeakKeyDictionary()
+"""Event loop -> settings -> client: verl makes a new agent loop for every rollout, connections outlive them."""
+_failures = 0
+
+
+@register("holdfast_search")
+class SearchAgentLoop(AgentLoopBase):
+    """One episode of a search agent.
+
+    Args:
+        retriever: address of a `/retrieve` server.
+        preset: `clean` or `search-r1`.
+        prompt: `data` takes the messages of the data set's prompt column; `protocol` writes the preset's prompt around
+            the row's `question` (or `extra_info.question`).
+        max_turns, max_turn_tokens, max_observation_tokens, topk: as in a recipe's `[protocol]`; None is the preset's.
+            The episode as a whole ends with verl's `response_length`.
+        reward: weights of reward parts (`em`, `f1`, `format`, `retrieval`); None leaves scoring to verl.
+        timeout, retries: of a search; see `holdfast.retrieval.client`.
+        others: what verl passes to every agent loop.
+
+    Raises:
+        ConfigError: an argument that does not exist or cannot work, or a rollout engine that cannot stop at text.
+    """
+
+    def __init__(
+        self,
+        *host: Any,
+        retriever: str | None = None,
+        preset: str = "clean",
+        prompt: str = "data",
+        max_turns: int | None = None,
+        max_turn_tokens: int | None = None,
+        max_observation_tokens: int | None = None,
+        topk: int | None = None,
+        reward: Mapping[str, float] | None = EM,
+        timeout: float = 30.0,
+        retries: int = 2,
+        **others: Any,
+    ) -> None:
+        _refuse_unknown(others)
+        super().__init__(*host, **others)
+        if retriever is None:
+            raise ConfigError(
+                "the agent loop holdfast_search needs the address of a retriever; set agent_loop_config_path to a YAML "
+                "file with `name: holdfast_search`, `_target_: holdfast.adapters.verl_agent.SearchAgentLoop` and "
+                "`retriever: http://HOST:PORT/retrieve`"
+            )
+        if preset not in PRESETS or prompt not in ("data", "protocol"):
+            raise ConfigError(
+                f"holdfast_search with preset={preset!r}, prompt={prompt!r}: presets are {', '.join(PRESETS)}; the "
+                "prompt is 'data' or 'protocol'"
+            )
+        engine = self.rollout_config.get("name")
+        if engine != "vllm" and self.rollout_config.get("skip_tokenizer_init", False):
+            raise ConfigError(
+                f"rollout.name = {engine!r} with rollout.skip_tokenizer_init = True: without a tokenizer the engine "
+                "cannot stop a turn at </search>. Set actor_rollout_ref.rollout.skip_tokenizer_init=False"
+            )
+        limits: dict[str, Any] = {
+            "max_turns": max_turns,
+            "max_turn_tokens": max_turn_tokens,
+            "max_observation_tokens": max_observation_tokens,
+            "topk": topk,
+        }
+        self._protocol = replace(PRESETS[preset], **{key: value for key, value in limits.items() if value is not None})
+        self._from_data = prompt == "data"
+        self._weights = None if reward is None else dict(reward)
+        if self._weights is not None:
+            check_weights(self._weights)
+        self._retriever = (retriever, timeout, retries)
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+        """One rollout of `row`, the columns of the data set. `[]` for one that failed, where verl can do without it."""
+        ids = await self._prompt(row)
+        total = len(ids) + self.rollout_config.response_length
+        protocol = replace(self._protocol, max_total_tokens=total)
+        episode = Episode(ids, protocol, self.tokenizer)
+        if len(ids) > self.rollout_config.prompt_length:  # verl would cut it from the left, and lose the question
+            episode.status = Status.ERROR
+        server = _Server(self, sampling_params, protocol, f"det-{int(row.get('priority', 0))}")
+        seconds = 0.0
+        while room := episode.room():
+            completion = await server.turn(episode.context, room)
+            if completion is None:
+                episode.status = Status.ERROR
+            elif (query := episode.take_turn(completion)) is not None:
+                started = time.perf_counter()
+                episode.take_hits(await self._search(query))
+                seconds += time.perf_counter() - started
+        trajectory = episode.trajectory(f"{row.get('data_source', 'verl')}/{row.get('index', 0)}")
+        if trajectory.status.is_failure:
+            _count_failure(trajectory)
+            if "session_id" in row:  # the current trainer, which keeps rollouts one by one
+                return []
+        golds = golden_answers(row.get("reward_model"))
+        if golds and self._weights is not None:
+            trajectory = score_trajectory(trajectory, golds, self._weights)
+        metrics = AgentLoopMetrics(
+            generate_sequences=server.seconds, tool_calls=seconds, num_preempted=server.preempted
+        )
+        scored = bool(golds) and self._weights is not None
+        return to_output(trajectory, metrics, server.fields, with_logprobs=server.has_logprobs, scored=scored)
+
+    async def _prompt(self, row: Mapping[str, Any]) -> list[int]:
+        messages = [dict(message) for message in row["raw_prompt"]]
+        if self._from_data:
+            build = self.continuous_token_builder.build_initial_tokens
+            return list(await self.loop.run_in_executor(None, lambda: build(messages)))
+        extra = row.get("extra_info") or {}
+        question = row.get("question") or extra.get("question") or messages[-1]["content"]
+        return render_prompt(str(question), self._protocol, self.tokenizer)
+
+    async def _search(self, query: str) -> Any:
+        address, timeout, retries = self._retriever
+        clients = _clients.setdefault(asyncio.get_running_loop(), {})
+        if self._retriever not in clients:
+            clients[self._retriever] = AsyncHTTPRetriever(address, timeout=timeout, retries=retries)
+        try:
+            return (await clients[self._retriever].search([query], self._protocol.topk))[0]
+        except RetrievalError as error:
+            return error
+
+
+class _Server:
+    """verl's token server for one episode, and what it told besides tokens."""
+
+    def __init__(self, loop: SearchAgentLoop, params: Mapping[str, Any], protocol: SearchProtocol, fixed: str) -> None:
+        self._loop, self._stop = loop, protocol.stop
+        self._params = {**params, "stop": list(protocol.stop)}
+        # One id for all turns keeps the episode on one server, whose prefix cache then holds it.
+        self._id = fixed if loop.rollout_config.get("full_determinism", False) else uuid4().hex
+        self.fields: dict[str, Any] = {}
+        self.seconds = 0.0
+        self.preempted = -1
+        self.has_logprobs = True
+
+    async def turn(self, context: Sequence[int], room: int) -> Completion | None:
+        """The next turn; None when the server gave it up."""
+        started = time.perf_counter()
+        params = {**self._params, "max_tokens": room}  # a copy each time: servers take out what they have read
+        output = await self._loop.server_manager.generate(
+            request_id=self._id, prompt_ids=list(context), sampling_params=params
+        )
+        self.seconds += time.perf_counter() - started
+        if output.num_preempted is not None:
+            self.preempted = max(self.preempted, 0) + output.num_preempted
+        # The first turn knows with which weights the episode began, the last with which it ended.
+        latest = output.extra_fields.get("max_global_steps")
+        self.fields = {**output.extra_fields, **self.fields}
+        if latest is not None:
+            self.fields["max_global_steps"] = latest
+        self.has_logprobs = self.has_logprobs and output.log_probs is not None
+        if output.stop_reason == "aborted" or not output.token_ids:
+            return None
+        return to_completion(self._id, output.token_ids[:room], output.log_probs, self._stop, self._loop.tokenizer)
+
+
+def to_completion(
+    name: str, ids: Sequence[int], logprobs: Sequence[float] | None, stop: Sequence[str], tokenizer: Any
+) -> Completion:
+    """Sampled ids as a turn, which ends with the token that completes the first of `stop`.
+
+    An engine that stops at text may have sampled on before it noticed; those tokens are dropped. Without `logprobs` the
+    turn has zeros.
+    """
+    ends = set(tokenizer.all_special_ids)
+    body = ids[:-1] if ids[-1] in ends else ids
+    reason = "eos" if len(body) < len(ids) else "length"
+    text, kept = decode(tokenizer, body), tuple(ids)
+    closings = [(at, at + len(tag)) for tag in stop if (at := text.find(tag)) >= 0]
+    if closings:
+        last = token_span(body, (0, min(closings)[1]), tokenizer)[1]
+        kept, reason = tuple(ids[:last]), "stop"
+        text = decode(tokenizer, kept)
+    values = (0.0,) * len(kept) if logprobs is None else tuple(float(x) for x in logprobs[: len(kept)])
+    return Completion(id=name, token_ids=kept, logprobs=values, stop_reason=reason, text=text)  # type: ignore[arg-type]
+
+
+def to_output(
+    trajectory: Trajectory,
+    metrics: AgentLoopMetrics,
+    fields: Mapping[str, Any],
+    *,
+    with_logprobs: bool,
+    scored: bool,
+) -> AgentLoopOutput:
+    """A trajectory in verl's words. `extra_fields` holds, beside the server's `fields`: `action_ids` (one per response
+    token), `answer_span` ([start, end) in the response, or None), `answer`, `searches`, `status`."""
+    start = len(trajectory.prompt)
+    answer = [i for i, inside in enumerate(trajectory.answer_mask[start:]) if inside]
+    extra: dict[str, Any] = {
+        **fields,
+        "action_ids": list(trajectory.action_ids[start:]),
+        "answer_span": [answer[0], answer[-1] + 1] if answer else None,
+        "answer": trajectory.answer,
+        "searches": trajectory.searches,
+        "status": str(trajectory.status),
+        "turn_scores": [],
+        "tool_rewards": [],
+    }
+    if scored:  # verl wants the same keys from every row, a failed one included
+        extra["reward_extra_info"] = {
+            **{part: trajectory.reward_parts.get(part, 0.0) for part in ("em", "f1")},
+            "searches": float(trajectory.searches),
+            "truncated": float(trajectory.status is Status.TRUNCATED),
+            "failed": float(trajectory.status.is_failure),
+        }
+    return AgentLoopOutput(
+        prompt_ids=list(trajectory.prompt),
+        response_ids=list(trajectory.token_ids[start:]),
+        response_mask=[int(inside) for inside in trajectory.loss_mask[start:]],
+        response_logprobs=list(trajectory.rollout_logprobs[start:]) if with_logprobs else None,
+        reward_score=(trajectory.reward or 0.0) if scored else None,
+        num_turns=1 + sum(1 + bool(turn.observation) for turn in trajectory.turns),
+        metrics=metrics,
+        extra_fields=extra,
+    )
+
+
+def golden_answers(reward_model: Any) -> list[str]:
+    """The golden answers of a row's `reward_model` column: a text or a list, bare or under `target`. [] if none.
+
+    >>> golden_answers({"style": "rule", "ground_truth": {"target": ["Rome", "Roma"]}})
+    ['Rome', 'Roma']
+    """
+    truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+    if isinstance(truth, Mapping):
+        truth = truth.get("target")
+    if truth is None:
+        return []
+    return [truth] if isinstance(truth, str) else [str(answer) for answer in truth]
+
+
+def _refuse_unknown(others: Mapping[str, Any]) -> None:
+    """A misspelt key of the YAML file would otherwise vanish in verl's own `**kwargs`."""
+    hosts = set(inspect.signature(AgentLoopBase.__init__).parameters) | {"name", "tools"}
+    own = [n for n, p in inspect.signature(SearchAgentLoop.__init__).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    for key in others:
+        if key not in hosts:
+            near = difflib.get_close_matches(key, own, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(own)}"
+            raise ConfigError(f"holdfast_search has no argument {key!r}; {hint}")
+
+
+def _count_failure(trajectory: Trajectory) -> None:
+    """Said at the 1st, 10th, 100th … failure of a process: an outage fails thousands."""
+    global _failures
+    _failures += 1
+    if str(_failures).strip("0") == "1":
+        logger.warning(
+            "rollout of %s ended as %s (number %d in this process); it is not trained on",
+            trajectory.example_id,
+            trajectory.status,
+            _failures,
+        )

@@ -1,0 +1,109 @@
+"""Does a verl configuration do what its owner wants of holdfast? Composed and instantiated as verl does it, on a CPU.
+
+Everything here is known before a GPU is touched, and most of it no loss can see while it runs: how many optimizer steps
+a rollout batch is used for, and what is done to `response_mask` before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.adapters.verl import LOSSES, HoldfastPolicyLossConfig
+from holdfast.adapters.verl_term import OBSERVE, penalty_for, refuse_cut_actions
+from holdfast.errors import ConfigError
+
+TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
+_LOSS = "actor_rollout_ref.actor.policy_loss"
+
+EXAMPLE = (
+    f"{_LOSS}._target_={TARGET}",
+    f"{_LOSS}.loss_mode=holdfast_llds",
+    f"+{_LOSS}.rollout_correction=${{algorithm.rollout_correction}}",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+)
+"""Overrides that are enough for `holdfast_llds`; the third lets the loss see what is done to its mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    good: bool
+    text: str
+
+
+def compose(overrides: Sequence[str]) -> Any:
+    """verl's `ppo_trainer` configuration with Hydra overrides. Raises `ConfigError` with Hydra's own words."""
+    from hydra import compose as compose_config
+    from hydra import initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose_config("ppo_trainer", list(overrides))
+        OmegaConf.resolve(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"verl's configuration does not compose with these overrides: {error}") from error
+    return config
+
+
+def steps_per_rollout(config: Any) -> int:
+    """Optimizer steps verl takes on one rollout batch: mini-batches (both sizes count prompts) times epochs."""
+    actor = config.actor_rollout_ref.actor
+    return math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * int(actor.ppo_epochs)
+
+
+def findings(config: Any) -> Iterator[Finding]:
+    """What a composed configuration means for holdfast's losses and agent loop."""
+    from verl.utils.config import omega_conf_to_dataclass
+
+    settings = config.actor_rollout_ref.actor.policy_loss
+    name, steps = settings.loss_mode, steps_per_rollout(config)
+    if name not in LOSSES:
+        yield Finding(False, f"{_LOSS}.loss_mode = {name!r} is none of holdfast's, which are {', '.join(LOSSES)}")
+        return
+    try:
+        omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+        penalty = penalty_for(name, settings)
+        refuse_cut_actions(penalty, config.algorithm.get("rollout_correction"))
+    except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
+        yield Finding(False, str(_innermost(error)))
+        return
+    what = "no penalty" if penalty is None else repr(penalty)
+    base = settings.get("base_loss_mode") or "vanilla"
+    yield Finding(True, f"the actor's configuration can be made: {name} on {base}, {what}")
+    sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {steps} optimizer steps per rollout batch"
+    if name == OBSERVE or steps > 1:
+        yield Finding(True, sizes if name == OBSERVE else f"{sizes}; the penalty is at work on {steps - 1} of them")
+    else:
+        yield Finding(
+            False,
+            f"{sizes}: on the first the policy equals the old one, so {name} is always zero. Set "
+            "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size or less (published runs took "
+            "10 steps), or ppo_epochs to 2",
+        )
+    correction = config.algorithm.get("rollout_correction") or {}
+    if correction.get("bypass_mode") and penalty is not None:
+        yield Finding(
+            True,
+            "note: in bypass mode the old log-probs are the sampler's, which differ a little from the trainer's even "
+            "before any update; a penalty_threshold keeps such noise from counting",
+        )
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.agent.default_agent_loop == "holdfast_search" and not rollout.agent.agent_loop_config_path:
+        yield Finding(
+            False,
+            "rollout.agent.default_agent_loop = 'holdfast_search' without rollout.agent.agent_loop_config_path; name a "
+            "YAML file that says where the retriever is",
+        )
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
