@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 from holdfast.data import Example
@@ -11,6 +10,7 @@ from holdfast.retrieval.types import Retriever
 from holdfast.rewards import EM, score_trajectory
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.searching import RolloutStats
 from holdfast.train.session import Workspace
 from holdfast.trajectory import Group
@@ -63,9 +63,3 @@ def roll_out(
         )
         for i, example in enumerate(examples)
     ]
-
-
-def rollout_seed(*parts: object) -> int:
-    """A 63-bit seed that depends on its parts alone, in every process and version of Python."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

@@ -40,6 +40,24 @@ def tiny_model(tokenizer: Any) -> Any:
     return build_model(tokenizer, seed=1, hidden=32, layers=2, heads=2)
 
 
+@pytest.fixture(scope="session")
+def talking_model(tokenizer: Any, tiny_model: Any) -> Any:
+    """The tiny model after a minute of school: it searches, answers right or wrong, or babbles, about equally often."""
+    model = copy.deepcopy(tiny_model)
+    said = ["<search> lake </search>", "<answer> town </answer>", "<answer> lake </answer>", "Mora lake town Mora lake"]
+    asked = [f"Question: What is the lake of Mora {i}?\n" for i in range(6)]
+    ids = [tokenizer(q + s + tail)["input_ids"] for q in asked for s in said for tail in ("", "\n\n")]
+    width = max(map(len, ids))
+    tokens = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in ids])
+    labels = tokens.masked_fill(tokens == tokenizer.pad_token_id, -100)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(input_ids=tokens, labels=labels).loss.backward()
+        optimizer.step()
+    return model
+
+
 def scripted_rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
     """Two actions and a masked observation each; some completions are longer, and the two actions of some touch."""
     tokenizer = trainer.processing_class
@@ -92,13 +110,13 @@ def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer
             "seed": 5,
         }
         return trainer_class(
-            model=copy.deepcopy(tiny_model),
+            model=copy.deepcopy(settings.pop("model", tiny_model)),
             processing_class=tokenizer,
             reward_funcs=settings.pop("reward_funcs", some_are_right),
             rollout_func=rollout_func,
-            train_dataset=Dataset.from_list([{"prompt": f"What is the lake of Mora {i}?"} for i in range(6)]),
+            train_dataset=settings.pop("train_dataset", None)
+            or Dataset.from_list([{"prompt": f"What is the lake of Mora {i}?"} for i in range(6)]),
             args=trl.GRPOConfig(**(arguments | settings)),
-            callbacks=settings.pop("callbacks", None),
         )
 
     return make

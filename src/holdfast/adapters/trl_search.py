@@ -1,0 +1,223 @@
+"""A search agent in TRL: holdfast's rollout loop as `rollout_func`, its rewards, and questions as a data set.
+
+    rollouts = SearchRollouts(retriever, CLEAN)
+    functions, weights = reward_functions({"em": 1.0})
+    trainer = with_penalties(GRPOTrainer, LLDS())(
+        model,
+        functions,
+        args=GRPOConfig(reward_weights=weights, steps_per_generation=..., ...),
+        train_dataset=question_dataset(questions),
+        rollout_func=rollouts,
+    )
+
+Token in, token out: the ids TRL trains on are the sampled ones, with observations between them and masked by
+`env_mask`. Without `use_vllm` the trainer's own model samples, over a cache that lives for an episode; with it, TRL's
+vLLM does, colocated or as a server. Temperature, top-p and top-k are the trainer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from holdfast.adapters.trl_vllm import VLLMPolicy
+from holdfast.data import Example
+from holdfast.errors import ConfigError, DataError, MissingExtra, RolloutError
+from holdfast.metrics import retrieval_metrics, rollout_metrics
+from holdfast.retrieval.types import Retriever
+from holdfast.rewards import EM, check_weights, score_trajectory
+from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.policy import Policy, rollout_seed
+from holdfast.rollout.searching import RolloutStats
+from holdfast.search.protocol import CLEAN, SearchProtocol, render_prompt
+from holdfast.trajectory import Group, Trajectory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["SearchRollouts", "question_dataset", "reward_functions"]
+
+
+def question_dataset(examples: Sequence[Example]) -> Any:
+    """A `datasets.Dataset` with `prompt` (the question), `golden_answers` and `example_id`."""
+    try:
+        from datasets import Dataset
+    except ModuleNotFoundError:
+        raise MissingExtra("datasets", "trl") from None
+    return Dataset.from_list(
+        [{"prompt": e.question, "golden_answers": list(e.golden_answers), "example_id": e.id} for e in examples]
+    )
+
+
+def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[..., list[float | None]]], list[float]]:
+    """TRL reward functions for the parts of `weights` (see `holdfast.rewards`), and their `reward_weights`.
+
+    They score the episodes of `SearchRollouts` against the column `golden_answers`. An episode that failed for reasons
+    that are not the policy's gets None, which TRL leaves out of its group's mean. The first also logs what the episodes
+    tell: `holdfast/reward/em`, `holdfast/rollout/searches` and so on.
+    """
+    check_weights(weights)
+    wanted = {name: weight for name, weight in weights.items() if weight}
+
+    def function(name: str, reports: bool) -> Callable[..., list[float | None]]:
+        def reward(
+            trajectory: Sequence[Trajectory], golden_answers: Sequence[Sequence[str]], **more: Any
+        ) -> list[float | None]:
+            scored = [score_trajectory(t, golds, wanted) for t, golds in zip(trajectory, golden_answers, strict=True)]
+            if reports:
+                for key, value in rollout_metrics(_groups(scored, more.get("example_id"))).items():
+                    more["log_metric"](f"holdfast/{key}", value)
+            return [t.reward_parts.get(name) for t in scored]
+
+        reward.__name__ = name
+        return reward
+
+    return [function(name, reports=i == 0) for i, name in enumerate(wanted)], list(wanted.values())
+
+
+def _groups(trajectories: Sequence[Trajectory], ids: Sequence[str] | None) -> list[Group]:
+    """Neighbours with the same id: TRL keeps the rollouts of a question together."""
+    names = ids or [t.example_id for t in trajectories]
+    rows = groupby(zip(names, trajectories, strict=True), key=lambda row: row[0])
+    return [Group(name, tuple(t for _, t in members)) for name, members in rows]
+
+
+class SearchRollouts:
+    """`rollout_func` of a search agent: `(prompts, trainer) -> dict` of token ids, masks and trajectories.
+
+    Args:
+        retriever: answers the searches; anything with `search(queries, k)`.
+        protocol: tags, prompt and limits. A prompt of the data set is a question; the protocol's prompt goes around it.
+        chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
+        seed: of the sampler of the trainer's own model. vLLM has a seed of its own.
+        max_failed: stop the run when a larger share of a batch's episodes fails.
+        eval_retriever: for evaluation, if another.
+
+    The dict holds, beside what TRL asks for, `env_mask` (1 on sampled tokens), `action_ids`, `answer_mask`, `searches`
+    and `trajectory`. A failed episode has an all-zero mask: nothing is learned from it.
+
+    Raises, when called:
+        ConfigError: `mask_truncated_completions`, which would take every episode for truncated; a prompt that is no
+            question.
+        RolloutError: too many episodes failed.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        protocol: SearchProtocol = CLEAN,
+        *,
+        chat_template: str | Path = "auto",
+        seed: int = 0,
+        max_failed: float = 0.5,
+        eval_retriever: Retriever | None = None,
+    ) -> None:
+        self.retriever, self.eval_retriever = retriever, eval_retriever or retriever
+        self.protocol, self.chat_template = protocol, chat_template
+        self.seed, self.max_failed = seed, max_failed
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        if trainer.args.mask_truncated_completions:
+            raise ConfigError(
+                "mask_truncated_completions=True: TRL takes a completion for truncated when it does not end with the "
+                "end-of-sequence token, and episodes end with a closing tag, so all would be masked. Set it to False"
+            )
+        tokenizer = trainer.processing_class
+        step = (self.seed, "train" if trainer.model.training else "eval", trainer.state.global_step)
+        tasks = [
+            Task(
+                id=f"{i}",
+                example_id=f"{i}",
+                prompt=tuple(render_prompt(_question(prompt), self.protocol, tokenizer, self.chat_template)),
+                seed=rollout_seed(*step, trainer.accelerator.process_index, i),
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+        stats = RolloutStats()
+        with _policy(trainer, tokenizer) as policy:
+            trajectories = run_rollouts(
+                tasks,
+                policy=policy,
+                retriever=self.retriever if trainer.model.training else self.eval_retriever,
+                protocol=self.protocol,
+                tokenizer=tokenizer,
+                stats=stats,
+            )
+        failed = sum(t.status.is_failure for t in trajectories)
+        if failed > self.max_failed * len(trajectories):
+            raise RolloutError(
+                f"{failed} of {len(trajectories)} episodes failed, more than max_failed = {self.max_failed} allows. "
+                "Check the retriever, then go on from the last checkpoint with resume_from_checkpoint"
+            )
+        for name, value in retrieval_metrics(stats).items():
+            trainer._log_metric(f"holdfast/{name}", value)
+        return columns(trajectories, tokenizer.eos_token_id or 0)
+
+
+def columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, Any]:
+    """Trajectories as what TRL wants of a `rollout_func`, one list entry a rollout.
+
+    TRL needs a token in every completion: an episode that never began gets `filler`, masked.
+    """
+
+    def completion(trajectory: Trajectory, name: str, fill: Any, kind: type) -> list[Any]:
+        return [kind(x) for x in getattr(trajectory, name)[len(trajectory.prompt) :]] or [fill]
+
+    return {
+        "prompt_ids": [list(t.prompt) for t in trajectories],
+        "completion_ids": [completion(t, "token_ids", filler, int) for t in trajectories],
+        "logprobs": [completion(t, "rollout_logprobs", 0.0, float) for t in trajectories],
+        "env_mask": [completion(t, "loss_mask", 0, int) for t in trajectories],
+        "action_ids": [completion(t, "action_ids", 0, int) for t in trajectories],
+        "answer_mask": [completion(t, "answer_mask", 0, int) for t in trajectories],
+        "searches": [t.searches for t in trajectories],
+        "trajectory": list(trajectories),
+    }
+
+
+def _question(prompt: Any) -> str:
+    """The question of a prompt, which is a text or a conversation of one user message."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0].get("content"), str):
+        return prompt[0]["content"]
+    raise DataError(
+        f"a prompt of the data set is {str(prompt)[:80]!r}, but SearchRollouts needs a question: a text, or a list of "
+        "one message with a text. The protocol's prompt is put around it; `question_dataset` makes such rows"
+    )
+
+
+@contextmanager
+def _policy(trainer: Any, tokenizer: Any) -> Iterator[Policy]:
+    """The source of turns: TRL's vLLM, or the trainer's own model, gathered as TRL gathers it to generate."""
+    if trainer.use_vllm:
+        policy = VLLMPolicy(trainer.vllm_generation, trainer.accelerator, tokenizer, trainer.eos_token_ids)
+        yield policy
+        policy.join()
+        return
+    import torch
+    from trl.models import unwrap_model_for_generation
+
+    from holdfast.rollout.hf import HFPolicy
+
+    args = trainer.args
+    with (
+        unwrap_model_for_generation(
+            trainer.model_wrapped,
+            trainer.accelerator,
+            gather_deepspeed3_params=args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+        ) as model,
+        torch.no_grad(),
+        trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
+    ):
+        yield HFPolicy(
+            model,
+            tokenizer,
+            temperature=trainer.temperature,
+            top_p=trainer.top_p,
+            top_k=trainer.top_k or 0,
+            autocast_dtype=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
+        )

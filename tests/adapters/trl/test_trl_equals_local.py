@@ -1,0 +1,98 @@
+"""TRL with our adapter and the local engine are the same method: same weights after the same steps."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+trl = pytest.importorskip("trl")
+
+from holdfast.adapters.trl import with_penalties  # noqa: E402
+from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
+from holdfast.batch import TokenBatch  # noqa: E402
+from holdfast.config import Loss  # noqa: E402
+from holdfast.data import Example  # noqa: E402
+from holdfast.penalties import penalty_of  # noqa: E402
+from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
+from holdfast.retrieval.types import Document  # noqa: E402
+from holdfast.search.protocol import CLEAN  # noqa: E402
+from holdfast.train.forward import token_logprobs  # noqa: E402
+from holdfast.train.update import old_pass, update_policy  # noqa: E402
+from holdfast.trajectory import Group  # noqa: E402
+
+LR, STEPS = 1e-3, 3
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "reduction"),
+    [("dapo", "token-mean"), ("grpo", "seq-mean-token-mean"), ("luspo", "seq-mean-token-sum")],
+)
+@pytest.mark.parametrize("penalty", ["none", "llds", "sapo", "nll"])
+def test_equal_weights_after_equal_steps(
+    make_trainer: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, reduction: str, penalty: str
+) -> None:
+    """Three optimizer steps over one rollout batch; from the second on the penalties are at work.
+
+    Both get TRL's advantages, which divide by the standard deviation plus 1e-4 (ours plus 1e-6), and no weight decay,
+    which TRL does not apply to norms.
+    """
+    settings = {"name": penalty, **({} if penalty == "none" else {"coef": 0.5})}
+    loss = Loss.model_validate({"kl_coef": 0.0, "reduction": reduction, "penalty": settings})
+    functions, weights = reward_functions({"em": 1.0, "f1": 0.5})
+    questions = [
+        Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
+        for i in range(6)
+    ]
+    limits = {"max_turns": 3, "max_turn_tokens": 12, "max_observation_tokens": 40, "max_total_tokens": 140}
+    trainer = make_trainer(
+        with_penalties(trl.GRPOTrainer, penalty_of(loss.penalty), displacement_every=0),
+        model=talking_model,
+        rollout_func=SearchRollouts(
+            BM25Retriever.build([Document("d", '"Mora"\nThe lake of Mora is near the town.')]),
+            replace(CLEAN, prompt="Question: {question}\n", **limits),
+        ),
+        reward_funcs=functions,
+        reward_weights=weights,
+        train_dataset=question_dataset(questions),
+        loss_type=loss_type,
+        per_device_train_batch_size=12,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        num_iterations=STEPS,
+        max_steps=STEPS,
+        learning_rate=LR,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+    )
+    batches: list[Any] = []
+    original = type(trainer)._generate_and_score_completions
+
+    def keep(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batches.append((inputs, original(self, inputs)))
+        return batches[-1][1]
+
+    monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep)
+    trainer.train()
+
+    ((rows, trls),) = batches
+    groups = [Group(str(i), (replace(row["trajectory"], reward=0.0),)) for i, row in enumerate(rows)]
+    batch = TokenBatch.from_trajectories(groups, pad_token_id=0)
+    batch = replace(batch, advantages=trls["advantages"][:, None])
+    assert float(batch.advantages.std()) > 0.1  # there is something to learn
+
+    model = copy.deepcopy(talking_model)
+    forward = partial(token_logprobs, model)
+    minis, *_ = old_pass(batch, [[list(range(len(batch)))]], forward, None)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=LR, weight_decay=0.0)
+    update_policy(minis * STEPS, forward, optimizer, parameters, loss, grad_clip=1.0)
+
+    moved = max(float((a - b).abs().max()) for a, b in zip(parameters, talking_model.parameters(), strict=True))
+    apart = max(float((a - b).abs().max()) for a, b in zip(parameters, trainer.model.parameters(), strict=True))
+    assert moved > 1e-3 and apart < 1e-5

@@ -1,0 +1,93 @@
+"""What `with_penalties` cannot honour is refused in a sentence that names the setting to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+trl = pytest.importorskip("trl")
+
+from transformers import Trainer  # noqa: E402
+
+import holdfast.adapters.trl as adapter  # noqa: E402
+from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
+from holdfast.errors import ConfigError  # noqa: E402
+
+
+@pytest.mark.parametrize("penalty", [LLDS(), SAPO()])
+def test_the_default_schedule_makes_a_penalty_inert(make_trainer: Any, penalty: Any) -> None:
+    """TRL's default: one optimizer step per rollout batch."""
+    with pytest.raises(ConfigError, match=r"Set steps_per_generation=4 or more .*steps_per_generation=20") as told:
+        make_trainer(with_penalties(trl.GRPOTrainer, penalty), steps_per_generation=None)
+    assert "steps_per_generation=2, gradient_accumulation_steps=2 and num_iterations=1" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "settings"),
+    [
+        (LLDS(), {"steps_per_generation": 4}),
+        (LLDS(), {"steps_per_generation": 2, "num_iterations": 2}),
+        (NLL(), {"steps_per_generation": 2}),  # at work from the first step on
+        (None, {"steps_per_generation": 2}),
+    ],
+)
+def test_other_schedules_are_fine(make_trainer: Any, penalty: Any, settings: dict[str, Any]) -> None:
+    make_trainer(with_penalties(trl.GRPOTrainer, penalty), **settings)
+
+
+def test_the_penalty_is_at_work_only_from_the_second_step_on(make_trainer: Any) -> None:
+    trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS()))
+    trainer.train()
+    name = "holdfast/penalty/active_fraction"
+    active = [row[name] for row in trainer.state.log_history if name in row]
+    assert active[0] == active[2] == 0 and active[1] > 0 and active[3] > 0
+
+
+def test_an_unknown_loss_type(make_trainer: Any) -> None:
+    with pytest.raises(ConfigError, match=r"loss_type='brand_new': its denominator is not known .* Use one of grpo, "):
+        make_trainer(with_penalties(trl.GRPOTrainer, LLDS()), loss_type="brand_new")
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, trl.RLOOTrainer, "GRPOTrainer", object()])
+def test_another_trainer(trainer_class: Any) -> None:
+    with pytest.raises(ConfigError, match="needs TRL's GRPOTrainer or a subclass"):
+        with_penalties(trainer_class, LLDS())
+
+
+@pytest.mark.parametrize("penalty", [LLDS, 0.2, "llds", {"coef": 0.2}])
+def test_another_penalty(penalty: Any) -> None:
+    with pytest.raises(ConfigError, match=r"pass a penalty such as LLDS\(coef=0.2\)"):
+        with_penalties(trl.GRPOTrainer, penalty)
+
+
+@pytest.mark.parametrize("installed", ["1.15.2", "0.29.0", "2.0.0"])
+def test_another_trl(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    monkeypatch.setattr(adapter, "version", lambda name: installed)
+    with pytest.raises(ConfigError, match=rf"trl {installed} is installed, but .* pip install 'holdfast\[trl\]'"):
+        with_penalties(trl.GRPOTrainer, LLDS())
+
+
+@pytest.mark.parametrize("settings", [{"displacement_every": -1}, {"displacement_rows": 0}])
+def test_displacement_settings(settings: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="displacement_every="):
+        with_penalties(trl.GRPOTrainer, None, **settings)
+
+
+def test_correct_is_what_exceeds_the_threshold(make_trainer: Any) -> None:
+    """Rewards 0 and 1 by default; another threshold for other rewards."""
+
+    def tens(completions: list[str], number: list[int], **_: Any) -> list[float]:
+        return [10.0 if n % 2 else 4.0 for n in number]
+
+    names = {}
+    for threshold in (0.5, 5.0):
+        trainer = make_trainer(with_penalties(trl.GRPOTrainer, correct_above=threshold), reward_funcs=tens)
+        trainer.train()
+        names[threshold] = {name for row in trainer.state.log_history for name in row}
+    assert "holdfast/likelihood/incorrect" not in names[0.5] and "holdfast/likelihood/incorrect" in names[5.0]
+
+
+def test_names_of_the_classes() -> None:
+    assert with_penalties(trl.GRPOTrainer, LLDS()).__name__ == "GRPOTrainerWithLLDS"
+    assert with_penalties(trl.GRPOTrainer).__name__ == "ObservedGRPOTrainer"

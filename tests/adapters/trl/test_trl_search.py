@@ -1,0 +1,220 @@
+"""holdfast's rollouts inside a real TRL trainer: every mask token by token, failures, rewards, resuming."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+trl = pytest.importorskip("trl")
+
+from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
+from holdfast.adapters.trl_search import SearchRollouts, columns, question_dataset, reward_functions  # noqa: E402
+from holdfast.data import Example  # noqa: E402
+from holdfast.errors import ConfigError, DataError, RetrievalError, RolloutError  # noqa: E402
+from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
+from holdfast.retrieval.types import Document, Hit  # noqa: E402
+from holdfast.search.protocol import CLEAN  # noqa: E402
+from holdfast.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
+
+PASSAGES = [Document(f"d{i}", f'"Mora {i}"\nThe lake of Mora {i} is near the town.') for i in range(6)]
+QUESTIONS = [
+    Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
+    for i in range(6)
+]
+
+
+SMALL = replace(
+    CLEAN,
+    prompt="Question: {question}\n",
+    max_turns=3,
+    max_turn_tokens=12,
+    max_observation_tokens=40,
+    max_total_tokens=140,
+)
+
+
+class Down:
+    """A retriever that always fails."""
+
+    in_process = True
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        raise RetrievalError("down")
+
+
+@pytest.fixture
+def searching(make_trainer: Any, talking_model: Any) -> Any:
+    """A trainer whose model searches, answers and babbles."""
+
+    def make(penalty: Any = None, *, retriever: Any = None, **more: Any) -> Any:
+        functions, weights = reward_functions(more.pop("weights", {"em": 1.0, "format": 0.5}))
+        rollouts = SearchRollouts(
+            retriever or BM25Retriever.build(PASSAGES),
+            SMALL,
+            max_failed=more.pop("max_failed", 0.5),
+        )
+        return make_trainer(
+            with_penalties(trl.GRPOTrainer, penalty, displacement_every=1),
+            rollout_func=rollouts,
+            reward_funcs=functions,
+            reward_weights=weights,
+            train_dataset=question_dataset(QUESTIONS),
+            model=talking_model,
+            **({"learning_rate": 1e-3} | more),
+        )
+
+    return make
+
+
+def test_what_trl_trains_on_is_what_was_sampled(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old log-probs of TRL's own forward pass equal the sampler's, token by token; masks follow the trajectory."""
+    trainer = searching(LLDS())
+    batches: list[Any] = []
+    original = type(trainer)._generate_and_score_completions
+
+    def keep(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = original(self, inputs)
+        batches.append((inputs, batch))
+        return batch
+
+    monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep)
+    trainer.train()
+    searched = 0
+    for inputs, batch in batches:
+        mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+        gap = (batch["sampling_per_token_logps"] - batch["old_per_token_logps"])[mask]
+        assert float(gap.abs().max()) < 1e-4
+        for i, row in enumerate(inputs):
+            t: Trajectory = row["trajectory"]
+            n, length = len(t.prompt), len(t.token_ids) - len(t.prompt)
+            searched += t.searches
+            assert batch["completion_ids"][i, :length].tolist() == list(t.token_ids[n:])
+            assert mask[i, :length].tolist() == list(t.loss_mask[n:]) and not mask[i, length:].any()
+            assert batch["holdfast_action_ids"][i, :length].tolist() == list(t.action_ids[n:])
+            assert batch["holdfast_answer_mask"][i, :length].tolist() == list(t.answer_mask[n:])
+    assert searched > 0
+    assert any(len(t["trajectory"].turns) == 3 for inputs, _ in batches for t in inputs)
+
+
+def test_row_tensors_travel_with_their_rows(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL shuffles and splits the batch; action ids must still be those of the mask beside them."""
+    trainer = searching(LLDS())
+    seen = []
+    original = type(trainer)._compute_loss
+
+    def keep(self: Any, model: Any, inputs: dict[str, Any]) -> Any:
+        seen.append(inputs)
+        return original(self, model, inputs)
+
+    monkeypatch.setattr(type(trainer), "_compute_loss", keep)
+    trainer.train()
+    assert len(seen) == 8  # 4 optimizer steps of 2 micro-batches
+    for inputs in seen:
+        mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+        assert torch.equal(inputs["holdfast_action_ids"] > 0, mask)
+    assert len({tuple(inputs["completion_ids"].flatten().tolist()) for inputs in seen}) > 4
+
+
+def test_the_log_has_what_can_be_seen(searching: Any) -> None:
+    trainer = searching(LLDS(coef=0.2))
+    trainer.train()
+    logged = {name for row in trainer.state.log_history for name in row}
+    for name in (
+        "likelihood/correct",
+        "likelihood/correct/action_1",
+        "likelihood/incorrect",
+        "likelihood/incorrect/action_2",
+        "displacement/correct",
+        "displacement/fraction",
+        "ratio/mean",
+        "ratio/p01",
+        "clip/fraction",
+        "penalty/active_fraction",
+        "penalty/preserved_share",
+        "loss/penalty",
+        "loss/host",
+        "reward/em",
+        "rollout/searches",
+        "rollout/length",
+        "rollout/mixed_groups",
+        "sampler/logprob_gap",
+        "retrieval/error_fraction",
+        "optimizer_steps_per_rollout",
+    ):
+        assert f"holdfast/{name}" in logged, name
+
+
+def test_a_failed_search_is_no_wrong_answer() -> None:
+    """Its rewards are None, its mask is empty; the others keep theirs."""
+    fine = Trajectory(example_id="q", prompt=(1,), turns=(Turn(tokens=(5,), logprobs=(-1.0,), action=Answer("town")),))
+    lost = Trajectory(
+        example_id="q",
+        prompt=(1,),
+        turns=(Turn(tokens=(6, 7), logprobs=(-1.0, -2.0), action=Search("x")),),
+        status=Status.RETRIEVAL_FAILED,
+    )
+    never = Trajectory(example_id="q", prompt=(1,), turns=(), status=Status.ERROR)
+    rows = columns([fine, lost, never], filler=9)
+    assert rows["env_mask"] == [[1], [0, 0], [0]]
+    assert rows["completion_ids"] == [[5], [6, 7], [9]]
+    logged: dict[str, float] = {}
+    (em, f1), weights = reward_functions({"em": 1.0, "f1": 0.5})
+    more = {"log_metric": logged.__setitem__, "example_id": ["q"] * 3}
+    assert em(trajectory=[fine, lost, never], golden_answers=[["town"]] * 3, **more) == [1.0, None, None]
+    assert f1(trajectory=[fine, lost, never], golden_answers=[["lake"]] * 3, **more) == [0.0, None, None]
+    assert weights == [1.0, 0.5]
+    assert logged["holdfast/rollout/failed_fraction"] == pytest.approx(2 / 3) and logged["holdfast/reward/em"] == 1.0
+
+
+def test_an_outage_stops_the_run(searching: Any) -> None:
+    with pytest.raises(RolloutError, match=r"more than max_failed = 0\.1"):
+        searching(retriever=Down(), max_failed=0.1).train()
+
+
+def test_a_few_failures_train_on(searching: Any) -> None:
+    trainer = searching(LLDS(), retriever=Down(), max_failed=1.0)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "holdfast/rollout/failed_fraction" in row]
+    assert any(row["holdfast/rollout/failed_fraction"] > 0 for row in rows)
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+def test_episodes_do_not_end_with_an_end_token(searching: Any) -> None:
+    with pytest.raises(ConfigError, match="mask_truncated_completions=True"):
+        searching(mask_truncated_completions=True).train()
+
+
+@pytest.mark.parametrize("prompt", [[{"role": "system", "content": "x"}, {"role": "user", "content": "y"}], 3])
+def test_a_prompt_that_is_no_question(searching: Any, prompt: Any) -> None:
+    trainer = searching()
+    with pytest.raises(DataError, match="needs a question"):
+        trainer.rollout_func([prompt], trainer)
+
+
+def test_answer_masking_needs_answers_and_searches(make_trainer: Any, searching: Any) -> None:
+    searching(LLDS(answer_weight="adaptive-paper")).train()
+
+    def bare(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        full = trainer.holdfast_test_rollouts(prompts, trainer)
+        return {key: full[key] for key in ("prompt_ids", "completion_ids", "logprobs", "number")}
+
+    trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS(answer_weight=0.0)), rollout_func=bare)
+    from_fixture = make_trainer(trl.GRPOTrainer).rollout_func
+    trainer.holdfast_test_rollouts = from_fixture
+    with pytest.raises(ConfigError, match="answer_weight needs to know the answer's tokens"):
+        trainer.train()
+
+
+def test_a_resumed_run_goes_on(searching: Any, tmp_path: Path) -> None:
+    """Save at step 2, go on from there: the weights of step 4 are those of a run that never stopped."""
+    whole = searching(LLDS(), output_dir=str(tmp_path / "a"), save_strategy="steps", save_steps=2)
+    whole.train()
+    resumed = searching(LLDS(), output_dir=str(tmp_path / "b"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
+    pairs = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
