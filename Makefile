@@ -13,7 +13,7 @@ PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constra
 ARGS   ?=
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: train test lint setup dev docs constraints clean
+.PHONY: train test lint setup dev contracts contracts-verl contracts-trl docs constraints clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -40,6 +40,26 @@ $(VENV)/.setup: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.setup
 	$(PIP) -e '.[train,dev]'
+	@touch $@
+
+# The adapters against the trainers they are for, each in an environment of its own: verl holds transformers back.
+# Minutes and some GB the first time; of the pinned versions only torch is used.
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+contracts: contracts-verl contracts-trl
+
+contracts-verl: $(VENV)-verl/.setup
+	$(VENV)-verl/bin/holdfast doctor verl
+	OMP_NUM_THREADS=1 $(VENV)-verl/bin/python -m pytest tests/adapters/verl $(ARGS)
+
+contracts-trl: $(VENV)-trl/.setup
+	$(VENV)-trl/bin/holdfast doctor trl
+	OMP_NUM_THREADS=1 $(VENV)-trl/bin/python -m pytest tests/adapters/trl $(ARGS)
+
+$(VENV)-verl/.setup $(VENV)-trl/.setup: $(VENV)-%/.setup: pyproject.toml constraints.txt
+	test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
+	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH) -e '.[train,$*]' pytest peft
 	@touch $@
 
 # The table in docs/metrics.md, from the glossary in the code.

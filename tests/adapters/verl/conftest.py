@@ -1,0 +1,107 @@
+"""Real verl: its registry, its configuration, its agent loop worker. `make contracts-verl` runs these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("verl")
+
+import holdfast.adapters.verl as adapter
+
+Batch = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def actor_config() -> Callable[..., Any]:
+    """actor_config("gspo", penalty_coef=0.5, global_batch_info={…}, loss_agg_mode=…): a real ActorConfig."""
+    from verl.workers.config import ActorConfig
+
+    def make(
+        base: str = "vanilla", *, loss_mode: str = "holdfast_llds", actor: dict[str, Any] | None = None, **fields: Any
+    ) -> Any:
+        own = adapter.HoldfastPolicyLossConfig(loss_mode=loss_mode, base_loss_mode=base, **fields)
+        sizes = {"strategy": "fsdp", "ppo_mini_batch_size": 4, "ppo_micro_batch_size_per_gpu": 4, "rollout_n": 1}
+        return ActorConfig(**sizes, policy_loss=own, **(actor or {}))
+
+    return make
+
+
+@pytest.fixture
+def batch() -> Batch:
+    """Five rollouts of seven tokens, float64: two actions and one, an empty row; A > 0, = 0 and < 0. An action gate
+    closes the first action of rows 0 and 1 and the second of 3, a response gate rows 1 and 3, a token gate nothing."""
+    generator = torch.Generator().manual_seed(3)
+    old = -torch.rand(5, 7, generator=generator, dtype=torch.float64) - 0.05
+    change = torch.tensor(
+        [
+            [-0.3, 0.5, 0.9, -0.9, -0.4, 0.1, -0.2],
+            [-0.1, 0.6, 0.2, 0.1, -0.9, -0.5, 0.9],
+            [-0.3, 0.2, -0.6, 0.4, -0.1, 0.3, -0.2],
+            [-0.25, 0.9, 0.35, -0.05, 0.9, -0.9, 0.9],
+            [-0.3, 0.2, -0.6, 0.4, -0.1, 0.3, -0.2],
+        ],
+        dtype=torch.float64,
+    )
+    new = old + change
+    mask = torch.tensor(
+        [
+            [1, 1, 0, 0, 1, 1, 1],
+            [1, 1, 1, 1, 0, 1, 0],
+            [1, 1, 1, 1, 1, 1, 1],
+            [1, 0, 1, 1, 0, 0, 0],
+            [0, 0, 0, 0, 0, 0, 0],
+        ],
+        dtype=torch.bool,
+    )
+    advantages = torch.tensor([1.2, 0.0, -0.7, 0.4, 0.9], dtype=torch.float64)[:, None] * mask
+    return {"old_log_prob": old, "log_prob": new, "advantages": advantages, "response_mask": mask}
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen2 with a byte-level tokenizer in which `>` swallows the newlines behind it, as Qwen's does."""
+    import transformers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    split = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(split), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<|pad|>", "<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(["<search> lake </search>\n\n", "<answer> town </answer>\n"] * 20, trainer=trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<|pad|>", eos_token="<|end|>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer.save_pretrained(folder)
+    config = transformers.Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=2048,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
+    return folder
