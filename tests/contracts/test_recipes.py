@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.command import split
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
+MACHINES = {"--gpus", "--nodes"}
 RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
 
 
@@ -33,13 +35,17 @@ def test_there_are_recipes() -> None:
 def test_a_recipe_loads_and_says_how_to_run_it(path: Path) -> None:
     assert isinstance(load(path), Config)
     words = command_in(path.read_text(encoding="utf-8"))
-    assert words[:2] == ["holdfast", "train"], "its first comment must hold the exact command that runs it"
-    rest = words[2:]
+    starts = (["holdfast", "train"], ["holdfast", "launch", "trl"], ["holdfast", "launch", "verl"])
+    start = next((start for start in starts if words[: len(start)] == start), None)
+    assert start, "its first comment must hold the exact command that runs it, or makes the files that do"
+    rest = words[len(start) :]
     if path.stem != "quickstart":  # which `holdfast train` runs unless told otherwise
         name = path.relative_to(ROOT).as_posix()
         assert rest[:1] in ([name], [path.stem]), f"the command must name {name}"
         rest = rest[1:]
-    load(path, rest)  # the overrides it shows, if any, are real settings
+    settings, others = split(rest, MACHINES)
+    load(path, settings)  # the overrides it shows, if any, are real settings
+    assert not others or (start[1] == "launch" and set(others[::2]) <= MACHINES), f"{others} are no settings"
 
 
 def test_what_is_no_such_command_is_not_taken_for_one() -> None:

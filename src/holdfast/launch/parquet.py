@@ -38,6 +38,12 @@ def read_splits(config: Config) -> dict[str, list[Example]]:
     return splits
 
 
+def asking(config: Config) -> SearchProtocol:
+    """The protocol as far as it words a question."""
+    preset = PRESETS[config.protocol.preset]
+    return replace(preset, prompt=config.protocol.prompt or preset.prompt)
+
+
 def rows(examples: Iterable[Example], protocol: SearchProtocol) -> list[dict[str, Any]]:
     """Search-R1's columns, and `agent_name`, by which verl picks the agent loop.
 
@@ -66,9 +72,7 @@ def write_splits(config: Config, folder: Path) -> None:
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise MissingExtra("pyarrow", "data") from None
-    protocol = PRESETS[config.protocol.preset]
-    if config.protocol.prompt is not None:
-        protocol = replace(protocol, prompt=config.protocol.prompt)
+    protocol = asking(config)
     for split, examples in read_splits(config).items():
         folder.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pyarrow.Table.from_pylist(rows(examples, protocol)), folder / f"{split}.parquet")

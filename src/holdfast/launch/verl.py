@@ -44,6 +44,9 @@ AGENT_LOOP = frozenset([
 # These decide what the parquet files hold.
 DATA = frozenset({"data.train", "data.dev", "data.test", "eval.questions", "protocol.preset", "protocol.prompt"})
 
+# These have values that verl cannot honour, which `_problems` refuses, and values that need nothing.
+CHECKED = frozenset({"run.device", "model.chat_template"})
+
 NOTED: Mapping[str, str] = {
     "run.threads": "Ray gives every worker its threads",
     "retrieval.stem": "stemming is the server's matter",

@@ -104,9 +104,10 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
 def _override(option: Option) -> str:
     """One word of the command, quoted for bash and, inside that, for Hydra."""
     value = option.value
-    if isinstance(value, Here):
-        path = str(value) if Path(value).is_absolute() else f"$PWD/{value}"
-        return f"{option.name}=\"'{path}'\""
+    if isinstance(value, Here) and not Path(value).is_absolute():
+        if _PLAIN.fullmatch(value):
+            return f"{option.name}=\"'$PWD/{value}'\""
+        return f"{option.name}=\"'$PWD/\"{quote(_escaped(value))}\\'"
     return f"{option.name}={quote(hydra(value))}"
 
 
@@ -123,5 +124,10 @@ def hydra(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(hydra, value))}]"
     if isinstance(value, str) and not (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return f"'{_escaped(value)}'"
     return str(value)
+
+
+def _escaped(text: str) -> str:
+    """For between Hydra's single quotes."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,225 @@
+"""What a recipe becomes: exact options for small recipes, and every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.config import Config
+from holdfast.errors import ConfigError
+from holdfast.launch import Machines, plan
+from holdfast.launch.trl_files import correct_above
+
+MakeRecipe = Callable[..., Config]
+
+ACTOR, ROLLOUT, LOSS = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.actor.policy_loss"
+
+
+def holds(options: dict[str, object], expected: dict[str, object]) -> None:
+    assert {name: options.get(name, "absent") for name in expected} == expected
+
+
+def test_trl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
+    # 40 questions × 5 = 200 rollouts, 20 in each of 10 steps, 10 on each GPU; 16384 / 4096 = 4 rows fit, 2 divide 10.
+    made = plan("trl", recipe("--train.warmup=3", "--train.steps=7", "--eval.every=2", "--checkpoint.every=0"),
+                Machines(gpus=2))  # fmt: skip
+    holds(made.values, {
+        "output_dir": "runs/small",
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 5,
+        "steps_per_generation": 50,
+        "num_iterations": 1,
+        "num_generations": 5,
+        "max_steps": 70,
+        "warmup_steps": 30,
+        "eval_steps": 20,
+        "save_steps": 70,
+        "logging_steps": 10,
+        "learning_rate": 1e-6,
+        "loss_type": "dapo",
+        "scale_rewards": "group",
+        "epsilon": 0.2,
+        "epsilon_high": 0.2,
+        "delta": None,
+        "beta": 0.001,
+        "use_bias_correction_kl": False,
+        "vllm_importance_sampling_correction": False,
+        "temperature": 1.0,
+        "max_completion_length": 4096,
+        "report_to": "none",
+    })  # fmt: skip
+    assert 'LLDS(coef=0.2, gate="action", preserve="nonnegative", threshold=0.0, answer_weight=1.0)' in script(made)
+
+
+def test_verl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
+    made = plan("verl", recipe("--train.warmup=3", "--train.steps=7", "--eval.every=2", "--checkpoint.every=0"),
+                Machines(gpus=2, nodes=2))  # fmt: skip
+    holds(made.values, {
+        "data.train_batch_size": 40,
+        f"{ACTOR}.ppo_mini_batch_size": 4,
+        f"{ACTOR}.ppo_epochs": 1,
+        f"{ROLLOUT}.n": 5,
+        f"{ACTOR}.use_dynamic_bsz": True,
+        f"{ACTOR}.ppo_max_token_len_per_gpu": 16384,
+        f"{ACTOR}.optim.lr": 1e-6,
+        f"{ACTOR}.optim.lr_warmup_steps": 3,
+        f"{ACTOR}.loss_agg_mode": "token-mean",
+        f"{ACTOR}.clip_ratio_c": 1e9,
+        f"{ACTOR}.use_kl_loss": True,
+        f"{ACTOR}.kl_loss_type": "low_var_kl",
+        f"{LOSS}.loss_mode": "holdfast_llds",
+        f"+{LOSS}.base_loss_mode": "vanilla",
+        f"+{LOSS}.penalty_coef": 0.2,
+        f"+{LOSS}.penalty_preserve": "nonnegative",
+        "algorithm.norm_adv_by_std_in_grpo": True,
+        f"{ROLLOUT}.top_k": -1,
+        "data.max_prompt_length": 512,
+        "data.max_response_length": 3584,
+        "trainer.total_training_steps": 7,
+        "trainer.test_freq": 2,
+        "trainer.save_freq": 7,
+        "trainer.nnodes": 2,
+        "trainer.n_gpus_per_node": 2,
+        "trainer.logger": ["console", "file"],
+    })  # fmt: skip
+    assert f"+{LOSS}.penalty_tau" not in made.values
+
+
+def script(made: object) -> str:
+    return made.files["train.py"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("overrides", "expected"), [
+    (["--loss.reduction=seq-mean-token-mean"], {"loss_type": "grpo"}),
+    # TRL divides by max_completion_length: 4 turns of 500 tokens.
+    (["--loss.reduction=seq-mean-token-sum-norm"], {"loss_type": "dr_grpo", "max_completion_length": 2000}),
+    (["--loss.reduction=seq-mean-token-sum", "--loss.ratio=sequence"],
+     {"loss_type": "luspo", "importance_sampling_level": "sequence"}),
+    (["--loss.advantage=dr_grpo"], {"scale_rewards": "none"}),
+    (["--loss.dual_clip=3"], {"delta": 3.0}),
+    (["--sampling.top_k=20"], {"top_k": 20}),
+    (["--eval.samples=4"], {"num_generations_eval": 4, "per_device_eval_batch_size": 16}),
+    (["--track.wandb=p", "--track.tensorboard"], {"report_to": ["wandb", "tensorboard"]}),
+    (["--track.trajectories=0"], {"log_completions": False, "num_completions_to_print": None}),
+    (["--run.device=cpu"], {"use_cpu": True, "bf16": False}),
+    (["--run.device=cuda"], {"use_cpu": False, "bf16": True}),
+    (["--run.device=auto"], {"use_cpu": False, "bf16": "torch.cuda.is_available()"}),
+    (["--eval.every=0"], {"eval_steps": 600}),
+])  # fmt: skip
+def test_what_a_setting_becomes_in_trl(overrides: list[str], expected: dict[str, object], recipe: MakeRecipe) -> None:
+    holds(plan("trl", recipe(*overrides)).values, expected)
+
+
+@pytest.mark.parametrize(("overrides", "expected"), [
+    (["--loss.penalty.name=none"],
+     {f"{LOSS}.loss_mode": "holdfast_observe", f"+{LOSS}.penalty_coef": "absent"}),
+    (["--loss.penalty.gate=response"], {f"{LOSS}.loss_mode": "holdfast_llds_response"}),
+    (["--loss.penalty.gate=token"], {f"{LOSS}.loss_mode": "holdfast_lld"}),
+    (["--loss.penalty.name=sapo", "--loss.penalty.tau=0.9"],
+     {f"{LOSS}.loss_mode": "holdfast_search_sapo", f"+{LOSS}.penalty_tau": 0.9, f"+{LOSS}.penalty_coef": 0.1,
+      f"+{LOSS}.penalty_preserve": "positive", f"+{LOSS}.penalty_threshold": "absent"}),
+    (["--loss.ratio=sequence"], {f"+{LOSS}.base_loss_mode": "gspo"}),
+    (["--loss.reduction=seq-mean-token-sum-norm"],
+     {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor": 2000}),
+    (["--loss.reduction=token-sum"], {f"{ACTOR}.loss_agg_mode": "token-sum", f"{ACTOR}.loss_scale_factor": "absent"}),
+    (["--loss.dual_clip=3"], {f"{ACTOR}.clip_ratio_c": 3.0}),
+    (["--loss.kl_coef=0"], {f"{ACTOR}.use_kl_loss": False}),
+    (["--loss.kl_estimator=k2"], {f"{ACTOR}.kl_loss_type": "mse"}),
+    (["--loss.advantage=dr_grpo"], {"algorithm.norm_adv_by_std_in_grpo": False}),
+    (["--loss.advantage=reinforce", "--train.group_size=1"],
+     {"algorithm.norm_adv_by_std_in_grpo": False, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 1}),
+    (["--sampling.top_k=20", "--sampling.top_p=0.9"], {f"{ROLLOUT}.top_k": 20, f"{ROLLOUT}.top_p": 0.9}),
+    (["--eval.samples=1"], {f"{ROLLOUT}.val_kwargs.do_sample": False, f"{ROLLOUT}.val_kwargs.temperature": 0}),
+    (["--eval.samples=4", "--sampling.temperature=0.7"],
+     {f"{ROLLOUT}.val_kwargs.n": 4, f"{ROLLOUT}.val_kwargs.do_sample": True,
+      f"{ROLLOUT}.val_kwargs.temperature": 0.7}),
+    (["--model.lora_rank=16"],
+     {"actor_rollout_ref.model.lora_rank": 16, "actor_rollout_ref.model.lora_alpha": 32,
+      f"{ROLLOUT}.load_format": "safetensors"}),
+    (["--model.autocast=none"],
+     {f"+{ACTOR}.fsdp_config.mixed_precision.param_dtype": "fp32",
+      "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype": "fp32"}),
+    (["--track.wandb=p"], {"trainer.project_name": "p", "trainer.logger": ["console", "file", "wandb"]}),
+])  # fmt: skip
+def test_what_a_setting_becomes_in_verl(overrides: list[str], expected: dict[str, object], recipe: MakeRecipe) -> None:
+    holds(plan("verl", recipe(*overrides)).values, expected)
+
+
+@pytest.mark.parametrize(("overrides", "says"), [
+    (["--model.path=tiny"], ["model.path = 'tiny'", "--stage warm-start"]),
+    (["--warm_start.steps=5"], ["warm_start.steps = 5", "--stage warm-start"]),
+    (["--loss.penalty.normalizer=paper"], ["loss.penalty.normalizer = 'paper'", "'policy'", "preserved_share"]),
+    (["--loss.advantage=reinforce"], ["loss.advantage = 'reinforce'", "'dr_grpo'"]),
+    (["--loss.reduction=token-sum"], ["loss.reduction = 'token-sum'", "'token-mean'"]),
+    (["--loss.reduction=seq-mean-token-sum"], ["loss.reduction = 'seq-mean-token-sum'", "loss.ratio = 'sequence'"]),
+    (["--loss.kl_estimator=k2"], ["loss.kl_estimator = 'k2'", "'k3'"]),
+    (["--loss.dual_clip=1.1"], ["loss.dual_clip = 1.1", "to 1.2 or more"]),
+    (["--loss.penalty.preserve=correct", "--reward.em=0.1", "--reward.format=1"],
+     ["loss.penalty.preserve = 'correct'", "Raise reward.em"]),
+])  # fmt: skip
+def test_what_trl_refuses(overrides: list[str], says: list[str], recipe: MakeRecipe) -> None:
+    with pytest.raises(ConfigError) as raised:
+        plan("trl", recipe(*overrides))
+    for words in says:
+        assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(("overrides", "says"), [
+    (["--model.path=tiny"], ["model.path = 'tiny'", "Qwen2.5-0.5B"]),
+    (["--warm_start.steps=5"], ["warm_start.steps = 5", "--stage warm-start"]),
+    (["--retrieval.url=none", "--retrieval.corpus=c.jsonl"], ["retrieval.corpus = 'c.jsonl'", "set retrieval.url"]),
+    (["--data.train=world", "--retrieval.url=none"], ["data.train = 'world'", "retrieval.url"]),
+    (["--loss.penalty.normalizer=paper"], ["loss.penalty.normalizer = 'paper'", "'policy'"]),
+    (["--loss.penalty.answer_weight=0"], ["loss.penalty.answer_weight = 0", "TRL"]),
+    (["--loss.penalty.preserve=correct"], ["loss.penalty.preserve = 'correct'", "'positive'"]),
+    (["--loss.penalty.name=nll"], ["loss.penalty.name = 'nll'", "'sapo'"]),
+    (["--loss.advantage=reinforce"], ["loss.advantage = 'reinforce'", "train.group_size = 1"]),
+    (["--loss.ratio=sequence", "--loss.dual_clip=3"], ["loss.dual_clip = 3.0", "leave it out"]),
+    (["--train.micro_batch_tokens=2048"], ["train.micro_batch_tokens = 2048", "4096"]),
+    (["--model.chat_template=none"], ["model.chat_template = 'none'", "'auto'"]),
+    (["--run.device=cpu"], ["run.device = 'cpu'", "TRL"]),
+])  # fmt: skip
+def test_what_verl_refuses(overrides: list[str], says: list[str], recipe: MakeRecipe) -> None:
+    with pytest.raises(ConfigError) as raised:
+        plan("verl", recipe(*overrides))
+    assert "\n" not in str(raised.value), "one problem is one sentence"
+    for words in says:
+        assert words in str(raised.value)
+
+
+def test_all_problems_are_told_together(recipe: MakeRecipe) -> None:
+    with pytest.raises(ConfigError) as raised:
+        plan("verl", recipe("--loss.penalty.name=nll", "--run.device=cpu", "--train.questions=41"))
+    first, *problems = str(raised.value).split("\n")
+    assert first == "this recipe cannot run in verl as it is"
+    assert len(problems) == 3
+
+
+def test_penalties_in_the_script(recipe: MakeRecipe) -> None:
+    sapo = script(plan("trl", recipe("--loss.penalty.name=sapo", "--loss.penalty.tau=0.9")))
+    assert 'SAPO(coef=0.1, preserve="positive", tau=0.9)' in sapo
+    assert "from holdfast.adapters.trl import SAPO, with_penalties" in sapo
+    assert "NLL(coef=0.1)" in script(plan("trl", recipe("--loss.penalty.name=nll")))
+    none = script(plan("trl", recipe("--loss.penalty.name=none")))
+    assert "import with_penalties" in none
+    assert not [name for name in ("LLDS", "SAPO", "NLL") if name in none]
+    adaptive = script(plan("trl", recipe("--loss.penalty.answer_weight=adaptive-paper")))
+    assert 'answer_weight="adaptive-paper"' in adaptive
+
+
+def test_a_right_rollout_is_told_by_its_reward(recipe: MakeRecipe) -> None:
+    # The best wrong one has format and retrieval, 0.3; the worst right one has em alone, 1.
+    config = recipe("--reward.format=0.2", "--reward.retrieval=0.1")
+    assert correct_above(config.reward) == pytest.approx(0.65)
+    assert "correct_above=0.65" in script(plan("trl", config))
+    # A punishment can leave a right one with 0.8; the best wrong one has 0.
+    assert correct_above(recipe("--reward.format=-0.2").reward) == pytest.approx(0.4)
+    # F1 is 1 when the answer is right, and close to it when nearly right.
+    assert correct_above(recipe("--reward.em=0", "--reward.f1=1").reward) is None
+    assert "correct_above" not in script(plan("trl", recipe("--reward.em=0", "--reward.f1=1")))
+
+
+def test_an_unknown_host(recipe: MakeRecipe) -> None:
+    with pytest.raises(ConfigError, match="choose trl or verl"):
+        plan("skyrl", recipe())
