@@ -77,7 +77,8 @@ def findings(config: Any) -> Iterator[Finding]:
     what = "no penalty" if penalty is None else repr(penalty)
     base = settings.get("base_loss_mode") or "vanilla"
     yield Finding(True, f"the actor's configuration can be made: {name} on {base}, {what}")
-    sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {steps} optimizer steps per rollout batch"
+    count = f"{steps} optimizer step{'s' * (steps != 1)} per rollout batch"
+    sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {count}"
     if name == OBSERVE or steps > 1:
         yield Finding(True, sizes if name == OBSERVE else f"{sizes}; the penalty is at work on {steps - 1} of them")
     else:

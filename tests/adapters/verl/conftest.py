@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("verl")
-
-import holdfast.adapters.verl as adapter
-
 Batch = dict[str, torch.Tensor]
 
 
@@ -20,6 +16,8 @@ Batch = dict[str, torch.Tensor]
 def actor_config() -> Callable[..., Any]:
     """actor_config("gspo", penalty_coef=0.5, global_batch_info={…}, loss_agg_mode=…): a real ActorConfig."""
     from verl.workers.config import ActorConfig
+
+    import holdfast.adapters.verl as adapter
 
     def make(
         base: str = "vanilla", *, loss_mode: str = "holdfast_llds", actor: dict[str, Any] | None = None, **fields: Any

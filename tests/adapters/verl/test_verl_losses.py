@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+
+pytest.importorskip("verl")
+
 from verl.trainer.ppo import core_algos
 from verl.utils.metric import AggregationType, Metric, reduce_metrics
 

@@ -1,0 +1,176 @@
+"""The Hydra configuration composed with our overrides, made into verl's dataclasses, and used by verl's own `ppo_loss`;
+what `holdfast doctor verl` says about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("verl")
+
+from tensordict import TensorDict
+from verl.trainer.ppo import core_algos
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.metric import Metric
+from verl.workers.utils.losses import ppo_loss
+
+from holdfast.adapters.verl import HoldfastPolicyLossConfig
+from holdfast.adapters.verl_check import EXAMPLE, Finding, compose, findings, steps_per_rollout
+from holdfast.errors import ConfigError
+
+LOSS = "actor_rollout_ref.actor.policy_loss"
+
+
+def check(*overrides: str) -> list[Finding]:
+    return list(findings(compose([*EXAMPLE, *overrides])))
+
+
+def problems(*overrides: str) -> list[str]:
+    return [finding.text for finding in check(*overrides) if not finding.good]
+
+
+def test_the_overrides_compose_and_instantiate() -> None:
+    config = compose([*EXAMPLE, f"+{LOSS}.penalty_coef=0.3", f"+{LOSS}.base_loss_mode=gspo"])
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    own = actor.policy_loss
+    assert type(own) is HoldfastPolicyLossConfig
+    assert (own.loss_mode, own.base_loss_mode, own.penalty_coef, own.penalty_preserve) == (
+        "holdfast_llds",
+        "gspo",
+        0.3,
+        None,
+    )
+    assert own.clip_cov_ratio == 0.0002  # verl's own fields stay
+    assert own.rollout_correction.get("rollout_rs") is None
+
+
+def test_an_unknown_field_is_refused() -> None:
+    config = compose([*EXAMPLE, f"+{LOSS}.penalty_cof=0.3"])
+    with pytest.raises(Exception, match="penalty_cof"):
+        omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+
+
+def test_overrides_that_do_not_compose_are_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"does not compose with these overrides: .*penalty_coef"):
+        compose([f"{LOSS}.penalty_coef=0.3"])  # without the plus
+
+
+def data(old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> TensorDict:
+    """A micro-batch as verl's engine hands it to `ppo_loss`: nested, each row with two prompt tokens."""
+
+    def nested(rows: torch.Tensor) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+    rows, length = mask.shape
+    batch = TensorDict(
+        {
+            "prompts": nested(torch.ones(rows, 2, dtype=torch.long)),
+            "responses": nested(torch.ones(rows, length, dtype=torch.long)),
+            "response_mask": nested(mask.long()),
+            "old_log_probs": nested(old),
+            "advantages": nested(advantages),
+        },
+        batch_size=[rows],
+    )
+    tu.assign_non_tensor(batch, dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=rows)
+    return batch
+
+
+def test_verls_own_loss_function_calls_ours(batch: dict[str, torch.Tensor]) -> None:
+    config = compose([*EXAMPLE, f"+{LOSS}.penalty_coef=0.3"])
+    results = {}
+    for name in ("holdfast_llds", "vanilla"):
+        actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+        if name == "vanilla":
+            actor = omega_conf_to_dataclass(compose([EXAMPLE[-1]]).actor_rollout_ref.actor)
+        # the model's output begins one position earlier: two prompt tokens, of which the first predicts the second
+        shifted = torch.cat([torch.zeros(5, 1), batch["log_prob"], torch.zeros(5, 1)], dim=1)
+        output = {"log_probs": torch.nested.as_nested_tensor(list(shifted), layout=torch.jagged)}
+        micro = data(batch["old_log_prob"], batch["advantages"], batch["response_mask"])
+        results[name] = ppo_loss(actor, output, micro)
+    loss, metrics = results["holdfast_llds"]
+    own = core_algos.get_policy_loss_fn("holdfast_llds")(
+        **batch, loss_agg_mode="token-mean", config=omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    )[0]
+    torch.testing.assert_close(loss, own, rtol=0, atol=1e-12)
+    assert loss - results["vanilla"][0] > 1e-3
+    series = {name: metric for name, metric in metrics.items() if name.startswith("holdfast/")}
+    assert {"holdfast/penalty/active_fraction", "holdfast/likelihood/positive"} <= set(series)
+    assert all(isinstance(metric, Metric) for metric in series.values())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        (["data.train_batch_size=512", "actor_rollout_ref.actor.ppo_mini_batch_size=256"], 2),
+        (["data.train_batch_size=512", "actor_rollout_ref.actor.ppo_mini_batch_size=512"], 1),
+        (["data.train_batch_size=512", "actor_rollout_ref.actor.ppo_mini_batch_size=512",
+          "actor_rollout_ref.actor.ppo_epochs=2"], 2),
+    ],
+)  # fmt: skip
+def test_optimizer_steps_are_counted_before_the_run(overrides: list[str], steps: int) -> None:
+    assert steps_per_rollout(compose([*EXAMPLE, *overrides])) == steps
+    found = problems(*overrides)
+    assert len(found) == (steps == 1)
+    if found:
+        assert "= 1 optimizer step per rollout batch" in found[0] and "holdfast_llds is always zero" in found[0]
+        assert problems(*overrides, f"{LOSS}.loss_mode=holdfast_observe") == []
+
+
+def test_a_good_configuration_has_no_problem() -> None:
+    texts = [finding.text for finding in check()]
+    assert problems() == []
+    assert texts[0].startswith("the actor's configuration can be made: holdfast_llds on vanilla, LLDS(coef=0.2, gate=")
+
+
+PROBLEMS = {
+    "not ours": ([f"{LOSS}.loss_mode=vanilla"], "policy_loss.loss_mode = 'vanilla' is none of holdfast's"),
+    "tokens rejected": (["algorithm.rollout_correction.rollout_rs=token_k1"], "rejecting tokens cuts actions"),
+    "unknown base": ([f"+{LOSS}.base_loss_mode=gpso"], "did you mean 'gspo'?"),
+    "correct": ([f"+{LOSS}.penalty_preserve=correct"], "does not tell a loss which rollouts are correct"),
+    "verl's own": (["actor_rollout_ref.actor.loss_agg_mode=mean"], "Invalid loss_agg_mode: mean"),
+    "agent without a file": (
+        ["actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search"],
+        "name a YAML file that says where the retriever is",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROBLEMS)
+def test_problems_are_found_without_a_gpu(case: str) -> None:
+    overrides, sentence = PROBLEMS[case]
+    (found,) = problems(*overrides)
+    assert sentence in found
+
+
+def test_tokens_rejected_are_found_without_our_own_config_class_too() -> None:
+    plain = [f"{LOSS}.loss_mode=holdfast_llds", EXAMPLE[-1]]
+    config = compose([*plain, "algorithm.rollout_correction.rollout_rs=token_k1"])
+    assert [f.good for f in findings(config)] == [False]
+    config = compose([*plain, "algorithm.rollout_correction.rollout_rs=token_k1", f"{LOSS}.loss_mode=holdfast_lld"])
+    assert all(f.good for f in findings(config))
+
+
+def test_bypass_mode_gets_a_note() -> None:
+    texts = " ".join(finding.text for finding in check("algorithm.rollout_correction.bypass_mode=True"))
+    assert "the old log-probs are the sampler's" in texts and "penalty_threshold" in texts
+
+
+def test_the_doctor_prints_it_all(capsys: pytest.CaptureFixture[str]) -> None:
+    from typer.testing import CliRunner
+
+    from holdfast.cli.main import app
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["doctor", "verl", *arguments])
+
+    done = run()
+    assert "ok       verl 0.9.1" in done.stdout
+    assert "policy losses in verl's registry: holdfast_observe, holdfast_llds, " in done.stdout
+    assert all(override in done.stdout for override in EXAMPLE)
+    done = run(*EXAMPLE, "data.train_batch_size=256")
+    assert done.exit_code == 1
+    assert "PROBLEM  data.train_batch_size / ppo_mini_batch_size × ppo_epochs = 1 optimizer step " in done.stdout

@@ -1,0 +1,262 @@
+"""`holdfast launch verl` against verl itself: the command composes, verl's own checks pass, and K is K."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("verl")
+
+import verl
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+import holdfast.adapters.verl as adapter
+from holdfast.cli.recipes import bundled
+from holdfast.config import load
+from holdfast.errors import ConfigError
+from holdfast.launch import Machines, plan, write_plan
+
+SMALL = (
+    "--run.name=small",
+    "--data.train=questions.jsonl",
+    "--data.test=questions.jsonl",
+    "--retrieval.url=http://127.0.0.1:8000/retrieve",
+    "--model.path=Qwen/Qwen2.5-0.5B-Instruct",
+    "--train.questions=40",
+)
+Compose = Callable[..., Any]
+
+
+def words_of(folder: Path) -> list[str]:
+    """The overrides that `run.sh` hands to Python, as bash makes them."""
+    fake = folder / "python3"
+    fake.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
+    fake.chmod(0o755)
+    done = subprocess.run(
+        [folder / "run.sh"], env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, capture_output=True
+    )
+    first, module, *words = done.stdout.decode().split("\0")[:-1]
+    assert (first, module) == ("-m", "verl.trainer.main_ppo"), done.stderr
+    return words
+
+
+@pytest.fixture
+def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compose:
+    """composed("--train.lr=1", gpus=2): the small recipe, launched, and verl's configuration of its command."""
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"question": f"Who is {i}", "golden_answers": [f"Person {i}", "P"]}) for i in range(60)]
+    Path("questions.jsonl").write_text("\n".join(rows))
+
+    def make(*overrides: str, gpus: int = 1, nodes: int = 1, recipe: str | None = None) -> Any:
+        config = load(bundled()[recipe], overrides) if recipe else load(None, [*SMALL, *overrides])
+        folder = tmp_path / "launched"
+        write_plan(plan("verl", config, Machines(gpus=gpus, nodes=nodes)), folder, overwrite=True)
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):
+            return compose("ppo_trainer", words_of(folder))
+
+    return make
+
+
+def optimizer_steps(config: Any) -> int:
+    """Counted by verl's own iterator, over the rows of one data-parallel rank, as `train_mini_batch` makes it."""
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils as tu
+
+    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    n = config.actor_rollout_ref.rollout.n
+    mini = config.actor_rollout_ref.actor.ppo_mini_batch_size * n
+    assert mini % ranks == 0, "verl asserts this"
+    rows = config.data.train_batch_size * n
+    batch = TensorDict({"row": torch.arange(rows // ranks)}, batch_size=[rows // ranks])
+    actor = config.actor_rollout_ref.actor
+    steps = list(
+        tu.make_iterator(
+            batch,
+            mini_batch_size=mini // ranks,
+            epochs=actor.ppo_epochs,
+            seed=actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": actor.shuffle},
+        )
+    )
+    seen = torch.cat([step["row"] for step in steps])
+    assert sorted(seen.tolist()) == list(range(rows // ranks)), "every rollout is used once"
+    return len(steps)
+
+
+CASES = [
+    [],
+    ["--loss.penalty.name=none"],
+    ["--loss.penalty.gate=response", "--loss.penalty.threshold=0.01"],
+    ["--loss.penalty.gate=token", "--loss.penalty.preserve=positive"],
+    ["--loss.penalty.name=sapo", "--loss.penalty.tau=0.9"],
+    ["--loss.ratio=sequence", "--loss.reduction=seq-mean-token-mean"],
+    ["--loss.reduction=seq-mean-token-sum-norm", "--loss.advantage=dr_grpo", "--loss.dual_clip=4"],
+    ["--loss.kl_coef=0", "--loss.entropy_coef=0.001", "--loss.clip_high=0.28"],
+    ["--loss.kl_estimator=k2", "--eval.samples=4", "--sampling.top_k=20", "--train.optimizer_steps_per_rollout=5"],
+    ["--model.autocast=none", "--track.wandb=p", "--track.tensorboard", "--checkpoint.every=0", "--eval.every=0"],
+    ["--run.name=it's a run: [1]", "--run.dir=/abs/olute", "--train.warmup=3"],
+]
+
+
+@pytest.mark.parametrize("overrides", CASES, ids=lambda words: " ".join(words) or "defaults")
+def test_the_command_composes_and_passes_verls_checks(overrides: list[str], composed: Compose) -> None:
+    recipe = load(None, [*SMALL, *overrides])
+    config = composed(*overrides, gpus=2, nodes=2)
+    validate_config(config, use_reference_policy=recipe.loss.kl_coef > 0, use_critic=False)
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    omega_conf_to_dataclass(config.algorithm)
+    assert optimizer_steps(config) == recipe.train.optimizer_steps_per_rollout
+
+    assert isinstance(actor.policy_loss, adapter.HoldfastPolicyLossConfig)
+    assert actor.policy_loss.loss_mode in adapter.LOSSES
+    penalty, _ = adapter._plan(actor.policy_loss.loss_mode, actor.policy_loss)
+    own = recipe.loss.penalty
+    if own.name == "none":
+        assert penalty is None
+    else:
+        assert penalty is not None
+        assert (penalty.name, penalty.coef, penalty.preserve) == (own.name, own.coef, own.preserve)
+        if own.name == "llds":
+            assert (penalty.gate, penalty.threshold) == (own.gate, own.threshold)
+        else:
+            assert penalty.tau == own.tau
+    assert actor.policy_loss.base_loss_mode == ("gspo" if recipe.loss.ratio == "sequence" else "vanilla")
+    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (recipe.loss.clip_low, recipe.loss.clip_high)
+    assert actor.loss_agg_mode == recipe.loss.reduction
+    assert actor.use_kl_loss == (recipe.loss.kl_coef > 0)
+    assert actor.optim.lr == recipe.train.lr
+    assert actor.optim.clip_grad == recipe.train.grad_clip
+    assert actor.optim.lr_warmup_steps == recipe.train.warmup
+    assert config.trainer.experiment_name == recipe.run.name
+    assert config.trainer.default_local_dir.endswith(f"{recipe.run.dir}/{recipe.run.name}")
+    assert Path(config.data.train_files).is_file()
+    if recipe.model.autocast == "none":
+        assert actor.engine.mixed_precision["param_dtype"] == "fp32"
+
+
+@pytest.mark.parametrize(("kind", "estimator"), [("low_var_kl", "k3"), ("mse", "k2")])
+def test_the_kl_is_the_recipes(kind: str, estimator: str, composed: Compose) -> None:
+    from verl.trainer.ppo.core_algos import kl_penalty
+
+    from holdfast.losses import kl_loss
+
+    config = composed(f"--loss.kl_estimator={estimator}")
+    assert config.actor_rollout_ref.actor.kl_loss_type == kind
+    new, ref = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    own = kl_loss(new, ref, torch.ones(3, 4, dtype=torch.bool), estimator=estimator)  # type: ignore[arg-type]
+    torch.testing.assert_close(kl_penalty(new, ref, kind), own)
+
+
+@pytest.mark.parametrize("dual_clip", [None, 4.0])
+def test_the_clipping_is_the_recipes(dual_clip: float | None, composed: Compose) -> None:
+    """verl always clips twice; where the recipe does not, the second clip is beyond any ratio."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+
+    from holdfast.losses import clipped_policy_loss
+
+    config = composed(*([f"--loss.dual_clip={dual_clip}"] if dual_clip else []), "--loss.reduction=token-sum")
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    generator = torch.Generator().manual_seed(0)
+    new = -torch.rand(3, 5, dtype=torch.float64, generator=generator)
+    old = new - torch.tensor([[0.1, -0.5, 0.5, 8.0, 12.0]], dtype=torch.float64)
+    advantages = torch.tensor([[1.0], [0.0], [-1.0]], dtype=torch.float64)
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    loss, _ = get_policy_loss_fn("vanilla")(
+        old_log_prob=old,
+        log_prob=new,
+        advantages=advantages.expand(3, 5),
+        response_mask=mask,
+        loss_agg_mode="token-sum",
+        config=actor,
+    )
+    torch.testing.assert_close(loss, clipped_policy_loss(new, old, advantages, mask, dual_clip=dual_clip).sum())
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "reinforce"])
+def test_the_advantages_are_the_recipes(advantage: str, composed: Compose) -> None:
+    import numpy as np
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    from holdfast.losses import group_advantages
+
+    size = 1 if advantage == "reinforce" else 2
+    config = composed(f"--loss.advantage={advantage}", f"--train.group_size={size}")
+    rewards = torch.tensor([1.0, 0.0, 0.5, 0.5], dtype=torch.float64)
+    groups = torch.arange(4) // size
+    given, _ = get_adv_estimator_fn(config.algorithm.adv_estimator)(
+        token_level_rewards=rewards[:, None].clone(),
+        response_mask=torch.ones(4, 1, dtype=torch.float64),
+        index=np.array(groups.tolist()),
+        norm_adv_by_std_in_grpo=config.algorithm.norm_adv_by_std_in_grpo,
+    )
+    expected = rewards if advantage == "reinforce" else group_advantages(rewards, groups, scale=advantage == "grpo")
+    torch.testing.assert_close(given.flatten(), expected.flatten())
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+@pytest.mark.parametrize("name", [name for name in bundled() if name.startswith("qwen")])
+def test_shipped_recipes_take_the_published_steps(name: str, gpus: int, composed: Compose) -> None:
+    rows = [json.dumps({"question": f"Who is {i}", "golden_answers": ["P"]}) for i in range(600)]
+    Path("many.jsonl").write_text("\n".join(rows))
+    config = composed("--data.train=many.jsonl", recipe=name, gpus=gpus)
+    validate_config(config, use_reference_policy=True, use_critic=False)
+    assert optimizer_steps(config) == 10
+    assert config.actor_rollout_ref.actor.policy_loss.penalty_coef == (0.3 if "7b-instruct" in name else 0.2)
+
+
+def test_the_published_numbers_as_they_stand_would_be_two_steps(composed: Compose) -> None:
+    """What a Search-R1 script says, word by word: 512 questions, mini-batches of 256, 5 rollouts."""
+    config = composed()
+    config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size = 512, 256
+    assert optimizer_steps(config) == 2
+
+
+def test_verl_reads_the_questions(composed: Compose) -> None:
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    from holdfast.adapters.verl_agent import golden_answers
+
+    config = composed("--eval.questions=4")
+    train = RLHFDataset(config.data.train_files, tokenizer=None, config=config.data)
+    assert len(train) == 54, "a tenth is held out"
+    row = train[0]
+    assert row["agent_name"] == config.actor_rollout_ref.rollout.agent.default_agent_loop == "holdfast_search"
+    assert row["raw_prompt"][0]["content"].endswith(f"Question: {row['question']}\n")
+    assert golden_answers(row["reward_model"]) == [f"Person {row['index']}", "P"]
+    assert len(RLHFDataset(config.data.val_files, tokenizer=None, config=config.data)) == 4
+
+
+def test_the_agent_loop_takes_every_argument(composed: Compose) -> None:
+    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+
+    from holdfast.adapters.verl_agent import SearchAgentLoop
+
+    config = composed("--protocol.preset=search-r1", "--reward.f1=0.5")
+    (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    assert loop.pop("name") in _agent_loop_registry
+    assert loop.pop("_target_") == f"{SearchAgentLoop.__module__}.{SearchAgentLoop.__qualname__}"
+    assert set(loop) <= set(inspect.signature(SearchAgentLoop.__init__).parameters)
+
+
+def test_lora_is_a_field_of_verls_model(composed: Compose) -> None:
+    config = composed("--model.lora_rank=16", "--model.lora_alpha=64")
+    model = config.actor_rollout_ref.model
+    assert (model.lora_rank, model.lora_alpha, model.target_modules) == (16, 64, "all-linear")
+
+
+def test_a_penalty_that_verl_cannot_compute_is_refused_before(composed: Compose) -> None:
+    with pytest.raises(ConfigError, match=r"loss\.penalty\.preserve"):
+        composed("--loss.penalty.preserve=correct")
