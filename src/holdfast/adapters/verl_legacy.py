@@ -118,15 +118,14 @@ def register(
         raise ConfigError(f"{min(unknown)} is no setting of a penalty; there are {', '.join(PENALTY_FIELDS)}")
     registered = getattr(core_algos, "POLICY_LOSS_REGISTRY", None)
     base = base_name({"base_loss_mode": base_loss_mode}, [base_loss_mode] if registered is None else registered)
+
+    def reduce(term: Tensor, mask: Tensor, mode: str = "token-mean") -> Tensor:
+        return core_algos.agg_loss(term, mask, mode)
+
     for loss_name in LOSSES:
         penalty = penalty_for(loss_name, _read_by(loss_name, settings))
-        wrapped = with_penalty(
-            core_algos.get_policy_loss_fn(base),
-            penalty,
-            reduce=core_algos.agg_loss,
-            on_metrics=on_metrics,
-            name=loss_name,
-        )
+        base_fn = core_algos.get_policy_loss_fn(base)
+        wrapped = with_penalty(base_fn, penalty, reduce=reduce, on_metrics=on_metrics, name=loss_name)
         core_algos.register_policy_loss(loss_name)(_checking(wrapped, penalty))
     print(f"holdfast: policy losses registered with {core_algos.__name__}: {', '.join(LOSSES)}", file=sys.stderr)
 

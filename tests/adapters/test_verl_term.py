@@ -1,0 +1,98 @@
+"""What a loss's name and settings mean, and the series of micro-batches, where there is no verl."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.adapters import verl_term
+from holdfast.adapters.verl_term import LOSSES, Log, base_name, measure, penalty_for, per_token, refuse_cut_actions
+from holdfast.config import METHOD_DEFAULTS
+from holdfast.errors import ConfigError
+from holdfast.penalties import LLDS, SAPO
+
+
+def test_names_mean_the_papers_penalties() -> None:
+    assert {name: penalty_for(name, {}) for name in LOSSES} == {
+        "holdfast_observe": None,
+        "holdfast_llds": LLDS(coef=METHOD_DEFAULTS["llds"]["coef"], gate="action", preserve="nonnegative"),
+        "holdfast_llds_response": LLDS(gate="response"),
+        "holdfast_lld": LLDS(gate="token"),
+        "holdfast_search_sapo": SAPO(coef=METHOD_DEFAULTS["sapo"]["coef"], preserve="positive"),
+    }
+    assert not any(name == "sapo" or name.startswith("sapo") for name in LOSSES)
+
+
+def test_settings_reach_the_penalty() -> None:
+    own = {"penalty_coef": 0.4, "penalty_preserve": "positive", "penalty_threshold": 0.01, "penalty_tau": None}
+    assert penalty_for("holdfast_lld", own) == LLDS(coef=0.4, gate="token", preserve="positive", threshold=0.01)
+    own = {"penalty_coef": 0.4, "penalty_preserve": "nonnegative", "penalty_tau": 0.9}
+    assert penalty_for("holdfast_search_sapo", own) == SAPO(coef=0.4, preserve="nonnegative", tau=0.9)
+    assert penalty_for("holdfast_llds", {"penalty_coef": 0}) == LLDS(coef=0)  # zero means zero
+
+
+def test_the_base_is_vanilla_unless_named() -> None:
+    known = ["vanilla", "gspo", *LOSSES]
+    assert base_name({}, known) == base_name({"base_loss_mode": None}, known) == "vanilla"
+    assert base_name({"base_loss_mode": "gspo"}, known) == "gspo"
+    with pytest.raises(ConfigError, match="did you mean 'gspo'"):
+        base_name({"base_loss_mode": "gsp"}, known)
+
+
+@pytest.mark.parametrize("correction", [None, {}, {"rollout_rs": None}, {"rollout_rs": "seq_max_k2"}])
+def test_whole_rollouts_may_be_rejected(correction: Any) -> None:
+    refuse_cut_actions(LLDS(), correction)
+    refuse_cut_actions(None, {"rollout_rs": "token_k1"})
+    refuse_cut_actions(SAPO(), {"rollout_rs": "token_k1"})
+    with pytest.raises(ConfigError, match="rollout_rs = 'token_k2'"):
+        refuse_cut_actions(LLDS(), {"rollout_rs": "seq_max_k2,token_k2"})
+
+
+def numbers(log: Log, old: Tensor, new: Tensor, advantages: Tensor, mask: Tensor) -> dict[str, float]:
+    penalty = LLDS()
+    term = per_token(penalty, new, old, advantages, mask)
+    return log.numbers("holdfast_llds", measure(penalty, term, new, old, advantages, mask))
+
+
+def test_what_has_nothing_to_count_repeats_what_was_seen_last() -> None:
+    log = Log()
+    ones = torch.ones(1, 2, dtype=torch.bool)
+    old, new = torch.tensor([[-1.0, -3.0]]), torch.tensor([[-1.5, -3.5]])
+    up, down = torch.ones(1, 2), -torch.ones(1, 2)
+    first = numbers(log, old, new, down, ones)
+    # nothing positive yet: all rollouts stand in for them, (-1 - 3) / 2
+    assert (first["holdfast/likelihood/positive"], first["holdfast/likelihood/negative"]) == (-2.0, -2.0)
+    assert (first["holdfast/penalty/drop"], first["holdfast/drift/positive"]) == (0.0, 0.0)
+    second = numbers(log, old - 1, new, up, ones)
+    assert (second["holdfast/likelihood/positive"], second["holdfast/likelihood/negative"]) == (-3.0, -2.0)
+    assert second["holdfast/drift/positive"] == 0.5  # ((-1.5 + 2) + (-3.5 + 4)) / 2
+    third = numbers(log, old, new, up, ones)
+    assert (third["holdfast/penalty/drop"], third["holdfast/penalty/active_fraction"]) == (0.5, 1.0)
+    empty = numbers(log, old, new, up, ~ones)
+    assert empty == third and all(map(math.isfinite, empty.values()))
+
+
+def test_a_process_that_sees_nothing_but_empty_rows_has_finite_numbers() -> None:
+    nothing = torch.zeros(2, 3, dtype=torch.bool)
+    nan = torch.full((2, 3), math.nan)
+    assert all(map(math.isfinite, numbers(Log(), nan, nan, nan, nothing).values()))
+
+
+def test_an_inert_penalty_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(verl_term, "_PATIENCE", 2)
+    ones, same = torch.ones(1, 2, dtype=torch.bool), torch.tensor([[-1.0, -3.0]])
+    up = torch.ones(1, 2)
+    inert, live = Log(), Log()
+    numbers(live, same, same - 1, up, ones)
+    with caplog.at_level(logging.WARNING):
+        numbers(inert, same, same, -up, ones)  # nothing to protect says nothing
+        for _ in range(4):
+            numbers(inert, same, same, up, ones)
+            numbers(live, same, same, up, ones)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("PEN001: holdfast_llds was zero in all of 2 micro-batches")

@@ -1,0 +1,107 @@
+"""What `holdfast doctor` says where a host is missing, too old, or installed without its plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.cli import doctor
+
+Run = Callable[..., Any]
+PLUGIN = EntryPoint("holdfast", "holdfast.adapters.verl", "verl.plugins")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """installed(verl="0.9.1"): these hosts and versions, and no others."""
+
+    def pretend(*, plugin: bool = True, **versions: str) -> None:
+        monkeypatch.setattr(doctor, "_version", versions.get)
+        monkeypatch.setattr(
+            doctor, "entry_points", lambda group: [PLUGIN] if plugin and group == "verl.plugins" else []
+        )
+
+    monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS", raising=False)
+    monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES", raising=False)
+    return pretend
+
+
+def test_without_a_host_it_teaches(holdfast: Run, installed: Callable[..., None]) -> None:
+    installed(trl="1.16.0")
+    text = holdfast("doctor").stdout
+    assert "TRL's GRPOTrainer: 1.16.0 is here: run `holdfast doctor trl`" in text
+    assert "verl on Ray: not in this environment" in text
+
+
+@pytest.mark.parametrize("host", ["trl", "verl"])
+def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None], host: str) -> None:
+    installed()
+    assert holdfast("doctor", host, code=1).stdout == (
+        f"PROBLEM  {host} is not installed in this environment. Run: pip install 'holdfast[{host}]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "version", "sentence"),
+    [
+        ("trl", "1.15.2", "trl 1.15.2 is installed; 1.16 or newer, below 2, is needed"),
+        ("trl", "2.0.0", "trl 2.0.0 is installed; 1.16 or newer, below 2, is needed"),
+        ("verl", "0.7.1", "verl 0.7.1 is installed, but holdfast.adapters.verl needs 0.9."),
+        ("verl", "0.10.0.dev0", "for 0.7 and forks there is holdfast.adapters.verl_legacy"),
+    ],
+)
+def test_a_host_of_another_version(
+    holdfast: Run, installed: Callable[..., None], host: str, version: str, sentence: str
+) -> None:
+    installed(**{host: version})
+    assert sentence in holdfast("doctor", host, code=1).stdout
+
+
+def test_trl_is_told_about_the_schedule(holdfast: Run, installed: Callable[..., None]) -> None:
+    installed(trl="1.16.0", transformers="5.20.0")
+    text = holdfast("doctor", "trl").stdout
+    assert "ok       trl 1.16.0, transformers 5.20.0" in text
+    assert "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps)" in text
+
+
+@pytest.mark.parametrize(
+    ("plugin", "environment", "good", "sentence"),
+    [
+        (True, {}, True, "verl loads holdfast by itself"),
+        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other, holdfast"}, True, "verl loads holdfast by itself"),
+        (True, {"VERL_USE_EXTERNAL_PLUGINS": "none"}, False, "VERL_USE_EXTERNAL_PLUGINS=none keeps verl from loading"),
+        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other"}, False, "add it there, or unset that"),
+        (False, {}, False, "declares no verl plugin; install it again"),
+        (False, {"VERL_USE_EXTERNAL_MODULES": "a,holdfast.adapters.verl"}, True, "because VERL_USE_EXTERNAL_MODULES"),
+    ],
+)
+def test_how_verl_finds_us(
+    installed: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    plugin: bool,
+    environment: dict[str, str],
+    good: bool,
+    sentence: str,
+) -> None:
+    installed(verl="0.9.1", plugin=plugin)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ((found, text),) = doctor._plugin_lines()
+    assert found is good and sentence in text
+
+
+def test_a_verl_that_cannot_be_imported_is_said(
+    holdfast: Run, installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    installed(verl="0.9.1", transformers="5.10.4")
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "cachetools" else SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "holdfast.adapters.verl_check", None)  # as if its import failed
+    text = holdfast("doctor", "verl", code=1).stdout
+    assert "PROBLEM  cachetools missing, which agent loops need. Run: pip install cachetools" in text
+    assert "PROBLEM  holdfast.adapters.verl cannot be imported: " in text
