@@ -85,6 +85,8 @@ def _differences(config: Config) -> Iterator[str]:
     yield "TRL evaluates with samples at the training temperature; greedy scores are not reported beside them"
     if config.loss.reduction == "token-mean":
         yield "TRL divides a step's loss by the mean token count of the rollout batch's steps, not by the step's own"
+    elif config.loss.entropy_coef:
+        yield "TRL's entropy is a mean over tokens under every loss.reduction"
     if trl_files.correct_above(config.reward) is None:
         yield "with these reward weights right and wrong overlap: the log counts a reward above 0.5 as right"
 
