@@ -21,6 +21,10 @@ app = typer.Typer(
 
 Line = tuple[bool, str]
 
+_BESIDE_VERL = {name: name for name in ("cachetools", "uvicorn", "fastapi", "httpx")}
+_BESIDE_VERL["transfer_queue"] = "TransferQueue"
+"""Module -> package; verl itself lists most of them only in an extra."""
+
 _HOSTS = {"trl": "TRL's GRPOTrainer", "verl": "verl on Ray"}
 
 
@@ -94,9 +98,10 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"
     yield from _plugin_lines()
-    absent = [package for package in ("cachetools", "uvicorn", "fastapi", "httpx") if find_spec(package) is None]
+    absent = [package for module, package in _BESIDE_VERL.items() if find_spec(module) is None]
     if absent:
-        yield False, f"{', '.join(absent)} missing, which agent loops need. Run: pip install {' '.join(absent)}"
+        missing = f"{', '.join(absent)} missing, which verl's trainer or its agent loops need"
+        yield False, f"{missing}. Run: pip install {' '.join(absent)}"
     try:
         from holdfast.adapters import verl_check
     except Exception as error:  # whatever stops this import stops it in every worker, where verl says nothing

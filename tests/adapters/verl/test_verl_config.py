@@ -3,6 +3,10 @@ what `holdfast doctor verl` says about it."""
 
 from __future__ import annotations
 
+import inspect
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,8 @@ import torch
 
 pytest.importorskip("verl")
 
+from hydra.utils import get_class
+from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils as tu
@@ -18,6 +24,7 @@ from verl.utils.metric import Metric
 from verl.workers.utils.losses import ppo_loss
 
 from holdfast.adapters.verl import HoldfastPolicyLossConfig
+from holdfast.adapters.verl_agent import SearchAgentLoop
 from holdfast.adapters.verl_check import EXAMPLE, Finding, compose, findings, steps_per_rollout
 from holdfast.errors import ConfigError
 
@@ -174,3 +181,25 @@ def test_the_doctor_prints_it_all(capsys: pytest.CaptureFixture[str]) -> None:
     done = run(*EXAMPLE, "data.train_batch_size=256")
     assert done.exit_code == 1
     assert "PROBLEM  data.train_batch_size / ppo_mini_batch_size × ppo_epochs = 1 optimizer step " in done.stdout
+
+
+def test_the_example_is_a_good_configuration(tmp_path: Path) -> None:
+    """Its own command, with a `python3` that prints what it was given."""
+    fake = tmp_path / "python3"
+    fake.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
+    fake.chmod(0o755)
+    script = Path(__file__).parents[3] / "examples" / "verl_llds.sh"
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "CHECK": ""}
+    done = subprocess.run(
+        ["bash", str(script), "trainer.n_gpus_per_node=2"], env=environment, capture_output=True, text=True
+    )
+    module, *overrides = done.stdout.splitlines()[1:]
+    assert module == "verl.trainer.main_ppo", done.stderr
+    config = compose(overrides)
+    assert [finding.text for finding in findings(config) if not finding.good] == []
+    assert steps_per_rollout(config) == 10 and config.trainer.n_gpus_per_node == 2
+    assert config.actor_rollout_ref.actor.policy_loss.rollout_correction == config.algorithm.rollout_correction
+    (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    assert get_class(loop["_target_"]) is SearchAgentLoop
+    own = set(inspect.signature(SearchAgentLoop.__init__).parameters)
+    assert set(loop) - {"name", "_target_"} <= own

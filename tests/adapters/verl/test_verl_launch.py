@@ -251,6 +251,23 @@ def test_the_agent_loop_takes_every_argument(composed: Compose) -> None:
     assert set(loop) <= set(inspect.signature(SearchAgentLoop.__init__).parameters)
 
 
+def test_the_doctor_finds_nothing_wrong(composed: Compose) -> None:
+    from holdfast.adapters import verl_check
+
+    findings = list(verl_check.findings(composed(gpus=2)))
+    assert [finding.text for finding in findings if not finding.good] == []
+    assert any("10 optimizer steps" in finding.text for finding in findings)
+
+
+def test_a_rejection_added_by_hand_reaches_the_loss(composed: Compose) -> None:
+    """The action gate needs whole actions, and token-level rejection cuts them."""
+    config = composed()
+    omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    config.algorithm.rollout_correction.rollout_rs = "token_k1"
+    with pytest.raises(Exception, match="rollout_rs"):
+        omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+
+
 def test_lora_is_a_field_of_verls_model(composed: Compose) -> None:
     config = composed("--model.lora_rank=16", "--model.lora_alpha=64")
     model = config.actor_rollout_ref.model
