@@ -62,7 +62,8 @@ def test_the_folder_is_named_after_run_and_host_and_not_reused(host: str, small:
     text = typed(host, small)
     folder = Path("launch") / f"small-{host}"
     assert f"Wrote {folder}: " in text
-    assert text.rstrip().endswith(f"{folder}/run.sh")
+    assert text.splitlines()[-4].strip() == f"cd {folder}"
+    assert text.splitlines()[-1].strip() == "./run.sh"
     assert os.access(folder / "run.sh", os.X_OK)
     assert f"{folder} is not empty; add --overwrite" in typed(host, small, code=2).replace("\n", " ")
     typed(host, small, "--overwrite", "--train.lr=5e-6")
@@ -110,6 +111,26 @@ def test_the_script_and_its_recipe(small: str, tmp_path: Path) -> None:
     assert (tmp_path / "x" / recipe.data.train).read_text() == (tmp_path / "questions.jsonl").read_text()
     accelerate = yaml.safe_load((tmp_path / "x/accelerate.yaml").read_text())
     assert (accelerate["num_processes"], accelerate["distributed_type"]) == (1, "NO")
+
+
+def test_the_last_step_is_evaluated_whatever_its_number(recipe: MakeRecipe) -> None:
+    def script(*words: str) -> str:
+        return plan("trl", recipe("--train.steps=7", *words)).files["train.py"]
+
+    assert "trainer.evaluate()" in script("--eval.every=3")
+    assert "trainer.evaluate()" not in script("--eval.every=7") + script("--eval.every=0")
+
+
+def test_what_to_install_depends_on_the_recipe(small: str) -> None:
+    assert "pip install 'holdfast[train,trl]'" in typed("trl", small, "--out", "x")
+    text = typed("trl", small, "--out", "y", "--model.lora_rank", "8", "--track.wandb", "p")
+    assert "pip install 'holdfast[train,trl,peft,track]'" in text
+
+
+def test_help_fits_a_terminal() -> None:
+    lines = typed("--help").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("--loss.penalty.name" in line for line in lines)
 
 
 def test_places_of_what_is_not_copied_are_written_in_full(recipe: MakeRecipe, tmp_path: Path, questions: Rows) -> None:
@@ -181,6 +202,14 @@ def test_the_command_of_verl_says_the_options_of_the_plan(small: str, tmp_path: 
     assert given["actor_rollout_ref.actor.optim.lr"] == "1e-06"
     assert given["actor_rollout_ref.actor.use_kl_loss"] == "True"
     assert given["trainer.experiment_name"] == "'" + name.replace("'", r"\'") + "'"
+
+
+def test_the_check_of_verl_hands_its_options_to_the_doctor(small: str, tmp_path: Path) -> None:
+    typed("verl", small, "--out", "x")
+    trained = run_with_fakes(tmp_path / "x", "python3", "a=1")
+    checked = run_with_fakes(tmp_path / "x", "holdfast", "--check", "a=1")
+    assert checked[:2] == ["doctor", "verl"]
+    assert checked[2:] == trained[2:]
 
 
 def test_the_agent_loop_of_verl(small: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.terminal import out, program
+from holdfast.cli.terminal import out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,13 +60,8 @@ def launch(
     console.print(f"Wrote {folder}: {', '.join([*made.files, *made.data])}", soft_wrap=True)
     _remarks(made, console)
     console.print("\nNext:", soft_wrap=True)
-    for line in _next(made, folder):
+    for line in (f"cd {quote(str(folder))}", *made.first, "./run.sh"):
         console.print(f"  {line}", soft_wrap=True)
-
-
-def _next(made: Plan, folder: Path) -> list[str]:
-    extra = {"trl": "train,trl", "verl": "verl"}[made.host]
-    return [f"pip install 'holdfast[{extra}]'", f"{program()} doctor {made.host}", f"{quote(str(folder / 'run.sh'))}"]
 
 
 def _print(made: Plan, console: Console) -> None:

@@ -56,6 +56,8 @@ class Plan:
     """Writes the questions into a folder. Reads the recipe's data files: `DataError` when one cannot be used."""
     schedule: str
     """Where the host's optimizer steps per rollout batch come from, in its own words."""
+    first: tuple[str, ...]
+    """Commands to give before `run.sh`, in the folder."""
     notes: tuple[str, ...]
     """What has no meaning in the host, or a different one: a sentence each."""
 

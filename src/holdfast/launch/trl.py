@@ -76,8 +76,17 @@ def translate(config: Config, machines: Machines) -> Plan:
         data=trl_files.data_files(config),
         write_data=partial(trl_files.copy_data, config),
         schedule=_schedule(config, machines),
+        first=(f"pip install 'holdfast[{','.join(_extras(config))}]'", "holdfast doctor trl"),
         notes=(*noted(config, NOTED), *_differences(config)),
     )
+
+
+def _extras(config: Config) -> Iterator[str]:
+    yield from ("train", "trl")
+    if config.model.lora_rank:
+        yield "peft"
+    if config.track.wandb or config.track.tensorboard:
+        yield "track"
 
 
 def _differences(config: Config) -> Iterator[str]:

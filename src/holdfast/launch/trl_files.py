@@ -134,7 +134,7 @@ trainer = Trainer(
 
 trainer.train(resume_from_checkpoint="--resume" in sys.argv)
 trainer.save_model()
-if workspace.test:  # read once, at the end
+{last_eval}if workspace.test:  # read once, at the end
     trainer.evaluate(question_dataset(workspace.test), metric_key_prefix="test")
 '''
 
@@ -159,6 +159,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
         eval_questions=config.eval.questions,
         chat_template=literal(chat_template),
         max_failed=config.retrieval.max_failed,
+        last_eval="" if _ends_evaluated(config) else "trainer.evaluate()  # max_steps is no multiple of eval_steps\n",
         lora=f"    peft_config=LoraConfig(\n"
         f'        r={lora}, lora_alpha={config.model.lora_alpha}, lora_dropout=0.0, target_modules="all-linear"\n'
         f"    ),\n"
@@ -166,6 +167,10 @@ def script(config: Config, options: Sequence[Option]) -> str:
         else "",
     )
     return text.replace("    GRPOTrainer,\n\n)", "    GRPOTrainer,\n)")
+
+
+def _ends_evaluated(config: Config) -> bool:
+    return not config.eval.every or config.train.steps % config.eval.every == 0
 
 
 def model_path(config: Config) -> str:

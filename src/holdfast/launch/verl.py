@@ -104,6 +104,7 @@ def translate(config: Config, machines: Machines) -> Plan:
             f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
             f"{verl_mini_batch(train)} × ppo_epochs 1"
         ),
+        first=("pip install 'holdfast[verl]' vllm", "./run.sh --check"),
         notes=(*noted(config, NOTED), *_differences(config)),
     )
 
@@ -261,6 +262,8 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
     base = "gspo" if config.loss.ratio == "sequence" else "vanilla"
     yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio")
+    correction = verl_files.Reference("algorithm.rollout_correction")
+    yield Option(f"+{prefix}.rollout_correction", correction, "a loss must know what is done to its mask")
     fields: dict[str, Any] = {}
     if penalty.name != "none":
         fields = {"coef": penalty.coef, "preserve": penalty.preserve}

@@ -25,6 +25,12 @@ class Here(str):
     __slots__ = ()
 
 
+class Reference(str):
+    """Another key of verl's configuration, for Hydra to look up."""
+
+    __slots__ = ()
+
+
 def here(*parts: str) -> Here:
     """A path below the launch folder; a part that is a full path begins anew."""
     return Here(Path(*parts))
@@ -65,9 +71,11 @@ def agent_loops(config: Config) -> str:
 
 def command(config: Config, options: Sequence[Option], machines: Machines) -> str:
     """`run.sh`."""
-    plugin = "holdfast registers its losses by itself: pip install holdfast wherever verl is."
     head = ["#!/usr/bin/env bash", f"# {config.run.name} on {machines}. Made by `holdfast launch verl`, yours to edit."]
-    head += ["#", f"# {plugin} `holdfast doctor verl` checks it."]
+    head += [
+        "#",
+        "# `./run.sh --check` tells whether verl, holdfast in it and these options fit together, and trains nothing.",
+    ]
     if machines.nodes > 1:
         head += [
             "#",
@@ -97,7 +105,10 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
             body.append("")
         part = kind
         body.append(f"  {_override(option):{width}}  # {option.why}")
-    tail = ['exec python3 -m verl.trainer.main_ppo "${overrides[@]}" "$@"']
+    tail = [
+        'if [ "${1:-}" = --check ]; then exec holdfast doctor verl "${overrides[@]}" "${@:2}"; fi',
+        'exec python3 -m verl.trainer.main_ppo "${overrides[@]}" "$@"',
+    ]
     return "\n".join([*head, "set -euo pipefail", 'cd "$(dirname "$0")"', "", "overrides=(", *body, ")", *tail]) + "\n"
 
 
@@ -121,6 +132,8 @@ def hydra(value: Any) -> str:
     """
     if value is None:
         return "null"
+    if isinstance(value, Reference):
+        return f"${{{value}}}"
     if isinstance(value, list):
         return f"[{','.join(map(hydra, value))}]"
     if isinstance(value, str) and not (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
