@@ -79,7 +79,7 @@ def unknown_settings(page: Path) -> list[str]:
     for code in re.findall(r"`([^`\n]+)`", prose(page)):
         name = code.partition("=")[0].strip().removeprefix("--")
         head, _, last = name.partition(".")
-        a_file = last in ("md", "py", "toml", "json", "jsonl")
+        a_file = last in ("md", "py", "toml", "json", "jsonl", "parquet", "sh")
         if re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)+", name) and head in SECTIONS and not a_file and name not in known:
             unknown.append(name)
     return unknown

@@ -91,7 +91,7 @@ def _place(split: str, path: str) -> str:
 # ---- train.py
 
 _SCRIPT = '''\
-"""{title}, with TRL. Made by `holdfast launch trl` and yours to edit; ./run.sh starts it, ./run.sh --resume goes on."""
+"""{title}, with TRL. Made by `holdfast launch trl`, yours to edit. ./run.sh starts it, ./run.sh --resume goes on."""
 
 import sys
 {torch}{peft}
