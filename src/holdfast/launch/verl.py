@@ -51,7 +51,7 @@ NOTED: Mapping[str, str] = {
     "run.threads": "Ray gives every worker its threads",
     "retrieval.stem": "stemming is the server's matter",
     "retrieval.cache_size": "the server that answers keeps its own",
-    "retrieval.max_failed": "verl goes on whatever share of episodes failed; such episodes are masked and counted",
+    "retrieval.max_failed": "verl goes on whatever share of episodes failed; they are left out, and its log says so",
     "train.displacement_every": "a loss function of verl cannot look at rollouts before and after a whole update",
     "train.displacement_rows": "displacement is not measured in verl",
     "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
