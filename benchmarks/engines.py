@@ -1,0 +1,161 @@
+"""The same recipe on the local engine and in TRL, with and without a penalty: the curves, over several seeds.
+
+    pip install -c constraints.txt -e '.[train,trl]'
+    python benchmarks/engines.py
+    python benchmarks/engines.py --recipe quickstart --steps 20 --seeds 1
+
+Every run starts from the same warm-started model. The local arms are `holdfast train`; TRL's are the script that
+`holdfast launch trl` writes from the same recipe, unedited. The penalty has the policy loss's denominator, the one that
+every engine has. A finished run is read, not repeated, so a stopped experiment continues where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+ENGINES = ("local", "trl")
+PENALTIES = {
+    "GRPO": ["--loss.penalty.name", "none"],
+    "LLDS": ["--loss.penalty.name", "llds", "--loss.penalty.coef", "0.5"],
+}
+WINDOW = 5
+NAMES = {"local": "holdfast train", "trl": "TRL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One engine, one penalty, one seed."""
+
+    engine: str
+    penalty: str
+    seed: int
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        return (self.folder / "done").is_file()
+
+
+def holdfast(*arguments: str, log: Path) -> None:
+    """A command of holdfast in a process of its own, output to `log`."""
+    run([sys.executable, "-m", "holdfast", *arguments], log)
+
+
+def run(command: list[str], log: Path, where: Path | None = None) -> None:
+    """Run it on one thread and without network; stop with its log's name when it fails."""
+    offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"), "1")
+    environment = os.environ | offline | {"OMP_NUM_THREADS": "1"}
+    with log.open("w") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=where)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:4])} … failed, see {log}")
+
+
+def warm_start(recipe: str, out: Path) -> Path:
+    """The folder of the model that all runs start from."""
+    folder = out / "start"
+    if not (folder / "done").is_file():
+        where = ["--run.dir", str(out), "--run.name", "start", "--overwrite", "--run.threads", "1"]
+        holdfast("train", recipe, "--stage", "warm-start", *where, log=out / "start.log")
+        (folder / "done").touch()
+    return next(path.parent for path in sorted(folder.rglob("config.json")))
+
+
+def train(own: Run, recipe: str, model: Path, steps: int) -> None:
+    """One run; nothing when it is there already."""
+    if own.done:
+        return
+    settings = [*PENALTIES[own.penalty], "--model.path", str(model.resolve()), "--run.seed", str(own.seed)]
+    settings += ["--warm_start.steps", "0", "--warm_start.plain_steps", "0", "--run.device", "cpu"]
+    settings += ["--train.steps", str(steps), "--checkpoint.every", str(steps), "--run.threads", "1"]
+    log = own.folder.with_suffix(".log")
+    if own.engine == "local":
+        where = ["--run.dir", str(own.folder.parent), "--run.name", own.folder.name, "--overwrite"]
+        holdfast("train", recipe, *settings, *where, log=log)
+    else:
+        where = ["--run.dir", ".", "--run.name", "run", "--out", str(own.folder), "--overwrite"]
+        holdfast("launch", "trl", recipe, *settings, *where, log=log)
+        run([sys.executable, "train.py"], log, own.folder)
+    (own.folder / "done").touch()
+
+
+def series(own: Run) -> list[dict[str, float]]:
+    """Per rollout batch: reward, entropy, and where measured displacement of the correct rollouts."""
+    if own.engine == "local":
+        lines = [json.loads(line) for line in (own.folder / "metrics.jsonl").read_text().splitlines()]
+        names = {"reward": "reward/mean", "entropy": "entropy/mean", "displacement": "displacement/correct"}
+    else:
+        newest = max((own.folder / "run").glob("checkpoint-*"), key=lambda p: int(p.name.rpartition("-")[2]))
+        lines = json.loads((newest / "trainer_state.json").read_text())["log_history"]
+        names = {"reward": "reward", "entropy": "entropy", "displacement": "holdfast/displacement/correct"}
+    rows = [line for line in lines if names["reward"] in line]
+    return [{key: row[name] for key, name in names.items() if name in row} for row in rows]
+
+
+def test_em(own: Run) -> float:
+    """Exact match on the test questions after training, sampled; NaN if there is none."""
+    if own.engine == "local":
+        return float(json.loads((own.folder / "results.json").read_text())["after"]["em"])
+    found = re.findall(r"'test_holdfast/reward/em': '?([0-9.e-]+)", own.folder.with_suffix(".log").read_text())
+    return float(found[-1]) if found else float("nan")
+
+
+def describe(own: Run) -> str:
+    """A row of the table."""
+    rows = series(own)
+    rewards = [row["reward"] for row in rows]
+    means = [mean(rewards[max(0, i - WINDOW + 1) : i + 1]) for i in range(len(rewards))]
+    every = max(len(means) // 6, 1)
+    curve = " ".join(f"{means[i]:.2f}" for i in range(WINDOW - 1, len(means), every))
+    lowest = min(means[means.index(max(means)) :])
+    moved = [row["displacement"] for row in rows if "displacement" in row]
+    entropy = mean(row["entropy"] for row in rows[-WINDOW:])
+    return (
+        f"| {NAMES[own.engine]} | {own.penalty} | {own.seed} | {curve} | {max(means):.2f} | {lowest:.2f} | "
+        f"{rows[0]['entropy']:.2f} → {entropy:.2f} | {mean(moved) if moved else float('nan'):+.4f} | "
+        f"{test_em(own):.3f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="collapse", help="a shipped recipe, or a file")
+    parser.add_argument("--steps", type=int, default=60, help="rollout batches")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--out", type=Path, default=Path("runs/engines"), help="folder of the run folders")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    own = parser.parse_args()
+    own.out.mkdir(parents=True, exist_ok=True)
+    runs = [
+        Run(engine, penalty, seed, own.out.resolve() / f"{engine}-{penalty.lower()}-s{seed}")
+        for seed in own.seeds
+        for penalty in PENALTIES
+        for engine in own.engines
+    ]
+    model = warm_start(own.recipe, own.out.resolve())
+    with ThreadPoolExecutor(own.jobs) as pool:
+        for one, _ in zip(runs, pool.map(lambda r: train(r, own.recipe, model, own.steps), runs), strict=True):
+            print(f"{one.engine}, {one.penalty}, seed {one.seed}: done", flush=True)
+    columns = ["engine", "loss", "seed", "reward, 5-step means", "peak", "lowest after", "entropy", "displacement"]
+    columns.append("test EM")
+    lines = [
+        f"| {' | '.join(columns)} |",
+        "|---" * len(columns) + "|",
+        *(describe(r) for r in sorted(runs, key=lambda r: (r.penalty, r.engine, r.seed))),
+    ]
+    (own.out / "engines.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
