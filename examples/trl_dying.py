@@ -1,0 +1,52 @@
+"""A search agent in TRL whose reward rises and then falls. trl_stabilised.py is this script with one line changed.
+
+holdfast train collapse --stage warm-start --run.name school    # a tiny model that can search, made once
+python examples/trl_dying.py runs/school/model                  # 10 to 20 minutes on one core
+"""
+
+import sys
+
+from trl import GRPOConfig, GRPOTrainer
+
+from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
+from holdfast.config import load
+from holdfast.train.session import open_workspace
+
+Trainer = GRPOTrainer
+
+
+def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir: str = "runs/trl") -> Trainer:
+    """GRPO in groups of 5, ten optimizer steps per rollout batch, sampled at top-p and top-k as published runs do."""
+    recipe = load("recipes/collapse.toml")
+    world = open_workspace(recipe)  # questions, passages, the protocol; yours would come from your own files
+    functions, weights = reward_functions({"em": 1.0})
+    args = GRPOConfig(
+        output_dir=output_dir,
+        num_generations=5,
+        per_device_train_batch_size=questions // 2,
+        gradient_accumulation_steps=1,
+        steps_per_generation=10,
+        max_steps=10 * rollout_batches,
+        learning_rate=recipe.train.lr,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=10 * recipe.train.warmup,
+        temperature=1.0,
+        top_p=0.9,
+        top_k=64,
+        max_completion_length=512,
+        reward_weights=weights,
+        logging_steps=10,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+    )
+    rollouts = SearchRollouts(world.train_retriever, world.protocol)
+    data = question_dataset(world.train)
+    trainer = Trainer(model, functions, args=args, train_dataset=data, rollout_func=rollouts)
+    trainer.train()
+    return trainer
+
+
+if __name__ == "__main__":
+    train(*sys.argv[1:2])
