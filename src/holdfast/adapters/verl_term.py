@@ -130,6 +130,7 @@ def measure(
     """The series of one micro-batch. All but `response_mask` (bool) and `term` are float [B, T]; `term` is what
     `per_token` gave, None for `holdfast_observe`, which has no `penalty/active_fraction`."""
     mask = response_mask
+    log_prob, old_log_prob, advantages = (_wide(x) for x in (log_prob, old_log_prob, advantages))
     rule = penalty if penalty is not None else LLDS()
     kept = rule.preserved(advantages, mask)
     pull = torch.zeros_like(log_prob) if term is None else term
@@ -203,6 +204,10 @@ def _parts(seen: Seen) -> tuple[Tensor | float, ...]:
 
 
 def _scalar(x: Tensor | float, like: Tensor) -> Tensor:
-    if isinstance(x, Tensor):
-        return x.to(torch.float64 if like.dtype == torch.float64 else torch.float32)
-    return torch.tensor(x, dtype=torch.float64 if like.dtype == torch.float64 else torch.float32, device=like.device)
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    return x.to(dtype) if isinstance(x, Tensor) else torch.tensor(x, dtype=dtype, device=like.device)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Under autocast verl's log-probs can be bfloat16, in which a sum over a rollout is worth nothing."""
+    return x.float() if x.element_size() < 4 else x

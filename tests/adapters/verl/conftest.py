@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+collect_ignore = ["train_on_cpu.py"]  # a script; importing it would give this process's verl another platform
+
 Batch = dict[str, torch.Tensor]
 
 
