@@ -33,6 +33,7 @@ def loaded_by(statement: str) -> set[str]:
         "holdfast.search.env",
         "holdfast.retrieval.types",
         "holdfast.retrieval.cache",
+        "holdfast.retrieval.client",
         "holdfast.diagnostics",
         "holdfast.tracking",
         "holdfast.cli.main",

@@ -115,7 +115,7 @@ class SearchAgentLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """One rollout of `row`, the columns of the data set. `[]` for one that failed, where verl can do without it."""
-        ids = await self._prompt(row)
+        ids = self._prompt(row)
         total = len(ids) + self.rollout_config.response_length
         protocol = replace(self._protocol, max_total_tokens=total)
         episode = Episode(ids, protocol, self.tokenizer)
@@ -145,11 +145,12 @@ class SearchAgentLoop(AgentLoopBase):
         scored = bool(golds) and self._weights is not None
         return to_output(trajectory, metrics, server.fields, with_logprobs=server.has_logprobs, scored=scored)
 
-    async def _prompt(self, row: Mapping[str, Any]) -> list[int]:
+    def _prompt(self, row: Mapping[str, Any]) -> list[int]:
+        """Not in an executor, as verl's own loops do it: encoding a passage switches the tokenizer to plain characters
+        for a moment, and a prompt encoded by another thread in that moment would lose its special tokens."""
         messages = [dict(message) for message in row["raw_prompt"]]
         if self._from_data:
-            build = self.continuous_token_builder.build_initial_tokens
-            return list(await self.loop.run_in_executor(None, lambda: build(messages)))
+            return list(self.continuous_token_builder.build_initial_tokens(messages))
         extra = row.get("extra_info") or {}
         question = row.get("question") or extra.get("question") or messages[-1]["content"]
         return render_prompt(str(question), self._protocol, self.tokenizer)
