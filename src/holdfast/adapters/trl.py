@@ -66,9 +66,9 @@ def with_penalties(
     Args:
         trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`.
         penalty: `LLDS(...)`, `SAPO(...)` or `NLL(...)`; None observes only.
-        correct_above: a rollout counts as correct when its reward, weighted and summed as TRL does, exceeds this. Read
-            by the rule `preserve="correct"`, and by the series of correct and incorrect rollouts. The default suits
-            rewards of 0 and 1; set it when others are mixed in.
+        correct_above: a rollout counts as correct when its reward, weighted and summed as TRL does, exceeds this; where
+            a reward function is named `em`, when that gave it 1. Read by the rule `preserve="correct"`, and by the
+            series of correct and incorrect rollouts. The default suits rewards of 0 and 1.
         displacement_every: measure displacement for every n-th rollout batch; 0 never. It costs two forward passes.
         displacement_rows: over at most this many rollouts, on all processes together.
 
@@ -154,9 +154,13 @@ class PenaltyMixin:
     def _correct(self, rows: int) -> Tensor:
         """bool [B] for this process's rollouts. One that no reward function could score is not correct."""
         assert self._rewards is not None
-        weights = self.reward_weights.to(self._rewards.device)  # type: ignore[attr-defined]
+        names: list[str] = self.reward_func_names  # type: ignore[attr-defined]
         start = self.accelerator.process_index * rows  # type: ignore[attr-defined]
-        return ((self._rewards * weights).nansum(-1) > self.holdfast_settings.correct_above)[start : start + rows]
+        own = self._rewards[start : start + rows]
+        if "em" in names:
+            return own[:, names.index("em")] == 1
+        weights = self.reward_weights.to(own.device)  # type: ignore[attr-defined]
+        return (own * weights).nansum(-1) > self.holdfast_settings.correct_above
 
     # ---- a micro-batch
 

@@ -88,6 +88,21 @@ def test_correct_is_what_exceeds_the_threshold(make_trainer: Any) -> None:
     assert "holdfast/likelihood/incorrect" not in names[0.5] and "holdfast/likelihood/incorrect" in names[5.0]
 
 
+def test_exact_match_decides_where_it_is_a_reward(make_trainer: Any) -> None:
+    """A large reward of another kind makes nothing correct."""
+
+    def em(number: list[int], **_: Any) -> list[float]:
+        return [0.0 for _ in number]
+
+    def style(number: list[int], **_: Any) -> list[float]:
+        return [float(n) for n in number]
+
+    trainer = make_trainer(with_penalties(trl.GRPOTrainer), reward_funcs=[em, style])
+    trainer.train()
+    names = {name for row in trainer.state.log_history for name in row}
+    assert "holdfast/likelihood/incorrect" in names and "holdfast/likelihood/correct" not in names
+
+
 def test_names_of_the_classes() -> None:
     assert with_penalties(trl.GRPOTrainer, LLDS()).__name__ == "GRPOTrainerWithLLDS"
     assert with_penalties(trl.GRPOTrainer).__name__ == "ObservedGRPOTrainer"
