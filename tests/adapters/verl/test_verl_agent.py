@@ -55,6 +55,7 @@ class TokenServer:
             return TokenOutput(token_ids=[], stop_reason="aborted")
         ids = self.tokenizer(said, add_special_tokens=False)["input_ids"]
         limit = sampling_params.pop("max_tokens")  # servers take out what they have read
+        sampling_params.pop("logprobs")
         ids = ids[:limit] if self.stops else ids
         logprobs = [-0.01 * (i + 1) for i in range(len(ids))] if self.logprobs else None
         step = len(self.calls)
@@ -185,6 +186,7 @@ def test_masks_token_by_token(make_worker: Callable[..., Any]) -> None:
     assert sent1 == prompt and sent2 == [*prompt, *first, *feedback] and id1 == id2
     assert params1["stop"] == ["</search>", "</answer>"] and params1["max_tokens"] == 220
     assert params2["max_tokens"] == 220 - len(first) - len(feedback)
+    assert params2 | {"max_tokens": 220} == params1
     assert (params1["temperature"], params1["top_p"], params1["logprobs"]) == (1.0, 1, True)
     assert [request["queries"] for request in bm25.requests] == [["Orsa lake"]]
 

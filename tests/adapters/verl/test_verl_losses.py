@@ -39,12 +39,8 @@ GLOBAL = {"dp_size": 2, "batch_num_tokens": 61, "global_batch_size": 9, "loss_sc
 def call(name: str, config: Any, batch: Batch, **changed: Any) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """(loss, gradient of the log-probs, metrics), called as verl's `ppo_loss` calls."""
     new = batch["log_prob"].clone().requires_grad_()
-    loss, metrics = core_algos.get_policy_loss_fn(name)(
-        **{**batch, "log_prob": new, **changed},
-        loss_agg_mode=config.loss_agg_mode,
-        config=config,
-        rollout_is_weights=None,
-    )
+    arguments = {**batch, "log_prob": new, "rollout_is_weights": None, **changed}
+    loss, metrics = core_algos.get_policy_loss_fn(name)(**arguments, loss_agg_mode=config.loss_agg_mode, config=config)
     (gradient,) = torch.autograd.grad(loss, new)
     return loss.detach(), gradient, metrics
 
@@ -169,6 +165,17 @@ def test_micro_batches_add_up(actor_config: MakeConfig, batch: Batch, name: str,
     parts = [call(name, config, {k: v[a:b] for k, v in batch.items()}) for a, b in itertools.pairwise(cuts)]
     torch.testing.assert_close(sum(p[0] for p in parts), whole, rtol=0, atol=1e-12)
     torch.testing.assert_close(torch.cat([p[1] for p in parts]), gradient, rtol=0, atol=1e-12)
+
+
+def test_importance_weights_of_the_rollout_are_the_bases_alone(actor_config: MakeConfig, batch: Batch) -> None:
+    weights = torch.linspace(0.2, 2.0, 35, dtype=torch.float64).view(5, 7)
+    added = {}
+    for name, of in (("plain", None), ("weighted", weights)):
+        config = actor_config()
+        base = call("vanilla", config, batch, rollout_is_weights=of)[0]
+        added[name] = call("holdfast_llds", config, batch, rollout_is_weights=of)[0] - base
+    assert not torch.equal(base, call("vanilla", actor_config(), batch)[0])
+    torch.testing.assert_close(added["weighted"], added["plain"], rtol=0, atol=1e-12)
 
 
 def test_the_first_step_is_exactly_the_base(actor_config: MakeConfig, batch: Batch) -> None:
