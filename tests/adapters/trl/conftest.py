@@ -116,6 +116,7 @@ def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer
             rollout_func=rollout_func,
             train_dataset=settings.pop("train_dataset", None)
             or Dataset.from_list([{"prompt": f"What is the lake of Mora {i}?"} for i in range(6)]),
+            peft_config=settings.pop("peft_config", None),
             args=trl.GRPOConfig(**(arguments | settings)),
         )
 

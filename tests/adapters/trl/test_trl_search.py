@@ -210,6 +210,20 @@ def test_answer_masking_needs_answers_and_searches(make_trainer: Any, searching:
         trainer.train()
 
 
+def test_lora_with_a_reference(searching: Any) -> None:
+    """Only adapters move, the reference is the model without them, and the sampler is the model with them."""
+    from peft import LoraConfig
+
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    trainer = searching(LLDS(), peft_config=lora, beta=0.01, learning_rate=1e-2)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved and all("lora" in name for name in moved)
+    gaps = [row["holdfast/sampler/logprob_gap"] for row in trainer.state.log_history if "kl" in row and "reward" in row]
+    assert len(gaps) == 2 and max(map(abs, gaps)) < 1e-4
+
+
 def test_a_resumed_run_goes_on(searching: Any, tmp_path: Path) -> None:
     """Save at step 2, go on from there: the weights of step 4 are those of a run that never stopped."""
     whole = searching(LLDS(), output_dir=str(tmp_path / "a"), save_strategy="steps", save_steps=2)
