@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import torch
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Loss
 from holdfast.data import Example
 from holdfast.errors import RolloutError
+from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.retrieval.types import Retriever
 from holdfast.rewards import EM, score_trajectory
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.searching import RolloutStats
+from holdfast.train.model import LanguageModel
 from holdfast.train.session import Workspace
 from holdfast.trajectory import Group
 
@@ -63,3 +70,46 @@ def roll_out(
         )
         for i, example in enumerate(examples)
     ]
+
+
+def training_rollouts(
+    language_model: LanguageModel,
+    examples: Sequence[Example],
+    workspace: Workspace,
+    *,
+    seed: tuple[object, ...],
+    stats: RolloutStats | None = None,
+) -> list[Group]:
+    """`roll_out` as the recipe trains: its sampler, group size, rewards and training passages."""
+    config = workspace.config
+    own = config.sampling
+    policy = HFPolicy(
+        language_model.model,
+        language_model.tokenizer,
+        temperature=own.temperature,
+        top_p=own.top_p,
+        top_k=own.top_k,
+        autocast_dtype=language_model.autocast_dtype,
+    )
+    return roll_out(
+        policy,
+        examples,
+        workspace,
+        workspace.train_retriever,
+        size=config.train.group_size,
+        seed=seed,
+        weights=config.reward.model_dump(),
+        stats=stats,
+    )
+
+
+def learnable(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device: torch.device) -> TokenBatch:
+    """Tensors with advantages, of the rollouts that are learned from: a failed one has nothing in its loss mask."""
+    batch = TokenBatch.from_trajectories(groups, pad_token_id=pad_token_id)
+    kind = loss.advantage
+    if kind == "reinforce":
+        advantages = reinforce_advantages(batch.rewards, valid=batch.valid)
+    else:
+        advantages = group_advantages(batch.rewards, batch.group_ids, scale=kind == "grpo", valid=batch.valid)
+    batch = replace(batch, advantages=advantages)
+    return batch.select(batch.loss_mask.any(-1)).to(device)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,28 @@ import torch
 from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.data import Example, Sampler
-from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.metrics import (
     advantage_metrics,
     displacement_metrics,
     likelihood_metrics,
     likelihood_rows,
-    per_token_mean,
     retrieval_metrics,
     rollout_metrics,
     rows_to_probe,
     sampler_gap,
 )
-from holdfast.penalties import penalty_of
-from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.searching import RolloutStats
 from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint, step_folder
-from holdfast.train.episodes import roll_out
+from holdfast.train.episodes import learnable, training_rollouts
 from holdfast.train.model import LanguageModel, Reference
 from holdfast.train.session import Workspace
-from holdfast.train.update import old_pass, plan_update, update_policy
+from holdfast.train.update import (
+    likelihood_change,
+    make_optimizer,
+    old_pass,
+    plan_update,
+    update_by_recipe,
+)
 from holdfast.trajectory import Group
 
 
@@ -49,9 +50,7 @@ class Trainer:
         self.workspace, self.config, self.language_model = workspace, config, language_model
         self.model = language_model.model
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.train.lr, weight_decay=config.train.weight_decay, betas=(0.9, 0.999)
-        )
+        self.optimizer = make_optimizer(self.parameters, config.train)
         temperature = config.sampling.temperature
         self.forward = language_model.forward(temperature)
         self.reference = Reference(language_model).forward(temperature) if config.loss.kl_coef > 0 else None
@@ -86,37 +85,13 @@ class Trainer:
     # ---- the arrows
 
     def _rollout(self, examples: list[Example]) -> tuple[list[Group], RolloutStats]:
-        own, stats = self.config.sampling, RolloutStats()
-        policy = HFPolicy(
-            self.model,
-            self.language_model.tokenizer,
-            temperature=own.temperature,
-            top_p=own.top_p,
-            top_k=own.top_k,
-            autocast_dtype=self.language_model.autocast_dtype,
-        )
-        groups = roll_out(
-            policy,
-            examples,
-            self.workspace,
-            self.workspace.train_retriever,
-            size=self.config.train.group_size,
-            seed=(self.config.run.seed, self.completed),
-            weights=self.config.reward.model_dump(),
-            stats=stats,
-        )
-        return groups, stats
+        stats = RolloutStats()
+        seed = (self.config.run.seed, self.completed)
+        return training_rollouts(self.language_model, examples, self.workspace, seed=seed, stats=stats), stats
 
     def _batch(self, groups: list[Group]) -> TokenBatch:
-        """Tensors with advantages, of the rollouts that are learned from: a failed one has nothing in its loss mask."""
-        batch = TokenBatch.from_trajectories(groups, pad_token_id=self.language_model.pad_token_id)
-        kind = self.config.loss.advantage
-        if kind == "reinforce":
-            advantages = reinforce_advantages(batch.rewards, valid=batch.valid)
-        else:
-            advantages = group_advantages(batch.rewards, batch.group_ids, scale=kind == "grpo", valid=batch.valid)
-        batch = replace(batch, advantages=advantages)
-        return batch.select(batch.loss_mask.any(-1)).to(self.workspace.device)
+        pad_token_id, device = self.language_model.pad_token_id, self.workspace.device
+        return learnable(groups, self.config.loss, pad_token_id=pad_token_id, device=device)
 
     def _plan(self, batch: TokenBatch) -> list[list[list[int]]]:
         own = self.config.train
@@ -124,24 +99,10 @@ class Trainer:
         return plan_update(lengths, own.optimizer_steps_per_rollout, own.micro_batch_tokens, self.generator)
 
     def _update(self, minis: list[list[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
-        loss, limits = self.config.loss, self.config.protocol
-        penalty = penalty_of(loss.penalty)
-        answer_weight = penalty.weight_at(mean_searches) if penalty is not None else 1.0
-        norm = loss.reduction == "seq-mean-token-sum-norm"
-        with self._training_mode():
-            metrics = update_policy(
-                minis,
-                self.forward,
-                self.optimizer,
-                self.parameters,
-                loss,
-                grad_clip=self.config.train.grad_clip,
-                answer_weight=answer_weight,
-                max_tokens=limits.max_turns * limits.max_turn_tokens if norm else None,
-            )
-        return metrics | ({"penalty/answer_weight": answer_weight} if loss.penalty.name == "llds" else {})
+        return update_by_recipe(
+            minis, self.model, self.forward, self.optimizer, self.parameters, self.config, mean_searches=mean_searches
+        )
 
-    @torch.no_grad()
     def _displacement(self, batch: TokenBatch) -> dict[str, float]:
         """The same rollouts under the new weights minus under the old: at most `displacement_rows`, right ones first.
 
@@ -153,22 +114,7 @@ class Trainer:
         chosen = rows_to_probe(batch.correct, rows, self.generator)
         part = batch.select(chosen)
         plan = plan_update(part.lengths.tolist(), 1, self.config.train.micro_batch_tokens, torch.Generator())
-        change = torch.zeros(len(part), device=part.token_ids.device)
-        for indices in plan[0]:
-            micro = part.select(indices).trim()
-            assert micro.old_logprobs is not None
-            new, _ = self.forward(micro.token_ids, micro.loss_mask)
-            change[indices] = per_token_mean(new - micro.old_logprobs, micro.loss_mask)
-        return displacement_metrics(change, part.correct)
-
-    @contextmanager
-    def _training_mode(self) -> Iterator[None]:
-        """transformers recomputes activations in training mode only; dropout is 0 in either."""
-        self.model.train(self.config.model.gradient_checkpointing)
-        try:
-            yield
-        finally:
-            self.model.eval()
+        return displacement_metrics(likelihood_change(part, plan, self.forward), part.correct)
 
     def _set_learning_rate(self) -> None:
         lr, warmup = self.config.train.lr, self.config.train.warmup

@@ -1,17 +1,22 @@
-"""One rollout batch becomes K optimizer steps: plan, old pass, objective, steps. All that changes weights is here."""
+"""One rollout batch becomes K optimizer steps: plan, old pass, objective, steps, and what they did to likelihoods.
+
+All that changes weights is here.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.batch import TokenBatch
-from holdfast.config import Loss
+from holdfast.config import Config, Loss, Train
 from holdfast.losses import (
     clipped_policy_loss,
     kl_loss,
@@ -20,6 +25,7 @@ from holdfast.losses import (
     ratio_stats,
     reduce_loss,
 )
+from holdfast.metrics import per_token_mean
 from holdfast.penalties import penalty_of
 
 Forward = Callable[..., tuple[Tensor, Tensor | None]]
@@ -177,6 +183,68 @@ def update_policy(
             totals.add(micro, logprobs.detach(), terms, parts, loss)
         totals.step(_clipped_step(optimizer, parameters, grad_clip))
     return totals.metrics()
+
+
+def make_optimizer(parameters: Sequence[Tensor], own: Train) -> torch.optim.Optimizer:
+    """The optimizer of a recipe, at its full learning rate."""
+    return torch.optim.AdamW(parameters, lr=own.lr, weight_decay=own.weight_decay, betas=(0.9, 0.999))
+
+
+def update_by_recipe(
+    minis: list[list[TokenBatch]],
+    model: Any,
+    forward: Forward,
+    optimizer: torch.optim.Optimizer,
+    parameters: list[Tensor],
+    config: Config,
+    *,
+    mean_searches: float,
+) -> dict[str, float]:
+    """`update_policy` with the loss, the limits and the penalty's schedule of a recipe.
+
+    `mean_searches` is the mean number of valid searches of the rollout batch: what an adaptive weight goes by.
+    """
+    loss, limits = config.loss, config.protocol
+    penalty = penalty_of(loss.penalty)
+    answer_weight = penalty.weight_at(mean_searches) if penalty is not None else 1.0
+    norm = loss.reduction == "seq-mean-token-sum-norm"
+    with _training_mode(model, config.model.gradient_checkpointing):
+        metrics = update_policy(
+            minis,
+            forward,
+            optimizer,
+            parameters,
+            loss,
+            grad_clip=config.train.grad_clip,
+            answer_weight=answer_weight,
+            max_tokens=limits.max_turns * limits.max_turn_tokens if norm else None,
+        )
+    return metrics | ({"penalty/answer_weight": answer_weight} if loss.penalty.name == "llds" else {})
+
+
+@contextmanager
+def _training_mode(model: Any, checkpointing: bool) -> Iterator[None]:
+    """transformers recomputes activations in training mode only; dropout is 0 in either."""
+    model.train(checkpointing)
+    try:
+        yield
+    finally:
+        model.eval()
+
+
+@torch.no_grad()
+def likelihood_change(batch: TokenBatch, plan: list[list[list[int]]], forward: Forward) -> Tensor:
+    """The rollouts of `batch` under the present weights minus under the old: `[B]`, nats per sampled token.
+
+    Computed on the shapes of `plan`, which must name every row: with the plan of the old pass, no update is exactly 0.
+    """
+    change = torch.zeros(len(batch), device=batch.token_ids.device)
+    for indices in (rows for mini in plan for rows in mini):
+        micro = batch.select(indices).trim()
+        assert micro.old_logprobs is not None
+        new, _ = forward(micro.token_ids, micro.loss_mask)
+        change[indices] = per_token_mean(new - micro.old_logprobs, micro.loss_mask)
+    return change
 
 
 def _clipped_step(optimizer: torch.optim.Optimizer, parameters: list[Tensor], grad_clip: float) -> float:
