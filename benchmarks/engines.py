@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -101,14 +100,6 @@ def series(own: Run) -> list[dict[str, float]]:
     return [{key: row[name] for key, name in names.items() if name in row} for row in rows]
 
 
-def test_em(own: Run) -> float:
-    """Exact match on the test questions after training, sampled; NaN if there is none."""
-    if own.engine == "local":
-        return float(json.loads((own.folder / "results.json").read_text())["after"]["em"])
-    found = re.findall(r"'test_holdfast/reward/em': '?([0-9.e-]+)", own.folder.with_suffix(".log").read_text())
-    return float(found[-1]) if found else float("nan")
-
-
 def describe(own: Run) -> str:
     """A row of the table."""
     rows = series(own)
@@ -121,8 +112,7 @@ def describe(own: Run) -> str:
     entropy = mean(row["entropy"] for row in rows[-WINDOW:])
     return (
         f"| {NAMES[own.engine]} | {own.penalty} | {own.seed} | {curve} | {max(means):.2f} | {lowest:.2f} | "
-        f"{rows[0]['entropy']:.2f} → {entropy:.2f} | {mean(moved) if moved else float('nan'):+.4f} | "
-        f"{test_em(own):.3f} |"
+        f"{rows[0]['entropy']:.2f} → {entropy:.2f} | {mean(moved) if moved else float('nan'):+.4f} |"
     )
 
 
@@ -147,7 +137,6 @@ def main() -> None:
         for one, _ in zip(runs, pool.map(lambda r: train(r, own.recipe, model, own.steps), runs), strict=True):
             print(f"{one.engine}, {one.penalty}, seed {one.seed}: done", flush=True)
     columns = ["engine", "loss", "seed", "reward, 5-step means", "peak", "lowest after", "entropy", "displacement"]
-    columns.append("test EM")
     lines = [
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",

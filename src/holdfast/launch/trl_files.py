@@ -136,6 +136,8 @@ trainer.train(resume_from_checkpoint="--resume" in sys.argv)
 trainer.save_model()
 {last_eval}if workspace.test:  # read once, at the end
     trainer.evaluate(question_dataset(workspace.test), metric_key_prefix="test")
+    print("test:", trainer.state.log_history[-1])
+trainer.save_state()  # the whole log, in trainer_state.json
 '''
 
 
