@@ -102,7 +102,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/truncated_fraction": [t.status is Status.TRUNCATED for t in rows],
         "rollout/failed_fraction": [t.status.is_failure for t in everyone],
         "rollout/cut_fraction": [turn.cut for turn in turns if turn.observation],
-        "rollout/first_action_match": _first_action_match(groups),
+        "rollout/first_action_match": [same for group in groups for _, same in first_action_matches(group)],
         "rollout/mixed_groups": [group.mixed for group in groups],
         "sampler/mass_kept": [mass for turn in turns for mass in turn.kept_mass or ()] or [1.0],
     }
@@ -122,15 +122,16 @@ def retrieval_metrics(stats: RolloutStats) -> dict[str, float]:
     }
 
 
-def _first_action_match(groups: Sequence[Group]) -> list[bool]:
-    """For every incorrect rollout that has a correct sibling: whether its first search was as good as a sibling's."""
-    matches = []
-    for group in groups:
-        right = {hits for t in group.trajectories if t.correct and (hits := _first_hits(t))}
-        if right:
-            wrong = [t for t in group.trajectories if not t.correct and not t.status.is_failure]
-            matches += [_first_hits(t) in right for t in wrong]
-    return matches
+def first_action_matches(group: Group) -> list[tuple[Trajectory, bool]]:
+    """Every incorrect rollout that has a correct sibling, and whether its first search was as good as a sibling's.
+
+    As good is: it returned the same passages. A rollout that did not search first matches none.
+    """
+    right = {hits for t in group.trajectories if t.correct and (hits := _first_hits(t))}
+    if not right:
+        return []
+    wrong = [t for t in group.trajectories if not t.correct and not t.status.is_failure]
+    return [(t, _first_hits(t) in right) for t in wrong]
 
 
 def _first_hits(trajectory: Trajectory) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ ALLOWED: dict[str, set[str]] = {
         "trajectory",
         "world",
     },
+    "lab.probes": {"batch", "config", "data", "metrics", "rollout", "train", "trajectory"},
 }
 FREE = {"cli", "__main__"}  # may import anything, inside subcommands: test_import_weight.py
 
@@ -95,6 +96,7 @@ OUTSIDE: dict[str, set[str]] = {
     "retrieval.types": set(),
     "diagnostics": {"numpy"},
     "launch": {"pyarrow"},
+    "lab.probes": {"matplotlib", "torch"},
 }
 
 

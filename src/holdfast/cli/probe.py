@@ -1,0 +1,222 @@
+"""`holdfast probe`: what one update would do to a policy, or how likely its rollouts are. The policy stays as it is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.terminal import err, out, program
+from holdfast.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
+    from holdfast.lab.probes import Result, Rollouts, Subject
+    from holdfast.train.events import Observer
+
+
+class What(StrEnum):
+    PER_SAMPLE = "per-sample"
+    FIRST_ACTION = "first-action"
+    TOOL_ROUNDS = "tool-rounds"
+    DRIFT = "drift"
+
+
+_UPDATES = (What.PER_SAMPLE, What.DRIFT)
+
+
+def probe(
+    ctx: typer.Context,
+    of: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_MODEL",
+            help="Run folder, or a name in runs/. With --recipe: folder of a model, or its name on the hub.",
+            show_default=False,
+        ),
+    ],
+    what: Annotated[
+        What,
+        typer.Option(
+            help="per-sample: does an update on one question make its right rollouts less likely? "
+            "drift: P(∏ r < ε) after an update. first-action: do wrong rollouts begin as right ones? "
+            "tool-rounds: likelihood by number of searches.",
+            show_default=False,
+        ),
+    ],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="WHICH", help="Of a run: last (default), best on dev, or a step.", show_default=False),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="RECIPE", help="For a model: its questions, retrieval and loss.", show_default=False),
+    ] = None,
+    questions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Training questions to roll out. Default: train.questions.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Chooses questions and episodes. Default: run.seed.", show_default=False),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="For per-sample and drift: penalties to compare on the same rollouts, such as none,llds,sapo.",
+            show_default=False,
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Where to write. Default: RUN/probes, or probes/MODEL.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Measure a checkpoint or a model.
+
+    Rolls out questions, makes an update and undoes it, and writes what it found
+    as JSON and as a figure. Settings of the recipe may be changed:
+
+    [cyan]holdfast probe runs/collapse --what per-sample --compare none,llds[/cyan]
+    """
+    if compare is not None and what not in _UPDATES:
+        raise ConfigError(f"--compare with --what {what.value}: this probe makes no update; leave it out")
+    from holdfast.cli.console import open_console
+    from holdfast.cli.extra import train_extra
+
+    with train_extra(err(), "loading PyTorch and transformers"):
+        import holdfast.lab.probes as lab
+
+    console = out()
+    source = _source(of, checkpoint, recipe, ctx.meta["settings"])
+    with open_console(console, Path(of)) as observer:
+        subject = source.open(observer, with_reference=what in _UPDATES)
+        config = subject.config
+        chosen = config.run.seed if seed is None else seed
+        number = questions or min(config.train.questions, len(subject.workspace.train))
+        names = [name.strip() for name in compare.split(",")] if compare else []
+        lab.arms_of(config, names)  # refuses what the update would, before the rollouts take their time
+        folder = _made(folder or source.folder)
+        rollouts = lab.roll_out_questions(subject, number, chosen, observer)
+        result = _measure(subject, rollouts, what, chosen, names, observer)
+    title = f"{what.value} · {source.title(subject)}"
+    title += f" · {number} questions × {config.train.group_size} rollouts, seed {chosen}"
+    console.print(f"\n{title}", style="bold", soft_wrap=True)
+    for line in lab.lines(result):
+        console.print(line, soft_wrap=True)
+    command = shlex.join([program(), *sys.argv[1:]])
+    document = lab.document(result, subject, what=what.value, questions=number, seed=chosen, command=command)
+    stem = f"{what.value}-{source.tag(subject)}-seed-{chosen}"
+    written = [folder / f"{stem}.json", folder / f"{stem}.svg"]
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    written[0].write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+    try:
+        lab.draw(result, title, written[1])
+    except MissingExtra as missing:
+        console.print(f"\nThere is no figure: {missing}", soft_wrap=True)
+        del written[1]
+    console.print("\nWrote " + " and ".join(map(str, written)), soft_wrap=True)
+
+
+def _measure(
+    subject: Subject, rollouts: Rollouts, what: What, seed: int, compare: list[str], observer: Observer
+) -> Result:
+    import holdfast.lab.probes as lab
+
+    match what:
+        case What.PER_SAMPLE:
+            return lab.per_sample(subject, rollouts, seed=seed, compare=compare, observer=observer)
+        case What.DRIFT:
+            return lab.drift(subject, rollouts, seed=seed, compare=compare, observer=observer)
+        case What.FIRST_ACTION:
+            return lab.first_action(subject, rollouts, observer=observer)
+        case What.TOOL_ROUNDS:
+            return lab.tool_rounds(subject, rollouts, observer=observer)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A checkpoint of a run."""
+
+    path: Path
+    checkpoint: str
+    settings: list[str]
+
+    @property
+    def folder(self) -> Path:
+        return self.path / "probes"
+
+    def open(self, observer: Observer, *, with_reference: bool) -> Subject:
+        from holdfast.lab.probes import open_run
+
+        return open_run(self.path, self.checkpoint, self.settings, observer, with_reference=with_reference)
+
+    def tag(self, subject: Subject) -> str:
+        """`step-000040`, or `best`."""
+        return Path(subject.name).parent.name
+
+    def title(self, subject: Subject) -> str:
+        return f"{self.path} {self.tag(subject)}"
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model as it is, with a recipe."""
+
+    name: str
+    config: Config
+
+    @property
+    def folder(self) -> Path:
+        return Path("probes")
+
+    def open(self, observer: Observer, *, with_reference: bool) -> Subject:
+        from holdfast.lab.probes import open_model
+
+        return open_model(self.config, observer, with_reference=with_reference)
+
+    def tag(self, subject: Subject) -> str:
+        return Path(self.name).name
+
+    def title(self, subject: Subject) -> str:
+        return self.name
+
+
+def _source(of: str, checkpoint: str | None, recipe: str | None, settings: list[str]) -> _Run | _Model:
+    """What somebody means by a name. Raises `ConfigError`."""
+    from holdfast.cli.runs import ROOT, find_run, is_run
+    from holdfast.cli.train import read_recipe
+    from holdfast.config import Config
+    from holdfast.settings import parse_overrides
+
+    if "model.path" in parse_overrides(settings, Config):
+        raise ConfigError(f"--model.path: what is probed is {of}; leave --model.path out")
+    if recipe is None:
+        try:
+            return _Run(find_run(of), checkpoint or "last", settings)
+        except ConfigError as error:
+            raise ConfigError(f"{error}. To probe a model, say with --recipe what it is asked") from None
+    if is_run(Path(of)) or is_run(ROOT / of):
+        raise ConfigError(f"--recipe {recipe}: {of} is a run and has its own; leave --recipe out, or change settings")
+    if checkpoint is not None:
+        raise ConfigError(f"--checkpoint {checkpoint} with --recipe: {of} is taken as a model; leave --checkpoint out")
+    as_it_is = ["--model.path", of, "--warm_start.steps", "0", "--warm_start.plain_steps", "0"]
+    return _Model(of, read_recipe(recipe, [*settings, *as_it_is])[0])
+
+
+def _made(folder: Path) -> Path:
+    """The folder, before anything takes long. Raises `ConfigError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made ({error.strerror}); say with --out where to write") from None
+    return folder

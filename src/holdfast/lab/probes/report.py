@@ -1,0 +1,145 @@
+"""A probe's result as lines for a person and as JSON for a program."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from holdfast import __version__
+from holdfast.config import dump
+from holdfast.lab.probes.likelihood import FirstAction, Level, ToolRounds
+from holdfast.lab.probes.subject import Subject
+from holdfast.lab.probes.updates import EPSILONS, KINDS, Drift, PerSample
+
+Result = PerSample | FirstAction | ToolRounds | Drift
+
+
+def document(
+    result: Result, subject: Subject, *, what: str, questions: int, seed: int, command: str
+) -> dict[str, object]:
+    """The result with everything it takes to make it again, for `json.dumps`."""
+    return {
+        "probe": what,
+        "of": subject.name,
+        "command": command,
+        "questions": questions,
+        "seed": seed,
+        "versions": {
+            "holdfast": __version__,
+            "python": platform.python_version(),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+        },
+        "device": subject.workspace.device.type,
+        "config_hash": hashlib.sha256(dump(subject.config).encode()).hexdigest()[:16],
+        "result": result.to_json(),
+        "recipe": subject.config.model_dump(),
+    }
+
+
+def lines(result: Result) -> list[str]:
+    """A short table with a sentence above it."""
+    match result:
+        case PerSample():
+            return _per_sample(result)
+        case FirstAction():
+            return _first_action(result)
+        case ToolRounds():
+            return _tool_rounds(result)
+        case Drift():
+            return _drift(result)
+
+
+def _per_sample(result: PerSample) -> list[str]:
+    used = len(result.arms[0].questions)
+    rows = [["penalty", "questions displaced", "right rollouts", "wrong rollouts"]]
+    for arm in result.arms:
+        changes = [
+            f"{arm.mean_change(correct=kind):+.3f} ({arm.mean_change(correct=kind, per_token=True):+.4f})"
+            for kind in (True, False)
+        ]
+        rows.append([arm.penalty, f"{arm.displaced} of {used} ({_percent(arm.displaced / used)})", *changes])
+    steps = result.optimizer_steps
+    return [
+        f"{used} of {result.asked} questions have a right rollout and another reward beside it. Each had an update of "
+        f"its own, of {steps} optimizer step{'s' * (steps > 1)}.",
+        "Change of log-likelihood, mean over rollouts: nats per rollout (per token)",
+        *columns(rows),
+    ]
+
+
+def _first_action(result: FirstAction) -> list[str]:
+    longest = max(len(result.correct), len(result.incorrect))
+    rows = [["action", *map(str, range(1, longest + 1))]]
+    for name, levels in (("right rollouts", result.correct), ("wrong rollouts", result.incorrect)):
+        rows.append([name, *map(_level, levels)])
+    rows.append(["wrong, began as a right one", _level(result.first_matching)])
+    rows.append(["wrong, began otherwise", _level(result.first_other)])
+    return [
+        f"{result.compared} wrong rollouts have a right one of the same question beside them. {result.matching} of "
+        f"them ({_percent(result.share)}) began with a search that returned the same passages.",
+        "Log-prob per token, mean over rollouts (rollouts)",
+        *columns(rows),
+    ]
+
+
+def _tool_rounds(result: ToolRounds) -> list[str]:
+    rows = [["searches", "all", "right", "wrong"]]
+    for found in result.rounds:
+        rows.append([str(found.searches), _level(found.everyone), _level(found.correct), _level(found.incorrect)])
+    return ["Log-prob per token, mean over rollouts (rollouts)", *columns(rows)]
+
+
+def _drift(result: Drift) -> list[str]:
+    rows = [["penalty", "rollouts", *(f"ε {_short(epsilon)}" for epsilon in EPSILONS)]]
+    for arm in result.arms:
+        last = arm.optimizer_steps
+        for kind, title in KINDS.items():
+            shares = [_percent(arm.share_below(epsilon, kind, last)) for epsilon in EPSILONS]
+            rows.append([arm.penalty, f"{title} ({len(arm.of(kind, last))})", *shares])
+    steps = result.arms[0].optimizer_steps
+    found = [
+        f"P(∏ r < ε): share of rollouts whose probability {steps} optimizer step{'s' * (steps > 1)} on them "
+        "multiplied by less than ε",
+        *columns(rows),
+    ]
+    half = EPSILONS[1]
+    if steps > 1:
+        found += ["", f"The same for ε = {half:g} and A > 0, after each optimizer step"]
+        for arm in result.arms:
+            each = (_percent(arm.share_below(half, "positive", k)) for k in range(1, steps + 1))
+            found.append(f"{arm.penalty}  {'  '.join(each)}")
+    return found
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Text in columns: the first to the left, others to the right.
+
+    >>> columns([["searches", "all"], ["1", "-0.25 (3)"]])
+    ['searches        all', '1         -0.25 (3)']
+    """
+    count = max(map(len, rows))
+    widths = [max(len(row[k]) for row in rows if len(row) > k) for k in range(count)]
+    padded = (
+        [
+            cell.ljust(width) if k == 0 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        for row in rows
+    )
+    return ["  ".join(cells).rstrip() for cells in padded]
+
+
+def _level(level: Level) -> str:
+    return "–" if level.logprob is None else f"{level.logprob:.3f} ({level.rollouts})"
+
+
+def _short(epsilon: float) -> str:
+    return f"{epsilon:g}" if epsilon >= 0.01 else f"{epsilon:.0e}".replace("e-0", "e-")
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.0f} %"
