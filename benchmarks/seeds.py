@@ -10,13 +10,13 @@ at a time with `--threads` each.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import mean
+
+from holdfast.lab.series import read_run, summarise, table
 
 # One strength for all penalties, over the tokens they protect: at the published ones, made for thousands of tokens a
 # rollout and steps a thousand times smaller, they do less (the last two arms).
@@ -44,7 +44,6 @@ ARMS: dict[str, dict[str, list[str]]] = {
         "SAPO, published 0.1": ["--loss.penalty.name", "sapo"],
     },
 }
-WINDOW = 5
 
 
 def run_one(recipe: str, arm: str, overrides: list[str], seed: int, out: Path, threads: int) -> Path:
@@ -61,67 +60,6 @@ def run_one(recipe: str, arm: str, overrides: list[str], seed: int, out: Path, t
             )
         print(f"{arm}, seed {seed}: {'done' if done.returncode == 0 else f'FAILED, see {log.name}'}", flush=True)
     return folder
-
-
-def summarise(folder: Path) -> dict[str, float]:
-    """The numbers of one run: reward over 5-step means, and the final evaluation."""
-    series = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in series if "reward/mean" in row]
-    rewards = [row["reward/mean"] for row in rows]
-    means = [mean(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1)]
-    peak = max(means)
-    at = means.index(peak)
-    moved = [row["displacement/correct"] for row in rows if "displacement/correct" in row]
-    results = json.loads((folder / "results.json").read_text())
-    return {
-        "first": means[0],
-        "peak": peak,
-        "peak at": at + WINDOW,
-        "held": sum(m >= peak - 0.1 for m in means),
-        "lowest after": min(means[at:]),
-        "last": means[-1],
-        "entropy first": rows[0]["entropy/mean"],
-        "entropy last": mean(row["entropy/mean"] for row in rows[-WINDOW:]),
-        "displacement": mean(moved) if moved else float("nan"),
-        "em before": results["before"]["em"],
-        "em after": results["after"]["em"],
-        "greedy before": results["before"]["em_greedy"],
-        "greedy after": results["after"]["em_greedy"],
-        "seconds": results["seconds"],
-    }
-
-
-def table(recipe: str, runs: dict[str, dict[int, dict[str, float]]]) -> str:
-    """Markdown: one row an arm and seed."""
-    lines = [
-        "| arm | seed | reward first → peak (step) → last (lowest after peak) | steps within .1 of peak | entropy | "
-        "displacement | test EM sampled | test EM greedy |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for arm, seeds in runs.items():
-        for seed, r in seeds.items():
-            lines.append(
-                f"| {arm} | {seed} | {r['first']:.2f} → {r['peak']:.2f} ({r['peak at']:.0f}) → {r['last']:.2f} "
-                f"({r['lowest after']:.2f}) | {r['held']:.0f} | {r['entropy first']:.2f} → {r['entropy last']:.2f} | "
-                f"{r['displacement']:+.4f} | {r['em before']:.3f} → {r['em after']:.3f} | "
-                f"{r['greedy before']:.3f} → {r['greedy after']:.3f} |"
-            )
-    lines.append("")
-    for arm, seeds in runs.items():
-        gains = [r["em after"] - r["em before"] for r in seeds.values()]
-        greedy = [r["greedy after"] - r["greedy before"] for r in seeds.values()]
-        collapsed = sum(is_collapse(r) for r in seeds.values())
-        lines.append(
-            f"* {arm}: sampled EM {mean(gains):+.3f} (seeds {min(gains):+.3f} to {max(gains):+.3f}), greedy "
-            f"{mean(greedy):+.3f} ({min(greedy):+.3f} to {max(greedy):+.3f}); collapsed on {collapsed} of "
-            f"{len(seeds)} seeds"
-        )
-    return "\n".join(lines)
-
-
-def is_collapse(r: dict[str, float]) -> bool:
-    """Rose by .12, stayed 20 steps within .1 of the peak, then lost 40 % of it. Whether it came back, `last` tells."""
-    return r["peak"] - r["first"] >= 0.12 and r["held"] >= 20 and r["lowest after"] <= 0.6 * r["peak"]
 
 
 def main() -> None:
@@ -149,8 +87,8 @@ def main() -> None:
     runs: dict[str, dict[int, dict[str, float]]] = {arm: {} for arm in arms}
     for (arm, seed), future in folders.items():
         if (future.result() / "results.json").is_file():
-            runs[arm][seed] = summarise(future.result())
-    text = table(own.recipe, {arm: seeds for arm, seeds in runs.items() if seeds})
+            runs[arm][seed] = summarise(read_run(future.result(), arm, seed))
+    text = table({arm: seeds for arm, seeds in runs.items() if seeds})
     (own.out / f"{own.recipe}.md").write_text(text + "\n")
     print(text)
 

@@ -73,6 +73,8 @@ ALLOWED: dict[str, set[str]] = {
         "trajectory",
         "world",
     },
+    # Experiments start runs as processes and read what they wrote: no training code, no torch.
+    "lab": {"config", "tracking"},
     "lab.probes": {"batch", "config", "data", "metrics", "rollout", "train", "trajectory"},
 }
 FREE = {"cli", "__main__"}  # may import anything, inside subcommands: test_import_weight.py
@@ -96,6 +98,7 @@ OUTSIDE: dict[str, set[str]] = {
     "retrieval.types": set(),
     "diagnostics": {"numpy"},
     "launch": {"pyarrow"},
+    "lab": {"matplotlib"},
     "lab.probes": {"matplotlib", "torch"},
 }
 

@@ -1,0 +1,287 @@
+"""`holdfast reproduce`: an experiment of the laboratory, from runs to a page."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.terminal import duration, err, is_live, out, program
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.lab.plan import Choice, Plan
+    from holdfast.lab.runner import Failure, Job, Progress
+    from holdfast.lab.values import Arm, Experiment
+
+_OWN = {"run.dir", "run.name", "run.seed"}
+_SEEDS = 5
+
+
+def reproduce(
+    ctx: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="EXPERIMENT", help="Which; without one, they are listed.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds that are reported. Default: 5; with --short 1.", show_default=False)
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each.")] = 2,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where. Default: runs/lab/EXPERIMENT.", show_default=False),
+    ] = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Only arms with this in their name, and the controls. May be repeated."),
+    ] = None,
+    no_sweep: Annotated[bool, typer.Option("--no-sweep", help="Take the strengths of the experiment's file.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Seconds a run: whether it works, not what it shows.")] = False,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Make the page again; run nothing.")] = False,
+) -> None:
+    """Rerun an experiment of the laboratory and judge the papers' claims.
+
+    Every arm is trained with several seeds, each run a process of its own. Methods
+    with a strength first try three of them on seeds that are not reported. Stop at
+    any time: the same command goes on. Settings may be given for all arms:
+
+    [cyan]holdfast reproduce death-spiral --seeds 3 --train.steps 80[/cyan]
+    """
+    from holdfast.lab.experiments import find
+
+    settings: list[str] = ctx.meta["settings"]
+    if name is None:
+        _list(out())
+        return
+    experiment = find(name)
+    folder = folder or Path("runs") / "lab" / experiment.name
+    if report_only:
+        if settings or arms or seeds or short or no_sweep:
+            raise ConfigError(f"--report-only makes the page of {folder} again as it was run; give it --out alone")
+        _report(folder, experiment)
+        return
+    _refuse_own(settings)
+    _need_matplotlib()
+    plan = _plan(experiment, seeds, arms or [], settings, short=short, sweep=not no_sweep and not short)
+    plan.save(folder)
+    failures = _run(plan, experiment, folder, jobs)
+    _close(_write(plan, experiment, folder, failures), failures)
+
+
+def _plan(
+    experiment: Experiment,
+    seeds: int | None,
+    texts: Sequence[str],
+    settings: Sequence[str],
+    *,
+    short: bool,
+    sweep: bool,
+) -> Plan:
+    from holdfast.lab.plan import FIRST_SEED, SHORT, Plan, arms_of
+
+    count = seeds or (1 if short else _SEEDS)
+    command = ["holdfast", "reproduce", experiment.name, "--seeds", str(count)]
+    command += [word for text in texts for word in ("--arms", text)]
+    command += ["--short"] if short else [] if sweep else ["--no-sweep"]
+    command += settings
+    return Plan(
+        experiment=experiment.name,
+        arms=tuple(arm.name for arm in arms_of(experiment, texts)),
+        seeds=tuple(range(FIRST_SEED, FIRST_SEED + count)),
+        settings=(*(SHORT if short else ()), *settings),
+        sweep=sweep,
+        short=short,
+        command=shlex.join(command),
+    )
+
+
+def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list[Failure]:
+    """The sweep, if there is one, then what it chose; every failure of either."""
+    from holdfast.lab.plan import sweep_jobs
+    from holdfast.lab.runner import refuse_other_runs, run_jobs
+
+    arms, recipe, console = _arms(plan, experiment), _recipe(experiment), out()
+    sweep = [job for found in sweep_jobs(plan, arms, recipe, folder).values() for job in found]
+    with _stopping(folder):
+        failures = []
+        for title, make in (("sweep", lambda: sweep), ("runs", lambda: _jobs(plan, experiment, folder)[1])):
+            todo = make()
+            if not todo:
+                continue
+            refuse_other_runs(todo)
+            console.print(f"{experiment.name}: {title}, {len(todo)} runs, {at_once} at a time, in {folder}")
+            with _watching(console) as watch:
+                failures += run_jobs(todo, at_once, folder / "logs", watch)
+        return failures
+
+
+def _jobs(plan: Plan, experiment: Experiment, folder: Path) -> tuple[dict[str, Choice], list[Job]]:
+    """What was chosen for each arm, from the sweep's runs as they are, and the runs to report."""
+    from holdfast.lab.plan import choose, report_jobs, sweep_jobs
+
+    arms, recipe = _arms(plan, experiment), _recipe(experiment)
+    choices = choose(plan, arms, sweep_jobs(plan, arms, recipe, folder))
+    return choices, report_jobs(plan, arms, choices, recipe, folder)
+
+
+def _write(plan: Plan, experiment: Experiment, folder: Path, failures: Sequence[Failure]) -> Path:
+    from holdfast.lab.plan import finished
+    from holdfast.lab.report import write_report
+    from holdfast.lab.results import results_of
+
+    choices, jobs = _jobs(plan, experiment, folder)
+    runs = finished(jobs)
+    if not runs:
+        first = f" The first to fail said: {failures[0].reason} (see {failures[0].log})" if failures else ""
+        raise ConfigError(f"no run of {folder} is finished, so there is nothing to report.{first}")
+    results = results_of(experiment, plan, _arms(plan, experiment), choices, jobs, runs, failures)
+    return write_report(experiment, results, runs, folder)
+
+
+def _report(folder: Path, experiment: Experiment) -> None:
+    from holdfast.lab.plan import load_plan
+
+    plan = load_plan(folder)
+    if plan.experiment != experiment.name:
+        raise ConfigError(
+            f"{folder} holds {plan.experiment}, not {experiment.name}; give the --out of {experiment.name}"
+        )
+    _need_matplotlib()
+    _close(_write(plan, experiment, folder, []), [])
+
+
+def _close(page: Path, failures: Sequence[Failure]) -> None:
+    for failure in failures:
+        err().print(f"failed: {failure.job.name}: {failure.reason} (see {failure.log})", soft_wrap=True)
+    out().print(f"\n{page}", soft_wrap=True)
+    if failures:
+        out().print("The same command tries the failed runs again.")
+        raise typer.Exit(1)
+
+
+def _arms(plan: Plan, experiment: Experiment) -> list[Arm]:
+    known = {arm.name: arm for arm in experiment.arms}
+    if gone := [name for name in plan.arms if name not in known]:
+        raise ConfigError(f"{experiment.name} has no arm {gone[0]!r} any more; run the experiment again in a new --out")
+    return [known[name] for name in plan.arms]
+
+
+def _recipe(experiment: Experiment) -> Path:
+    from holdfast.cli.recipes import find
+
+    return find(experiment.recipe)
+
+
+def _refuse_own(settings: Sequence[str]) -> None:
+    from holdfast.config import Config
+    from holdfast.settings import parse_overrides
+
+    if taken := _OWN & set(parse_overrides(settings, Config)):
+        raise ConfigError(f"--{min(taken)}: the experiment sets this for each of its runs; use --out and --seeds")
+
+
+def _need_matplotlib() -> None:
+    """Said before hours of runs, not after them."""
+    from importlib.util import find_spec
+
+    from holdfast.errors import MissingExtra
+
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", "lab")
+
+
+@contextmanager
+def _stopping(folder: Path) -> Iterator[None]:
+    """A `kill` stops the runs too; whoever stops is told how to go on."""
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        code = 130 if isinstance(stop, KeyboardInterrupt) else 143
+        err().print(f"Stopped. The same command goes on; what is finished is in {folder}.", soft_wrap=True)
+        raise typer.Exit(code) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+# ---- on the screen
+
+
+def _list(console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.lab.experiments import EXPERIMENTS
+    from holdfast.lab.plan import TUNING_SEEDS
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in ("experiment", "shows", "runs", "hours"):
+        table.add_column(column, justify="right" if column in ("runs", "hours") else "left")
+    for experiment in EXPERIMENTS.values():
+        swept = sum(len(arm.sweep.values) for arm in experiment.arms if arm.sweep is not None)
+        runs = _SEEDS * len(experiment.arms) + len(TUNING_SEEDS) * swept
+        hours = runs * experiment.minutes / 60 / 2
+        table.add_row(Text(experiment.name, "cyan"), experiment.shows, str(runs), f"{hours:.1f}")
+    console.print(table, soft_wrap=False)
+    console.print(
+        f"\nRuns and hours are of {_SEEDS} seeds with sweeps, two at a time on two cores. One at work in a minute:\n"
+        f"  {program()} reproduce first-action --short"
+    )
+
+
+@contextmanager
+def _watching(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """Draws progress: a line that stays for each run that ends, and, on a terminal, one that moves below."""
+    from rich.live import Live
+    from rich.text import Text
+
+    said: set[str] = set()
+    first = True
+    live = Live(console=console, refresh_per_second=2, transient=True) if is_live(console) else None
+    told = time.monotonic()
+
+    def watch(progress: Progress) -> None:
+        nonlocal first, told
+        ended = [(name, "done") for name in progress.finished]
+        ended += [(failure.job.name, f"FAILED: {failure.reason}") for failure in progress.failed]
+        new = [(name, how) for name, how in ended if name not in said]
+        if first and len(new) > 1:
+            console.print(f"{len(new)} finished before")
+        else:
+            for name, how in new:
+                console.print(f"{name}: {how}", soft_wrap=True)
+        first = False
+        said.update(name for name, _ in new)
+        line = describe(progress)
+        if live is not None:
+            live.update(Text(line, "cyan"))
+        elif new or time.monotonic() - told > 60:
+            told = time.monotonic()
+            console.print(line, soft_wrap=True)
+
+    if live is None:
+        yield watch
+    else:
+        with live:
+            yield watch
+
+
+def describe(progress: Progress) -> str:
+    """Where all runs stand, in one line."""
+    running = "; ".join(f"{name}: step {step}" for name, step in progress.running.items())
+    parts = [f"{progress.made}/{progress.steps} steps", running]
+    if progress.waiting:
+        parts.append(f"{progress.waiting} waiting")
+    if progress.left_s:
+        parts.append(f"about {duration(progress.left_s)} left")
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,62 @@
+"""The first action: shared by right and wrong rollouts, and the first to decay."""
+
+from __future__ import annotations
+
+from holdfast.lab import judge
+from holdfast.lab.experiments import arms as a
+from holdfast.lab.values import Claim, Experiment, Figure
+
+GRPO = a.GRPO.name
+NAMES = (GRPO, a.SANE_FIXED.name, a.LLDS_ACTION.name)
+
+EXPERIMENT = Experiment(
+    name="first-action",
+    title="The first action",
+    shows="how often wrong rollouts begin right, and which action loses likelihood first",
+    recipe="collapse",
+    arms=(a.GRPO, a.SANE_FIXED, a.LLDS_ACTION_FIXED),
+    minutes=4.5,
+    notes=("A first search counts as right when it returns the passages of a right sibling's first search.",),
+    claims=(
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="Figure 5",
+            says="More and more wrong rollouts begin with a right search.",
+            asks="rollout/first_action_match rises by 0.1 before the reward drops",
+            test=judge.first_action_match_rises(GRPO),
+        ),
+        *(
+            Claim(
+                paper=a.LLDS_PAPER,
+                where=f"Figure 5, likelihood by action ({kind} rollouts)",
+                says=f"The first action of {kind} rollouts starts likelier than the second and crosses below it.",
+                asks="5-step means of likelihood by action, at the start and at the end",
+                test=judge.first_action_crosses(GRPO, kind),
+            )
+            for kind in ("correct", "incorrect")
+        ),
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="Theorem 4.2 and Figure 5",
+            says="The first action decays more than the second.",
+            asks="what each lost from its summit to the end",
+            test=judge.first_action_decays_faster(GRPO),
+        ),
+        Claim(
+            paper="control",
+            where="the same in a run that holds",
+            says="In plain GRPO at a sane step, too, more wrong rollouts begin with a right search.",
+            asks="as above. If so, the share alone is no sign of a collapse",
+            test=judge.first_action_match_rises(a.SANE_FIXED.name),
+        ),
+        a.SMALLER_STEP,
+    ),
+    figures=(
+        Figure("rollout/first_action_match", "Wrong rollouts with a right first search", NAMES, "Figure 5"),
+        Figure("likelihood/correct/action_1", "First action of correct rollouts, nats per token", NAMES, "Figure 5"),
+        Figure("likelihood/correct/action_2", "Second action of correct rollouts, nats per token", NAMES, "Figure 5"),
+        Figure("likelihood/incorrect/action_1", "First action of incorrect rollouts, nats per token", NAMES),
+        Figure("likelihood/incorrect/action_2", "Second action of incorrect rollouts, nats per token", NAMES),
+        Figure("reward/mean", "Reward", NAMES),
+    ),
+)

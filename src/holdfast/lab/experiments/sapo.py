@@ -1,0 +1,73 @@
+"""SAPO's threshold and its two conditions."""
+
+from __future__ import annotations
+
+from holdfast.lab import judge
+from holdfast.lab.experiments import arms as a
+from holdfast.lab.values import Arm, Claim, Experiment
+
+TAUS = ("0.6", "0.8", "1.0", "1.2")
+ARMS = tuple(Arm(f"τ = {tau}", (*a.SAPO, *a.HALF, "--loss.penalty.tau", tau)) for tau in TAUS)
+# No ratio lies above 1e6, so the ratio's condition is gone.
+NO_RATIO = Arm("no ratio condition", (*a.SAPO, *a.HALF, "--loss.penalty.tau", "1e6"))
+CODE = Arm("A ≥ 0 (code)", (*a.SAPO, *a.HALF, "--loss.penalty.preserve", "nonnegative"))
+
+EXPERIMENT = Experiment(
+    name="sapo",
+    title="SAPO: threshold and conditions",
+    shows="τ = 0.6, 0.8, 1, 1.2, without the ratio's condition, and the code's A ≥ 0",
+    recipe="collapse",
+    arms=(a.GRPO, a.SANE_FIXED, *ARMS, NO_RATIO, CODE),
+    minutes=4.5,
+    notes=(
+        "γ = 0.5 over the tokens of protected rollouts. The reward is exact match; the paper's is token F1.",
+        "The paper's first row, a log-ratio term on rollouts of any advantage, has no setting here: only protected "
+        "rollouts have a penalty.",
+    ),
+    claims=(
+        Claim(
+            paper=a.SAPO_PAPER,
+            where="Figure 1 and Definition 1",
+            says="The importance ratios of rollouts drift towards 0 before GRPO fails.",
+            asks="the mean of ln ∏ r lies below ln 0.5 before the reward drops",
+            test=judge.ratio_drifts_before_drop(a.GRPO.name),
+        ),
+        Claim(
+            paper=a.SAPO_PAPER,
+            where="Figure 1",
+            says="SAPO does not collapse where GRPO does.",
+            asks="it keeps 85 % of its peak on the seeds on which GRPO collapsed",
+            test=judge.holds_where("τ = 1.0", a.GRPO.name),
+        ),
+        *(
+            Claim(
+                paper=a.SAPO_PAPER,
+                where=f"τ sweep: 1.0 .442, {tau} {em}",
+                says=f"τ = 1.0 ends above τ = {tau}.",
+                asks="test EM at the end, seed by seed",
+                test=judge.ends_higher("τ = 1.0", f"τ = {tau}"),
+            )
+            for tau, em in (("0.6", ".418"), ("0.8", ".425"), ("1.2", ".434"))
+        ),
+        Claim(
+            paper=a.SAPO_PAPER,
+            where="ablation of the two conditions, equation 11",
+            says="The ratio's condition helps: with it the run ends above without.",
+            asks="test EM at the end, seed by seed, both with A > 0",
+            test=judge.ends_higher("τ = 1.0", NO_RATIO.name),
+        ),
+        Claim(
+            paper=a.SAPO_PAPER,
+            where="equation 11 against the released code",
+            says="The paper's A > 0 ends above the code's A ≥ 0.",
+            asks="test EM at the end, seed by seed",
+            test=judge.ends_higher("τ = 1.0", CODE.name),
+        ),
+        a.SMALLER_STEP,
+    ),
+    figures=a.dynamics(
+        (a.GRPO.name, *(arm.name for arm in ARMS)),
+        (a.GRPO.name, "τ = 1.0", NO_RATIO.name, CODE.name, a.SANE_FIXED.name),
+        metrics=("reward/mean", "ratio/log_product", "displacement/correct", "entropy/mean"),
+    ),
+)

@@ -1,0 +1,82 @@
+"""Optimizer steps per rollout batch: the same YAML means 10 in one code base and 2 in another."""
+
+from __future__ import annotations
+
+from holdfast.lab import judge
+from holdfast.lab.experiments import arms as a
+from holdfast.lab.values import Arm, Claim, Experiment, Figure
+
+STEPS = (1, 2, 5, 10, 20)
+
+
+def _steps(k: int) -> tuple[str, ...]:
+    return ("--train.optimizer_steps_per_rollout", str(k))
+
+
+def _name(method: str, k: int) -> str:
+    return f"{method}, K = {k}"
+
+
+GRPO = tuple(Arm(_name("GRPO", k), (*a.NONE, *_steps(k))) for k in STEPS)
+# At K = 1 the policy equals the old one, so a penalty is zero, and the recipe is refused.
+LLDS = tuple(Arm(_name("LLDS", k), (*a.LLDS, *a.HALF, *_steps(k))) for k in STEPS[1:])
+SAPO = tuple(Arm(_name("SAPO", k), (*a.SAPO, *a.HALF, *_steps(k))) for k in STEPS[1:])
+NAMES = tuple(tuple(arm.name for arm in arms) for arms in (GRPO, LLDS, SAPO))
+
+EXPERIMENT = Experiment(
+    name="steps-per-rollout",
+    title="Optimizer steps per rollout",
+    shows="K = 1, 2, 5, 10, 20: what reuse of a rollout batch does, with and without a penalty",
+    recipe="collapse",
+    arms=(*GRPO, *LLDS, *SAPO, a.SANE_FIXED),
+    minutes=5,
+    notes=(
+        "K changes two things at once: how often a batch is used, and how large its mini-batches are, since the batch "
+        "is split into K. The learning rate is the same for all K.",
+        "All penalties have weight 0.5 over the tokens they protect; no sweep is made, K being the variable.",
+    ),
+    claims=(
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="appendix on training (512 questions × 5, mini-batches of 256: K = 10)",
+            says="Plain GRPO collapses at the published K = 10.",
+            asks="rises by 0.12, stays 20 steps within 0.1 of its peak, then loses 40 % of it",
+            test=judge.collapses("GRPO, K = 10"),
+        ),
+        Claim(
+            paper="control",
+            where="K = 2, which the same configuration means in current verl",
+            says="At K = 2 plain GRPO does not collapse.",
+            asks="it keeps 85 % of its peak",
+            test=judge.does_not_collapse("GRPO, K = 2"),
+        ),
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="README of the code: old must differ from new",
+            says="With K = 10 LLDS holds where GRPO collapses.",
+            asks="it keeps 85 % of its peak on the seeds on which GRPO collapsed",
+            test=judge.holds_where("LLDS, K = 10", "GRPO, K = 10"),
+        ),
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="equation 4: the penalty grows with the drift of a rollout batch",
+            says="With K = 20 LLDS holds where GRPO collapses.",
+            asks="the same",
+            test=judge.holds_where("LLDS, K = 20", "GRPO, K = 20"),
+        ),
+        Claim(
+            paper=a.SAPO_PAPER,
+            where="Definition 1: drift within a rollout batch",
+            says="More reuse drifts further: at K = 20 plain GRPO drops earlier than at K = 5.",
+            asks="the reward of K = 5 drops 5 steps later or never",
+            test=judge.delays("GRPO, K = 5", "GRPO, K = 20"),
+        ),
+        a.SMALLER_STEP,
+    ),
+    figures=tuple(
+        Figure(metric, title, arms, after)
+        for metric, title, after in a.DYNAMICS
+        if metric in ("reward/mean", "displacement/correct", "entropy/mean", "ratio/log_product")
+        for arms in NAMES
+    ),
+)

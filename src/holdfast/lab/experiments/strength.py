@@ -1,0 +1,52 @@
+"""The paper's λ: how weak is too weak."""
+
+from __future__ import annotations
+
+from holdfast.lab import judge
+from holdfast.lab.experiments import arms as a
+from holdfast.lab.values import Arm, Claim, Experiment
+
+VALUES = ("0.01", "0.1", "0.2", "0.5", "1.0")
+ARMS = tuple(Arm(f"λ = {value}", (*a.LLDS_ACTION.overrides, "--loss.penalty.coef", value)) for value in VALUES)
+
+EXPERIMENT = Experiment(
+    name="strength",
+    title="The strength of LLDS",
+    shows="λ = 0, 0.01, 0.1, 0.2, 0.5, 1: the least that holds",
+    recipe="collapse",
+    arms=(a.GRPO, a.SANE_FIXED, *ARMS),
+    minutes=4.5,
+    notes=("λ is over the tokens protected, as in the paper's equation; GRPO is λ = 0.",),
+    claims=(
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="Figure 8, λ = 0",
+            says="Without the penalty training collapses.",
+            asks="rises by 0.12, stays 20 steps within 0.1 of its peak, then loses 40 % of it",
+            test=judge.collapses(a.GRPO.name),
+        ),
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="Figure 8, λ = 0.01",
+            says="λ = 0.01 is too weak: it delays the collapse and does not prevent it.",
+            asks="the reward drops too, and later than without",
+            test=judge.collapses_after_delay("λ = 0.01", a.GRPO.name),
+        ),
+        *(
+            Claim(
+                paper=a.LLDS_PAPER,
+                where=f"Figure 8, λ = {value}",
+                says=f"λ = {value} prevents the collapse.",
+                asks="it keeps 85 % of its peak on the seeds on which GRPO collapsed",
+                test=judge.holds_where(f"λ = {value}", a.GRPO.name),
+            )
+            for value in ("0.1", "0.2")
+        ),
+        a.SMALLER_STEP,
+    ),
+    figures=a.dynamics(
+        (a.GRPO.name, *(arm.name for arm in ARMS)),
+        (a.GRPO.name, a.SANE_FIXED.name, "λ = 0.2"),
+        metrics=("reward/mean", "likelihood/correct", "displacement/correct", "entropy/mean"),
+    ),
+)

@@ -1,0 +1,178 @@
+"""From an experiment and a few choices to jobs: seeds, the sweep of strengths before them, and what was chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from holdfast.errors import ConfigError
+from holdfast.lab.runner import Job
+from holdfast.lab.series import read_run
+from holdfast.lab.values import Arm, Experiment, Runs
+
+FIRST_SEED = 11
+"""Of the reported seeds. 1 to 3 stand in docs/results.md, and the arms were settled with those in view."""
+TUNING_SEEDS = (101, 102)
+"""Of the sweep; never reported."""
+RULE = "the strength with the highest mean reward over the second half of the steps, over the tuning seeds"
+PLAN_FILE = "plan.json"
+
+# Everything in seconds: a world, a model and a schedule that teach nothing. Whoever wants to see whether the machinery
+# works wants this.
+SHORT = (
+    *("--world.people", "60", "--world.train_questions", "40", "--world.dev_questions", "6"),
+    *("--world.test_questions", "5", "--model.hidden", "32", "--model.layers", "2", "--model.heads", "2"),
+    *("--protocol.max_turns", "3", "--protocol.max_turn_tokens", "24", "--protocol.max_observation_tokens", "60"),
+    *("--protocol.max_total_tokens", "220", "--warm_start.plain_steps", "0", "--warm_start.steps", "40"),
+    *("--warm_start.batch", "16", "--warm_start.episodes", "100", "--world.filler_words", "20"),
+    *(
+        "--world.filler_length",
+        "[1, 2]",
+        "--world.ramble_length",
+        "[3, 5]",
+        "--reward.f1",
+        "1",
+        "--reward.format",
+        "0.5",
+    ),
+    *("--train.steps", "3", "--train.warmup", "1", "--train.questions", "5", "--train.group_size", "4"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One execution of an experiment; kept in its folder, so that the page can be made again."""
+
+    experiment: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    settings: tuple[str, ...]
+    """Overrides for every arm; an arm's own come after, and win."""
+    sweep: bool
+    short: bool
+    command: str
+
+    def save(self, out: Path) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / PLAN_FILE).write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load_plan(out: Path) -> Plan:
+    """Raises `ConfigError`."""
+    path = out / PLAN_FILE
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return Plan(**values)
+    except OSError:
+        raise ConfigError(f"{out} holds no experiment (no {PLAN_FILE}); give the --out of one that was run") from None
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; run the experiment again to renew it") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The strength an arm is reported with."""
+
+    settings: tuple[str, ...]
+    values: tuple[str, ...]
+    """Every strength the sweep has, as text."""
+    chosen: int
+    scores: tuple[float | None, ...] | None
+    """Of every strength; None of one whose runs all failed. None: no sweep was made."""
+
+    @property
+    def value(self) -> str:
+        return self.values[self.chosen]
+
+
+def arms_of(experiment: Experiment, texts: Sequence[str]) -> tuple[Arm, ...]:
+    """The arms whose name contains one of the texts, and the controls; all without texts. Raises `ConfigError`."""
+    for text in texts:
+        if not any(text.lower() in arm.name.lower() for arm in experiment.arms):
+            names = ", ".join(arm.name for arm in experiment.arms)
+            raise ConfigError(f"--arms {text}: no arm of {experiment.name} has that in its name; there are {names}")
+    return tuple(
+        arm
+        for arm in experiment.arms
+        if not texts or arm.control or any(text.lower() in arm.name.lower() for text in texts)
+    )
+
+
+def sweep_jobs(plan: Plan, arms: Sequence[Arm], recipe: Path, out: Path) -> dict[tuple[str, int], list[Job]]:
+    """(arm, index of its strength) -> its jobs on the tuning seeds."""
+    if not plan.sweep:
+        return {}
+    return {
+        (arm.name, i): [_job(plan, arm, i, seed, recipe, out / "sweep") for seed in TUNING_SEEDS]
+        for arm in arms
+        if arm.sweep is not None
+        for i in range(len(arm.sweep.values))
+    }
+
+
+def choose(plan: Plan, arms: Sequence[Arm], sweep: Mapping[tuple[str, int], Sequence[Job]]) -> dict[str, Choice]:
+    """The strength of every arm that has one: by `RULE` from the runs that are finished, or the usual one."""
+    choices = {}
+    for arm in arms:
+        if arm.sweep is None:
+            continue
+        count, chosen = range(len(arm.sweep.values)), arm.sweep.usual
+        scores = None
+        if plan.sweep:
+            scores = tuple(_score(sweep.get((arm.name, i), ())) for i in count)
+            known = {i: score for i, score in enumerate(scores) if score is not None}
+            chosen = max(known, key=known.__getitem__) if known else chosen
+        labels = tuple(arm.sweep.label(i) for i in count)
+        choices[arm.name] = Choice(arm.sweep.settings, labels, chosen, scores)
+    return choices
+
+
+def report_jobs(plan: Plan, arms: Sequence[Arm], choices: Mapping[str, Choice], recipe: Path, out: Path) -> list[Job]:
+    """Every arm on every reported seed, seed by seed, so that an early stop leaves whole ones."""
+    return [
+        _job(plan, arm, choices[arm.name].chosen if arm.name in choices else None, seed, recipe, out / "runs")
+        for seed in plan.seeds
+        for arm in arms
+    ]
+
+
+def finished(jobs: Sequence[Job]) -> Runs:
+    """What the finished ones among some jobs measured, by arm."""
+    runs: dict[str, tuple] = {}
+    for job in jobs:
+        if job.done:
+            runs[job.arm] = (*runs.get(job.arm, ()), read_run(job.folder, job.arm, job.seed))
+    return runs
+
+
+def _job(plan: Plan, arm: Arm, index: int | None, seed: int, recipe: Path, folder: Path) -> Job:
+    strength = () if arm.sweep is None or index is None else arm.sweep.overrides(index)
+    label = "" if arm.sweep is None or index is None else arm.sweep.label(index)
+    overrides = ("--run.threads", "1", *plan.settings, *arm.overrides, *strength)
+    return Job(arm.name, seed, recipe, overrides, folder / f"{slug(f'{arm.name} {label}')}-s{seed}")
+
+
+def slug(name: str) -> str:
+    """A name as a folder's, in ASCII.
+
+    >>> slug("A ≥ 0, λ 0.5"), slug("A > 0, λ 0.5")
+    ('a-ge-0-lambda-0.5', 'a-gt-0-lambda-0.5')
+    """
+    words = name.lower()
+    for sign, word in (("≥", " ge "), (">", " gt "), ("λ", "lambda"), ("τ", "tau")):
+        words = words.replace(sign, word)
+    return "-".join("".join(c if c.isascii() and (c.isalnum() or c in ".-") else " " for c in words).split())
+
+
+def _score(jobs: Sequence[Job]) -> float | None:
+    scores = []
+    for job in jobs:
+        if job.done:
+            _, rewards = read_run(job.folder, job.arm, job.seed).series("reward/mean")
+            scores.append(mean(rewards[len(rewards) // 2 :]))
+    return mean(scores) if scores else None

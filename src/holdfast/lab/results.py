@@ -1,0 +1,244 @@
+"""Everything an experiment found as one JSON object, and as a page of Markdown."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from holdfast import __version__
+from holdfast.config import dump
+from holdfast.lab.plan import RULE, TUNING_SEEDS, Choice, Plan
+from holdfast.lab.runner import Failure, Job
+from holdfast.lab.series import is_collapse, summarise
+from holdfast.lab.values import Arm, Experiment, Runs
+
+_PACKAGES = ("torch", "transformers", "numpy", "bm25s")
+
+
+def results_of(
+    experiment: Experiment,
+    plan: Plan,
+    arms: Sequence[Arm],
+    choices: Mapping[str, Choice],
+    jobs: Sequence[Job],
+    runs: Runs,
+    failures: Sequence[Failure],
+) -> dict[str, Any]:
+    """What goes into results.json; the pages show nothing else but the curves."""
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "shows": experiment.shows,
+        "notes": list(experiment.notes),
+        "recipe": experiment.recipe,
+        "command": plan.command,
+        "settings": list(plan.settings),
+        "short": plan.short,
+        "seeds": list(plan.seeds),
+        "made_by": versions(),
+        "sweep": {
+            "made": plan.sweep,
+            "tuning_seeds": list(TUNING_SEEDS) if plan.sweep else [],
+            "rule": RULE,
+            "arms": {name: _choice(choice) for name, choice in choices.items()},
+        },
+        "arms": [_arm(arm, choices.get(arm.name), jobs, runs) for arm in arms],
+        "claims": [
+            {
+                "paper": claim.paper,
+                "where": claim.where,
+                "says": claim.says,
+                "asks": claim.asks,
+                "verdict": str(verdict.word),
+                "because": verdict.because,
+                "numbers": {seed: _plain(values) for seed, values in verdict.numbers.items()},
+            }
+            for claim in experiment.claims
+            for verdict in (claim.test(runs),)
+        ],
+        "unfinished": [job.name for job in jobs if not job.done],
+        "failures": [{"run": f.job.name, "reason": f.reason, "log": f.log.name} for f in failures],
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the numbers may depend on; nothing that names a machine."""
+    found = {"holdfast": __version__, "python": platform.python_version(), "system": platform.system()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def config_hash(job: Job) -> str:
+    """Of everything a run depends on but its seed, its place and its threads."""
+    config = job.config
+    shared = config.model_copy(update={"run": type(config.run)()})
+    return hashlib.sha256(dump(shared).encode()).hexdigest()[:12]
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The page without curves."""
+    lines = [f"# {results['title']}", "", f"{_sentence(results['shows'])}", ""]
+    if results["short"]:
+        lines += [f"**{SHORT_NOTE}**", ""]
+    lines += [f"* {note}" for note in results["notes"]]
+    lines += [
+        "",
+        "## Claims",
+        "",
+        VERDICTS,
+        "",
+        "| claim | paper | test | verdict | because |",
+        "|---|---|---|---|---|",
+    ]
+    for claim in results["claims"]:
+        where = f"{claim['paper']}: {claim['where']}"
+        lines.append(
+            "| " + " | ".join((claim["says"], where, claim["asks"], claim["verdict"], claim["because"])) + " |"
+        )
+    lines += ["", "## Arms", "", f"| {' | '.join(ARM_COLUMNS)} |", f"|{'---|' * len(ARM_COLUMNS)}"]
+    lines += [f"| {' | '.join(arm_row(arm))} |" for arm in results["arms"]]
+    lines += ["", ARMS_NOTE, "", "## Strengths", "", *[f"* {line}" for line in sweep_lines(results)], ""]
+    lines += ["## Every run", "", f"| {' | '.join(RUN_COLUMNS)} |", f"|{'---|' * len(RUN_COLUMNS)}"]
+    lines += [f"| {' | '.join(row)} |" for row in run_rows(results)]
+    if missing := missing_lines(results):
+        lines += ["", "## Not finished", "", *[f"* {line}" for line in missing]]
+    lines += ["", "## How this was made", "", "```bash", results["command"], "```", ""]
+    lines += [f"* {line}" for line in origin_lines(results)]
+    return "\n".join(lines) + "\n"
+
+
+SHORT_NOTE = "A short run, to see that the machinery works: it trains a few steps and can show nothing."
+VERDICTS = (
+    "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "
+    "Cannot tell: fewer than three seeds can answer."
+)
+ARM_COLUMNS = ("arm", "seeds", "collapsed", "reward at its peak → last", "entropy, last", "displacement", "test EM")
+ARMS_NOTE = (
+    "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
+    "sampler; test EM is sampled at temperature 1, untruncated, read once at the end. “(control)” marks the controls. "
+    "Collapsed: rose by 0.12, stayed 20 steps within 0.1 of its peak, then lost 40 % of it."
+)
+RUN_COLUMNS = ("arm", "seed", "first", "peak (step)", "lowest after", "last", "displacement", "test EM", "greedy")
+
+
+def arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cells of `ARM_COLUMNS`."""
+    name = arm["name"] + (f", {arm['strength']}" if arm["strength"] else "") + (" (control)" if arm["control"] else "")
+    runs = list(arm["runs"].values())
+    if not runs:
+        return (name, "0", *["–"] * (len(ARM_COLUMNS) - 2))
+    collapsed = sum(run["collapsed"] for run in runs)
+    return (
+        name,
+        str(len(runs)),
+        f"{collapsed} of {len(runs)}",
+        f"{_spread(runs, 'peak', '.2f')} → {_spread(runs, 'last', '.2f')}",
+        _spread(runs, "entropy last", ".2f"),
+        _spread(runs, "displacement", "+.4f"),
+        _spread(runs, "em after", ".3f"),
+    )
+
+
+def run_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The cells of `RUN_COLUMNS`, a row a run."""
+    return [
+        (
+            arm["name"],
+            seed,
+            _number(r["first"], ".2f"),
+            f"{_number(r['peak'], '.2f')} ({r['peak at']:.0f})",
+            _number(r["lowest after"], ".2f"),
+            _number(r["last"], ".2f"),
+            _number(r["displacement"], "+.4f"),
+            f"{_number(r['em before'], '.3f')} → {_number(r['em after'], '.3f')}",
+            f"{_number(r['greedy before'], '.3f')} → {_number(r['greedy after'], '.3f')}",
+        )
+        for arm in results["arms"]
+        for seed, r in arm["runs"].items()
+    ]
+
+
+def sweep_lines(results: Mapping[str, Any]) -> list[str]:
+    """What was tried for each arm that has a strength, and what was taken."""
+    sweep = results["sweep"]
+    if not sweep["arms"]:
+        return ["No arm has a strength to choose."]
+    if not sweep["made"]:
+        taken = [f"{name}: {', '.join(arm['settings'])} = {arm['chosen']}" for name, arm in sweep["arms"].items()]
+        return ["No sweep was made; the strengths are those of the experiment's file.", *taken]
+    seeds = ", ".join(map(str, sweep["tuning_seeds"]))
+    lines = [f"Chosen on seeds {seeds}, which are not reported: {sweep['rule']}."]
+    for name, arm in sweep["arms"].items():
+        tried = "; ".join(f"{t['value']}: {_number(t['score'], '.3f')}" for t in arm["tried"])
+        lines.append(f"{name}: {', '.join(arm['settings'])} = {arm['chosen']} (tried {tried})")
+    return lines
+
+
+def missing_lines(results: Mapping[str, Any]) -> list[str]:
+    failed = {f["run"]: f"{f['run']} failed: {f['reason']} (logs/{f['log']})" for f in results["failures"]}
+    return [
+        *failed.values(),
+        *(f"{name} has not run to its end" for name in results["unfinished"] if name not in failed),
+    ]
+
+
+def origin_lines(results: Mapping[str, Any]) -> list[str]:
+    hashes = "; ".join(f"{arm['name']} {arm['config_hash']}" for arm in results["arms"])
+    return [
+        f"Recipe {results['recipe']}, seeds {', '.join(map(str, results['seeds']))}.",
+        ", ".join(f"{name} {version}" for name, version in results["made_by"].items()) + ".",
+        f"Settings by SHA-256 (first 12 digits, without seed and place): {hashes}.",
+    ]
+
+
+def _arm(arm: Arm, choice: Choice | None, jobs: Sequence[Job], runs: Runs) -> dict[str, Any]:
+    own = next(job for job in jobs if job.arm == arm.name)
+    summaries = {run.seed: summarise(run) for run in runs.get(arm.name, ())}
+    return {
+        "name": arm.name,
+        "control": arm.control,
+        "strength": choice.value if choice else None,
+        "overrides": list(own.overrides),
+        "config_hash": config_hash(own),
+        "runs": {str(seed): _plain(r) | {"collapsed": is_collapse(r)} for seed, r in summaries.items()},
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    tried = zip(choice.values, choice.scores, strict=True) if choice.scores is not None else ()
+    return {
+        "settings": list(choice.settings),
+        "values": list(choice.values),
+        "chosen": choice.value,
+        "tried": [{"value": value, "score": score} for value, score in tried],
+    }
+
+
+def _plain(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    return {k: v if v is None or math.isfinite(v) else None for k, v in values.items()}
+
+
+def _spread(runs: Sequence[Mapping[str, float | None]], key: str, form: str) -> str:
+    values = [value for run in runs if (value := run[key]) is not None]
+    if not values:
+        return "–"
+    text = format(mean(values), form)
+    return text if len(values) == 1 else f"{text} ({format(min(values), form)} to {format(max(values), form)})"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

@@ -1,0 +1,249 @@
+"""Runs of an experiment, each a process of its own: some at a time, resumable, and none dragged down by another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+
+from holdfast.config import Config, load
+from holdfast.errors import ConfigError
+from holdfast.lab.series import RESULTS_FILE
+from holdfast.tracking import METRICS_FILE
+
+_POLL = 0.5
+"""Seconds between two looks at the processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One `holdfast train`: a run, or (`warm_start`) the policy that several runs start from."""
+
+    arm: str
+    seed: int
+    recipe: Path
+    overrides: tuple[str, ...]
+    folder: Path
+    warm_start: bool = False
+
+    @property
+    def config(self) -> Config:
+        """What the run will do. Raises `ConfigError`."""
+        return load(self.recipe, self.words)
+
+    @property
+    def words(self) -> list[str]:
+        own = ["--run.dir", str(self.folder.parent), "--run.name", self.folder.name, "--run.seed", str(self.seed)]
+        return [*self.overrides, *own]
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}, warm start" if self.warm_start else f"{self.arm}, seed {self.seed}"
+
+    @property
+    def done(self) -> bool:
+        return (self.folder / ("model" if self.warm_start else RESULTS_FILE)).exists()
+
+    def command(self) -> list[str]:
+        """Goes on with a run that was stopped; begins one that never was."""
+        train = [sys.executable, "-m", "holdfast", "train"]
+        if self.warm_start:
+            again = ["--overwrite"] if (self.folder / "config.toml").is_file() else []
+            return [*train, str(self.recipe), *self.words, "--stage", "warm-start", *again]
+        if (self.folder / "config.toml").is_file():
+            return [*train, "--resume", str(self.folder)]
+        return [*train, str(self.recipe), *self.words]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A job that ended without a result."""
+
+    job: Job
+    reason: str
+    """The error it printed, or how it ended."""
+    log: Path
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where all jobs stand; the same object at every look."""
+
+    waiting: int
+    steps: int
+    """Training steps of all jobs together."""
+    running: dict[str, int] = field(default_factory=dict)
+    """Name of each running job -> the steps it has made."""
+    finished: list[str] = field(default_factory=list)
+    """Names, those that were finished before among them."""
+    failed: list[Failure] = field(default_factory=list)
+    made: int = 0
+    """Steps made by all jobs, in this session or before."""
+    left_s: float | None = None
+    """Seconds to go; None while nothing is known."""
+
+
+def refuse_other_runs(jobs: Sequence[Job]) -> None:
+    """A run folder made with other settings must not be read as this experiment's. Raises `ConfigError`."""
+    for job in jobs:
+        path = job.folder / "config.toml"
+        if job.warm_start or not path.is_file():
+            continue
+        there, wanted = _comparable(load(path)), _comparable(job.config)
+        differing = [name for name, value in wanted.items() if there[name] != value]
+        if differing:
+            name = differing[0]
+            raise ConfigError(
+                f"{job.folder} was run with {name} = {there[name]!r}, and this experiment wants {wanted[name]!r}. Give "
+                "another --out, or the settings it was made with"
+            )
+
+
+def warm_starts(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
+    """Folder of the run -> the job that makes what it starts from; absent when it starts from a model as it is.
+
+    Runs that start from the same policy share one job, so that it is made once and lies in the cache for all.
+    """
+    made: dict[str, Job] = {}
+    needed: dict[Path, Job] = {}
+    for job in jobs:
+        config = job.config
+        if not config.warm_start.steps:
+            continue
+        parts = ("world", "model", "protocol", "retrieval", "warm_start")
+        key = json.dumps({part: getattr(config, part).model_dump() for part in parts}, sort_keys=True)
+        made.setdefault(
+            key, Job(job.arm, 0, job.recipe, job.overrides, folder / f"start-{len(made) + 1}", warm_start=True)
+        )
+        needed[job.folder] = made[key]
+    return needed
+
+
+def run_jobs(jobs: Sequence[Job], at_once: int, logs: Path, watch: Callable[[Progress], None]) -> list[Failure]:
+    """Run what is not done yet, `at_once` processes at a time; returns the jobs that failed, with their reasons.
+
+    `watch` is called at every look. However this ends, no process is left behind: on Ctrl-C or an error they are told
+    to stop, and a stopped run goes on from its checkpoint the next time.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    refuse_other_runs(jobs)
+    starts = warm_starts([job for job in jobs if not job.done], logs.parent / "starts")
+    queue = [*dict.fromkeys(start for start in starts.values() if not start.done), *(j for j in jobs if not j.done)]
+    meter = _Meter(jobs)
+    progress = Progress(waiting=len(queue), steps=meter.total, finished=[job.name for job in jobs if job.done])
+    running: dict[Job, subprocess.Popen[bytes]] = {}
+    try:
+        while queue or running:
+            for job, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[job]
+                    _settle(job, process.returncode, logs, progress)
+            broken = {failure.job for failure in progress.failed}
+            for job in [j for j in queue if starts.get(j.folder) in broken]:
+                queue.remove(job)
+                progress.failed.append(Failure(job, "its warm start failed", _log(starts[job.folder], logs)))
+            ready = [job for job in queue if (start := starts.get(job.folder)) is None or start.done]
+            for job in ready[: max(at_once - len(running), 0)]:
+                queue.remove(job)
+                running[job] = _start(job, logs)
+            meter.look(running)
+            progress.waiting = len(queue)
+            progress.running = {job.name: meter.made[job.folder] for job in running}
+            progress.made = sum(meter.made.values())
+            lost = {failure.job.folder for failure in progress.failed}
+            progress.left_s = meter.left(lost, max(min(at_once, len(running) + len(queue)), 1))
+            watch(progress)
+            if queue or running:
+                time.sleep(_POLL)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+    return progress.failed
+
+
+class _Meter:
+    """Steps made, and seconds a step takes, read off the runs' own logs."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._wanted = {job.folder: job.config.train.steps for job in jobs}
+        self._seconds: dict[Path, float] = {}
+        self.made: dict[Path, int] = dict.fromkeys(self._wanted, 0)
+        self.total = sum(self._wanted.values())
+        self.look(jobs)
+
+    def look(self, jobs: Iterable[Job]) -> None:
+        """Read what these jobs have logged by now."""
+        for job in jobs:
+            rows = _rows(job.folder)
+            self.made[job.folder] = int(rows[-1]["step"]) if rows else 0
+            if seconds := [row["time/step_s"] for row in rows if "time/step_s" in row]:
+                self._seconds[job.folder] = mean(seconds)
+
+    def left(self, lost: Collection[Path], lanes: int) -> float | None:
+        """Seconds to go, some runs being lost; evaluations and warm starts come on top. None when nothing is known."""
+        if not self._seconds:
+            return None
+        steps = sum(max(n - self.made[folder], 0) for folder, n in self._wanted.items() if folder not in lost)
+        return median(self._seconds.values()) * steps / lanes
+
+
+def _start(job: Job, logs: Path) -> subprocess.Popen[bytes]:
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with _log(job, logs).open("wb") as log:
+        return subprocess.Popen(job.command(), stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+
+def _settle(job: Job, code: int, logs: Path, progress: Progress) -> None:
+    if code == 0 and job.done:
+        progress.finished += [] if job.warm_start else [job.name]
+    else:
+        progress.failed.append(Failure(job, _reason(_log(job, logs), code), _log(job, logs)))
+
+
+def _reason(log: Path, code: int) -> str:
+    """The sentence the run ended with, or the last line of its traceback."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
+    if said:
+        return said
+    ending = f"it was ended by signal {-code}" if code < 0 else f"it ended with code {code}"
+    return f"{ending}; its last line: {lines[-1]}" if lines else ending
+
+
+def _log(job: Job, logs: Path) -> Path:
+    return logs / f"{job.folder.name}.log"
+
+
+def _comparable(config: Config) -> dict[str, object]:
+    """Every setting but where the run lies and what it runs on."""
+    sections = config.model_dump(exclude={"run"})
+    flat: dict[str, object] = {"run.seed": config.run.seed}
+    for section, values in sections.items():
+        for key, value in values.items():
+            inner = value.items() if isinstance(value, dict) else [("", value)]
+            flat |= {f"{section}.{key}{f'.{name}' if name else ''}": item for name, item in inner}
+    return flat
+
+
+def _rows(folder: Path) -> list[dict[str, float]]:
+    """Whole rows of a file that is being written."""
+    try:
+        lines = (folder / METRICS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    rows = []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows

@@ -1,0 +1,161 @@
+"""What a finished run left behind, and the few numbers and moments that claims are about. No torch: files alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from holdfast.errors import DataError
+from holdfast.tracking import METRICS_FILE, MetricsFile
+
+WINDOW = 5
+"""Steps in every mean over time."""
+DROP = 0.8
+"""The reward has dropped where its mean falls below this share of its peak so far."""
+RESULTS_FILE = "results.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeries:
+    """One run: what it logged step by step, and its closing evaluation."""
+
+    arm: str
+    seed: int
+    rows: tuple[Mapping[str, float], ...]
+    """The steps that had a reward, in order."""
+    results: Mapping[str, Any]
+    """`before`, `after` (scores), `seconds`, …"""
+
+    def series(self, metric: str) -> tuple[list[int], list[float]]:
+        """Steps that logged the metric, and its values there."""
+        rows = [row for row in self.rows if metric in row]
+        return [int(row["step"]) for row in rows], [row[metric] for row in rows]
+
+    def means(self, metric: str) -> tuple[list[int], list[float]]:
+        """The mean of the last `WINDOW` values, at each step that has so many; of all values when there are fewer."""
+        steps, values = self.series(metric)
+        window = min(WINDOW, len(values))
+        smooth = [mean(values[i : i + window]) for i in range(len(values) - window + 1)] if window else []
+        return steps[window - 1 :], smooth
+
+
+def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
+    """A finished run's files. Raises `DataError` when it is not finished, or never had a reward."""
+    path = folder / RESULTS_FILE
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}), so this run is not finished; go on with --resume") from None
+    rows = tuple(row for row in MetricsFile(folder / METRICS_FILE).read() if "reward/mean" in row)
+    if not rows:
+        raise DataError(f"{folder} has no step with a reward: did every search fail? See its {METRICS_FILE}")
+    return RunSeries(arm=arm, seed=seed, rows=rows, results=results)
+
+
+def summarise(run: RunSeries) -> dict[str, float]:
+    """The numbers of one run: reward over `WINDOW`-step means, and the final evaluation."""
+    _, means = run.means("reward/mean")
+    peak = max(means)
+    at = means.index(peak)
+    _, moved = run.series("displacement/correct")
+    _, entropy = run.series("entropy/mean")
+    before, after = run.results["before"], run.results["after"]
+    return {
+        "first": means[0],
+        "peak": peak,
+        "peak at": at + min(WINDOW, len(run.rows)),
+        "held": sum(m >= peak - 0.1 for m in means),
+        "lowest after": min(means[at:]),
+        "last": means[-1],
+        "entropy first": entropy[0] if entropy else float("nan"),
+        "entropy last": mean(entropy[-WINDOW:]) if entropy else float("nan"),
+        "displacement": mean(moved) if moved else float("nan"),
+        "em before": before["em"],
+        "em after": after["em"],
+        "greedy before": before["em_greedy"],
+        "greedy after": after["em_greedy"],
+        "seconds": run.results["seconds"],
+    }
+
+
+def is_collapse(r: Mapping[str, float]) -> bool:
+    """Rose by .12, stayed 20 steps within .1 of the peak, then lost 40 % of it. Whether it came back, `last` tells."""
+    return r["peak"] - r["first"] >= 0.12 and r["held"] >= 20 and r["lowest after"] <= 0.6 * r["peak"]
+
+
+def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
+    """Markdown of summaries by arm and seed: a row each, then a line for every arm."""
+    lines = [
+        "| arm | seed | reward first → peak (step) → last (lowest after peak) | steps within .1 of peak | entropy | "
+        "displacement | test EM sampled | test EM greedy |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for arm, seeds in runs.items():
+        for seed, r in seeds.items():
+            lines.append(
+                f"| {arm} | {seed} | {r['first']:.2f} → {r['peak']:.2f} ({r['peak at']:.0f}) → {r['last']:.2f} "
+                f"({r['lowest after']:.2f}) | {r['held']:.0f} | {r['entropy first']:.2f} → {r['entropy last']:.2f} | "
+                f"{r['displacement']:+.4f} | {r['em before']:.3f} → {r['em after']:.3f} | "
+                f"{r['greedy before']:.3f} → {r['greedy after']:.3f} |"
+            )
+    lines.append("")
+    for arm, seeds in runs.items():
+        gains = [r["em after"] - r["em before"] for r in seeds.values()]
+        greedy = [r["greedy after"] - r["greedy before"] for r in seeds.values()]
+        collapsed = sum(is_collapse(r) for r in seeds.values())
+        lines.append(
+            f"* {arm}: sampled EM {mean(gains):+.3f} (seeds {min(gains):+.3f} to {max(gains):+.3f}), greedy "
+            f"{mean(greedy):+.3f} ({min(greedy):+.3f} to {max(greedy):+.3f}); collapsed on {collapsed} of "
+            f"{len(seeds)} seeds"
+        )
+    return "\n".join(lines)
+
+
+# ---- moments: a step, or None when it never comes
+
+
+def drop_step(run: RunSeries) -> int | None:
+    """When the reward, having risen by .12, falls below `DROP` of its peak so far."""
+    steps, means = run.means("reward/mean")
+    peak = means[0]
+    for step, value in zip(steps, means, strict=True):
+        peak = max(peak, value)
+        if peak - means[0] >= 0.12 and value < DROP * peak:
+            return step
+    return None
+
+
+def below_step(run: RunSeries, metric: str, level: float) -> int | None:
+    """The first step at which the metric's mean lies below `level`."""
+    return next((s for s, v in zip(*run.means(metric), strict=True) if v < level), None)
+
+
+def surge_step(run: RunSeries, metric: str, rise: float) -> int | None:
+    """The first step at which the metric's mean exceeds its lowest so far by `rise`."""
+    lowest = float("inf")
+    for step, value in zip(*run.means(metric), strict=True):
+        lowest = min(lowest, value)
+        if value - lowest > rise:
+            return step
+    return None
+
+
+def decay_step(run: RunSeries, metric: str, until: int | None = None) -> int | None:
+    """The step at which the metric's mean, over the steps up to `until`, was highest; None without the metric."""
+    pairs = [(s, v) for s, v in zip(*run.means(metric), strict=True) if until is None or s <= until]
+    return max(pairs, key=lambda pair: pair[1])[0] if pairs else None
+
+
+def at_step(run: RunSeries, metric: str, step: int) -> float | None:
+    """The metric's mean at the last step up to `step` that has one."""
+    values = [v for s, v in zip(*run.means(metric), strict=True) if s <= step]
+    return values[-1] if values else None
+
+
+def between(run: RunSeries, metric: str, first: int, last: int) -> Sequence[float]:
+    """The metric's values at steps first … last."""
+    return [v for s, v in zip(*run.series(metric), strict=True) if first <= s <= last]
