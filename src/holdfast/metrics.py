@@ -102,7 +102,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/truncated_fraction": [t.status is Status.TRUNCATED for t in rows],
         "rollout/failed_fraction": [t.status.is_failure for t in everyone],
         "rollout/cut_fraction": [turn.cut for turn in turns if turn.observation],
-        "rollout/first_action_match": [same for group in groups for _, same in first_action_matches(group)],
+        "rollout/first_action_match": [s for group in groups for s in first_action_matches(group) if s is not None],
         "rollout/mixed_groups": [group.mixed for group in groups],
         "sampler/mass_kept": [mass for turn in turns for mass in turn.kept_mass or ()] or [1.0],
     }
@@ -122,16 +122,15 @@ def retrieval_metrics(stats: RolloutStats) -> dict[str, float]:
     }
 
 
-def first_action_matches(group: Group) -> list[tuple[Trajectory, bool]]:
-    """Every incorrect rollout that has a correct sibling, and whether its first search was as good as a sibling's.
+def first_action_matches(group: Group) -> list[bool | None]:
+    """For every rollout of a group: whether its first search returned the same passages as that of a correct sibling.
 
-    As good is: it returned the same passages. A rollout that did not search first matches none.
+    None where that is no question: the rollout is correct itself, or failed, or no correct one searched first.
     """
     right = {hits for t in group.trajectories if t.correct and (hits := _first_hits(t))}
-    if not right:
-        return []
-    wrong = [t for t in group.trajectories if not t.correct and not t.status.is_failure]
-    return [(t, _first_hits(t) in right) for t in wrong]
+    return [
+        None if not right or t.correct or t.status.is_failure else _first_hits(t) in right for t in group.trajectories
+    ]
 
 
 def _first_hits(trajectory: Trajectory) -> tuple[str, ...]:

@@ -97,8 +97,12 @@ class FirstAction:
 
 def first_action(subject: Subject, rollouts: Rollouts, *, observer: Observer) -> FirstAction:
     """Raises `RolloutError` when no question has a correct and an incorrect rollout."""
-    matches = {id(t): same for group in rollouts.groups for t, same in first_action_matches(group)}
-    if not matches:
+    matches = [
+        (t, same)
+        for group in rollouts.groups
+        for t, same in zip(group.trajectories, first_action_matches(group), strict=True)
+    ]
+    if all(same is None for _, same in matches):
         everyone = [t for group in rollouts.groups for t in group.trajectories]
         raise RolloutError(
             f"{sum(t.correct for t in everyone)} of {len(everyone)} rollouts on {len(rollouts.groups)} questions are "
@@ -106,13 +110,13 @@ def first_action(subject: Subject, rollouts: Rollouts, *, observer: Observer) ->
             "action to compare. Raise --questions or train.group_size, or probe a policy that is right now and then"
         )
     found = likelihoods(subject, rollouts, observer)
-    firsts: dict[bool, list[float]] = {True: [], False: []}
-    for trajectory, actions in zip(found.trajectories, found.actions, strict=True):
-        if id(trajectory) in matches:
-            firsts[matches[id(trajectory)]].append(actions[0])
+    firsts: dict[bool | None, list[float]] = {True: [], False: [], None: []}
+    taken = (same for t, same in matches if any(t.loss_mask))
+    for same, actions in zip(taken, found.actions, strict=True):
+        firsts[same].append(actions[0])
     return FirstAction(
-        compared=len(matches),
-        matching=sum(matches.values()),
+        compared=len(firsts[True]) + len(firsts[False]),
+        matching=len(firsts[True]),
         correct=_by_action(found, correct=True),
         incorrect=_by_action(found, correct=False),
         first_matching=level(firsts[True]),

@@ -12,7 +12,7 @@ from holdfast import __version__
 from holdfast.config import dump
 from holdfast.lab.probes.likelihood import FirstAction, Level, ToolRounds
 from holdfast.lab.probes.subject import Subject
-from holdfast.lab.probes.updates import EPSILONS, KINDS, Drift, PerSample
+from holdfast.lab.probes.updates import EPSILONS, KINDS, ArmChange, Drift, PerSample
 
 Result = PerSample | FirstAction | ToolRounds | Drift
 
@@ -57,10 +57,7 @@ def _per_sample(result: PerSample) -> list[str]:
     used = len(result.arms[0].questions)
     rows = [["penalty", "questions displaced", "right rollouts", "wrong rollouts"]]
     for arm in result.arms:
-        changes = [
-            f"{arm.mean_change(correct=kind):+.3f} ({arm.mean_change(correct=kind, per_token=True):+.4f})"
-            for kind in (True, False)
-        ]
+        changes = [_change(arm, correct=kind) for kind in (True, False)]
         rows.append([arm.penalty, f"{arm.displaced} of {used} ({_percent(arm.displaced / used)})", *changes])
     steps = result.optimizer_steps
     return [
@@ -131,6 +128,11 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
         for row in rows
     )
     return ["  ".join(cells).rstrip() for cells in padded]
+
+
+def _change(arm: ArmChange, *, correct: bool) -> str:
+    whole, token = (arm.mean_change(correct=correct, per_token=per_token) for per_token in (False, True))
+    return "–" if math.isnan(whole) else f"{whole:+.3f} ({token:+.4f})"
 
 
 def _level(level: Level) -> str:

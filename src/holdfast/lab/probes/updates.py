@@ -66,6 +66,7 @@ def update_once(
     *,
     mean_searches: float,
     seed: int,
+    note: Callable[[str], None],
     after_step: Callable[[], None] | None = None,
 ) -> list[Tensor]:
     """One update on `batch` with a fresh optimizer, undone at the end: what it did to the log-likelihoods.
@@ -85,7 +86,14 @@ def update_once(
     with borrowed_weights(model) as parameters:
         optimizer = make_optimizer(parameters, own)
         for k, mini in enumerate(minis, start=1):
-            update_by_recipe([mini], model, subject.forward, optimizer, parameters, config, mean_searches=mean_searches)
+            made = update_by_recipe(
+                [mini], model, subject.forward, optimizer, parameters, config, mean_searches=mean_searches
+            )
+            if made["grad/skipped"]:
+                note(
+                    f"optimizer step {k} of {len(minis)} was skipped, its gradient was not finite: do not trust what "
+                    "this measures, and try model.autocast = 'none'"
+                )
             if after_step is not None or k == len(minis):
                 changes.append(likelihood_change(batch, plan, subject.forward) * tokens)
             if after_step is not None:
@@ -211,6 +219,7 @@ def per_sample(
                 config,
                 mean_searches=rollouts.mean_searches,
                 seed=rollout_seed("probe", seed, example.id),
+                note=observer.note,
             )
             questions.append(QuestionChange(id=example.id, question=example.question, responses=_told(batch, change)))
             observer.advance(len(found) * len(used) + len(questions))
@@ -330,6 +339,7 @@ def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[
             config,
             mean_searches=rollouts.mean_searches,
             seed=seed,
+            note=observer.note,
             after_step=lambda: observer.advance(next(done)),
         )
         products = zip(*(change.tolist() for change in changes), strict=True)
