@@ -6,6 +6,7 @@ import io
 import re
 import textwrap
 from collections.abc import Sequence
+from html import escape
 from statistics import mean
 from typing import Any
 
@@ -31,19 +32,21 @@ def draw(figure: Figure, runs: Runs, *, key: str) -> str | None:
     curves = [(arm, found) for arm in figure.arms if (found := _curves(figure.metric, runs.get(arm, ())))]
     if not curves:
         return None
-    pyplot = _pyplot()
-    style = {"svg.fonttype": "none", "svg.hashsalt": key, "font.size": 9, "font.family": "sans-serif"}
-    with pyplot.rc_context(style):
-        drawing, axes = pyplot.subplots(figsize=(_WIDTH, _HEIGHT))
-        try:
-            for arm, seeds in curves:
-                _draw_arm(axes, seeds, *_looks(figure, arm))
-            _frame(axes, figure)
-            _label(axes, figure, curves)
-            file = io.StringIO()
-            drawing.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        finally:
-            pyplot.close(drawing)
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure as Drawing
+    except ImportError:
+        raise MissingExtra("matplotlib", "lab") from None
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": key, "font.size": 9, "font.family": "sans-serif"}
+    with matplotlib.rc_context(style):
+        drawing = Drawing(figsize=(_WIDTH, _HEIGHT))
+        axes = drawing.subplots()
+        for arm, seeds in curves:
+            _draw_arm(axes, seeds, *_looks(figure, arm))
+        _frame(axes, figure)
+        _label(axes, figure, curves)
+        file = io.StringIO()
+        drawing.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _inline(file.getvalue(), figure, [arm for arm, _ in curves], key)
 
 
@@ -127,16 +130,6 @@ def _inline(svg: str, figure: Figure, arms: Sequence[str], key: str) -> str:
     # Ids are unique within one SVG only.
     svg = re.sub(r'(id="|url\(#|href="#)', lambda match: f"{match[0]}{key}-", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    title = f"{figure.title}: {', '.join(arms)}".replace("&", "&amp;").replace("<", "&lt;")
-    return svg.replace(">", f' role="img" aria-label="{title}">', 1)
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtra("matplotlib", "lab") from None
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    svg = re.sub(r'font-family: [^;"]*', "font-family: inherit", svg)
+    name = escape(f"{figure.title}: {'; '.join(arms)}")
+    return svg.replace(">", f' role="img" aria-label="{name}">', 1)

@@ -40,6 +40,8 @@ def tally(answers: Mapping[int, Answer], question: str, silence: str) -> Verdict
     >>> tally({1: (True, {}), 2: (None, {})}, "fell first", "the reward never fell").because
     'only 1 of the 3 seeds it takes can answer; on 1 the reward never fell'
     """
+    if not answers:
+        return Verdict(Word.CANNOT_TELL, "no finished run to ask")
     numbers = {str(seed): found for seed, (_, found) in answers.items()}
     decided = [answer for answer, _ in answers.values() if answer is not None]
     silent = len(answers) - len(decided)

@@ -140,10 +140,9 @@ def run_jobs(jobs: Sequence[Job], at_once: int, logs: Path, watch: Callable[[Pro
     running: dict[Job, subprocess.Popen[bytes]] = {}
     try:
         while queue or running:
-            for job, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[job]
-                    _settle(job, process.returncode, logs, progress)
+            ended = [job for job, process in running.items() if process.poll() is not None]
+            for job in ended:
+                _settle(job, running.pop(job).returncode, logs, progress)
             broken = {failure.job for failure in progress.failed}
             for job in [j for j in queue if starts.get(j.folder) in broken]:
                 queue.remove(job)
@@ -152,9 +151,9 @@ def run_jobs(jobs: Sequence[Job], at_once: int, logs: Path, watch: Callable[[Pro
             for job in ready[: max(at_once - len(running), 0)]:
                 queue.remove(job)
                 running[job] = _start(job, logs)
-            meter.look(running)
+            meter.look([*ended, *running])
             progress.waiting = len(queue)
-            progress.running = {job.name: meter.made[job.folder] for job in running}
+            progress.running = {job.name: meter.made.get(job.folder, 0) for job in running}
             progress.made = sum(meter.made.values())
             lost = {failure.job.folder for failure in progress.failed}
             progress.left_s = meter.left(lost, max(min(at_once, len(running) + len(queue)), 1))
@@ -182,6 +181,8 @@ class _Meter:
     def look(self, jobs: Iterable[Job]) -> None:
         """Read what these jobs have logged by now."""
         for job in jobs:
+            if job.warm_start:
+                continue
             rows = _rows(job.folder)
             self.made[job.folder] = int(rows[-1]["step"]) if rows else 0
             if seconds := [row["time/step_s"] for row in rows if "time/step_s" in row]:

@@ -1,0 +1,181 @@
+"""Verdicts on series made by hand, each beside a twin that must get another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.lab import judge
+from holdfast.lab.series import RunSeries
+from holdfast.lab.values import Runs, Word
+
+MakeRun = Callable[..., RunSeries]
+RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
+HOLD = RISE + [0.8] * 30
+SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]  # drops at step 34
+LATE = [*RISE, *[0.8] * 10, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 15]  # at step 44
+SHALLOW = [*RISE, *[0.65] * 30]
+N = len(SPIRAL)
+
+
+def ramp(start: float, first: int, slope: float) -> list[float]:
+    """`start` until step `first`, then `slope` more each step."""
+    return [start + slope * max(step - first, 0) for step in range(1, N + 1)]
+
+
+def seeds(make_run: MakeRun, arm: str, reward: Sequence[float], metrics: Any = None, em: float = 0.5) -> Runs:
+    return {arm: tuple(make_run(arm, seed, reward, metrics, em) for seed in (1, 2, 3))}
+
+
+def word(test: judge.Test, *runs: Runs) -> Word:
+    together: dict[str, Any] = {}
+    for some in runs:
+        together |= some
+    return test(together).word
+
+
+# test, metrics, reward, verdict; each test has at least one that it must not show
+ONE_ARM = [
+    (judge.collapses("A"), {}, SPIRAL, Word.SHOWN),
+    (judge.collapses("A"), {}, HOLD, Word.NOT_SHOWN),
+    (judge.collapses("A"), {}, SPIRAL[:39], Word.CANNOT_TELL),
+    (judge.does_not_collapse("A"), {}, HOLD, Word.SHOWN),
+    (judge.does_not_collapse("A"), {}, SHALLOW, Word.NOT_SHOWN),  # no collapse, and no hold either
+    (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Word.SHOWN),
+    (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 40, -0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.displaced_before_drop("A"), {}, SPIRAL, Word.NOT_SHOWN),
+    (judge.displaced_before_drop("A"), {"displacement/correct": -1.0}, HOLD, Word.CANNOT_TELL),
+    (judge.never_displaced("A"), {"displacement/correct": 0.01}, HOLD, Word.SHOWN),
+    (judge.never_displaced("A"), {"displacement/correct": ramp(0.01, 50, -0.01)}, HOLD, Word.NOT_SHOWN),
+    (judge.never_displaced("A"), {}, HOLD, Word.CANNOT_TELL),
+    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -0.01)}, SPIRAL, Word.SHOWN),
+    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 32, -0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -1e-4)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.likelihood_decays_first("A"), {}, SPIRAL, Word.CANNOT_TELL),
+    (judge.decay_accelerates("A"), {"likelihood/correct": [-((t / 10) ** 2) for t in range(N)]}, SPIRAL, Word.SHOWN),
+    (judge.decay_accelerates("A"), {"likelihood/correct": [-(t**0.5) for t in range(N)]}, SPIRAL, Word.NOT_SHOWN),
+    (judge.decay_accelerates("A"), {"likelihood/correct": ramp(-0.5, 0, 0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.wrong_below_right("A"), {"likelihood/correct": -0.5, "likelihood/incorrect": -0.6}, HOLD, Word.SHOWN),
+    (judge.wrong_below_right("A"), {"likelihood/correct": -0.6, "likelihood/incorrect": -0.5}, HOLD, Word.NOT_SHOWN),
+    (
+        judge.entropy_before_length("A"),
+        {"entropy/mean": ramp(1, 20, 0.1), "rollout/length": ramp(50, 40, 5)},
+        SPIRAL,
+        Word.SHOWN,
+    ),
+    (
+        judge.entropy_before_length("A"),
+        {"entropy/mean": ramp(1, 20, 0.1), "rollout/length": ramp(50, 15, 5)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (judge.entropy_before_length("A"), {"entropy/mean": 1.0, "rollout/length": 50.0}, SPIRAL, Word.CANNOT_TELL),
+    (judge.entropy_before_drop("A"), {"entropy/mean": ramp(1, 20, 0.1)}, SPIRAL, Word.SHOWN),
+    (judge.entropy_before_drop("A"), {"entropy/mean": ramp(1, 33, 0.1)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, Word.SHOWN),
+    (judge.gradient_calm_at_drop("A"), {"grad/norm": ramp(0.3, 28, 1.0)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.gradient_explodes("A"), {"grad/norm": 0.3, "grad/norm_max": ramp(0.3, 40, 1)}, SPIRAL, Word.SHOWN),
+    (judge.gradient_explodes("A"), {"grad/norm": 0.3, "grad/norm_max": 2.9}, SPIRAL, Word.NOT_SHOWN),
+    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, Word.SHOWN),
+    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, Word.NOT_SHOWN),
+    (
+        judge.first_action_crosses("A"),
+        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        SPIRAL,
+        Word.SHOWN,
+    ),
+    (
+        judge.first_action_crosses("A"),
+        {"likelihood/correct/action_1": ramp(-0.4, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (judge.first_action_crosses("A"), {"likelihood/correct/action_1": -0.2}, SPIRAL, Word.CANNOT_TELL),
+    (
+        judge.first_action_decays_faster("A"),
+        {"likelihood/correct/action_1": ramp(-1, 30, -0.1), "likelihood/correct/action_2": ramp(-1, 30, -0.05)},
+        SPIRAL,
+        Word.SHOWN,
+    ),
+    (
+        judge.first_action_decays_faster("A"),
+        {"likelihood/correct/action_1": ramp(-1, 30, -0.05), "likelihood/correct/action_2": ramp(-1, 30, -0.1)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (judge.first_action_match_rises("A"), {"rollout/first_action_match": ramp(0.3, 10, 0.01)}, SPIRAL, Word.SHOWN),
+    (judge.first_action_match_rises("A"), {"rollout/first_action_match": ramp(0.3, 33, 0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, Word.SHOWN),
+    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.searches_end_above("A", 2.0), {"rollout/searches": 2.1}, HOLD, Word.SHOWN),
+    (judge.searches_end_above("A", 2.0), {"rollout/searches": 1.9}, HOLD, Word.NOT_SHOWN),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, Word.SHOWN),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, Word.NOT_SHOWN),
+]
+
+
+@pytest.mark.parametrize(("test", "metrics", "reward", "expected"), ONE_ARM)
+def test_one_arm(make_run: MakeRun, test: judge.Test, metrics: Any, reward: list[float], expected: Word) -> None:
+    assert word(test, seeds(make_run, "A", reward, metrics)) is expected
+
+
+TWO_ARMS = [
+    (judge.holds_where("A", "B"), HOLD, SPIRAL, Word.SHOWN),
+    (judge.holds_where("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
+    (judge.holds_where("A", "B"), HOLD, HOLD, Word.CANNOT_TELL),  # nothing to cure
+    (judge.delays("A", "B"), LATE, SPIRAL, Word.SHOWN),
+    (judge.delays("A", "B"), HOLD, SPIRAL, Word.SHOWN),
+    (judge.delays("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
+    (judge.delays("A", "B"), SPIRAL, HOLD, Word.CANNOT_TELL),
+    (judge.collapses_after_delay("A", "B"), LATE, SPIRAL, Word.SHOWN),
+    (judge.collapses_after_delay("A", "B"), HOLD, SPIRAL, Word.NOT_SHOWN),
+    (judge.collapses_after_delay("A", "B"), SPIRAL, LATE, Word.NOT_SHOWN),
+]
+
+
+@pytest.mark.parametrize(("test", "ours", "other", "expected"), TWO_ARMS)
+def test_two_arms(make_run: MakeRun, test: judge.Test, ours: list[float], other: list[float], expected: Word) -> None:
+    assert word(test, seeds(make_run, "A", ours), seeds(make_run, "B", other)) is expected
+
+
+@pytest.mark.parametrize(("em", "expected"), [(0.6, Word.SHOWN), (0.5, Word.NOT_SHOWN), (0.4, Word.NOT_SHOWN)])
+def test_ends_higher(make_run: MakeRun, em: float, expected: Word) -> None:
+    runs = (seeds(make_run, "A", HOLD, em=em), seeds(make_run, "B", HOLD, em=0.5))
+    assert word(judge.ends_higher("A", "B"), *runs) is expected
+
+
+def test_seeds_are_paired_and_others_left_out(make_run: MakeRun) -> None:
+    ours = tuple(make_run("A", seed, HOLD, em=0.9) for seed in (1, 2, 3))
+    others = tuple(make_run("B", seed, HOLD, em=0.1) for seed in (2, 3, 4))
+    verdict = judge.ends_higher("A", "B")({"A": ours, "B": others})
+    assert set(verdict.numbers) == {"2", "3"}
+    assert verdict.word is Word.CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([True, True, True], Word.SHOWN),
+        ([True, True, False], Word.PARTLY),
+        ([True, True, False, False], Word.PARTLY),
+        ([True, False, False], Word.NOT_SHOWN),
+        ([False, False, False], Word.NOT_SHOWN),
+        ([True, True, None], Word.CANNOT_TELL),
+        ([True, True, True, None], Word.SHOWN),
+        ([], Word.CANNOT_TELL),
+    ],
+)
+def test_the_tally(answers: list[bool | None], expected: Word) -> None:
+    verdict = judge.tally({seed: (answer, {}) for seed, answer in enumerate(answers)}, "so it was", "nobody knows")
+    assert verdict.word is expected
+    assert ("nobody knows" in verdict.because) is (None in answers)
+
+
+def test_the_numbers_of_every_seed_are_kept(make_run: MakeRun) -> None:
+    metrics = {"displacement/correct": ramp(0.01, 20, -0.01)}
+    verdict = judge.displaced_before_drop("A")(seeds(make_run, "A", SPIRAL, metrics))
+    # Step 23: (.01 + .01 + 0 - .01 - .02) / 5 < 0. Step 34: (.8 + .7 + .6 + .5 + .4) / 5 = .6 < .8 × .8.
+    assert verdict.numbers["1"] == {"displacement < 0": 23, "reward drop": 34}
+    assert verdict.because == "correct rollouts were displaced before the reward dropped on 3 of 3 seeds"

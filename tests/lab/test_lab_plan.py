@@ -1,0 +1,112 @@
+"""Seeds, arms and sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.lab.experiments import find
+from holdfast.lab.plan import (
+    FIRST_SEED,
+    TUNING_SEEDS,
+    Plan,
+    arms_of,
+    choose,
+    finished,
+    load_plan,
+    report_jobs,
+    sweep_jobs,
+)
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "collapse.toml"
+EXPERIMENT = find("death-spiral")
+PLAN = Plan("death-spiral", ("GRPO",), (11, 12), ("--train.steps", "3"), sweep=True, short=False, command="holdfast")
+WriteRun = Callable[..., Path]
+
+
+def names(texts: list[str]) -> list[str]:
+    return [arm.name for arm in arms_of(EXPERIMENT, texts)]
+
+
+def test_controls_stay_whatever_arms_are_asked_for() -> None:
+    controls = ["GRPO", "GRPO, untruncated sampler", "GRPO, sane step"]
+    assert names(["sapo"]) == [*controls, "SAPO"]
+    assert names([]) == [arm.name for arm in EXPERIMENT.arms]
+    assert names(["llds action"]) == [*controls, "LLDS action", "GSPO + LLDS action"]
+
+
+def test_an_arm_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no arm of death-spiral has that in its name; there are GRPO, "):
+        names(["sapo", "ppo"])
+
+
+def test_an_arms_settings_come_after_the_users(tmp_path: Path) -> None:
+    plan = replace(PLAN, settings=("--train.lr", "1e-2", "--train.steps", "7"), sweep=False)
+    sane, free = (EXPERIMENT.arm(name) for name in ("GRPO, sane step", "GRPO"))
+    jobs = report_jobs(plan, [sane, free], choose(plan, [sane, free], {}), RECIPE, tmp_path)
+    assert [(job.arm, job.seed) for job in jobs] == [(arm.name, seed) for seed in (11, 12) for arm in (sane, free)]
+    assert (jobs[0].config.train.lr, jobs[1].config.train.lr) == (1.2e-4, 1e-2)
+    assert {job.config.train.steps for job in jobs} == {7}
+    assert {job.config.run.seed for job in jobs} == {11, 12}
+    assert {job.config.run.threads for job in jobs} == {1}
+
+
+def test_the_sweep_chooses_by_the_later_reward_on_seeds_that_are_not_reported(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    arm = EXPERIMENT.arm("LLDS action")
+    sweep = sweep_jobs(PLAN, [arm, EXPERIMENT.arm("GRPO")], RECIPE, tmp_path)
+    assert set(sweep) == {("LLDS action", 0), ("LLDS action", 1), ("LLDS action", 2)}
+    assert {job.seed for jobs in sweep.values() for job in jobs} == set(TUNING_SEEDS)
+    assert not set(TUNING_SEEDS) & set(range(FIRST_SEED, FIRST_SEED + 50))
+
+    # The second half decides: .3 / .5 / .4; the first half would have chosen the first.
+    for (_, index), late in zip(sweep, (0.3, 0.5, 0.4), strict=True):
+        for job, off in zip(sweep[arm.name, index], (-0.1, 0.1), strict=True):
+            write_run(job.folder, [1.0 - index / 10] * 2 + [late + off] * 2)
+    choice = choose(PLAN, [arm], sweep)["LLDS action"]
+    assert choice.chosen == 1 and choice.value == "0.5"
+    assert choice.scores == pytest.approx((0.3, 0.5, 0.4))
+    job = report_jobs(PLAN, [arm], {arm.name: choice}, RECIPE, tmp_path)[0]
+    assert job.config.loss.penalty.coef == 0.5
+    assert job.folder == tmp_path / "runs" / "llds-action-0.5-s11"
+
+
+def test_a_strength_whose_runs_failed_is_not_chosen(tmp_path: Path, write_run: WriteRun) -> None:
+    arm = EXPERIMENT.arm("SAPO")
+    sweep = sweep_jobs(PLAN, [arm], RECIPE, tmp_path)
+    assert choose(PLAN, [arm], sweep)["SAPO"].chosen == 1  # none has run: the usual one
+    write_run(sweep["SAPO", 2][0].folder, [0.1] * 4)
+    choice = choose(PLAN, [arm], sweep)["SAPO"]
+    assert (choice.chosen, choice.scores) == (2, (None, None, pytest.approx(0.1)))
+
+
+def test_without_a_sweep_the_files_strength_is_taken(tmp_path: Path) -> None:
+    plan = replace(PLAN, sweep=False)
+    assert sweep_jobs(plan, EXPERIMENT.arms, RECIPE, tmp_path) == {}
+    choices = choose(plan, EXPERIMENT.arms, {})
+    assert choices["GSPO"].value == "3e-4, 4e-4" and choices["GSPO"].scores is None
+
+
+def test_finished_runs_are_read_and_others_left_out(tmp_path: Path, write_run: WriteRun) -> None:
+    arm = EXPERIMENT.arm("GRPO")
+    jobs = report_jobs(PLAN, [arm], {}, RECIPE, tmp_path)
+    write_run(jobs[1].folder, [0.5, 0.6])
+    assert [(run.arm, run.seed) for run in finished(jobs)["GRPO"]] == [("GRPO", 12)]
+
+
+def test_a_plan_comes_back(tmp_path: Path) -> None:
+    PLAN.save(tmp_path)
+    assert load_plan(tmp_path) == PLAN
+
+
+def test_a_plan_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no experiment"):
+        load_plan(tmp_path)
+    (tmp_path / "plan.json").write_text('{"experiment": "x"}')
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_plan(tmp_path)
