@@ -44,10 +44,7 @@ def probe(
     what: Annotated[
         What,
         typer.Option(
-            help="per-sample: does an update on one question make its right rollouts less likely? "
-            "drift: P(∏ r < ε) after an update. first-action: do wrong rollouts begin as right ones? "
-            "tool-rounds: likelihood by number of searches.",
-            show_default=False,
+            metavar="WHAT", help="per-sample, drift, first-action or tool-rounds, see above.", show_default=False
         ),
     ],
     checkpoint: Annotated[
@@ -77,14 +74,22 @@ def probe(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="DIR", help="Where to write. Default: RUN/probes, or probes/MODEL.", show_default=False
+            "--out", metavar="DIR", help="Where to write. Default: RUN/probes, or probes.", show_default=False
         ),
     ] = None,
 ) -> None:
     """Measure a checkpoint or a model.
 
-    Rolls out questions, makes an update and undoes it, and writes what it found
-    as JSON and as a figure. Settings of the recipe may be changed:
+    Rolls out training questions, measures, and writes JSON and a figure:
+
+      per-sample    an update on one question alone: do its right rollouts
+                    become less likely? Every question in turn.
+      drift         an update on all: share of rollouts with ∏ r < ε, over ε
+      first-action  do wrong rollouts begin with the search of a right one?
+                    And the likelihood of each action.
+      tool-rounds   likelihood of rollouts by number of searches
+
+    Updates are undone. Settings of the recipe may be changed:
 
     [cyan]holdfast probe runs/collapse --what per-sample --compare none,llds[/cyan]
     """

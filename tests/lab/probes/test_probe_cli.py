@@ -178,6 +178,20 @@ def test_policies_are_asked_the_same_and_the_recipes_questions(trained: Path) ->
     assert [e.id for e in roll_out_questions(two, 5, 4, Silent()).examples] != asked[0]
 
 
+def test_another_seed_is_another_episode(trained: Path) -> None:
+    subject = open_run(trained, "2", [], Silent(), with_reference=False)
+    said = [
+        {
+            e.id: [t.token_ids for t in g.trajectories]
+            for rolled in [roll_out_questions(subject, 18, seed, Silent())]
+            for e, g in zip(rolled.examples, rolled.groups, strict=True)
+        }
+        for seed in (0, 1)
+    ]
+    assert said[0].keys() == said[1].keys()  # all questions there are
+    assert said[0] != said[1]
+
+
 def test_rollouts_do_not_depend_on_how_many_others_there_are(trained: Path, heard: Any) -> None:
     subject = open_run(trained, "2", [], Silent(), with_reference=False)
     few, many = (roll_out_questions(subject, n, 0, heard) for n in (3, 15))
