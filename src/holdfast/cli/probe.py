@@ -71,6 +71,12 @@ def probe(
             show_default=False,
         ),
     ] = None,
+    moments: Annotated[
+        bool,
+        typer.Option(
+            "--moments", help="For per-sample and drift: go on with the run's optimizer. Without: a fresh one."
+        ),
+    ] = False,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -93,8 +99,9 @@ def probe(
 
     [cyan]holdfast probe runs/collapse --what per-sample --compare none,llds[/cyan]
     """
-    if compare is not None and what not in _UPDATES:
-        raise ConfigError(f"--compare with --what {what.value}: this probe makes no update; leave it out")
+    for option in (["--compare"] if compare is not None else []) + ["--moments"] * moments:
+        if what not in _UPDATES:
+            raise ConfigError(f"{option} with --what {what.value}: this probe makes no update; leave it out")
     from holdfast.cli.console import open_console
     from holdfast.cli.extra import train_extra
 
@@ -102,7 +109,7 @@ def probe(
         import holdfast.lab.probes as lab
 
     console = out()
-    source = _source(of, checkpoint, recipe, ctx.meta["settings"])
+    source = _source(of, checkpoint, recipe, ctx.meta["settings"], moments)
     with open_console(console, Path(of)) as observer:
         subject = source.open(observer, with_reference=what in _UPDATES)
         config = subject.config
@@ -115,12 +122,13 @@ def probe(
         result = _measure(subject, rollouts, what, chosen, names, observer)
     title = f"{what.value} · {source.title(subject)}"
     title += f" · {number} questions × {config.train.group_size} rollouts, seed {chosen}"
+    title += ", the run's optimizer" * moments
     console.print(f"\n{title}", style="bold", soft_wrap=True)
     for line in lab.lines(result):
         console.print(line, soft_wrap=True)
     command = shlex.join([program(), *sys.argv[1:]])
     document = lab.document(result, subject, what=what.value, questions=number, seed=chosen, command=command)
-    stem = f"{what.value}-{source.tag(subject)}-seed-{chosen}"
+    stem = f"{what.value}-{source.tag(subject)}{'-moments' * moments}-seed-{chosen}"
     written = [folder / f"{stem}.json", folder / f"{stem}.svg"]
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     written[0].write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
@@ -155,6 +163,7 @@ class _Run:
     path: Path
     checkpoint: str
     settings: list[str]
+    moments: bool
 
     @property
     def folder(self) -> Path:
@@ -163,7 +172,14 @@ class _Run:
     def open(self, observer: Observer, *, with_reference: bool) -> Subject:
         from holdfast.lab.probes import open_run
 
-        return open_run(self.path, self.checkpoint, self.settings, observer, with_reference=with_reference)
+        return open_run(
+            self.path,
+            self.checkpoint,
+            self.settings,
+            observer,
+            with_reference=with_reference,
+            moments=self.moments,
+        )
 
     def tag(self, subject: Subject) -> str:
         """`step-000040`, or `best`."""
@@ -196,7 +212,7 @@ class _Model:
         return self.name
 
 
-def _source(of: str, checkpoint: str | None, recipe: str | None, settings: list[str]) -> _Run | _Model:
+def _source(of: str, checkpoint: str | None, recipe: str | None, settings: list[str], moments: bool) -> _Run | _Model:
     """What somebody means by a name. Raises `ConfigError`."""
     from holdfast.cli.runs import ROOT, find_run, is_run
     from holdfast.cli.train import read_recipe
@@ -207,13 +223,15 @@ def _source(of: str, checkpoint: str | None, recipe: str | None, settings: list[
         raise ConfigError(f"--model.path: what is probed is {of}; leave --model.path out")
     if recipe is None:
         try:
-            return _Run(find_run(of), checkpoint or "last", settings)
+            return _Run(find_run(of), checkpoint or "last", settings, moments)
         except ConfigError as error:
             raise ConfigError(f"{error}. To probe a model, say with --recipe what it is asked") from None
     if is_run(Path(of)) or is_run(ROOT / of):
         raise ConfigError(f"--recipe {recipe}: {of} is a run and has its own; leave --recipe out, or change settings")
     if checkpoint is not None:
         raise ConfigError(f"--checkpoint {checkpoint} with --recipe: {of} is taken as a model; leave --checkpoint out")
+    if moments:
+        raise ConfigError(f"--moments with --recipe: {of} is taken as a model, which has no optimizer; leave it out")
     as_it_is = ["--model.path", of, "--warm_start.steps", "0", "--warm_start.plain_steps", "0"]
     return _Model(of, read_recipe(recipe, [*settings, *as_it_is])[0])
 

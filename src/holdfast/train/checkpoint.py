@@ -181,6 +181,11 @@ def read_state(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "state.json").read_text())
 
 
+def has_optimizer(folder: Path) -> bool:
+    """Whether a checkpoint can be trained on from; `best` keeps the policy alone."""
+    return (folder / _OPTIMIZER).is_file()
+
+
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
     """Restore what `save_checkpoint` wrote. Raises `CheckpointError` when the parameters are not the same ones."""
     from safetensors.torch import load_file

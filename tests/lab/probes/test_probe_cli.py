@@ -19,8 +19,13 @@ from typer.testing import CliRunner
 from holdfast.cli.main import app
 from holdfast.config import dump, load
 from holdfast.lab.probes import open_run, per_sample, roll_out_questions
+from holdfast.lab.probes.subject import batch_of
+from holdfast.lab.probes.updates import update_once
 from holdfast.train.events import Silent
+from holdfast.train.model import load_model
 from holdfast.train.session import open_workspace
+from holdfast.train.trainer import Trainer
+from holdfast.train.update import likelihood_change, old_pass, plan_update, update_by_recipe
 
 Probe = Callable[..., Any]
 
@@ -112,6 +117,45 @@ def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None
     assert not torch.allclose(now, start)
     assert open_run(trained, "1", ["--loss.kl_coef", "0"], Silent(), with_reference=True).reference is None
     assert open_run(trained, "1", [], Silent(), with_reference=False).reference is None
+
+
+def test_moments_are_the_runs_own(trained: Path) -> None:
+    step = trained / "checkpoints" / "step-000001"
+    settings = ["--loss.kl_coef", "0"]
+    subject = open_run(trained, "1", settings, Silent(), with_reference=True, moments=True)
+    config = subject.config
+    batch = batch_of(subject, roll_out_questions(subject, 6, 0, Silent()).groups)
+    (change,) = update_once(batch, subject, config, mean_searches=1.0, seed=4, note=pytest.fail)
+
+    trainer = Trainer(subject.workspace, load_model(config.model, step / "model", torch.device("cpu")))
+    trainer.restore(step)
+    plan = plan_update(batch.lengths.tolist(), 3, config.train.micro_batch_tokens, torch.Generator().manual_seed(4))
+    minis, batch, _ = old_pass(batch, plan, trainer.forward, None)
+    update_by_recipe(
+        minis, trainer.model, trainer.forward, trainer.optimizer, trainer.parameters, config, mean_searches=1.0
+    )
+    expected = likelihood_change(batch, plan, trainer.forward) * batch.loss_mask.sum(-1)
+    assert torch.equal(change, expected)
+
+    fresh = open_run(trained, "1", settings, Silent(), with_reference=True)
+    (other,) = update_once(batch, fresh, config, mean_searches=1.0, seed=4, note=pytest.fail)
+    assert not torch.allclose(other, expected, atol=1e-3)
+
+
+def test_moments_by_command(probe: Probe, trained: Path) -> None:
+    text = probe(trained, "--what", "drift", "--moments", "--out", ".").stdout
+    found = written(Path(), "drift-step-000002-moments-seed-0")
+    assert found["moments"] == str(trained / "checkpoints" / "step-000002")
+    assert "seed 0, the run's optimizer" in text
+    shutil.copytree(trained, "mine")
+    best = Path("mine/checkpoints/best")
+    shutil.copytree("mine/checkpoints/step-000002", best)
+    (best / "optimizer.safetensors").unlink()
+    sums = json.loads((best / "checksums.json").read_text())
+    del sums["optimizer.safetensors"]
+    (best / "checksums.json").write_text(json.dumps(sums))
+    stderr = probe("mine", "--what", "drift", "--moments", "--checkpoint", "best", code=2).stderr
+    assert "best holds a policy without its optimizer" in " ".join(stderr.split())
 
 
 def test_drift_of_a_run(probe: Probe, trained: Path) -> None:
@@ -215,6 +259,12 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "--questions 99, but the recipe has 18 training questions" in refused(trained, *what, "--questions", 99)
     assert "--compare foo: there is no such penalty" in refused(trained, *what, "--compare", "none,foo")
     assert "this probe makes no update" in refused(trained, "--what", "tool-rounds", "--compare", "none")
+    assert "--moments with --what tool-rounds: this probe makes no update" in refused(
+        trained, "--what", "tool-rounds", "--moments"
+    )
+    assert "taken as a model, which has no optimizer" in refused(
+        home / "raw", *what, "--recipe", home / "recipe.toml", "--moments"
+    )
     assert "is a run and has its own" in refused(trained, *what, "--recipe", home / "recipe.toml")
     assert "leave --model.path out" in refused(trained, *what, "--model.path", "x")
     assert "no run folder" in refused("runs/nothing", *what)

@@ -27,6 +27,7 @@ def document(
         "command": command,
         "questions": questions,
         "seed": seed,
+        "moments": str(subject.moments) if subject.moments is not None else None,
         "versions": {
             "holdfast": __version__,
             "python": platform.python_version(),

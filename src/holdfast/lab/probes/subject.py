@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from holdfast.batch import TokenBatch
 from holdfast.config import Config, load
 from holdfast.data import Example, Sampler
 from holdfast.errors import CheckpointError, ConfigError
-from holdfast.train.checkpoint import find_damage, list_checkpoints, model_folder, step_folder
+from holdfast.train.checkpoint import find_damage, has_optimizer, list_checkpoints, model_folder, step_folder
 from holdfast.train.episodes import learnable, training_rollouts
 from holdfast.train.events import Observer
 from holdfast.train.model import LanguageModel, Reference, load_model
@@ -36,6 +36,8 @@ class Subject:
     """Of the policy, at the recipe's temperature."""
     reference: Forward | None
     """Of the policy the run started from; None when the recipe's loss has no KL to it."""
+    moments: Path | None = None
+    """The checkpoint whose optimizer state every update begins with; None for a fresh optimizer."""
 
     @property
     def config(self) -> Config:
@@ -57,17 +59,29 @@ class Rollouts:
 
 
 def open_run(
-    run_dir: Path, checkpoint: str, overrides: Sequence[str], observer: Observer, *, with_reference: bool
+    run_dir: Path,
+    checkpoint: str,
+    overrides: Sequence[str],
+    observer: Observer,
+    *,
+    with_reference: bool,
+    moments: bool = False,
 ) -> Subject:
     """The policy of a run's checkpoint (`last`, `best` or the number of its step), with the recipe of the run.
 
     `overrides` change its settings. `with_reference`: updates will be made, so the policy the run started from is
-    needed if the loss has a KL to it. Raises `CheckpointError` when there is no such checkpoint.
+    needed if the loss has a KL to it. `moments`: they go on with the run's optimizer, as its next step would. Raises
+    `CheckpointError` when there is no such checkpoint, or `moments` are asked of one that has none.
     """
     config = load(run_dir / "config.toml", overrides)
     if config.run.device == "cuda" and not torch.cuda.is_available():  # trained there, probed anywhere
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "auto"})})
-    folder = checkpoint_folder(run_dir, checkpoint) / "model"
+    saved_step = checkpoint_folder(run_dir, checkpoint)
+    folder = saved_step / "model"
+    if moments and not has_optimizer(saved_step):
+        raise CheckpointError(
+            f"--moments: {saved_step} holds a policy without its optimizer; give --checkpoint last, or a step"
+        )
     workspace = _workspace(config, observer)
     if with_reference and config.loss.kl_coef > 0:
         # The reference is the policy the run started from, so that one is built first and then given the weights.
@@ -78,7 +92,8 @@ def open_run(
     else:
         observer.stage("loading the model")
         language_model, reference = load_model(config.model, folder, workspace.device), None
-    return _subject(str(folder), workspace, language_model, reference)
+    subject = _subject(str(folder), workspace, language_model, reference)
+    return replace(subject, moments=saved_step if moments else None)
 
 
 def open_model(config: Config, observer: Observer, *, with_reference: bool) -> Subject:

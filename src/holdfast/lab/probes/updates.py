@@ -22,6 +22,7 @@ from holdfast.lab.probes.subject import (
     generator_of,
 )
 from holdfast.rollout.policy import rollout_seed
+from holdfast.train.checkpoint import load_optimizer
 from holdfast.train.events import Observer
 from holdfast.train.update import likelihood_change, make_optimizer, old_pass, plan_update, update_by_recipe
 from holdfast.trajectory import Group
@@ -69,7 +70,9 @@ def update_once(
     note: Callable[[str], None],
     after_step: Callable[[], None] | None = None,
 ) -> list[Tensor]:
-    """One update on `batch` with a fresh optimizer, undone at the end: what it did to the log-likelihoods.
+    """One update on `batch`, undone at the end: what it did to the log-likelihoods.
+
+    Its optimizer is fresh, or the run's own where `subject.moments` says so; the learning rate is the recipe's.
 
     Returns:
         float [B], nats over the whole rollout, new minus old: after the last optimizer step, or, if there is somebody
@@ -85,6 +88,8 @@ def update_once(
     changes = []
     with borrowed_weights(model) as parameters:
         optimizer = make_optimizer(parameters, own)
+        if subject.moments is not None:
+            load_optimizer(subject.moments, optimizer)
         for k, mini in enumerate(minis, start=1):
             made = update_by_recipe(
                 [mini], model, subject.forward, optimizer, parameters, config, mean_searches=mean_searches
@@ -192,7 +197,7 @@ class PerSample:
 def per_sample(
     subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), observer: Observer
 ) -> PerSample:
-    """For each question: weights reset, a fresh optimizer, one update on its group alone, likelihoods measured.
+    """For each question: weights and optimizer reset, one update on its group alone, likelihoods measured.
 
     Only questions whose rollouts got different rewards, one of them correct: of another group, a group-relative
     advantage learns nothing, or there is no correct rollout to displace. Raises `RolloutError` when there are none.
@@ -312,7 +317,7 @@ class Drift:
 
 
 def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), observer: Observer) -> Drift:
-    """One update on all rollouts with the recipe's K and a fresh optimizer; after each step, ∏ r of every rollout.
+    """One update on all rollouts with the recipe's K; after each optimizer step, ∏ r of every rollout.
 
     Raises `RolloutError` when no question has two different rewards: such a batch moves nothing.
     """
