@@ -28,6 +28,8 @@ def loaded_by(statement: str) -> set[str]:
         "holdfast.config",
         "holdfast.data",
         "holdfast.scoring",
+        "holdfast.lab.experiments",
+        "holdfast.lab.report",
         "holdfast.trajectory",
         "holdfast.rewards",
         "holdfast.search.env",

@@ -62,6 +62,7 @@ def test_the_sweep_chooses_by_the_later_reward_on_seeds_that_are_not_reported(
     sweep = sweep_jobs(PLAN, [arm, EXPERIMENT.arm("GRPO")], RECIPE, tmp_path)
     assert set(sweep) == {("LLDS action", 0), ("LLDS action", 1), ("LLDS action", 2)}
     assert {job.seed for jobs in sweep.values() for job in jobs} == set(TUNING_SEEDS)
+    assert len({job.name for jobs in sweep.values() for job in jobs}) == 6
     assert not set(TUNING_SEEDS) & set(range(FIRST_SEED, FIRST_SEED + 50))
 
     # The second half decides: .3 / .5 / .4; the first half would have chosen the first.

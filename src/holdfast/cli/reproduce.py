@@ -278,7 +278,7 @@ def _watching(console: Console) -> Iterator[Callable[[Progress], None]]:
 
 def describe(progress: Progress) -> str:
     """Where all runs stand, in one line."""
-    running = "; ".join(f"{name}: step {step}" for name, step in progress.running.items())
+    running = "; ".join(f"{name}: step {step}" if step else name for name, step in progress.running.items())
     parts = [f"{progress.made}/{progress.steps} steps", running]
     if progress.waiting:
         parts.append(f"{progress.waiting} waiting")

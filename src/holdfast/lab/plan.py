@@ -154,7 +154,7 @@ def _job(plan: Plan, arm: Arm, index: int | None, seed: int, recipe: Path, folde
     strength = () if arm.sweep is None or index is None else arm.sweep.overrides(index)
     label = "" if arm.sweep is None or index is None else arm.sweep.label(index)
     overrides = ("--run.threads", "1", *plan.settings, *arm.overrides, *strength)
-    return Job(arm.name, seed, recipe, overrides, folder / f"{slug(f'{arm.name} {label}')}-s{seed}")
+    return Job(arm.name, seed, recipe, overrides, folder / f"{slug(f'{arm.name} {label}')}-s{seed}", label)
 
 
 def slug(name: str) -> str:

@@ -30,6 +30,7 @@ class Job:
     recipe: Path
     overrides: tuple[str, ...]
     folder: Path
+    strength: str = ""
     warm_start: bool = False
 
     @property
@@ -44,7 +45,8 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"{self.arm}, warm start" if self.warm_start else f"{self.arm}, seed {self.seed}"
+        arm = f"{self.arm} {self.strength}".rstrip()
+        return f"{self.arm}, warm start" if self.warm_start else f"{arm}, seed {self.seed}"
 
     @property
     def done(self) -> bool:
