@@ -50,6 +50,8 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
         f'<div class="figures">{"".join(_figure(f, svg) for f, svg in drawings)}</div>',
         "<h2>Arms</h2>",
         _table(r.ARM_COLUMNS, map(r.arm_row, results["arms"]), r.ARMS_NOTE),
+        "<h2>Early warnings</h2>",
+        _table(r.WARNING_COLUMNS, r.warning_rows(results), r.WARNINGS_NOTE),
         "<h2>Strengths</h2>",
         _list(r.sweep_lines(results)),
         "<h2>Every run</h2>",

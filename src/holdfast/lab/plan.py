@@ -125,8 +125,7 @@ def choose(plan: Plan, arms: Sequence[Arm], sweep: Mapping[tuple[str, int], Sequ
         scores = None
         if plan.sweep:
             scores = tuple(_score(sweep.get((arm.name, i), ())) for i in count)
-            known = {i: score for i, score in enumerate(scores) if score is not None}
-            chosen = max(known, key=known.__getitem__) if known else chosen
+            chosen = _best(scores, chosen)
         labels = tuple(arm.sweep.label(i) for i in count)
         choices[arm.name] = Choice(arm.sweep.settings, labels, chosen, scores)
     return choices
@@ -167,6 +166,16 @@ def slug(name: str) -> str:
     for sign, word in (("≥", " ge "), (">", " gt "), ("λ", "lambda"), ("τ", "tau")):
         words = words.replace(sign, word)
     return "-".join("".join(c if c.isascii() and (c.isalnum() or c in ".-") else " " for c in words).split())
+
+
+def _best(scores: Sequence[float | None], usual: int) -> int:
+    """Of equals the usual one; the usual one too when there is no score.
+
+    >>> _best((0.1, None, 0.3), 1), _best((0.2, 0.2, 0.1), 1), _best((None, None), 1)
+    (2, 1, 1)
+    """
+    known = {i: score for i, score in enumerate(scores) if score is not None}
+    return max(known, key=lambda i: (known[i], i == usual), default=usual)
 
 
 def _score(jobs: Sequence[Job]) -> float | None:

@@ -15,6 +15,7 @@ from holdfast.config import dump
 from holdfast.lab.plan import RULE, TUNING_SEEDS, Choice, Plan
 from holdfast.lab.runner import Failure, Job
 from holdfast.lab.series import is_collapse, summarise
+from holdfast.lab.signals import warnings_of
 from holdfast.lab.values import Arm, Experiment, Runs
 
 _PACKAGES = ("torch", "transformers", "numpy", "bm25s")
@@ -61,6 +62,7 @@ def results_of(
             for claim in experiment.claims
             for verdict in (claim.test(runs),)
         ],
+        "warnings": warnings_of(runs),
         "unfinished": [job.name for job in jobs if not job.done],
         "failures": [{"run": f.job.name, "reason": f.reason, "log": f.log.name} for f in failures],
     }
@@ -106,7 +108,9 @@ def markdown(results: Mapping[str, Any]) -> str:
         )
     lines += ["", "## Arms", "", f"| {' | '.join(ARM_COLUMNS)} |", f"|{'---|' * len(ARM_COLUMNS)}"]
     lines += [f"| {' | '.join(arm_row(arm))} |" for arm in results["arms"]]
-    lines += ["", ARMS_NOTE, "", "## Strengths", "", *[f"* {line}" for line in sweep_lines(results)], ""]
+    lines += ["", ARMS_NOTE, "", "## Early warnings", "", f"| {' | '.join(WARNING_COLUMNS)} |"]
+    lines += [f"|{'---|' * len(WARNING_COLUMNS)}", *(f"| {' | '.join(row)} |" for row in warning_rows(results))]
+    lines += ["", WARNINGS_NOTE, "", "## Strengths", "", *[f"* {line}" for line in sweep_lines(results)], ""]
     lines += ["## Every run", "", f"| {' | '.join(RUN_COLUMNS)} |", f"|{'---|' * len(RUN_COLUMNS)}"]
     lines += [f"| {' | '.join(row)} |" for row in run_rows(results)]
     if missing := missing_lines(results):
@@ -126,6 +130,12 @@ ARMS_NOTE = (
     "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
     "sampler; test EM is sampled at temperature 1, untruncated, read once at the end. “(control)” marks the controls. "
     "Collapsed: rose by 0.12, stayed 20 steps within 0.1 of its peak, then lost 40 % of it."
+)
+WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
+WARNINGS_NOTE = (
+    "All arms together. Of the runs whose reward dropped below 80 % of its peak: in how many the signal turned before, "
+    "and by how many steps (median, least to most). Of the others: in how many it turned too. Five-step means. A "
+    "signal that turns everywhere warns of nothing; the thresholds were not tuned."
 )
 RUN_COLUMNS = ("arm", "seed", "first", "peak (step)", "lowest after", "last", "displacement", "test EM", "greedy")
 
@@ -164,6 +174,19 @@ def run_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
         )
         for arm in results["arms"]
         for seed, r in arm["runs"].items()
+    ]
+
+
+def warning_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The cells of `WARNING_COLUMNS`, a row a signal."""
+    return [
+        (
+            row["signal"],
+            f"{row['before']} of {row['dropped']}",
+            f"{row['median']:g} ({row['leads'][0]} to {row['leads'][-1]})" if row["leads"] else "–",
+            f"{row['false']} of {row['held']}",
+        )
+        for row in results["warnings"]
     ]
 
 

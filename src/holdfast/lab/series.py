@@ -134,6 +134,11 @@ def below_step(run: RunSeries, metric: str, level: float) -> int | None:
     return next((s for s, v in zip(*run.means(metric), strict=True) if v < level), None)
 
 
+def rise_step(run: RunSeries, metric: str, level: float) -> int | None:
+    """The first step at which the metric's mean lies above `level`."""
+    return next((s for s, v in zip(*run.means(metric), strict=True) if v > level), None)
+
+
 def surge_step(run: RunSeries, metric: str, rise: float) -> int | None:
     """The first step at which the metric's mean exceeds its lowest so far by `rise`."""
     lowest = float("inf")
