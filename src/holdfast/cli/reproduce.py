@@ -51,9 +51,9 @@ def reproduce(
 ) -> None:
     """Rerun an experiment of the laboratory and judge the papers' claims.
 
-    Every arm is trained with several seeds, each run a process of its own. Methods
-    with a strength first try three of them on seeds that are not reported. Stop at
-    any time: the same command goes on. Settings may be given for all arms:
+    Every arm is trained with several seeds, each run a process of its own.
+    Methods with a strength first try three on seeds that are not reported.
+    Stop at any time: the same command goes on. Settings apply to all arms:
 
     [cyan]holdfast reproduce death-spiral --seeds 3 --train.steps 80[/cyan]
     """

@@ -17,7 +17,8 @@ EXPERIMENT = Experiment(
     minutes=4.5,
     notes=(
         "The paper resets the weights before each question and makes one update on it alone. Here the update is the "
-        "training step on the whole batch, so questions act on one another.",
+        "training step on the whole batch, so questions act on one another. `holdfast probe RUN --what per-sample` "
+        "does as the paper did, on a checkpoint of these runs.",
     ),
     claims=(
         Claim(
