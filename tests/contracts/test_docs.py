@@ -138,7 +138,8 @@ def test_commands_exist() -> None:
         strange = [o for o in options if "." not in o and o.partition("=")[0] not in flags]
         assert not strange, f"{page}: holdfast {verb} has no {strange}"
         settings = settings_in(rest)
-        assert not settings or verb in ("train", "launch", "probe", "reproduce"), f"{page}: holdfast {verb} takes no settings"
+        takes_settings = verb in ("train", "launch", "probe", "reproduce")
+        assert not settings or takes_settings, f"{page}: holdfast {verb} takes no settings"
         load(None, settings)
         for word in rest:
             if word.startswith("recipes/"):
