@@ -22,6 +22,7 @@ TEXTS = [
     "<think> What is the lake of Mora? </think>\n",
 ] * 20
 MakeTrainer = Callable[..., Any]
+collect_ignore = ["two_processes.py"]  # a script
 
 
 @pytest.fixture(autouse=True)
