@@ -15,6 +15,7 @@ from holdfast.data import Example
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.policy import Completion, Request
 from holdfast.search.protocol import SearchProtocol
+from holdfast.train import episodes as episodes_module
 from holdfast.train import trainer as trainer_module
 from holdfast.train.model import prepare
 from holdfast.train.session import Workspace, protocol_of
@@ -133,11 +134,12 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
     def step() -> dict[str, Any]:
         watch = Stopwatch()
         parts = {
-            "roll_out": watch.around("rollout", trainer_module.roll_out),
+            "training_rollouts": watch.around("rollout", trainer_module.training_rollouts),
             "old_pass": watch.around("old log-probs", trainer_module.old_pass),
-            "update_policy": watch.around("optimizer steps", trainer_module.update_policy),
+            "update_by_recipe": watch.around("optimizer steps", trainer_module.update_by_recipe),
         }
-        with watch("step"), mock.patch.multiple(trainer_module, HFPolicy=policy, **parts):
+        scripted_policy = mock.patch.object(episodes_module, "HFPolicy", policy)
+        with watch("step"), scripted_policy, mock.patch.multiple(trainer_module, **parts):
             metrics, groups, _ = trainer.step()
         rollouts = [t for group in groups for t in group.trajectories]
         return {

@@ -22,7 +22,7 @@ def root() -> Path:
 def sources() -> Mapping[str, ast.Module]:
     """Dotted module name -> syntax tree, for every module of the package."""
     trees = {}
-    for path in sorted(SRC.rglob("*.py")):
+    for path in sorted((SRC / "holdfast").rglob("*.py")):
         name = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
         trees[name] = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     assert "holdfast.losses.llds" in trees
