@@ -34,6 +34,10 @@ from holdfast.penalties import LLDS, NLL, SAPO, Penalty
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    _Trainer = Any  # whatever trainer the mixin is put before
+else:
+    _Trainer = object
+
 __all__ = ["LLDS", "NLL", "SAPO", "with_penalties"]
 
 T = TypeVar("T", bound=type)
@@ -118,7 +122,7 @@ class Settings:
     displacement_rows: int
 
 
-class PenaltyMixin:
+class PenaltyMixin(_Trainer):
     """What `with_penalties` puts before the trainer; every method calls `super()`."""
 
     holdfast_settings: Settings
@@ -133,14 +137,14 @@ class PenaltyMixin:
     # ---- a rollout batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        self._rewards = super()._calculate_rewards(*args, **kwargs)  # type: ignore[misc]
+        self._rewards = super()._calculate_rewards(*args, **kwargs)
         return self._rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        if not self.model.training:  # type: ignore[attr-defined]
-            return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        if not self.model.training:
+            return super()._generate_and_score_completions(inputs)
         self._observer.finish_displacement()  # the weights now hold the whole update of the batch before
-        batch = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        batch = super()._generate_and_score_completions(inputs)
         own = self.holdfast_settings
         batch["holdfast_correct"] = self._correct(len(inputs))
         mask = loss_mask(batch)
@@ -154,18 +158,18 @@ class PenaltyMixin:
     def _correct(self, rows: int) -> Tensor:
         """bool [B] for this process's rollouts. One that no reward function could score is not correct."""
         assert self._rewards is not None
-        names: list[str] = self.reward_func_names  # type: ignore[attr-defined]
-        start = self.accelerator.process_index * rows  # type: ignore[attr-defined]
+        names: list[str] = self.reward_func_names
+        start = self.accelerator.process_index * rows
         own = self._rewards[start : start + rows]
         if "em" in names:
             return own[:, names.index("em")] == 1
-        weights = self.reward_weights.to(own.device)  # type: ignore[attr-defined]
+        weights = self.reward_weights.to(own.device)
         return (own * weights).nansum(-1) > self.holdfast_settings.correct_above
 
     # ---- a micro-batch
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        logprobs, entropies, *more = super()._get_per_token_logps_and_entropies(*args, **kwargs)  # type: ignore[misc]
+        logprobs, entropies, *more = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if self._kept is not None:
             logprobs = self._kept.logprobs = torch.where(self._kept.mask, logprobs, 0.0)
             entropies = None if entropies is None else torch.where(self._kept.mask, entropies, 0.0)
@@ -181,8 +185,8 @@ class PenaltyMixin:
             self._kept = None
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        if not self.model.training:  # type: ignore[attr-defined]
-            return super()._compute_loss(model, inputs)  # type: ignore[misc]
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
         mask = loss_mask(inputs)
         inputs = inputs | {
             name: torch.where(mask, inputs[name], 0.0)
@@ -190,7 +194,7 @@ class PenaltyMixin:
             if inputs.get(name) is not None
         }
         with self._keeping(mask) as kept:
-            loss = super()._compute_loss(model, inputs)  # type: ignore[misc]
+            loss = super()._compute_loss(model, inputs)
         assert kept.logprobs is not None
         penalty = self.holdfast_settings.penalty
         old = inputs.get("old_per_token_logps")
