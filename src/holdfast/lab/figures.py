@@ -62,10 +62,10 @@ def mean_curve(seeds: Sequence[tuple[list[int], list[float]]]) -> tuple[list[int
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """The positions moved apart to be at least `gap` from one another, order kept, as little as one pass does.
+    """Positions in [0, 1] moved apart to be at least `gap` from one another, order kept, as little as a pass does.
 
-    >>> spread([0.5, 0.5, 0.9], 0.1)
-    [0.45, 0.55, 0.9]
+    >>> spread([0.5, 0.5, 0.9], 0.1), spread([0.99, 0.98], 0.1)
+    ([0.45, 0.55, 0.9], [1.0, 0.9])
     """
     order = sorted(range(len(positions)), key=positions.__getitem__)
     placed = [positions[i] for i in order]
@@ -75,6 +75,7 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
             if lack > 1e-9:
                 placed[low] -= lack / 2
                 placed[low + 1] += lack / 2
+        placed = [min(max(position, 0.0), 1.0) for position in placed]
     moved = dict(zip(order, placed, strict=True))
     return [round(moved[i], 6) for i in range(len(positions))]
 

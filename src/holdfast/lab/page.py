@@ -41,13 +41,13 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
         f"<p>{escape(results['shows'])}</p>",
         f'<p class="note">{escape(r.SHORT_NOTE)}</p>' if results["short"] else "",
         _list(results["notes"]),
-        "<h2>Claims</h2>",
-        f'<p class="soft">{escape(r.VERDICTS)}</p>',
         _tally(results["claims"]),
-        f'<ul class="claims">{"".join(map(_claim, results["claims"]))}</ul>',
         "<h2>Curves</h2>",
         '<p class="soft">Means of five steps. Thick: the mean over seeds; thin: every seed.</p>',
         f'<div class="figures">{"".join(_figure(f, svg) for f, svg in drawings)}</div>',
+        "<h2>Claims</h2>",
+        f'<p class="soft">{escape(r.VERDICTS)}</p>',
+        f'<ul class="claims">{"".join(map(_claim, results["claims"]))}</ul>',
         "<h2>Arms</h2>",
         _table(r.ARM_COLUMNS, map(r.arm_row, results["arms"]), r.ARMS_NOTE),
         "<h2>Early warnings</h2>",
@@ -72,7 +72,7 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
 
 def _tally(claims: Sequence[Mapping[str, Any]]) -> str:
     counts = {word: sum(claim["verdict"] == word for claim in claims) for word in _MARKS}
-    return "<p>" + " · ".join(f"{_MARKS[word]} {word}: {count}" for word, count in counts.items()) + "</p>"
+    return "<p>Claims: " + " · ".join(f"{_MARKS[word]} {word} {count}" for word, count in counts.items()) + "</p>"
 
 
 def _claim(claim: Mapping[str, Any]) -> str:

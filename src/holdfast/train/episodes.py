@@ -58,7 +58,7 @@ def roll_out(
     if failed > most * len(trajectories):
         raise RolloutError(
             f"{failed} of {len(trajectories)} episodes failed, more than retrieval.max_failed = {most} allows. Check "
-            "the retriever, then continue from the newest checkpoint with --resume"
+            "the retriever; a training run then goes on from its newest checkpoint with --resume"
         )
     return [
         Group(
