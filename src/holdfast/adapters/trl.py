@@ -128,8 +128,11 @@ class PenaltyMixin(_Trainer):
     holdfast_settings: Settings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        penalty = self.holdfast_settings.penalty
+        if kwargs.get("args") is not None:
+            refuse_what_cannot_work(kwargs["args"], penalty)  # before a model is loaded
         super().__init__(*args, **kwargs)
-        refuse_what_cannot_work(self, self.holdfast_settings.penalty)
+        refuse_what_cannot_work(self.args, penalty)
         self._observer = Observer(self, every=self.holdfast_settings.displacement_every)
         self._rewards: Tensor | None = None
         self._kept: _Kept | None = None
@@ -281,23 +284,22 @@ def reduction(trainer: Any, inputs: dict[str, Any], mask: Tensor) -> dict[str, A
     return {"mode": mode, "denominator": len(mask) * window, **longest}
 
 
-def refuse_what_cannot_work(trainer: Any, penalty: Penalty | None) -> None:
-    """Raise `ConfigError` for a combination under which the penalty would do nothing, or not what it says."""
+def refuse_what_cannot_work(args: Any, penalty: Penalty | None) -> None:
+    """Raise `ConfigError` for a `GRPOConfig` under which the penalty would do nothing, or not what it says."""
     if penalty is None:
         return
-    if trainer.loss_type not in _MODES:
+    if args.loss_type not in _MODES:
         raise ConfigError(
-            f"loss_type={trainer.loss_type!r}: its denominator is not known here, so the penalty's strength would mean "
+            f"loss_type={args.loss_type!r}: its denominator is not known here, so the penalty's strength would mean "
             f"something else. Use one of {', '.join(_MODES)}"
         )
-    args = trainer.args
-    micro_batches = args.steps_per_generation * trainer.num_iterations
+    micro_batches = args.steps_per_generation * args.num_iterations
     window = args.gradient_accumulation_steps
     if penalty.needs_drift and micro_batches <= window:
         raise ConfigError(
             f"{type(penalty).__name__} compares the policy with the one that made the rollouts, but with "
             f"steps_per_generation={args.steps_per_generation}, gradient_accumulation_steps={window} and "
-            f"num_iterations={trainer.num_iterations} TRL takes one optimizer step per rollout batch, before which the "
+            f"num_iterations={args.num_iterations} TRL takes one optimizer step per rollout batch, before which the "
             f"two are equal: the penalty would always be zero. Set steps_per_generation={window * 2} or more (the "
             f"published runs take ten optimizer steps per rollout batch: steps_per_generation={window * 10})"
         )

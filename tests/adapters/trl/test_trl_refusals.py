@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,13 @@ def test_the_penalty_is_at_work_only_from_the_second_step_on(make_trainer: Any) 
     name = "holdfast/penalty/active_fraction"
     active = [row[name] for row in trainer.state.log_history if name in row]
     assert active[0] == active[2] == 0 and active[1] > 0 and active[3] > 0
+
+
+def test_it_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    """Loading one can take minutes."""
+    args = trl.GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[])
+    with pytest.raises(ConfigError, match="Set steps_per_generation="):
+        with_penalties(trl.GRPOTrainer, LLDS())(model="no/such-model", reward_funcs=[], args=args)
 
 
 def test_an_unknown_loss_type(make_trainer: Any) -> None:
