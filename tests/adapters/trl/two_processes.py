@@ -59,4 +59,7 @@ trainer = with_penalties(trl.GRPOTrainer, LLDS(coef=0.5), displacement_every=1, 
 )
 trainer.train()
 if RANK == 0:
-    print("LOG", json.dumps(trainer.state.log_history))
+    print("LOG", json.dumps(trainer.state.log_history), flush=True)
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+os._exit(0)  # at a normal exit the threads of the backend may abort a process that has done its work
