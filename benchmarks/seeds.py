@@ -40,6 +40,7 @@ ARMS: dict[str, dict[str, list[str]]] = {
             *("--loss.ratio", "sequence", "--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4"),
             *("--loss.reduction", "seq-mean-token-mean"),
         ],
+        "LLDS action gate, 0.5 over all tokens": ["--loss.penalty.name", "llds", "--loss.penalty.coef", "0.5"],
         "LLDS action gate, published 0.2": ["--loss.penalty.name", "llds"],
         "SAPO, published 0.1": ["--loss.penalty.name", "sapo"],
     },
