@@ -130,3 +130,20 @@ def test_inputs_are_left_alone() -> None:
     draw(logits, torch.full((3,), 0.5).double())
     pick_most_likely(logits)
     assert torch.equal(logits, before)
+
+
+def test_top_k_keeps_what_sorting_the_whole_vocabulary_would_keep():
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.randn(64, 50, generator=generator) * 3).round()  # rounded: many equals, also at the boundary
+    uniforms = torch.rand(64, generator=generator)
+    order = logits.sort(stable=True, dim=-1, descending=True).indices
+    only = torch.full_like(logits, -torch.inf).scatter(-1, order[:, :9], logits.gather(-1, order[:, :9]))
+    kept, sorted_first = draw(logits, uniforms, top_k=9), draw(only, uniforms, top_k=50, top_p=0.999999)
+    assert torch.equal(kept.tokens, sorted_first.tokens)
+
+
+def test_logits_that_are_not_numbers_give_log_probs_that_are_not():
+    logits = torch.zeros(3, 20)
+    logits[0], logits[1, 4] = torch.nan, torch.nan
+    logprobs = draw(logits, torch.full((3,), 0.5), top_k=5).logprobs
+    assert logprobs.isnan().tolist() == [True, True, False]
