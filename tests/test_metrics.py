@@ -65,6 +65,8 @@ def test_rollout_metrics() -> None:
             "rollout/invalid_fraction": 1 / 8,  # of 2 + 3 + 1 + 2 turns
             "rollout/truncated_fraction": 1 / 4,
             "rollout/failed_fraction": 1 / 5,
+            "rollout/answered_fraction": 3 / 4,
+            "retrieval/empty_fraction": 1 / 3,  # of the searches that came back: a with d1 twice, a with nothing
             "rollout/cut_fraction": 1 / 4,  # of the turns that heard something
             "rollout/first_action_match": 1.0,  # q1: the wrong one began like the right one; q2 has no right one
             "rollout/mixed_groups": 1 / 2,

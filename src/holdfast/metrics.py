@@ -23,6 +23,7 @@ METRICS: dict[str, str] = {
     "eval/searches": "Searches per question on dev, sampled.",
     "eval/failed_fraction": "Share of episodes on dev that failed; they count in no score. Absent when none did.",
     "loss/host": "In an adapter: the host trainer's own loss, before the penalty.",
+    "loss/tokens": "Tokens in the loss per rollout. More than `rollout/length`: what the model read is trained on.",
     "loss/policy": "Clipped policy loss, mean over the step's optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
@@ -59,6 +60,7 @@ METRICS: dict[str, str] = {
     "rollout/searches": "Searches per rollout.",
     "rollout/invalid_fraction": "Share of turns that were neither a search nor an answer.",
     "rollout/truncated_fraction": "Share of rollouts that ran out of turns or tokens.",
+    "rollout/answered_fraction": "Share of rollouts that end with an answer.",
     "rollout/failed_fraction": "Share of rollouts that failed for reasons that are not the policy's.",
     "rollout/cut_fraction": "Share of observations shortened to their budget.",
     "rollout/first_action_match": "Share of incorrect rollouts whose first search returned the same passages as that "
@@ -71,6 +73,7 @@ METRICS: dict[str, str] = {
     "advantage/token_mean": "Mean advantage over sampled tokens: below 0 when failures are longer.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
+    "retrieval/empty_fraction": "Share of searches that found nothing.",
     "retrieval/cache_hit": "Share of searches that repeat a query of the same step, and so never reach the index.",
     "optimizer_steps_per_rollout": "Optimizer steps this rollout batch was used for.",
     "lr": "Learning rate.",
@@ -100,10 +103,12 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/searches": [t.searches for t in rows],
         "rollout/invalid_fraction": [isinstance(turn.action, Invalid) for turn in turns],
         "rollout/truncated_fraction": [t.status is Status.TRUNCATED for t in rows],
+        "rollout/answered_fraction": [t.answer is not None for t in rows],
         "rollout/failed_fraction": [t.status.is_failure for t in everyone],
         "rollout/cut_fraction": [turn.cut for turn in turns if turn.observation],
         "rollout/first_action_match": [s for group in groups for s in first_action_matches(group) if s is not None],
         "rollout/mixed_groups": [group.mixed for group in groups],
+        "retrieval/empty_fraction": [not t.hits for t in turns if isinstance(t.action, Search) and t.observation],
         "sampler/mass_kept": [mass for turn in turns for mass in turn.kept_mass or ()] or [1.0],
     }
     result = {name: sum(values) / len(values) for name, values in series.items() if values}

@@ -58,7 +58,8 @@ class Observer:
         """What can be read off before the first optimizer step."""
         args = self.trainer.args
         steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
-        metrics = {"optimizer_steps_per_rollout": steps, "rollout/length": float(mask.sum(-1).float().mean())}
+        trained = float(mask.sum(-1).float().mean())
+        metrics = {"optimizer_steps_per_rollout": steps, "rollout/length": trained, "loss/tokens": trained}
         advantages = batch["advantages"]
         metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
         old, sampled = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")

@@ -76,6 +76,7 @@ class Trainer:
             assert batch.old_logprobs is not None
             mask = batch.loss_mask
             metrics |= advantage_metrics(batch.advantages, mask) | sampler_gap(batch, groups)
+            metrics["loss/tokens"] = float(mask.sum()) / len(batch)
             metrics |= likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
         metrics |= clock.metrics() | {"lr": self.optimizer.param_groups[0]["lr"]}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
