@@ -1,0 +1,129 @@
+"""Every run of the library, before any of them is made: organisms, the side of the split each is on, causes, seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+CALIBRATION, HELD_OUT = "calibration", "held-out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Organism:
+    """A recipe, a world, a model and a reward, on one host."""
+
+    name: str
+    host: str
+    split: str
+    recipe: str
+    settings: tuple[str, ...] = ()
+    school: tuple[str, ...] = ()
+    """Settings of the warm start; another host's runs load the model it makes."""
+    steps: int = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One run to make."""
+
+    organism: Organism
+    arm: str
+    cause: str
+    seed: int
+    how: str
+    settings: tuple[str, ...] = ()
+    fault: str = ""
+    """A function of `record_faults` (local engine) or of `record_trl`."""
+    start: int = 0
+    also: tuple[str, ...] = ()
+    steps: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.organism.name}-{self.arm}-s{self.seed}"
+
+    @property
+    def length(self) -> int:
+        return self.steps or self.organism.steps
+
+
+def _options(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# Small enough for half a minute a run on one core.
+_SMALL = _options(
+    "--run.threads 1 --run.device cpu --eval.every 0 --world.dev_questions 40 --world.test_questions 40 "
+    "--model.path tiny --model.layers 2 --loss.kl_coef 0 --loss.penalty.name none --train.group_size 4"
+)
+_CLEAN = _options("--sampling.top_p 1 --sampling.top_k 0")
+
+# The collapse recipe, smaller: thoughts of high entropy, failures that ramble.
+RAMBLER = Organism(
+    name="rambler",
+    host="holdfast",
+    split=CALIBRATION,
+    recipe="collapse",
+    settings=(
+        *_SMALL,
+        *_CLEAN,
+        *_options("--train.questions 12 --train.lr 3e-4 --train.warmup 5 --train.optimizer_steps_per_rollout 6"),
+    ),
+    school=(
+        *_options("--world.people 100 --world.train_questions 1200 --world.mismatch 0.05 --world.two_hop 0.4"),
+        *_options("--world.filler_words 200 --model.hidden 48"),
+        *("--world.filler_length", "[2, 5]", "--world.ramble_length", "[10, 16]"),
+        *_options("--warm_start.plain_steps 1100 --warm_start.steps 350 --warm_start.batch 32"),
+    ),
+)
+# No filler at all: short turns, a sharp policy, another reward.
+CURT = Organism(
+    name="curt",
+    host="holdfast",
+    split=HELD_OUT,
+    recipe="quickstart",
+    settings=(
+        *_SMALL,
+        *_options("--train.questions 16 --train.lr 4e-4 --train.warmup 2 --train.optimizer_steps_per_rollout 4"),
+        *_options("--reward.em 0.8 --reward.f1 0.2"),
+    ),
+    school=(
+        *_options("--world.seed 7 --world.people 120 --world.train_questions 1500 --world.mismatch 0.1"),
+        *_options("--model.hidden 40 --warm_start.steps 1100 --warm_start.batch 32 --warm_start.seed 3"),
+    ),
+)
+# Another preset, another shape of loss: longer rambles, half of the questions in two hops, a mean over rollouts.
+STRAYER = Organism(
+    name="strayer",
+    host="holdfast",
+    split=HELD_OUT,
+    recipe="collapse",
+    settings=(
+        *_SMALL,
+        *_CLEAN,
+        *_options("--train.questions 10 --train.lr 3e-4 --train.warmup 4 --train.optimizer_steps_per_rollout 8"),
+        *_options("--loss.reduction seq-mean-token-mean"),
+    ),
+    school=(
+        *_options("--protocol.preset search-r1 --world.seed 11 --world.people 90 --world.train_questions 1000"),
+        *_options("--world.mismatch 0.05 --world.two_hop 0.5 --world.filler_words 120 --model.hidden 48"),
+        *("--world.filler_length", "[1, 4]", "--world.ramble_length", "[12, 20]"),
+        *_options("--warm_start.plain_steps 1200 --warm_start.steps 350 --warm_start.batch 32 --warm_start.seed 5"),
+        *_options("--warm_start.ramble 0.15"),
+    ),
+)
+COLLAPSE = Organism(
+    name="collapse",
+    host="holdfast",
+    split=CALIBRATION,
+    recipe="collapse",
+    settings=_options("--run.threads 1 --run.device cpu"),
+)
+QUICKSTART = Organism(
+    name="quickstart",
+    host="holdfast",
+    split=HELD_OUT,
+    recipe="quickstart",
+    settings=_options("--run.threads 1 --run.device cpu --eval.every 0"),
+    steps=40,
+)
