@@ -53,7 +53,7 @@ class Recording:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the run's resolved recipe has that is no default."""
     fall: tuple[int, int] | None = None
-    """Measured, by the log's own steps: where the reward peaked, and where it had lost half of it; None: it never did."""
+    """Measured, by the log's own steps: where the reward peaked, where it had lost half of it; None: it never did."""
 
     @property
     def healthy(self) -> bool:

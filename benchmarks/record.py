@@ -24,11 +24,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from holdfast.config import Config
 from library import FOLDER, LOGS, MANIFEST, Recording, fall_in_file, log_file, packed, read_manifest, write_manifest
 from record_plan import Planned
 from record_runs import everything
-
-from holdfast.config import Config
 
 _OWN = {"run": ("name", "dir", "threads", "device"), "model": ("path",)}  # of this machine, and nobody else's business
 _DONE = "done"
@@ -78,7 +77,11 @@ def _changed(resolved: dict[str, Any]) -> dict[str, Any]:
 
     def differing(own: Any, default: Any) -> Any:
         pairs = {k: (v, default.get(k)) for k, v in own.items()}
-        return {k: differing(v, d) if isinstance(v, dict) else v for k, (v, d) in pairs.items() if v != d}
+        return {
+            k: differing(v, d) if isinstance(v, dict) and isinstance(d, dict) else v
+            for k, (v, d) in pairs.items()
+            if v != d
+        }
 
     for section, names in _OWN.items():
         for name in names:

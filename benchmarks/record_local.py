@@ -1,18 +1,17 @@
-"""A run of the local engine for the library: the trainer as it is, a fault put in from outside, `metrics.jsonl` kept."""
+"""A run of the local engine for the library: the trainer as it is, and a fault put in from outside."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import record_faults
-from record_plan import Planned
-
 from holdfast.config import Config, dump, load
 from holdfast.tracking import METRICS_FILE, MetricsFile
 from holdfast.train.events import Silent
 from holdfast.train.session import open_workspace
 from holdfast.train.start import starting_policy
 from holdfast.train.trainer import Trainer, set_up_torch
+from record_plan import Planned
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dataclasses import dataclass, replace
 
 CALIBRATION, HELD_OUT = "calibration", "held-out"
 
@@ -127,3 +126,13 @@ QUICKSTART = Organism(
     settings=_options("--run.threads 1 --run.device cpu --eval.every 0"),
     steps=40,
 )
+
+
+def _in_trl(organism: Organism, *settings: str) -> Organism:
+    """The same recipe, world and school on the other host."""
+    return replace(organism, name=f"{organism.name}-trl", host="trl", settings=(*organism.settings, *settings))
+
+
+COLLAPSE_TRL = _in_trl(COLLAPSE)
+RAMBLER_TRL = _in_trl(RAMBLER)
+STRAYER_TRL = _in_trl(STRAYER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from record_plan import COLLAPSE, QUICKSTART, Planned
+from record_plan import COLLAPSE, COLLAPSE_TRL, QUICKSTART, RAMBLER, Organism, Planned
 from seeds import ARMS
 
 _TRUNCATED = ("sampler-mismatch",)  # what the collapse recipe has beside everything else
@@ -48,6 +48,20 @@ def collapse_runs() -> Iterator[Planned]:
         )
 
 
+def collapse_trl_runs() -> Iterator[Planned]:
+    """`benchmarks/engines.py`, the arms in TRL."""
+    for seed in (1, 2, 3):
+        common = {"organism": COLLAPSE_TRL, "seed": seed, "also": _TRUNCATED}
+        yield Planned(**common, arm="grpo", cause="displacement", how="the launched script of the collapse recipe")
+        yield Planned(
+            **common,
+            arm="llds",
+            cause="healthy-sharpening",
+            how="the same with LLDS at coefficient 0.5",
+            settings=("--loss.penalty.name", "llds", "--loss.penalty.coef", "0.5"),
+        )
+
+
 def quickstart_runs() -> Iterator[Planned]:
     """The quickstart as shipped, and its control."""
     for arm, title in (("llds", "LLDS action gate"), ("grpo", "GRPO (control)")):
@@ -62,6 +76,84 @@ def quickstart_runs() -> Iterator[Planned]:
             )
 
 
+_SPIRAL = (
+    *("--sampling.top_p", "0.9", "--sampling.top_k", "64"),
+    *("--train.lr", "9e-4", "--train.optimizer_steps_per_rollout", "10"),
+)
+_FAULTS = {
+    # arm: (cause, the function of record_faults, start, settings, what was done)
+    "giant-steps": ("step-too-large", "giant_steps", 25, "", "the learning rate times 30 from step 26 on"),
+    "large-steps": ("step-too-large", "", 0, "--train.lr 8e-3", "about 25 times the learning rate that works"),
+    "overflow": ("non-finite", "overflow", 20, "", "a learning rate that overflows the weights, at step 21"),
+    "poisoned": ("non-finite", "poisoned", 20, "", "advantages that are not a number, from step 21 on"),
+    "dead": ("dead-retriever", "dead_retriever", 25, "", "the retriever fails from step 26 on"),
+    "ailing": ("dead-retriever", "ailing_retriever", 25, "", "85 % of the retriever's calls fail from step 26 on"),
+    "empty": ("empty-retriever", "empty_retriever", 25, "", "the retriever finds nothing from step 26 on"),
+    "leak": ("masked-leak", "masked_leak", 0, "", "observations in the loss mask"),
+    "late-leak": ("masked-leak", "masked_leak", 20, "", "observations in the loss mask from step 21 on"),
+    "stale": ("sampler-mismatch", "stale_sampler", 10, "", "rollouts from the weights of step 10 for ever"),
+    "hot": ("sampler-mismatch", "hot_sampler", 20, "", "the sampler's temperature is 1.5 from step 21 on"),
+    "topk": ("sampler-mismatch", "truncated_sampler", 20, "", "the sampler keeps two tokens from step 21 on"),
+    "long": ("truncation", "length_bonus", 15, "", "an advantage for length from step 16 on"),
+    "silent": ("answer-avoidance", "", 0, "--reward.em 1 --reward.format -0.6", "a wrong answer costs more than none"),
+    "inert": (
+        "inert-penalty",
+        "one_step",
+        0,
+        "--loss.penalty.name llds",
+        "a penalty beside one optimizer step a batch",
+    ),
+    "no-answers": ("no-contrast", "no_answers", 0, "", "golden answers that nothing matches"),
+    "exhausted": ("entropy-exhausted", "", 0, "--loss.entropy_coef -0.05", "entropy is punished"),
+    "noisy": ("healthy-noisy", "", 0, "--train.questions 4", "batches of 4 questions"),
+    "plateau": ("healthy-plateau", "", 0, "--train.lr 3e-6", "a hundredth of the learning rate: little happens"),
+    "slower": ("healthy-lr-change", "smaller_rate", 25, "", "a fifth of the learning rate from step 26 on"),
+    "faster": ("healthy-lr-change", "larger_rate", 25, "", "twice the learning rate from step 26 on"),
+    "harder": ("healthy-data-switch", "other_questions", 30, "", "one hop first, all questions from step 31 on"),
+    "easier": ("healthy-data-switch", "easier_questions", 30, "", "all questions first, one hop from step 31 on"),
+    "resumed": ("healthy-resumed", "resumed", 35, "", "stopped after step 35, resumed from step 25, one file"),
+    "plain": ("healthy-sharpening", "", 0, "", "the recipe as it is"),
+}
+
+
+def _runs(organism: Organism, arms: dict[str, tuple[int, ...]]) -> Iterator[Planned]:
+    """Arms of the table above, with their seeds."""
+    for arm, seeds in arms.items():
+        cause, fault, start, settings, how = _FAULTS[arm]
+        for seed in seeds:
+            yield Planned(
+                organism=organism,
+                arm=arm,
+                cause=cause,
+                seed=seed,
+                how=how,
+                settings=tuple(settings.split()),
+                fault=fault,
+                start=start,
+            )
+
+
+def rambler_runs() -> Iterator[Planned]:
+    """One run for nearly every cause, to tune the rules on."""
+    one = (
+        *("plain", "giant-steps", "dead", "empty", "leak", "hot", "overflow", "large-steps", "long", "noisy", "harder"),
+        *("resumed", "slower", "silent", "inert", "no-answers", "exhausted", "late-leak", "stale", "topk", "plateau"),
+        *("ailing", "poisoned", "easier", "faster"),
+    )
+    yield from _runs(RAMBLER, dict.fromkeys(one, (1,)))
+    for seed in (1, 2):
+        yield Planned(
+            organism=RAMBLER,
+            arm="spiral",
+            cause="displacement",
+            seed=seed,
+            how="the collapse recipe's sampler, steps and learning rate, 70 steps",
+            settings=_SPIRAL,
+            also=_TRUNCATED,
+            steps=70,
+        )
+
+
 def everything() -> list[Planned]:
     """All runs, in the order in which they are worth making."""
-    return [*collapse_runs(), *quickstart_runs()]
+    return [*collapse_runs(), *collapse_trl_runs(), *quickstart_runs(), *rambler_runs()]
