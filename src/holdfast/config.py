@@ -116,8 +116,8 @@ class Model(Section):
 
 
 class Protocol(Section):
-    preset: Literal["clean", "search-r1"] = "clean"
-    """Tags, prompt and limits; see docs/data-model.md."""
+    preset: Literal["clean", "search-r1", "r1"] = "clean"
+    """Tags, prompt and limits; see docs/data-model.md. `r1` is without search: set max_turns to 1 with it."""
     prompt: str | None = None
     """Prompt text holding `{question}`; None is the preset's."""
     max_turns: int = Field(4, ge=1)
@@ -148,6 +148,8 @@ class WarmStart(Section):
     """Steps before them on scripts without filler: a tiny model learns to read first, to ramble then."""
     data: str | None = None
     """JSONL of episodes (`question`, `turns` of `text` and `observation`). None: the world's scripts, or no start."""
+    teaches: Literal["search", "direct", "rag"] = "search"
+    """`search`: episodes. `direct`: training questions and their short answers. `rag`: the same behind passages."""
     batch: int = Field(48, ge=1)
     """Episodes per step."""
     lr: float = Field(3e-3, gt=0)

@@ -32,6 +32,7 @@ def contradictions(config: Any) -> Iterator[str]:
     if not any(config.reward.model_dump().values()):
         yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
     yield from _retrieval_contradictions(config)
+    yield from _method_contradictions(config)
     if config.retrieval.url is None and (config.data.train == "world") != (config.retrieval.corpus == "world"):
         yield (
             f"data.train = {config.data.train!r} with retrieval.corpus = {config.retrieval.corpus!r}: the bundled "
@@ -60,6 +61,21 @@ def contradictions(config: Any) -> Iterator[str]:
             f"model.hidden = {model.hidden} with model.heads = {model.heads}: each head needs an even share of the "
             f"width. Set model.hidden to a multiple of {2 * model.heads}"
         )
+
+
+def _method_contradictions(config: Any) -> Iterator[str]:
+    own, limits = config.warm_start, config.protocol
+    if limits.preset == "r1" and limits.max_turns != 1:
+        yield (
+            f"protocol.preset = 'r1' with protocol.max_turns = {limits.max_turns}: without search there is one turn, "
+            "and a second would only follow an invalid one. Set protocol.max_turns = 1"
+        )
+    for name, useless in (("data", own.data), ("plain_steps", own.plain_steps)):
+        if own.teaches != "search" and useless:
+            yield (
+                f"warm_start.teaches = {own.teaches!r} with warm_start.{name} = {useless!r}: it is taught on the "
+                f"training questions and their golden answers, not on episodes. Leave warm_start.{name} out"
+            )
 
 
 def _retrieval_contradictions(config: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ from holdfast.retrieval.types import Document, Hit
 from holdfast.search.protocol import (
     CLEAN,
     PRESETS,
+    R1,
     SEARCH_R1,
     SearchProtocol,
     answer_char_span,
@@ -95,7 +96,15 @@ def test_passages_are_written_as_search_r1_writes_them():
     assert format_hits([]) == []
 
 
-@pytest.mark.parametrize("protocol", PRESETS.values())
+def test_the_preset_without_search_never_names_one(tokenizer):
+    text = decode(tokenizer, render_prompt("Who?", R1, tokenizer))
+    assert text.endswith("Question: Who?\n") and R1.max_turns == 1
+    assert all(tag in text for tag in R1.answer_tags)
+    assert "search" not in text.lower() and R1.information_open not in text
+    assert PRESETS["r1"] is R1
+
+
+@pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1])
 def test_presets(protocol, tokenizer):
     text = decode(tokenizer, render_prompt("Who?", protocol, tokenizer))
     assert text.count("Who?") == 1

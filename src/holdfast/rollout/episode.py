@@ -29,7 +29,7 @@ class Episode:
 
     How it ends: `OK` with an answer; `TRUNCATED` when its turns or tokens are used up (a search in the last turn
     included, whose result nobody could read); `RETRIEVAL_FAILED`; `ERROR` when its prompt alone fills
-    `max_total_tokens`.
+    `max_total_tokens`, or when the policy could not answer.
     """
 
     def __init__(self, prompt: Sequence[int], protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -51,6 +51,9 @@ class Episode:
 
     def take_turn(self, completion: Completion) -> str | None:
         """Append the turn; the query if the episode must now wait for a search."""
+        if completion.error is not None:
+            self.status = Status.ERROR
+            return None
         ids, text = completion.token_ids, completion.text
         action = parse_action(text, self._protocol)
         span = answer_char_span(text, self._protocol) if isinstance(action, Answer) else None

@@ -100,7 +100,8 @@ class _Run:
                     self.stats.tokens += len(completion.token_ids or ())
                     query = episode.take_turn(completion)
                     if query is None:
-                        self._finish_turn(task, episode)
+                        if completion.error is None:
+                            self._finish_turn(task, episode)
                         movable.append((task, episode))
                     else:
                         searching.setdefault(query, []).append((task, episode))

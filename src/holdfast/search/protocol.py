@@ -130,7 +130,20 @@ the left; a search in the last turn ends the episode as truncated; only generate
 an answer does not score as the prompt's example; of two opening tags before a closing one the nearer counts; empty
 queries and answers are invalid."""
 
-PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1)}
+R1 = SearchProtocol(
+    name="r1",
+    prompt=(
+        "Answer the question that follows. Reason about it first, between <think> and </think>. Then put the answer "
+        "between <answer> and </answer>, with the answer alone, like this: <answer> Lisbon </answer>. Question: "
+        "{question}\n"
+    ),
+    invalid_note="",
+    max_turns=1,
+)
+"""Reinforcement learning without search: the model reasons and answers in its one turn. A recipe that names this preset
+must also say `max_turns = 1`, for it says the limits itself."""
+
+PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, R1)}
 
 
 def parse_action(text: str, protocol: SearchProtocol) -> Action:

@@ -19,6 +19,7 @@ from holdfast.train.checks import refuse_misfits
 from holdfast.train.events import Observer
 from holdfast.train.model import LanguageModel, load_model, prepare
 from holdfast.train.session import Workspace, cache_dir, telling_skipped
+from holdfast.train.short_answers import short_answers
 from holdfast.train.warm_start import Episode, disguised, encode_episode, read_episodes, warm_start
 from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_tokenizer
 from holdfast.world.model import build_model
@@ -59,13 +60,18 @@ def has_warm_start(config: Config) -> bool:
 def _make(workspace: Workspace, observer: Observer) -> LanguageModel:
     config, own, world = workspace.config, workspace.config.warm_start, workspace.world
     scripts: list[ScriptedEpisode] = []
-    if world is not None and (config.model.path == "tiny" or own.data is None):
+    if world is not None and (config.model.path == "tiny" or (own.teaches == "search" and own.data is None)):
         scripts = scripted_episodes(world, filler_of(config.world), *_script_settings(workspace))
     made = _tiny(workspace, scripts) if config.model.path == "tiny" else _loaded(workspace, observer)
-    lessons = [
-        (steps, _encoded(texts, workspace, made.tokenizer, steps * own.batch, observer))
-        for steps, texts in _lessons(workspace, scripts, observer)
-    ]
+    if own.teaches == "search":
+        lessons = [
+            (steps, _encoded(texts, workspace, made.tokenizer, steps * own.batch, observer))
+            for steps, texts in _lessons(workspace, scripts, observer)
+        ]
+    else:
+        taught = short_answers(workspace, made.tokenizer, own.steps * own.batch)
+        # What is answered from memory must be remembered, not read.
+        lessons = [(own.steps, _fitting(taught, workspace, made.tokenizer, own.steps * own.batch, observer))]
     observer.stage("warm start", own.plain_steps + own.steps)
     done = 0
     recent: list[float] = []
@@ -131,12 +137,19 @@ def _script_settings(workspace: Workspace) -> tuple[CachedRetriever, SearchProto
 def _encoded(
     texts: Sequence[_Text], workspace: Workspace, tokenizer: Any, count: int, observer: Observer
 ) -> Sequence[Episode]:
-    """Token ids; of the tiny model, `count` episodes in disguise."""
-    config = workspace.config
+    """Token ids of episodes of the agent."""
     episodes = [
         encode_episode(workspace.prompt(_as_example(question), tokenizer), turns, workspace.protocol, tokenizer)
         for question, turns in texts
     ]
+    return _fitting(episodes, workspace, tokenizer, count, observer)
+
+
+def _fitting(
+    episodes: Sequence[Episode], workspace: Workspace, tokenizer: Any, count: int, observer: Observer
+) -> Sequence[Episode]:
+    """Those that are not too long; for the tiny model to learn reading from, `count` of them in disguise."""
+    config = workspace.config
     most = config.protocol.max_total_tokens
     short = [episode for episode in episodes if len(episode.token_ids) <= most]
     if len(short) < len(episodes):
@@ -145,7 +158,7 @@ def _encoded(
         if not short:
             raise ConfigError(f"{told}; raise it")
         observer.note(f"{told} and are left out")
-    if config.model.path != "tiny":
+    if config.model.path != "tiny" or config.warm_start.teaches == "direct":
         return short
     assert workspace.world is not None
     return disguised(short, interchangeable_tokens(workspace.world, tokenizer), count, config.warm_start.seed)
@@ -181,22 +194,30 @@ def _as_example(question: str) -> Example:
 
 
 def _fingerprint(config: Config) -> str:
-    """Everything the starting policy depends on. Of an episode file that is its content, of a model's folder the names,
-    sizes and times of its files; a hub id stands for itself."""
+    """Everything the starting policy depends on. Of a file it learns from that is its content, of a model's folder the
+    names, sizes and times of its files; a hub id stands for itself."""
+    # What says the same as before it existed stays out, so that what lies in caches is found.
+    usual = {"teaches"} if config.warm_start.teaches == "search" else set()
     parts: dict[str, Any] = {
         "version": __version__,
         "world": config.world.model_dump(),
         "model": config.model.model_dump(),
         "protocol": config.protocol.model_dump(),
         "retrieval": config.retrieval.model_dump(),
-        "warm_start": config.warm_start.model_dump(),
+        "warm_start": config.warm_start.model_dump(exclude=usual),
     }
+    if config.warm_start.teaches != "search" and config.data.train != "world":
+        parts["questions"] = _digest(config.data.train, "data.train")
     if config.warm_start.data is not None:
-        try:
-            parts["episodes"] = hashlib.sha256(Path(config.warm_start.data).read_bytes()).hexdigest()
-        except OSError as error:
-            raise DataError(f"warm_start.data = {config.warm_start.data!r} cannot be read: {error.strerror}") from None
+        parts["episodes"] = _digest(config.warm_start.data, "warm_start.data")
     if Path(config.model.path).is_dir():
         files = sorted(path for path in Path(config.model.path).rglob("*") if path.is_file())
         parts["files"] = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _digest(path: str, setting: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{setting} = {path!r} cannot be read: {error.strerror}") from None

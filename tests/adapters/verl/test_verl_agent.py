@@ -351,7 +351,7 @@ REFUSED = {
     "misspelt": ({"max_turn": 3}, "holdfast_search has no argument 'max_turn'; did you mean 'max_turns'?"),
     "no retriever": ({"retriever": None}, "needs the address of a retriever; set agent_loop_config_path"),
     "bad address": ({"retriever": "localhost"}, "'localhost' is no address of a retriever"),
-    "preset": ({"preset": "r1"}, "presets are clean, search-r1"),
+    "preset": ({"preset": "r2"}, "presets are clean, search-r1, r1"),
     "prompt": ({"prompt": "mine"}, "the prompt is 'data' or 'protocol'"),
     "reward": ({"reward": {"exact": 1.0}}, "reward part 'exact' does not exist"),
     "limit": ({"topk": 0}, "topk = 0; an episode needs 1 or more"),

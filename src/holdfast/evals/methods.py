@@ -1,0 +1,275 @@
+"""The prompting methods, each as a conversation: what is asked of the model, what is searched, what is the answer.
+
+A method is a generator. It yields an `Ask` and is sent a `Said`, yields a `Find` and is sent hits, and returns an
+`Outcome`. It knows no tokens, no server and no batch; `talk.py` runs thousands of them side by side. The agent loop
+(`search-r1`, `r1`) is no such text exchange, because it must keep the sampled tokens, and runs in `rollout`.
+
+Definitions follow the published methods as far as these are defined; docs/evaluate.md lists the differences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.evals import prompts
+from holdfast.rollout.policy import StopReason
+from holdfast.search.bare import bare_question, bare_question_with_passages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One call of the model: a user message, and what it has said in answer so far, which it continues."""
+
+    user: str
+    begun: str = ""
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the model said, up to and with the text that stopped it."""
+
+    text: str
+    stop_reason: StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """One search."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a conversation."""
+
+    prediction: str | None
+    """The extracted answer; None when there is none to extract."""
+    raw: str
+    """All of the text the answer was taken from."""
+    truncated: bool = False
+    """True when a budget ended it before an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Budgets of the prompting methods, the published ones unless said otherwise."""
+
+    answer_tokens: int = 32
+    """Of a short answer (FlashRAG)."""
+    thought_tokens: int = 512
+    """Of a chain of thought."""
+    sentence_tokens: int = 100
+    """Of one step of IRCoT; only the first sentence is kept."""
+    reasoning_tokens: int = 8192
+    """Of all reasoning of Search-o1."""
+    sentences: int = 10
+    """Steps of IRCoT."""
+    paragraphs: int = 15
+    """Passages IRCoT collects."""
+    searches: int = 10
+    """Searches of Search-o1: 10 on multi-hop questions, 5 on others."""
+    turns: int = 15
+    """Calls of Search-o1 on its line of reasoning."""
+
+
+Conversation = Generator[Ask | Find, Any, Outcome]
+Method = Callable[[str, Limits], Conversation]
+
+
+def direct(question: str, limits: Limits) -> Conversation:
+    """From memory: one call, the first line of what is said is the answer."""
+    said = yield Ask(user=prompts.direct(question), max_tokens=limits.answer_tokens)
+    return _first_line(said)
+
+
+def bare_direct(question: str, limits: Limits) -> Conversation:
+    """`direct` as it is taught: the question alone."""
+    said = yield Ask(user=bare_question(question), max_tokens=limits.answer_tokens)
+    return _first_line(said)
+
+
+def chain_of_thought(question: str, limits: Limits) -> Conversation:
+    """One call that reasons first; the answer stands in tags."""
+    said = yield Ask(
+        user=prompts.chain_of_thought(question), max_tokens=limits.thought_tokens, stop=(prompts.ANSWER_CLOSE,)
+    )
+    answer = tagged_answer(said.text)
+    return Outcome(answer, said.text, answer is None and said.stop_reason == "length")
+
+
+def rag(question: str, limits: Limits) -> Conversation:
+    """One search with the question, one call with what it found."""
+    hits = yield Find(question)
+    said = yield Ask(user=prompts.with_documents(question, hits), max_tokens=limits.answer_tokens)
+    return _first_line(said)
+
+
+def bare_rag(question: str, limits: Limits) -> Conversation:
+    """`rag` as it is taught: passages and the question, without instructions."""
+    hits = yield Find(question)
+    said = yield Ask(user=bare_question_with_passages(question, hits), max_tokens=limits.answer_tokens)
+    return _first_line(said)
+
+
+def ircot(question: str, limits: Limits) -> Conversation:
+    """IRCoT (arXiv 2212.10509): each sentence of a chain of thought is the next query; a reader answers at the end.
+
+    A sentence that only concludes ("So …", arithmetic) is no query. It ends with a sentence that gives the answer, at
+    `limits.sentences`, or when nothing is said; then one separate call reads all collected passages.
+    """
+    collected = list((yield Find(_without_question_words(question)))[: limits.paragraphs])
+    sentences: list[str] = []
+    while len(sentences) < limits.sentences:
+        begun = "".join(f" {sentence}" for sentence in sentences)
+        user = prompts.interleaved(question, collected)
+        said = yield Ask(user=user, begun=begun, max_tokens=limits.sentence_tokens)
+        sentence = first_sentence(said.text)
+        if not sentence:
+            break
+        sentences.append(sentence)
+        if _ANSWERS.search(sentence):
+            break
+        if not _only_concludes(sentence):
+            known = {hit.document.id for hit in collected}
+            new = [hit for hit in (yield Find(sentence)) if hit.document.id not in known]
+            collected += new[: limits.paragraphs - len(collected)]
+    said = yield Ask(user=prompts.with_documents(question, collected), max_tokens=limits.answer_tokens)
+    return _first_line(said)
+
+
+def search_o1(question: str, limits: Limits) -> Conversation:
+    """Search-o1 (arXiv 2501.05366): searches inside one long reasoning, read by a second call before they enter it.
+
+    A query that was asked before, and one beyond the limit, gets a notice instead of results. Without a boxed answer it
+    falls back to `direct`.
+    """
+    user = prompts.search_o1(question, limits.searches)
+    reasoning, asked = "", list[str]()
+    stop = (prompts.QUERY_CLOSE,)
+    for _ in range(limits.turns):
+        said = yield Ask(user=user, begun=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
+        reasoning += said.text
+        query = _query_in(said.text)
+        if query is None:
+            break
+        if query in asked:
+            found = prompts.REPEAT_NOTICE
+        elif len(asked) >= limits.searches:
+            found = prompts.LIMIT_NOTICE
+        else:
+            asked.append(query)
+            hits = yield Find(query)
+            reader = prompts.reason_in_documents(shortened(reasoning), query, hits)
+            read = yield Ask(user=reader, max_tokens=limits.reasoning_tokens)
+            found = read.text.rpartition(prompts.FINDINGS)[2].strip() if prompts.FINDINGS in read.text else ""
+            found = found or prompts.NO_FINDINGS
+        reasoning += f"\n\n{prompts.RESULT_OPEN}{found}{prompts.RESULT_CLOSE}\n\n"
+    answer = boxed(reasoning)
+    if answer is not None:
+        return Outcome(answer, reasoning)
+    return (yield from direct(question, limits))
+
+
+PROMPTING: dict[str, Method] = {
+    "direct": direct,
+    "cot": chain_of_thought,
+    "rag": rag,
+    "ircot": ircot,
+    "search-o1": search_o1,
+}
+BARE: dict[str, Method] = {"direct": bare_direct, "rag": bare_rag}
+"""For models that were taught the method (`warm_start.teaches`)."""
+AGENT = ("r1", "search-r1")
+"""Run by the agent loop: without search, and with."""
+METHODS = ("direct", "cot", "rag", "ircot", "search-o1", *AGENT)
+SEARCHING = frozenset({"rag", "ircot", "search-o1", "search-r1"})
+SINGLE_CALL = frozenset({"direct", "cot", "rag"})
+"""Their whole output is scored beside the extracted answer, as some published rows seem to have been."""
+
+
+def tagged_answer(text: str) -> str | None:
+    """The last complete answer in tags.
+
+    >>> tagged_answer("so <answer> Orsa </answer>, no: <answer>Mora</answer>")
+    'Mora'
+    """
+    found = re.findall(rf"{prompts.ANSWER_OPEN}(.*?){prompts.ANSWER_CLOSE}", text, re.S)
+    return (found[-1].strip() or None) if found else None
+
+
+def boxed(text: str) -> str | None:
+    r"""The content of the last complete \boxed{…}, braces inside it balanced, an inner \text{…} unwrapped.
+
+    >>> boxed(r"thus \boxed{\text{Orsa}}.")
+    'Orsa'
+    """
+    mark = r"\boxed{"
+    start = text.rfind(mark)
+    while start >= 0:
+        depth = 1
+        for i in range(start + len(mark), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[i], 0)
+            if depth == 0:
+                inner = text[start + len(mark) : i].strip()
+                unwrapped = re.fullmatch(r"\\text\{(.*)\}", inner, re.S)
+                return (unwrapped[1].strip() if unwrapped else inner) or None
+        start = text.rfind(mark, 0, start)  # that one was never closed
+    return None
+
+
+def first_sentence(text: str) -> str:
+    """Up to the first full stop, question or exclamation mark that ends a word of more than a letter, or the line.
+
+    >>> first_sentence("\\n J. R. Smith wrote it. He was old.")
+    'J. R. Smith wrote it.'
+    """
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    found = re.match(r".*?(?:\w{2,}|\d|[^\w\s])[.!?](?=\s|$)", line)
+    return found[0] if found else line
+
+
+def shortened(reasoning: str) -> str:
+    """Search-o1's cut of a long reasoning: its first step, its last four, and the steps that searched or found."""
+    steps = [step for step in reasoning.split("\n\n") if step.strip()]
+    marks = (prompts.QUERY_OPEN, prompts.RESULT_OPEN)
+    kept = [i in (0, *range(len(steps) - 4, len(steps))) or any(m in s for m in marks) for i, s in enumerate(steps)]
+    lines: list[str] = []
+    for step, keep in zip(steps, kept, strict=True):
+        if keep:
+            lines.append(step)
+        elif lines[-1] != "...":
+            lines.append("...")
+    return "\n\n".join(lines)
+
+
+_ANSWERS = re.compile(r"\banswer is\b", re.I)
+_QUESTION_WORDS = re.compile(r"\b(?:who|whom|whose|what|when|where|which|why|how)\b", re.I)
+_CONCLUDES = re.compile(r"(?:thus|so|therefore|hence|accordingly|consequently)\b", re.I)
+_ARITHMETIC = re.compile(r"\d\s*[-+*/=]\s*\d")
+
+
+def _only_concludes(sentence: str) -> bool:
+    return bool(_CONCLUDES.match(sentence) or _ARITHMETIC.search(sentence))
+
+
+def _without_question_words(question: str) -> str:
+    return " ".join(_QUESTION_WORDS.sub(" ", question).split()) or question
+
+
+def _query_in(text: str) -> str | None:
+    """The query a text ends with; None when it does not ask for a search."""
+    before, closed, _ = text.partition(prompts.QUERY_CLOSE)
+    _, opened, query = before.rpartition(prompts.QUERY_OPEN)
+    return (query.strip() or None) if closed and opened else None
+
+
+def _first_line(said: Said) -> Outcome:
+    lines: Sequence[str] = [line.strip() for line in said.text.splitlines() if line.strip()]
+    cut = said.stop_reason == "length" and len(lines) <= 1
+    return Outcome(lines[0] if lines else None, said.text, cut)

@@ -1,0 +1,252 @@
+"""A policy behind an OpenAI-compatible server: turns by text, for evaluation.
+
+`POST /v1/completions`, one call a turn, with the whole context as text. No token ids come back, so episodes cannot be
+trained on. A chat template is applied here, by the tokenizer, as for a local model: the server is given plain text.
+
+Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.errors import ConfigError, MissingExtra, RolloutError
+from holdfast.rollout.policy import Completion, Request, StopReason
+from holdfast.search.tokens import decode
+
+PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""Statuses that may pass by themselves."""
+_IN_A_ROW = 8
+"""Calls that may fail one after another, with none that succeeds between, before the server is given up."""
+_SHOWN = 160
+_jitter = random.Random()
+
+
+class OpenAIPolicy:
+    """Turns from a server.
+
+    Args:
+        address: as `http://127.0.0.1:8000`; `/v1/completions` is added to what has no such path.
+        model: what the server calls the model.
+        tokenizer: decodes contexts; `WordTokenizer` when the model's own is not at hand.
+        temperature: 0 for the most likely token.
+        api_key: sent as a bearer token.
+        concurrency: calls under way at once.
+        timeout: seconds of one attempt. retries: attempts after the first. backoff: seconds before the second.
+
+    Raises:
+        ConfigError: the address cannot be used.
+        MissingExtra: httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        model: str,
+        tokenizer: Any,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        api_key: str | None = None,
+        concurrency: int = 32,
+        timeout: float = 300.0,
+        retries: int = 3,
+        backoff: float = 1.0,
+    ) -> None:
+        self.url = completions_url(address)
+        self.model, self.tokenizer = model, tokenizer
+        self.temperature, self.top_p = temperature, top_p
+        self._retries, self._backoff, self._timeout = retries, backoff, timeout
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtra("httpx", "train") from error
+        self._httpx = httpx
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        self._client = httpx.Client(
+            timeout=httpx.Timeout(timeout, pool=None), limits=limits, headers=headers, trust_env=False
+        )
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="completions")
+        self._flights: dict[Future[Completion], str] = {}
+        self._failed_in_a_row = 0
+        self.failures: dict[str, str] = {}
+        """Request id -> why there is no completion, of every request that failed."""
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Send requests, `concurrency` at a time."""
+        for request in requests:
+            self.failures.pop(request.id, None)
+            self._flights[self._threads.submit(self._complete, request)] = request.id
+
+    def poll(self) -> list[Completion]:
+        """Wait until at least one is answered. Raises `RolloutError` when the server fails again and again."""
+        landed, _ = wait(self._flights, return_when=FIRST_COMPLETED)
+        completions = []
+        for flight in [flight for flight in self._flights if flight in landed]:
+            del self._flights[flight]
+            completion = flight.result()
+            completions.append(completion)
+            if completion.error is None:
+                self._failed_in_a_row = 0
+                continue
+            self._failed_in_a_row += 1
+            self.failures[completion.id] = completion.error
+            if self._failed_in_a_row >= _IN_A_ROW:
+                raise RolloutError(
+                    f"{self._failed_in_a_row} calls in a row failed, the last because {completion.error}. Put the "
+                    "server right; the same command then goes on where it stopped"
+                )
+        return completions
+
+    def release(self, ids: Iterable[str]) -> None:
+        """Forget calls that nobody waits for any more; those under way finish unheard."""
+        wanted = set(ids)
+        for flight in [flight for flight, id in self._flights.items() if id in wanted]:
+            flight.cancel()
+            del self._flights[flight]
+
+    def close(self) -> None:
+        """End the threads and the connections."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _complete(self, request: Request) -> Completion:
+        attempt = 0
+        while True:
+            answer: Completion | None = None
+            try:
+                response = self._client.post(self.url, json=self._body(request))
+                if response.status_code == 200:
+                    answer = parse_completion(response.content, request, self.url)
+                    if answer.error is None:
+                        return answer
+                    reason = answer.error
+                else:
+                    reason = f"{self.url} answered {response.status_code}: {_quote(response.content)}"
+                    if response.status_code not in PASSING:
+                        return _failed(request, reason)
+            except self._httpx.TimeoutException:
+                reason = f"{self.url} did not answer within {self._timeout:g} seconds"
+            except self._httpx.HTTPError as error:
+                reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
+            if attempt == self._retries:
+                return _failed(request, reason)
+            time.sleep(self._backoff * 2**attempt * _jitter.uniform(0.5, 1.5))
+            attempt += 1
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        text = decode(self.tokenizer, request.token_ids)
+        first = getattr(self.tokenizer, "bos_token", None)
+        return {
+            "model": self.model,
+            "prompt": text.removeprefix(first) if first else text,  # the server begins every text with it
+            "max_tokens": request.max_new_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "seed": request.seed & 0x7FFFFFFF,
+            **({"stop": list(request.stop)} if request.stop else {}),
+            # Not in OpenAI's own API; vLLM and SGLang know them, others ignore them.
+            "top_k": -1,
+            "repetition_penalty": 1.0,
+            "include_stop_str_in_output": True,
+        }
+
+
+def completions_url(address: str) -> str:
+    """The address to post to.
+
+    >>> completions_url("http://10.0.0.5:8000"), completions_url("http://h:1/v1/")
+    ('http://10.0.0.5:8000/v1/completions', 'http://h:1/v1/completions')
+
+    Raises `ConfigError` for what is not http(s) with a host.
+    """
+    parts = urlsplit(address)
+    try:
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"{address!r} is no address of a server; write one like http://127.0.0.1:8000")
+    path = parts.path.rstrip("/")
+    if not path.endswith("/completions"):
+        path = f"{path if path.endswith('/v1') else path + '/v1'}/completions"
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def parse_completion(body: bytes, request: Request, url: str) -> Completion:
+    """The turn in a server's answer; a `Completion` with an error for what is none.
+
+    Servers may leave out the text that stopped the turn, and say which it was or not; it is put back, because it closes
+    the turn's tag. One that ran past it is cut there.
+    """
+    try:
+        choice = json.loads(body)["choices"][0]
+        text, finish = choice["text"], choice.get("finish_reason")
+    except (ValueError, KeyError, IndexError, TypeError):
+        return _failed(request, f"{url} answered without `choices` that hold a text: {_quote(body)}")
+    if not isinstance(text, str):
+        return _failed(request, f"{url} answered with a text that is none: {_quote(body)}")
+    if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
+        return _failed(request, f"{url} ended a turn with finish_reason = {finish!r}, so it may be half a turn")
+    ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]
+    reason: StopReason = "length" if finish == "length" else "eos"
+    if ends:
+        text, reason = text[: min(ends)], "stop"
+    elif finish != "length" and (mark := _left_out(text, choice.get("stop_reason"), request.stop)):
+        text, reason = text + mark, "stop"
+    return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason=reason, text=text)
+
+
+def _left_out(text: str, told: Any, stop: Sequence[str]) -> str | None:
+    """The stop text a server left out: the one it names, else that of the tag which was opened last."""
+    if told in stop:
+        return str(told)
+    opened = {mark: text.rfind(mark.replace("</", "<").replace("end", "begin")) for mark in stop}
+    last = max(opened, key=lambda mark: opened[mark], default=None)
+    return last if last is not None and opened[last] >= 0 else None
+
+
+class WordTokenizer:
+    """Stands in for a model's tokenizer when only its server is at hand: a word or a sign counts as one token.
+
+    >>> tokenizer = WordTokenizer()
+    >>> ids = tokenizer("Who wrote it?\\n")["input_ids"]
+    >>> len(ids), tokenizer.decode(ids)
+    (5, 'Who wrote it?\\n')
+    """
+
+    eos_token_id = bos_token = chat_template = None
+    all_special_tokens: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        self._pieces: list[str] = []
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        ids = []
+        for piece in re.findall(r"\n| ?\w+| ?[^\w\s]|\s", text):
+            if piece not in self._ids:
+                self._ids[piece] = len(self._pieces)
+                self._pieces.append(piece)
+            ids.append(self._ids[piece])
+        return {"input_ids": ids}
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return "".join(self._pieces[i] for i in ids)
+
+
+def _failed(request: Request, reason: str) -> Completion:
+    return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="length", text="", error=reason)
+
+
+def _quote(body: bytes) -> str:
+    text = " ".join(body.decode("utf-8", "replace").split())
+    return (text[:_SHOWN] + " …" if len(text) > _SHOWN else text) or "an empty answer"
