@@ -1,0 +1,190 @@
+"""What a path is: which file holds the metrics, and who wrote it. Contents decide; a name only helps with folders."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from holdfast.diagnostics.readers.console import STEP
+from holdfast.diagnostics.readers.csv_export import columns_of_header
+from holdfast.diagnostics.readers.tally import Tally
+from holdfast.diagnostics.readers.text import BLOCK, blocks, head, is_binary
+from holdfast.errors import DataError
+
+Kind = Literal["lines", "array", "state", "csv", "console"]
+
+METRICS, STATE = "metrics.jsonl", "trainer_state.json"
+READABLE = (
+    "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json, or a folder with its checkpoints; "
+    "verl's file log (JSONL) or console log; a W&B history as CSV or JSONL"
+)
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".csv.gz", ".log", ".log.gz", ".out", ".txt")
+_MOST_FILES = 1000
+_DEPTH = 3
+_CONSOLE_BLOCKS = 64  # how far a file of a folder is searched for a first step
+_ARRAY = re.compile(r"\[\s*[{\]]")
+_OTHERS = (
+    ("tfevents", "TensorBoard's event file, which is not read here; log to W&B, or use trainer_state.json or verl's "
+     "file logger (trainer.logger=[console,file])"),
+    (".wandb", "W&B's own binary file; export the run's history: run.history().to_csv(…), or the chart's CSV"),
+    ("training_args.bin", "a pickle of settings; the log is in trainer_state.json, in a checkpoint folder"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of metrics."""
+
+    kind: Kind
+    path: Path
+    name: str
+    """To call the run by."""
+    settings: Path | None = None
+    """The run's config.toml."""
+
+
+def find(path: Path) -> list[Found]:
+    """The logs at a path: one for a file or a run's folder, one each for a folder of runs.
+
+    Raises `DataError`: there is nothing, or nothing readable.
+    """
+    try:
+        if path.is_dir():
+            return _in_folder(path)
+        found = _file(path)
+    except PermissionError as error:
+        raise DataError(f"{error.filename or path} may not be read: its permissions forbid it") from None
+    except OSError as error:  # a name too long, a loop of links
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    return [found]
+
+
+def _file(path: Path) -> Found:
+    kind = kind_of(path)
+    if kind is None:
+        raise DataError(f"{path} is {_what(path)}. {READABLE}")
+    full = path.resolve()
+    if path.name == METRICS:
+        settings = full.parent / "config.toml"
+        return Found(kind, path, full.parent.name, settings if settings.is_file() else None)
+    if path.name == STATE:
+        return Found(kind, path, _run_of_checkpoint(full.parent))
+    return Found(kind, path, path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
+
+
+def _in_folder(folder: Path) -> list[Found]:
+    """A run's folder, or a folder of such folders and files."""
+    found = [*_below(folder, _DEPTH)]
+    if not found:
+        why = " It has checkpoints, but none with a trainer_state.json." if _checkpoints(folder) else ""
+        raise DataError(f"{folder} is a folder without a log.{why} {READABLE}")
+    if len(found) == 1:
+        return [replace(found[0], name=folder.resolve().name)]
+    alike = Counter(one.name for one in found)
+    return [one if alike[one.name] == 1 else replace(one, name=_relative(one.path, folder)) for one in found]
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """A run's place in a folder, its log's own name left out."""
+    inner = path.relative_to(folder)
+    return str(inner.parent if path.name in (METRICS, STATE) else inner)
+
+
+def _below(folder: Path, depth: int) -> Iterator[Found]:
+    """A run's folder is taken as it is; in any other every file and every folder may hold runs."""
+    own = _run_folder(folder)
+    if own is not None:
+        yield own
+        return
+    yield from _files(folder)
+    for inner in _entries(folder) if depth else ():
+        if inner.is_dir() and not inner.is_symlink():
+            yield from _below(inner, depth - 1)
+
+
+def _run_folder(folder: Path) -> Found | None:
+    if (folder / METRICS).is_file():
+        return _file(folder / METRICS)
+    for inner in (folder, *_checkpoints(folder)):
+        if (inner / STATE).is_file():
+            return _file(inner / STATE)
+    return None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """`checkpoint-<step>` folders, newest first."""
+    numbered = [(int(match[1]), inner) for inner in _entries(folder) if (match := _CHECKPOINT.fullmatch(inner.name))]
+    return [inner for _, inner in sorted(numbered, reverse=True) if inner.is_dir()]
+
+
+def _files(folder: Path) -> Iterator[Found]:
+    for path in _entries(folder):
+        if path.is_file() and path.name.endswith(_SUFFIXES):
+            try:
+                kind = kind_of(path)
+            except DataError:
+                continue
+            if kind is not None and (kind != "console" or _has_a_step(path)):
+                yield _file(path)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())[:_MOST_FILES]
+
+
+def _run_of_checkpoint(folder: Path) -> str:
+    return folder.parent.name if _CHECKPOINT.fullmatch(folder.name) else folder.name
+
+
+def kind_of(path: Path) -> Kind | None:
+    """From the first block of a file; None for what is no text of a log. Raises `DataError` for an empty file."""
+    text = head(path)
+    start = text.lstrip("\ufeff \t\r\n")
+    if not start:
+        raise DataError(f"{path} is empty: the run has logged nothing yet, or the file was cut off")
+    if is_binary(text):
+        return None
+    if start.startswith("{") and (path.name == STATE or '"log_history"' in text):
+        return "state"
+    if _ARRAY.match(start):
+        return "array"
+    first, *others = start.split("\n", 20)
+    if any(_is_object(line) for line in (first, *others[:-1])) or (not others and start.startswith('{"')):
+        return "lines"
+    if columns_of_header(first):
+        return "csv"
+    return "console"
+
+
+def _is_object(line: str) -> bool:
+    if not line.startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _has_a_step(path: Path) -> bool:
+    tail = ""
+    for count, block in enumerate(blocks(path, Tally())):
+        if STEP.search(tail + block):
+            return True
+        if count == _CONSOLE_BLOCKS:
+            break
+        tail = block[-200:]
+    return False
+
+
+def _what(path: Path) -> str:
+    for mark, what in _OTHERS:
+        if mark in path.name:
+            return what
+    return f"no text (its first {min(BLOCK, path.stat().st_size):,} bytes are binary)"

@@ -1,0 +1,176 @@
+"""What other trainers call what holdfast logs. docs/logs.md shows these tables; a name that is in none keeps its own.
+
+A name is here only if the host measures the same thing. Where it measures it on other tokens, `differs` says so, and
+reading it leaves a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.diagnostics.log import Host
+
+Values = NDArray[np.float64]
+
+CHANGES: Mapping[str, Callable[[Values], Values]] = {"x": lambda x: x, "1 − x": lambda x: 1 - x}
+"""How a host's number becomes ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One row of a table."""
+
+    host: str
+    """As the host logs it, without the `train/` that W&B's callback of transformers puts before it."""
+    ours: str
+    """In docs/metrics.md."""
+    change: str = "x"
+    """A key of `CHANGES`."""
+    differs: str = ""
+    """What the host counts that we do not, or the other way round."""
+
+
+TRL = (
+    Name("reward", "reward/mean"),
+    Name("frac_reward_zero_std", "rollout/mixed_groups", "1 − x"),
+    Name("entropy", "entropy/mean"),
+    Name("grad_norm", "grad/norm", differs="of the last optimizer step before the log line, not a mean"),
+    Name("clip_ratio/region_mean", "clip/fraction"),
+    Name("completions/mean_length", "rollout/length"),
+    Name(
+        "completions/clipped_ratio",
+        "rollout/truncated_fraction",
+        differs="the share without an end-of-text token at its end: all of them where a rollout_func stops otherwise",
+    ),
+    Name("tools/call_frequency", "rollout/searches", differs="calls of any tool"),
+    Name("learning_rate", "lr"),
+    Name("step_time", "time/step_s"),
+)
+"""TRL's GRPOTrainer. `holdfast/x`, from our adapter, is x; `eval_x` is read as `eval/` and the name of x."""
+
+VERL = (
+    Name("critic/score/mean", "reward/mean"),
+    Name("critic/advantages/mean", "advantage/token_mean"),
+    Name("actor/entropy", "entropy/mean"),
+    Name("actor/grad_norm", "grad/norm"),
+    Name("actor/pg_clipfrac", "clip/fraction", differs="without what the second clip of dual-clip PPO stops"),
+    Name("actor/lr", "lr"),
+    Name(
+        "response_length/mean",
+        "rollout/length",
+        differs="all tokens after the prompt, observations included, not the sampled ones alone",
+    ),
+    Name("response/aborted_ratio", "rollout/failed_fraction"),
+    Name("tool_call_counts/mean", "rollout/searches", differs="calls of any tool"),
+    Name("rollout_corr/kl", "sampler/logprob_gap"),
+    Name("timing_s/gen", "time/rollout_s"),
+)
+"""verl's PPO trainer. `actor/holdfast/x`, from our loss functions, is x."""
+
+TABLES: Mapping[Host, tuple[Name, ...]] = {"holdfast": (), "trl": TRL, "verl": VERL, "unknown": ()}
+
+LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
+    "trl": {
+        "loss": "the whole loss: with KL, entropy bonus and penalty",
+        "kl": "without its coefficient",
+        "tools/failure_frequency": "counts calls that the policy wrote badly among the failures",
+        "sampling/sampling_logp_difference/mean": "a mean of absolute differences, ours has a sign",
+        "sampling/importance_sampling_ratio/mean": "trainer against sampler, not new against old policy",
+        "rewards/<function>/mean": "what a function called `em` or `f1` measures is its author's business",
+    },
+    "verl": {
+        "critic/rewards/mean": "less the KL penalty, where that is in the reward",
+        "actor/pg_loss": "holds the penalty, when our loss function is used",
+        "actor/kl_loss": "without its coefficient",
+        "actor/ppo_kl": "per token; ours is a sum over a rollout",
+        "response_length/clip_ratio": "since 0.9 the share of rollouts as long as the longest of the batch, truncated "
+        "or not",
+        "training/rollout_probs_diff_mean": "absolute differences of probabilities, not of their logarithms",
+        "num_turns/mean": "counts messages, the user's included",
+        "timing_s/step": "evaluation included",
+    },
+}
+"""Names that look alike and mean something else; they keep their own names."""
+
+AXES = ("train/global_step", "global_step", "step", "Step", "_step")
+"""Where a W&B history has its step, best first: `_step` counts calls of wandb.log, not steps of the trainer."""
+
+OURS = ("holdfast/", "actor/holdfast/")
+SHARES = (
+    "reward/em",
+    "reward/f1",
+    "clip/fraction",
+    "retrieval/cache_hit",
+    "retrieval/error_fraction",
+    "rollout/first_action_match",
+    "rollout/mixed_groups",
+    "rollout/cut_fraction",
+    "rollout/failed_fraction",
+    "rollout/invalid_fraction",
+    "rollout/truncated_fraction",
+    "displacement/fraction",
+    "penalty/active_fraction",
+    "penalty/preserved_share",
+    "sampler/mass_kept",
+)
+"""Series between 0 and 1: a larger value can only be a percentage."""
+
+
+def host_of(names: Iterable[str]) -> Host:
+    """Whose names these are: the table that knows most of them; "unknown" when none knows any."""
+    plain = {_bare(name) for name in names}
+    if not plain:
+        return "unknown"
+    score: dict[Host, int] = {
+        "verl": sum(name.startswith(("actor/", "critic/", "response_length/", "val-core/")) for name in plain),
+        "trl": len(plain & {name.host for name in TRL}) + sum(name.startswith("holdfast/") for name in plain),
+        "holdfast": sum(name.startswith(_FAMILIES) for name in plain),
+    }
+    best = max(score, key=lambda host: score[host])
+    return best if score[best] else "unknown"
+
+
+def translation(host: Host, names: Iterable[str]) -> dict[str, Name]:
+    """Every host name -> where it goes. What our own observers logged comes first; of two names for one series the
+    second keeps its own."""
+    known = {name.host: name for name in TABLES[host]}
+    found = {name: _one(host, name, known) for name in names}
+    taken: set[str] = set()
+    result: dict[str, Name] = {}
+    for name in sorted(found, key=lambda name: (found[name].ours != name and not _observed(name), not _observed(name))):
+        target = found[name]
+        if target.ours in taken:
+            target = Name(name, name)
+        taken.add(target.ours)
+        result[name] = target
+    return result
+
+
+def _one(host: Host, name: str, known: Mapping[str, Name]) -> Name:
+    plain = name
+    if host == "trl":
+        plain = name.removeprefix("train/")
+        for mark in ("eval_", "eval/"):
+            if plain.startswith(mark) and not plain.startswith("eval/em"):
+                inner = _one(host, plain.removeprefix(mark), known)
+                return Name(name, f"eval/{inner.ours}", inner.change, inner.differs)
+    for prefix in OURS:
+        if plain.startswith(prefix):
+            return Name(name, plain.removeprefix(prefix))
+    row = known.get(plain)
+    return Name(name, row.ours, row.change, row.differs) if row else Name(name, plain)
+
+
+def _observed(name: str) -> bool:
+    return any(prefix in name for prefix in OURS)
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("train/")
+
+
+_FAMILIES = ("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/")

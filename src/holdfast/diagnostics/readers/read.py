@@ -1,0 +1,148 @@
+"""`read_log`: any file or folder to a `Log`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.diagnostics.log import Format, Host, Log, Series
+from holdfast.diagnostics.readers.columns import Columns
+from holdfast.diagnostics.readers.console import FRAME, Console
+from holdfast.diagnostics.readers.csv_export import read_csv
+from holdfast.diagnostics.readers.find import READABLE, Found, find
+from holdfast.diagnostics.readers.frames import nested_settings
+from holdfast.diagnostics.readers.jsonl import array_rows, line_rows, read_rows, read_state
+from holdfast.diagnostics.readers.names import CHANGES, SHARES, translation
+from holdfast.diagnostics.readers.steps import series_of
+from holdfast.diagnostics.readers.tally import Tally
+from holdfast.errors import DataError
+
+# What trainer_state.json keeps of the arguments, under their own names.
+_STATE_SETTINGS = {
+    "train_batch_size": "per_device_train_batch_size",
+    **{name: name for name in ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "eval_steps")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """A run under its host's names."""
+
+    format: Format
+    host: Host
+    name: str
+    columns: Columns
+    settings: Mapping[str, object]
+
+
+def read_log(path: str | Path) -> Log:
+    """The log of one run: a file, a run's folder, or a folder with one run in it.
+
+    Raises `DataError`: a path that cannot be read, holds no log, or holds several (`read_logs` reads them all).
+    """
+    found = find(Path(path))
+    if len(found) > 1:
+        raise DataError(_several(path, [one.name for one in found]))
+    logs = _read(found[0])
+    if len(logs) > 1:
+        raise DataError(_several(path, [log.name for log in logs]))
+    return logs[0]
+
+
+def read_logs(path: str | Path) -> tuple[Log, ...]:
+    """Every run at a path, by name: those of a folder of runs, or of a chart's CSV with a column for each.
+
+    Raises `DataError`, as `read_log` does.
+    """
+    return tuple(log for found in find(Path(path)) for log in _read(found))
+
+
+def _read(found: Found) -> tuple[Log, ...]:
+    tally = Tally()
+    raw = _raw(found, tally)
+    if not raw or not any(len(run.columns) for run in raw):
+        raise DataError(_nothing(found, tally))
+    return tuple(_log(run, tally) for run in raw if len(run.columns))
+
+
+def _raw(found: Found, tally: Tally) -> list[_Raw]:
+    path, name = found.path, found.name
+    if found.kind == "csv":
+        parts = read_csv(path, tally)
+        return [_Raw("wandb", part.frame.host, part.run or name, part.columns, {}) for part in parts]
+    if found.kind == "console":
+        console = Console(path, tally)
+        read = read_rows(console.rows(), tally, FRAME)
+        return [_Raw("verl", "verl", name, read[1], console.settings)] if read else []
+    if found.kind == "state":
+        state = read_state(path, tally)
+        if state is None:
+            return []
+        frame, columns, rest = state
+        known = {ours: rest[theirs] for theirs, ours in _STATE_SETTINGS.items() if rest.get(theirs) is not None}
+        return [_Raw(frame.format, frame.host, name, columns, known)]
+    read = read_rows((array_rows if found.kind == "array" else line_rows)(path, tally), tally)
+    if read is None:
+        return []
+    return [_Raw(read[0].format, read[0].host, name, read[1], _settings(found.settings, tally))]
+
+
+def _log(raw: _Raw, tally: Tally) -> Log:
+    series, steps = series_of(raw.columns, tally)
+    notes: list[str] = []
+    result: dict[str, Series] = {}
+    for name, target in translation(raw.host, series).items():
+        part = series[name]
+        values = CHANGES[target.change](part.values) if target.change != "x" else part.values
+        if target.differs:
+            notes.append(f"{target.ours} is {raw.host}'s {name}: {target.differs}.")
+        if target.ours in SHARES and _is_percent(values):
+            values = values / 100
+            notes.append(f"{target.ours} goes up to {np.nanmax(part.values):g}: read as a percentage.")
+        result[target.ours] = Series(part.steps, values)
+    return Log(
+        format=raw.format,
+        host=raw.host,
+        name=raw.name,
+        series=dict(sorted(result.items())),
+        steps=steps,
+        settings=raw.settings,
+        notes=(*tally.notes(), *notes),
+    )
+
+
+def _is_percent(values: np.ndarray) -> bool:
+    """A share above 1 is impossible; up to 100 it is a percentage."""
+    finite = values[np.isfinite(values)]
+    return bool(len(finite)) and 1.01 < float(finite.max()) <= 100 and float(finite.min()) >= 0
+
+
+def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
+    if path is None:
+        return {}
+    try:
+        return nested_settings(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        tally.add(f"{path.name} beside it cannot be read, so its settings are not known")
+        return {}
+
+
+def _several(path: str | Path, names: list[str]) -> str:
+    shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    return f"{path} holds {len(names)} runs: {shown}. Name one of them"
+
+
+def _nothing(found: Found, tally: Tally) -> str:
+    notes = " ".join(note[0].upper() + note[1:] for note in tally.notes())
+    kinds = {
+        "lines": "has no row of metrics with a step",
+        "array": "has no row of metrics with a step",
+        "state": "has no log_history",
+        "csv": "has no row of metrics with a step",
+        "console": "has no line of metrics (`step:1 - name:0.5 - …`)",
+    }
+    return f"{found.path} {kinds[found.kind]}. {notes + ' ' if notes else ''}{READABLE}"
