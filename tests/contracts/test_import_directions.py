@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "retrieval": {"retrieval.types", "jsonl"},
     "search": {"trajectory", "retrieval.types"},
     "diagnostics": {"config"},
+    "diagnostics.report": {"diagnostics"},
     "rollout": {"trajectory", "search", "retrieval.types"},
     "tracking": {"config", "jsonl"},
     # The world's questions and passages are ordinary Examples and Documents, its scripts speak the agent's protocol
@@ -60,6 +61,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "data",
         "diagnostics",
+        "diagnostics.report",
         "jsonl",
         "losses",
         "metrics",
@@ -97,6 +99,7 @@ OUTSIDE: dict[str, set[str]] = {
     "search": {"transformers"},  # for the type checker; held to that by test_import_weight.py
     "retrieval.types": set(),
     "diagnostics": {"numpy"},
+    "diagnostics.report": {"numpy", "plotly"},
     "launch": {"pyarrow"},
     "lab": {"matplotlib"},
     "lab.probes": {"matplotlib", "torch"},
