@@ -58,22 +58,73 @@ def read_rows(
     cannot be read, holds no usable row, or when more than half of its rows are bad.
     """
     path = Path(path)
-    rows: list[T] = []
     skipped: list[Skipped] = []
-    for line, raw in _lines(path):
-        try:
-            rows.append(parse(_row(raw), line))
-        except BadField as bad:
-            skip = Skipped(path=str(path), line=line, field=bad.field, reason=bad.reason)
-            skipped.append(skip)
-            if on_skip is not None:
-                on_skip(skip)
-    _judge(path, len(rows), skipped, what)
+
+    def heard(skip: Skipped) -> None:
+        skipped.append(skip)
+        if on_skip is not None:
+            on_skip(skip)
+
+    rows = list(iter_rows(path, parse, what=what, on_skip=heard))
     if skipped and on_skip is None:
         _log.warning(
             "%s: skipped %d of %d rows; the first: %s", path, len(skipped), len(rows) + len(skipped), skipped[0]
         )
     return rows, skipped
+
+
+def iter_rows(
+    path: str | os.PathLike[str],
+    parse: Callable[[dict[str, Any], int], T],
+    *,
+    what: str,
+    on_skip: Callable[[Skipped], None],
+    replace: bool = False,
+) -> Iterator[T]:
+    """As `read_rows`, a row at a time, in memory that does not grow with the file. The verdict over too many bad rows
+    comes at the end. `replace` puts U+FFFD where a line is not UTF-8, instead of skipping it."""
+    path = Path(path)
+    judge = Judge(str(path), what, on_skip)
+    for line, raw in lines(path):
+        try:
+            row = parse(_row(raw, replace), line)
+        except BadField as bad:
+            judge.skip(line, bad)
+        else:
+            judge.good += 1
+            yield row
+    judge.verdict()
+
+
+class Judge:
+    """Counts rows, reports the bad ones, and at the end says whether the file can be used at all."""
+
+    def __init__(
+        self, path: str, what: str, on_skip: Callable[[Skipped], None], form: str = "one JSON object a line"
+    ) -> None:
+        self._path, self._what, self._form, self._on_skip = path, what, form, on_skip
+        self.good = self._bad = 0
+        self._first: list[Skipped] = []
+
+    def skip(self, line: int, bad: BadField) -> None:
+        skip = Skipped(path=self._path, line=line, field=bad.field, reason=bad.reason)
+        self._bad += 1
+        if len(self._first) < 3:
+            self._first.append(skip)
+        self._on_skip(skip)
+
+    def verdict(self) -> None:
+        """Raises `DataError` when no row can be used, or more than half of them cannot."""
+        total = self.good + self._bad
+        if total == 0:
+            raise DataError(f"{self._path} is empty; it needs {self._form}, at least one {self._what}")
+        if self.good and 2 * self._bad <= total:
+            return
+        first = "\n  ".join(map(str, self._first))
+        count = "none" if not self.good else f"only {self.good}"
+        raise DataError(
+            f"{self._path}: {count} of {total} rows can be used as a {self._what}. The first that cannot:\n  {first}"
+        )
 
 
 def text_field(row: Mapping[str, Any], field: str) -> str:
@@ -143,8 +194,8 @@ def _umask() -> int:
     return mask
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(line number from 1, bytes without the line end) of every line that is not blank."""
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, bytes without the line end) of every line that is not blank. Raises `DataError`."""
     if path.is_dir():
         raise DataError(f"{path} is a folder; name a JSONL file in it")
     try:
@@ -166,9 +217,9 @@ def _open(path: Path) -> BinaryIO:
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
-def _row(raw: bytes) -> dict[str, Any]:
+def _row(raw: bytes, replace: bool) -> dict[str, Any]:
     try:
-        row = json.loads(raw.decode("utf-8"))
+        row = json.loads(raw.decode("utf-8", "replace" if replace else "strict"))
     except UnicodeDecodeError as error:
         raise BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line") from None
     except RecursionError:
@@ -180,14 +231,3 @@ def _row(raw: bytes) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise BadField("row", f"must be a JSON object, is {json_kind(row)}")
     return row
-
-
-def _judge(path: Path, good: int, skipped: list[Skipped], what: str) -> None:
-    total = good + len(skipped)
-    if total == 0:
-        raise DataError(f"{path} is empty; it needs one JSON object a line, at least one {what}")
-    if good and 2 * len(skipped) <= total:
-        return
-    first = "\n  ".join(map(str, skipped[:3]))
-    count = "none" if not good else f"only {good}"
-    raise DataError(f"{path}: {count} of {total} rows can be used as a {what}. The first that cannot:\n  {first}")

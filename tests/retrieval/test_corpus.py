@@ -1,9 +1,10 @@
+import gzip
 import json
 
 import pytest
 
 from holdfast.errors import DataError
-from holdfast.retrieval.corpus import corpus_hash, read_corpus
+from holdfast.retrieval.corpus import corpus_hash, count_rows, passages, read_corpus
 from holdfast.retrieval.types import Document
 
 
@@ -24,7 +25,7 @@ def test_rows_become_documents_and_numbers_are_ids(tmp_path):
 @pytest.mark.parametrize(
     ("row", "field", "reason"),
     [
-        ({"id": "a", "contents": "again"}, "id", "'a' is already on line 1"),
+        ({"id": "a", "contents": "again"}, "id", "'a' occurred on an earlier line"),
         ({"contents": "x"}, "id", "missing"),
         ({"id": None, "contents": "x"}, "id", "is null"),
         ({"id": True, "contents": "x"}, "id", "is true or false"),
@@ -32,7 +33,10 @@ def test_rows_become_documents_and_numbers_are_ids(tmp_path):
         ({"id": "b"}, "contents", "missing"),
         ({"id": "b", "contents": ""}, "contents", "is empty"),
         ({"id": "b", "contents": ["x"]}, "contents", "is a list"),
-        ({"id": "b", "title": "T", "text": "x"}, "contents", "join 'title' and 'text'"),
+        ({"id": "b", "title": "T"}, "contents", "missing"),
+        ({"id": "b", "title": 3, "text": "x"}, "title", "must be a text, is a number"),
+        ({"id": "b", "title": "T", "text": ""}, "text", "is empty"),
+        ({"id": "b", "contents": "x" * 1_000_001}, "contents", "holds 1,000,001 characters; a passage may have"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path, row, field, reason):
@@ -47,7 +51,7 @@ def test_rows_that_cannot_be_used(tmp_path, row, field, reason):
 def test_a_number_and_its_text_are_the_same_id(tmp_path):
     heard = []
     read_corpus(put(tmp_path, {"id": 1, "contents": "x"}, {"id": "1", "contents": "y"}), on_skip=heard.append)
-    assert "already on line 1" in heard[0].reason
+    assert "occurred on an earlier line" in heard[0].reason
 
 
 def test_skipped_rows_are_never_silent(tmp_path, caplog):
@@ -65,3 +69,87 @@ def test_the_hash_tells_documents_and_their_order():
     assert corpus_hash([a, b]) == corpus_hash([Document("a", "bc"), Document("d", "e")])
     others = [[b, a], [a], [Document("ab", "c"), b], [a, Document("d", "f")], [Document("a", "bcd"), Document("", "e")]]
     assert corpus_hash([a, b]) not in [corpus_hash(other) for other in others]
+
+
+def test_title_and_text_are_joined(tmp_path):
+    rows = [{"id": "b", "title": "T", "text": "x"}, {"id": "c", "text": "y"}]
+    assert read_corpus(put(tmp_path, *rows)) == (Document("b", "T\nx"), Document("c", "\ny"))
+
+
+def all_of(path, **settings):
+    heard = []
+    return list(passages(path, on_skip=heard.append, **settings)), [str(skip) for skip in heard]
+
+
+def test_packed_jsonl_a_passage_at_a_time(tmp_path):
+    path = tmp_path / "wiki.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(GOOD).encode() + b"\n"))
+    assert all_of(path) == ([Document("a", '"Orsa"\nA town.')], [])
+    assert count_rows(path) == 1
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="cannot be read"):
+        all_of(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_table_of_dpr(tmp_path, packed):
+    table = 'id\ttext\ttitle\r\n1\t"A ""town"" by a lake."\tOrsa\r\n2\tplain\t\r\n1\tagain\tOrsa\n3\tx\n'
+    path = tmp_path / ("psgs.tsv.gz" if packed else "psgs.tsv")
+    path.write_bytes(gzip.compress(table.encode()) if packed else table.encode())
+    documents, skipped = all_of(path)
+    # As wiki-18 has the same passages.
+    assert documents == [Document("1", '"Orsa"\nA "town" by a lake.'), Document("2", "\nplain")]
+    assert skipped == [f"{path}:4: id: '1' occurred on an earlier line", f"{path}:5: row: has 2 cells, the header 3"]
+
+
+def test_a_table_without_the_columns(tmp_path):
+    path = tmp_path / "t.tsv"
+    path.write_text("name\tbody\n1\tx\n")
+    with pytest.raises(DataError, match=r"t\.tsv:1: the header names 'name', 'body'; a table of passages needs"):
+        all_of(path)
+    path.write_text("id\ttext\n")
+    with pytest.raises(DataError, match="needs a header line and one passage a line"):
+        all_of(path)
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.tsv"])
+def test_what_is_not_utf8_is_skipped_or_replaced(tmp_path, name):
+    rows = {
+        "c.jsonl": [b'{"id": "1", "contents": "x"}', b'{"id": "2", "contents": "caf\xe9"}'],
+        "c.tsv": [b"id\ttext", b"1\tx", b"2\tcaf\xe9"],
+    }[name]
+    path = tmp_path / name
+    path.write_bytes(b"\n".join(rows) + b"\n")
+    documents, skipped = all_of(path)
+    assert [d.id for d in documents] == ["1"]
+    assert skipped[0].startswith(f"{path}:{len(rows)}: row: is not UTF-8 at byte")
+    documents, skipped = all_of(path, replace=True)
+    assert documents[1].contents.endswith("caf\ufffd")
+    assert skipped == []
+
+
+def test_a_folder_of_texts(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "x.md").write_text("hidden")
+    (tmp_path / "deep" / "lakes.md").write_text("# Lakes #\n\nWet.\n\n## Orsa lake\nCold.\n\n" + "long " * 250)
+    (tmp_path / "notes.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "towns.txt").write_text("One.\n\nTwo.")
+    (tmp_path / "picture.png").write_bytes(b"x")
+    documents, skipped = all_of(tmp_path)
+    assert [(d.id, d.title, len(d.text.split())) for d in documents] == [
+        ("deep/lakes.md#1", "Lakes", 1),
+        ("deep/lakes.md#2", "Orsa lake", 1),
+        ("deep/lakes.md#3", "Orsa lake", 100),
+        ("deep/lakes.md#4", "Orsa lake", 100),
+        ("deep/lakes.md#5", "Orsa lake", 50),
+        ("towns.txt#1", "towns", 2),
+    ]
+    assert skipped == [f"{tmp_path}:2: notes.txt: is not UTF-8 at byte 4"]
+    assert [d.id for d in all_of(tmp_path, replace=True)[0]][5] == "notes.txt#1"
+    assert count_rows(tmp_path) == 3
+
+
+def test_a_folder_without_texts(tmp_path):
+    with pytest.raises(DataError, match=r"holds no \.md or \.txt file"):
+        all_of(tmp_path)

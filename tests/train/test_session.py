@@ -104,7 +104,7 @@ def test_bad_rows_are_counted_and_said(
         and "2 row(s)" in notes[0]
         and "q.jsonl:11: golden_answers: nothing is left" in notes[0]
     )
-    assert "retrieval.corpus" in notes[1] and "c.jsonl:6: id: '3' is already on line 4" in notes[1]
+    assert "retrieval.corpus" in notes[1] and "c.jsonl:6: id: '3' occurred on an earlier line" in notes[1]
 
 
 @pytest.mark.parametrize(
