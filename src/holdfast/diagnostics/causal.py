@@ -1,0 +1,145 @@
+"""Arithmetic on series that never looks ahead: the value at a row depends on the rows up to it and on no others.
+
+Sums run in a fixed order, so a value is the same, bit for bit, whether the log ends at that row or goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.diagnostics.log import Log, Series
+
+Values = NDArray[np.float64]
+Truths = NDArray[np.bool_]
+
+_DIFFERENCE = 1.128
+"""Mean absolute difference of two draws from a normal distribution, in its standard deviations: 2 / √π."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some series where all of them have a finite value."""
+
+    steps: NDArray[np.int64]
+    """[N], strictly increasing."""
+    columns: tuple[Values, ...]
+    """[N] each, in the order asked for."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def rows(log: Log, *names: str) -> Rows:
+    """The steps at which every one of the series is logged and finite; no rows when one is missing."""
+    found = [log.series.get(name) for name in names]
+    series = [finite(one) for one in found if one is not None]
+    if len(series) < len(names):
+        return Rows(np.empty(0, np.int64), tuple(np.empty(0) for _ in names))
+    steps = series[0].steps
+    for one in series[1:]:
+        steps = np.intersect1d(steps, one.steps, assume_unique=True)
+    return Rows(steps, tuple(one.values[np.searchsorted(one.steps, steps)] for one in series))
+
+
+def finite(series: Series) -> Series:
+    """Without NaN and infinities."""
+    keep = np.isfinite(series.values)
+    return series if keep.all() else Series(series.steps[keep], series.values[keep])
+
+
+def has(log: Log, *names: str) -> bool:
+    """Whether every one of the series has a finite value somewhere."""
+    return all(name in log.series and bool(np.isfinite(log.series[name].values).any()) for name in names)
+
+
+def until_begins(log: Log, *names: str) -> Log:
+    """The log up to where all of the series have begun: weaker evidence is asked only while there is no better."""
+    if not all(name in log.series for name in names):
+        return log
+    return log.until(int(max(log.series[name].steps[0] for name in names)) - 1)
+
+
+def as_of(series: Series, steps: NDArray[np.int64]) -> Values:
+    """[len(steps)]: the series' last finite value at or before each step; NaN before its first."""
+    known = finite(series)
+    at = np.searchsorted(known.steps, steps, side="right")
+    return np.concatenate([[np.nan], known.values])[at]
+
+
+def trailing_mean(values: Values, window: int) -> Values:
+    """Mean of the last `window` values; of all so far where there are fewer.
+
+    >>> trailing_mean(np.array([1.0, 2.0, 3.0, 7.0]), 2).tolist()
+    [1.0, 1.5, 2.5, 5.0]
+    """
+    total = np.zeros_like(values)
+    for back in range(min(window, len(values))):
+        total[back:] += values[: len(values) - back]
+    return total / np.minimum(np.arange(1, len(values) + 1), window)
+
+
+def highest(values: Values) -> Values:
+    """The maximum so far."""
+    return np.maximum.accumulate(values) if len(values) else values
+
+
+def lowest(values: Values) -> Values:
+    """The minimum so far."""
+    return np.minimum.accumulate(values) if len(values) else values
+
+
+def delayed(values: Values, back: int) -> Values:
+    """The value `back` rows before; the first one where there are not so many.
+
+    >>> delayed(np.array([1.0, 2.0, 3.0]), 2).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return values[np.maximum(np.arange(len(values)) - back, 0)]
+
+
+def noise(values: Values, window: int) -> Values:
+    """Standard deviation of a value around the curve, from the differences of neighbours so far.
+
+    The last `window` differences are left out, where there are more: a break that is to be judged must not excuse
+    itself. 0 at the first row.
+    """
+    if len(values) < 2:
+        return np.zeros_like(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(values)))])
+    counts = np.arange(len(values))
+    counts = np.where(counts > 2 * window, counts - window, counts)
+    return sums[counts] / np.maximum(counts, 1) / _DIFFERENCE
+
+
+def held(condition: Truths, count: int) -> Truths:
+    """Where the condition has been true in the last `count` rows, this one included.
+
+    >>> held(np.array([True, True, False, True, True]), 2).tolist()
+    [False, True, False, False, True]
+    """
+    false = np.where(condition, -1, np.arange(len(condition)))
+    since = np.arange(len(condition)) - (np.maximum.accumulate(false) if len(false) else false)
+    return since >= count
+
+
+def rows_since(condition: Truths) -> NDArray[np.int64]:
+    """Rows since the condition was last true, 0 where it is; counted from the start where it never was.
+
+    >>> rows_since(np.array([False, True, False, False])).tolist()
+    [1, 0, 1, 2]
+    """
+    last = np.where(condition, np.arange(len(condition)), -1)
+    return np.arange(len(condition)) - (np.maximum.accumulate(last) if len(last) else last)
+
+
+def first(condition: Truths) -> int | None:
+    """Index of the first row where it is true."""
+    return int(np.argmax(condition)) if condition.any() else None
+
+
+def without(log: Log, *names: str) -> Log:
+    """The log without some series."""
+    return replace(log, series={name: one for name, one in log.series.items() if name not in names})

@@ -1,0 +1,76 @@
+"""How far the reward has fallen: one definition, for the rules, the report and the measurements of the rules.
+
+The reward's running mean over `WINDOW` logged values has lost half of its peak at the first step where it is at most
+halfway between its highest value so far and the floor. The floor is 0, or the lowest reward logged so far where that is
+below 0: a reward between −1 and 2 cannot lose half of a negative number. A fall within the noise of the series is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.diagnostics.causal import Values, finite, first, highest, lowest, noise, trailing_mean
+from holdfast.diagnostics.log import Log
+
+WINDOW = 5
+"""Logged values in the running mean: what docs/results.md and the papers' curves are smoothed by."""
+FEWEST = 3
+"""Values before anything is said."""
+NOISE = 3.0
+"""A fall counts when it exceeds this many standard errors of the difference of the two means."""
+REWARDS = ("reward/mean", "reward/em", "reward/f1", "eval/em", "eval/f1", "eval/em_greedy")
+"""What is taken for the reward, the best first: a log of evaluations alone still has a curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The reward's running mean, and how much of its peak it has lost, row by row."""
+
+    name: str
+    steps: NDArray[np.int64]
+    """[N]"""
+    means: Values
+    """[N]"""
+    lost: Values
+    """[N]: 0 at the peak, 1 at the floor; 0 where the fall is within the noise, and in the first rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """How the reward fell. Steps are of the log."""
+
+    peak_step: int
+    """Where the running mean was highest before `half_step`."""
+    half_step: int
+    """The first step at which at most half of that is left."""
+
+
+def curve_of(log: Log) -> Curve | None:
+    """The reward curve; None when the log has no reward at all. Causal in its rows."""
+    name = next((n for n in REWARDS if n in log.series and np.isfinite(log.series[n].values).any()), None)
+    if name is None:
+        return None
+    series = finite(log.series[name])
+    means = trailing_mean(series.values, WINDOW)
+    index = np.arange(len(means))
+    peak_at = np.maximum.accumulate(np.where(means >= highest(means), index, 0))
+    peak = means[peak_at]
+    counts = np.minimum(index + 1, WINDOW)
+    error = noise(series.values, WINDOW) * np.sqrt(1 / counts + 1 / counts[peak_at])
+    height = peak - np.minimum(lowest(series.values), 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lost = np.where((peak - means > NOISE * error) & (height > 0), (peak - means) / height, 0.0)
+    lost[: FEWEST - 1] = 0.0
+    return Curve(name, series.steps, means, lost)
+
+
+def fall_of(log: Log) -> Fall | None:
+    """Where the reward lost half of its peak; None when it never did."""
+    curve = curve_of(log)
+    at = None if curve is None else first(curve.lost >= 0.5)
+    if curve is None or at is None:
+        return None
+    return Fall(int(curve.steps[int(np.argmax(curve.means[: at + 1]))]), int(curve.steps[at]))

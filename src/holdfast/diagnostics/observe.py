@@ -1,0 +1,74 @@
+"""Who would log a series that a log lacks: a setting of the host, or holdfast's own observer for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from holdfast.diagnostics.log import Host
+
+_VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
+_TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
+_TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/engines.md)"
+
+# The first beginning of a name that fits says what would log it; a name that fits none, nothing would.
+LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
+    "holdfast": {
+        "displacement/": "`train.displacement_every = 1`",
+        "eval/": "`eval.every`",
+        "penalty/": '`loss.penalty.name` other than "none"',
+        "": "every run of `holdfast train`; this log is of an older version, or not whole",
+    },
+    "trl": {
+        "displacement/": _TRL_LOSS,
+        "likelihood/correct": _TRL_LOSS,
+        "likelihood/incorrect": _TRL_LOSS,
+        "ratio/": _TRL_LOSS,
+        "loss/tokens": _TRL_LOSS,
+        "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
+        "clip/": "every GRPOTrainer (`clip_ratio/region_mean`)",
+        "grad/norm": "every trainer, with `max_grad_norm` set",
+        "entropy/mean": "every GRPOTrainer (`entropy`)",
+        "rollout/mixed_groups": "every GRPOTrainer (`frac_reward_zero_std`)",
+        "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
+        "sampler/mass_kept": _TRL_ROLLOUTS,
+        "retrieval/": _TRL_ROLLOUTS,
+        "rollout/": _TRL_ROLLOUTS,
+        "reward/mean": "every GRPOTrainer (`reward`)",
+        "reward/": _TRL_ROLLOUTS,
+    },
+    "verl": {
+        "drift/": _VERL_LOSS,
+        "likelihood/positive": _VERL_LOSS,
+        "likelihood/negative": _VERL_LOSS,
+        "ratio/": _VERL_LOSS,
+        "clip/": "every actor of verl (`actor/pg_clipfrac`)",
+        "grad/norm": "every actor of verl (`actor/grad_norm`)",
+        "entropy/mean": "verl's trainer (`actor/entropy`)",
+        "rollout/length": "verl's trainer (`response_length/mean`)",
+        "reward/mean": "verl's trainer (`critic/score/mean`)",
+        "sampler/logprob_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` (`rollout_corr/kl`)",
+    },
+    "unknown": {},
+}
+
+
+def logged_by(host: Host, name: str) -> str | None:
+    """What logs a series on this host; None when nothing does."""
+    return next((how for start, how in LOGGED_BY[host].items() if name.startswith(start)), None)
+
+
+def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
+    """Of a rule's sets of series the first that this host can log, and whether there is one."""
+    sets = tuple(needs)
+    able = next((names for names in sets if all(logged_by(host, name) for name in names)), None)
+    return (able, True) if able is not None else (sets[0], False)
+
+
+def how_to_log(host: Host, names: Iterable[str]) -> str:
+    """A sentence: what to set so that the next log has the series."""
+    ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
+    if ways:
+        return f"Logged by {'; '.join(ways)}."
+    if host == "unknown":
+        return "holdfast's observers for TRL and verl log it (docs/engines.md)."
+    return f"Nothing in {host} logs it; `holdfast train` does."

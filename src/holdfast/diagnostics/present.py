@@ -1,0 +1,81 @@
+"""A diagnosis as JSON, and in a headline: what `--json` prints and `findings.json` holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.diagnostics.finding import Diagnosis
+from holdfast.diagnostics.log import Log
+
+
+def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain values: docs/diagnose.md explains the keys. Numbers that are not finite are null."""
+    return {
+        "format": log.format,
+        "host": log.host,
+        "name": log.name,
+        "steps": int(log.steps[-1]) if len(log.steps) else 0,
+        "peak_step": diagnosis.peak_step,
+        "half_step": diagnosis.half_step,
+        "facts": _numbers(diagnosis.facts),
+        "findings": [
+            {
+                "code": finding.code,
+                "step": finding.step,
+                "lead": finding.lead,
+                "summary": finding.summary,
+                "evidence": _numbers(finding.evidence),
+                "series": list(finding.series),
+                "remedy": finding.remedy,
+            }
+            for finding in diagnosis.findings
+        ],
+        "cannot_tell": [
+            {"code": open_.code, "missing": list(open_.missing), "remedy": open_.remedy}
+            for open_ in diagnosis.cannot_tell
+        ],
+        "notes": list(log.notes),
+    }
+
+
+def to_text(value: Any) -> str:
+    """The JSON text of one diagnosis, or of a list of them."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def headline(log: Log, diagnosis: Diagnosis) -> str:
+    """How the reward went, in a sentence or two."""
+    facts = diagnosis.facts
+    rows = int(facts.get("rows", 0))
+    if not rows:
+        return "The log has no rows."
+    span = f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
+    if "peak reward" not in facts:
+        return f"No reward in this log ({span})."
+    went = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"
+    went += f", {facts['last reward']:.3g} at the end ({span})."
+    if diagnosis.half_step is None:
+        return f"{went} It never lost half of its peak."
+    return f"{went} It lost half of its peak (step {diagnosis.peak_step}) by step {diagnosis.half_step}."
+
+
+def lead_of(lead: int | None) -> str:
+    """`lead` in words; empty without one.
+
+    >>> [lead_of(lead) for lead in (12, 1, 0, -3)]
+    ['12 steps before half of the reward was lost', '1 step before half of the reward was lost', \
+'when half of the reward was lost', '3 steps after half of the reward was lost']
+    """
+    if lead is None:
+        return ""
+    if lead == 0:
+        return "when half of the reward was lost"
+    steps = f"{abs(lead)} step{'s' if abs(lead) > 1 else ''}"
+    return f"{steps} {'before' if lead > 0 else 'after'} half of the reward was lost"

@@ -1,0 +1,314 @@
+"""Likelihood displacement (LLD001 to LLD004), drift of the importance ratio (ISD001), and the other disease, STP001.
+
+What tells the two diseases apart is the size of one update. In the recorded displacement collapses an update takes
+0.2 to 2 % off the log-likelihood of correct rollouts, dozens of times over; up to half-peak no single one takes more
+than 0.17 nats per token. A step that is too large takes 0.2 nats and more at once, in a policy that was not decaying.
+So the codes exclude each other by which comes first: see `holdfast.diagnostics.diagnose`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnostics.causal import (
+    Values,
+    delayed,
+    first,
+    held,
+    highest,
+    noise,
+    rows,
+    rows_since,
+    trailing_mean,
+    until_begins,
+)
+from holdfast.diagnostics.fall import curve_of
+from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
+
+SLOW = 8
+"""Rows a slow decay is judged over. Displacement is noisy: about half of the correct rollouts lose likelihood in any
+update of a plateau, so that five rows in a row prove little."""
+FAST = 5
+PACE = 0.002
+"""Share of the log-likelihood that an update takes off: 0.2 % an update is a fifth in a hundred. Controls at a sane
+step stay below 0.05 %."""
+MAJORITY = 0.58
+"""Share of correct rollouts that lose likelihood. Plateaus of sane runs hover at 0.5 and reach 0.56 (means of 8)."""
+DECAYED = 0.02
+"""Share of its best log-likelihood that the correct set has lost: above the ripples that selection makes."""
+FAST_PACE = 0.01
+FAST_MAJORITY = 0.65
+FAST_DECAYED = 0.05
+ACCELERATION = 2.0
+
+DISPLACED = ("displacement/correct", "displacement/fraction", "likelihood/correct")
+DRIFTING = ("drift/positive", "likelihood/positive")
+
+
+def _lost(likelihood: Values) -> Values:
+    """Share of its best five-row mean that a log-likelihood has lost; 0 while that is within the noise."""
+    smooth = trailing_mean(likelihood, FAST)
+    best = highest(smooth)
+    drop = best - smooth
+    clear = drop > 2 * noise(likelihood, FAST) / np.sqrt(FAST)
+    return np.where(clear, drop / np.maximum(-best, 1e-6), 0.0)
+
+
+def _pace(change: Values, likelihood: Values, window: int) -> Values:
+    """Share of the log-likelihood that an update takes off, on average over `window` rows; below 0 where it adds."""
+    return -trailing_mean(change, window) / np.maximum(-trailing_mean(likelihood, window), 1e-6)
+
+
+def stagnation(log: Log) -> Hit | None:
+    """LLD001: the updates take likelihood from correct rollouts, whose likelihood has stopped rising."""
+    found = rows(log, *DISPLACED)
+    change, share, likelihood = found.columns
+    smooth = trailing_mean(likelihood, FAST)
+    flat = rows_since(smooth >= highest(smooth)) >= FAST
+    condition = (_pace(change, likelihood, SLOW) > PACE) & (trailing_mean(share, SLOW) > MAJORITY) & flat
+    at = first(held(condition, FAST))
+    if at is None:
+        return None
+    numbers = {
+        "displacement/correct": float(trailing_mean(change, SLOW)[at]),
+        "displacement/fraction": float(trailing_mean(share, SLOW)[at]),
+        "likelihood/correct": float(smooth[at]),
+    }
+    return Hit(
+        int(found.steps[at]),
+        f"The likelihood of correct rollouts has stopped rising, and {numbers['displacement/fraction']:.0%} of them "
+        "lose likelihood in the run's own updates.",
+        numbers,
+        DISPLACED,
+    )
+
+
+def decay(log: Log) -> Hit | None:
+    """LLD002: slow, steady decay."""
+    return earliest(_decay_displaced(log), _decay_drifting(until_begins(log, *DISPLACED)))
+
+
+def _decay_displaced(log: Log) -> Hit | None:
+    found = rows(log, *DISPLACED)
+    change, share, likelihood = found.columns
+    lost = _lost(likelihood)
+    condition = (_pace(change, likelihood, SLOW) > PACE) & (trailing_mean(share, SLOW) > MAJORITY) & (lost > DECAYED)
+    condition[: FAST - 1] = False
+    at = first(condition)
+    if at is None:
+        return None
+    numbers = {
+        "displacement/correct": float(trailing_mean(change, SLOW)[at]),
+        "displacement/fraction": float(trailing_mean(share, SLOW)[at]),
+        "likelihood/correct": float(trailing_mean(likelihood, FAST)[at]),
+        "share of log-likelihood lost": float(lost[at]),
+    }
+    return Hit(
+        int(found.steps[at]),
+        f"Correct rollouts are being made unlikely: {numbers['displacement/fraction']:.0%} of them lose likelihood in "
+        f"an update, and the correct set is {lost[at]:.1%} below its best log-likelihood.",
+        numbers,
+        DISPLACED,
+    )
+
+
+def _decay_drifting(log: Log) -> Hit | None:
+    """verl's loss sees no before and after: its drift is the mean over an update's optimizer steps, half of it."""
+    found = rows(log, *DRIFTING)
+    drift, likelihood = found.columns
+    lost = _lost(likelihood)
+    condition = (_pace(drift, likelihood, SLOW) > PACE / 2) & (lost > DECAYED)
+    condition[: SLOW - 1] = False
+    at = first(condition)
+    if at is None:
+        return None
+    numbers = {
+        "drift/positive": float(trailing_mean(drift, SLOW)[at]),
+        "likelihood/positive": float(trailing_mean(likelihood, FAST)[at]),
+        "share of log-likelihood lost": float(lost[at]),
+    }
+    return Hit(
+        int(found.steps[at]),
+        "Rollouts with positive advantage lose likelihood within the updates, and are "
+        f"{lost[at]:.1%} below their best log-likelihood.",
+        numbers,
+        DRIFTING,
+    )
+
+
+def spiral(log: Log) -> Hit | None:
+    """LLD003: the decay feeds itself."""
+    found = rows(log, *DISPLACED)
+    change, share, likelihood = found.columns
+    pace, lost = _pace(change, likelihood, FAST), _lost(likelihood)
+    before = delayed(_pace(change, likelihood, SLOW), FAST)
+    condition = (
+        (pace > FAST_PACE)
+        & (pace > ACCELERATION * before)
+        & (trailing_mean(share, FAST) > FAST_MAJORITY)
+        & (lost > FAST_DECAYED)
+    )
+    condition[: FAST - 1] = False
+    at = first(condition)
+    if at is None:
+        return None
+    numbers = {
+        "displacement/correct": float(trailing_mean(change, FAST)[at]),
+        "displacement/fraction": float(trailing_mean(share, FAST)[at]),
+        "likelihood/correct": float(trailing_mean(likelihood, FAST)[at]),
+        "share of log-likelihood lost": float(lost[at]),
+    }
+    return Hit(
+        int(found.steps[at]),
+        f"The decay of correct rollouts accelerates: an update now takes {pace[at]:.1%} off their log-likelihood, "
+        f"from {numbers['displacement/fraction']:.0%} of them.",
+        numbers,
+        DISPLACED,
+    )
+
+
+ACTIONS = ("likelihood/correct/action_1", "likelihood/correct/action_2")
+ACTION_LOST = 0.1
+
+
+def first_action(log: Log) -> Hit | None:
+    """LLD004: the first action of correct rollouts decays faster than the second."""
+    found = rows(log, *ACTIONS)
+    one, two = found.columns
+    ahead = trailing_mean(one - two, SLOW)
+    behind = highest(ahead) - ahead
+    unsure = 3 * noise(one - two, SLOW) / np.sqrt(SLOW)
+    lost = _lost(one)
+    condition = (behind > unsure) & (behind > ACTION_LOST * np.maximum(-highest(trailing_mean(one, FAST)), 1e-6))
+    condition &= (lost > FAST_DECAYED) & (lost > _lost(two))
+    condition[: SLOW - 1] = False
+    at = first(condition)
+    if at is None:
+        return None
+    numbers = {
+        ACTIONS[0]: float(trailing_mean(one, FAST)[at]),
+        ACTIONS[1]: float(trailing_mean(two, FAST)[at]),
+        "share of log-likelihood lost by the first action": float(lost[at]),
+    }
+    return Hit(
+        int(found.steps[at]),
+        f"The first action of correct rollouts decays faster than the second: it has lost {lost[at]:.0%} of its best "
+        "log-likelihood.",
+        numbers,
+        ACTIONS,
+    )
+
+
+RATIO = "ratio/log_product"
+DRIFT = -1.5
+"""Nats. e^-1.5 is a fifth: the average rollout has become five times less likely before the batch is used up. Controls
+at a sane step stay above -0.1, healthy plateaus above -0.8."""
+
+
+def ratio_drift(log: Log) -> Hit | None:
+    """ISD001."""
+    found = rows(log, RATIO)
+    (product,) = found.columns
+    smooth = trailing_mean(product, FAST)
+    condition = smooth < DRIFT
+    condition &= held(product < DRIFT / 2, 3)  # not a single spike
+    at = first(condition)
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"Importance ratios drift: the ratios of a rollout multiply to {np.exp(smooth[at]):.2g} on average before its "
+        "batch is used up.",
+        {RATIO: float(smooth[at])},
+        (RATIO,),
+    )
+
+
+JUMP = 0.2
+"""Nats per token that one update takes from the correct rollouts; displacement collapses stay below 0.17."""
+JUMP_SHARE = 0.2
+RATIO_JUMP = -0.4
+"""Nats per sampled token, by the product of ratios; displacement collapses stay above -0.36 up to half-peak."""
+CLIPPED = 0.1
+ABRUPT = 5
+
+
+def step_too_large(log: Log) -> Hit | None:
+    """STP001."""
+    jump = earliest(_jump_displaced(log), _jump_ratio(log))
+    return jump or _jump_clipped(log)
+
+
+def _jump_displaced(log: Log) -> Hit | None:
+    found = rows(log, "displacement/correct", "likelihood/correct")
+    change, likelihood = found.columns
+    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood))
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"One update took {-change[at]:.2g} nats per token from the correct rollouts it was made on, out of nowhere.",
+        {"displacement/correct": float(change[at]), "likelihood/correct": float(likelihood[at])},
+        ("displacement/correct", "reward/mean"),
+    )
+
+
+def _jump_ratio(log: Log) -> Hit | None:
+    found = rows(log, RATIO, "rollout/length")
+    product, length = found.columns
+    per_token = product / np.maximum(length, 1.0)
+    at = first(per_token < RATIO_JUMP)
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"Within one rollout batch the ratio fell to {np.exp(per_token[at]):.2f} per sampled token.",
+        {RATIO: float(product[at]), "log-ratio per token": float(per_token[at])},
+        (RATIO, "reward/mean"),
+    )
+
+
+def _jump_clipped(log: Log) -> Hit | None:
+    """From a stock log: many tokens clipped, and the reward gone within a few rows, from near its best."""
+    curve = curve_of(log)
+    found = rows(log, "clip/fraction")
+    if curve is None or not len(found):
+        return None
+    (clipped,) = found.columns
+    usual = delayed(trailing_mean(clipped, SLOW), ABRUPT)
+    jumped = (clipped > CLIPPED) & (clipped > 3 * usual)
+    jumped[0] = clipped[0] > CLIPPED
+    near = rows_since(jumped) < ABRUPT
+    was = delayed(curve.lost, ABRUPT)
+    lost = as_of_rows(curve.steps, curve.lost, found.steps)
+    before = as_of_rows(curve.steps, was, found.steps)
+    at = first(near & (lost > 0.5) & (before < 0.1))
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"The reward lost {lost[at]:.0%} of its peak within {ABRUPT} rows, while {clipped[at]:.0%} of the tokens were "
+        "clipped.",
+        {"clip/fraction": float(clipped[at]), "share of the peak lost": float(lost[at])},
+        ("clip/fraction", curve.name),
+    )
+
+
+def as_of_rows(steps: np.ndarray, values: Values, at: np.ndarray) -> Values:
+    """A computed column at other steps: its last value at or before each."""
+    return np.concatenate([[0.0], values])[np.searchsorted(steps, at, side="right")]
+
+
+RULES = (
+    Rule("LLD001", stagnation, (DISPLACED,)),
+    Rule("LLD002", decay, (DISPLACED, DRIFTING)),
+    Rule("LLD003", spiral, (DISPLACED,)),
+    Rule("LLD004", first_action, (ACTIONS,)),
+    Rule("ISD001", ratio_drift, ((RATIO,),)),
+    Rule(
+        "STP001",
+        step_too_large,
+        (("displacement/correct", "likelihood/correct"), (RATIO, "rollout/length"), ("clip/fraction", "reward/mean")),
+    ),
+)

@@ -1,0 +1,85 @@
+"""The reward: lost (RWD001), or earned by not answering (RWD002)."""
+
+from __future__ import annotations
+
+from holdfast.diagnostics.causal import first, highest, lowest, noise, rows, trailing_mean, until_begins
+from holdfast.diagnostics.fall import REWARDS, curve_of
+from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
+
+COLLAPSED = 0.4
+"""Share of its peak that the reward has lost: docs/results.md calls that a collapse."""
+
+
+def collapse(log: Log) -> Hit | None:
+    """RWD001."""
+    curve = curve_of(log)
+    at = None if curve is None else first(curve.lost >= COLLAPSED)
+    if curve is None or at is None:
+        return None
+    peak = float(highest(curve.means)[at])
+    return Hit(
+        int(curve.steps[at]),
+        f"The reward has lost {curve.lost[at]:.0%} of its peak: {curve.means[at]:.3g}, down from {peak:.3g}.",
+        {curve.name: float(curve.means[at]), "peak": peak},
+        (curve.name,),
+    )
+
+
+ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
+WINDOW = 5
+UNANSWERED = 0.25
+"""Answers given have fallen by this share of all rollouts."""
+
+
+def avoidance(log: Log) -> Hit | None:
+    """RWD002."""
+    return earliest(_unanswered(log), _paid_for_silence(until_begins(log, ANSWERED)))
+
+
+def _unanswered(log: Log) -> Hit | None:
+    """Fewer answers, and the reward does not mind."""
+    found = rows(log, ANSWERED, REWARD)
+    answered, reward = found.columns
+    smooth, pay = trailing_mean(answered, WINDOW), trailing_mean(reward, WINDOW)
+    spread = highest(reward) - lowest(reward)
+    pays = highest(pay) - pay <= 0.1 * spread + 2 * noise(reward, WINDOW) / WINDOW**0.5
+    condition = (highest(smooth) - smooth > UNANSWERED) & pays
+    condition[: WINDOW - 1] = False
+    at = first(condition)
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"Answers are avoided: {smooth[at]:.0%} of the rollouts still give one, and the reward does not fall for it.",
+        {ANSWERED: float(smooth[at]), REWARD: float(pay[at])},
+        (ANSWERED, REWARD),
+    )
+
+
+def _paid_for_silence(log: Log) -> Hit | None:
+    """Fewer right answers, and the reward does not mind."""
+    found = rows(log, EM, REWARD)
+    right, reward = found.columns
+    smooth, pay = trailing_mean(right, WINDOW), trailing_mean(reward, WINDOW)
+    drop = highest(smooth) - smooth
+    unsure = 3 * noise(right, WINDOW) / WINDOW**0.5
+    spread = highest(reward) - lowest(reward)
+    pays = highest(pay) - pay <= 0.1 * spread
+    condition = (drop > 0.4 * highest(smooth)) & (drop > unsure) & pays
+    condition[: WINDOW - 1] = False
+    at = first(condition)
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"The reward holds while right answers fall to {smooth[at]:.2g}: it pays for something else, perhaps silence.",
+        {EM: float(smooth[at]), REWARD: float(pay[at])},
+        (EM, REWARD),
+    )
+
+
+RULES = (
+    Rule("RWD001", collapse, tuple((name,) for name in REWARDS)),
+    Rule("RWD002", avoidance, ((ANSWERED, REWARD), (EM, REWARD))),
+)

@@ -1,0 +1,161 @@
+"""What is wrong with a run's set-up, rather than with its policy: PEN001, MSK001, SMP001, GRP001."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnostics.causal import first, held, highest, rows, trailing_mean, until_begins
+from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
+
+WINDOW = 5
+FEW = 3
+"""Rows a set-up fault is watched for: it is there from the start, or it is not."""
+
+ACTIVE, STEPS = "penalty/active_fraction", "optimizer_steps_per_rollout"
+
+
+def has_penalty(log: Log) -> bool:
+    return ACTIVE in log.series or "loss/penalty" in log.series
+
+
+def inert(log: Log) -> Hit | None:
+    """PEN001."""
+    found = rows(log, ACTIVE)
+    (active,) = found.columns
+    at = first(held(active == 0, FEW) & (np.cumsum(active != 0) == 0))
+    name = ACTIVE
+    if not len(found):
+        found = rows(log, "loss/penalty")
+        (term,) = found.columns
+        at, name = first(held(term == 0, FEW) & (np.cumsum(term != 0) == 0)), "loss/penalty"
+    if at is None:
+        return None
+    evidence = {name: 0.0}
+    per_batch = rows(log.until(int(found.steps[at])), STEPS)
+    why = ""
+    if len(per_batch):
+        evidence[STEPS] = float(per_batch.columns[0][-1])
+        if evidence[STEPS] <= 1:
+            why = ": with one optimizer step per rollout batch the policy always equals the old one"
+    return Hit(int(found.steps[at]), f"The penalty has been exactly 0 since the start{why}.", evidence, (name,))
+
+
+TRAINED, LENGTH = "loss/tokens", "rollout/length"
+SURPRISE = ("likelihood/correct", "likelihood/incorrect", "entropy/mean")
+MORE = 1.05
+
+
+def leak(log: Log) -> Hit | None:
+    """MSK001."""
+    return earliest(_more_tokens(log), _surprised(until_begins(log, TRAINED, LENGTH)))
+
+
+def _more_tokens(log: Log) -> Hit | None:
+    found = rows(log, TRAINED, LENGTH)
+    trained, length = found.columns
+    at = first(held(trained > MORE * length, 2))
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"The loss is taken over {trained[at]:.3g} tokens a rollout, of which the model sampled {length[at]:.3g}: what "
+        "came back from the search is trained on.",
+        {TRAINED: float(trained[at]), LENGTH: float(length[at])},
+        (TRAINED, LENGTH),
+    )
+
+
+def _surprised(log: Log) -> Hit | None:
+    """Tokens that a policy sampled surprise it by its entropy on average; tokens it was given surprise it by more."""
+    found = rows(log, *SURPRISE)
+    right, wrong, entropy = found.columns
+    excess = -np.maximum(right, wrong) - entropy
+    at = first(held((excess > 0.3) & (excess > 0.3 * entropy), FEW))
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        "The tokens in the loss are less likely than tokens sampled from this policy can be: probably text it was "
+        "given is trained on.",
+        {"likelihood/correct": float(right[at]), "entropy/mean": float(entropy[at])},
+        SURPRISE,
+    )
+
+
+GAP, MASS = "sampler/logprob_gap", "sampler/mass_kept"
+APART = 0.05
+"""Nats per token, beyond what truncation explains. Rounding between two engines makes 0.001 to 0.01."""
+TRUNCATED = 1.6
+"""The mean of -log mass over tokens is up to this much more than -log of the mean mass."""
+LEAST_MASS = 0.75
+
+
+def mismatch(log: Log) -> Hit | None:
+    """SMP001."""
+    return earliest(_gap(log), _mass(log))
+
+
+def _gap(log: Log) -> Hit | None:
+    found = rows(log, GAP, MASS)
+    gap, mass = found.columns
+    if not len(found):
+        found = rows(log, GAP)
+        (gap,) = found.columns
+        mass = np.ones_like(gap)
+    explained = TRUNCATED * -np.log(np.clip(mass, 1e-6, 1.0))
+    beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
+    at = first(held(trailing_mean(beyond, FEW) > APART, 2))
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"The sampler is not the policy that is trained: sampled tokens differ by {gap[at]:.2g} nats between the two.",
+        {GAP: float(gap[at])},
+        (GAP,),
+    )
+
+
+def _mass(log: Log) -> Hit | None:
+    found = rows(log, MASS)
+    (mass,) = found.columns
+    smooth = trailing_mean(mass, FEW)
+    at = first((smooth < LEAST_MASS) & (np.arange(len(mass)) >= FEW - 1))
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"The sampler is truncated to {smooth[at]:.0%} of the probability mass, while log-probs are over all of it.",
+        {MASS: float(smooth[at])},
+        (MASS,),
+    )
+
+
+MIXED = "rollout/mixed_groups"
+NONE, SOME = 0.05, 0.2
+
+
+def no_contrast(log: Log) -> Hit | None:
+    """GRP001: from the start. Groups that have become all right at the end of learning are not it."""
+    found = rows(log, MIXED)
+    (mixed,) = found.columns
+    smooth = trailing_mean(mixed, WINDOW)
+    never = (smooth <= NONE) & (highest(smooth) <= SOME)
+    never[: WINDOW - 1] = False
+    at = first(never)
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"Groups have no contrast: in {1 - smooth[at]:.0%} of them all rollouts got the same reward.",
+        {MIXED: float(smooth[at])},
+        (MIXED,),
+    )
+
+
+RULES = (
+    Rule("PEN001", inert, ((ACTIVE,), ("loss/penalty",)), asked=has_penalty),
+    Rule("MSK001", leak, ((TRAINED, LENGTH), SURPRISE)),
+    Rule("SMP001", mismatch, ((GAP,), (MASS,))),
+    Rule("GRP001", no_contrast, ((MIXED,),)),
+)
