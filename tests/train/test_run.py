@@ -98,7 +98,8 @@ def weights_of(run_dir: Path) -> dict[str, torch.Tensor]:
 
 def assert_same_run(one: Path, other: Path) -> None:
     assert comparable(one) == comparable(other)
-    assert (one / "trajectories.jsonl").read_bytes() == (other / "trajectories.jsonl").read_bytes()
+    for name in ("trajectories.jsonl", "displacement.jsonl"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
     left, right = weights_of(one), weights_of(other)
     assert left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
     results = [json.loads((folder / "results.json").read_text()) for folder in (one, other)]
@@ -124,6 +125,8 @@ def test_the_run_folder(whole: Path, recipe: Recipe) -> None:
         "config.toml",
         "metrics.jsonl",
         "trajectories.jsonl",
+        "displacement.jsonl",
+        "report.html",
         "checkpoints",
         "results.json",
     }
@@ -149,12 +152,33 @@ def test_the_metrics(whole: Path) -> None:
     assert rows[1]["loss/kl"] < rows[6]["loss/kl"]  # the policy leaves its reference
 
 
+def test_the_displacement_of_single_rollouts(whole: Path) -> None:
+    """The lists are what the metrics are means of."""
+    metrics = {row["step"]: row for row in comparable(whole) if "displacement/rows" in row}
+    rows = [json.loads(line) for line in (whole / "displacement.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(metrics) == [1, 3, 5]
+    for row in rows:
+        own = metrics[row["step"]]
+        assert len(row["correct"]) + len(row["incorrect"]) == own["displacement/rows"]
+        for kind in ("correct", "incorrect"):
+            if row[kind]:
+                assert sum(row[kind]) / len(row[kind]) == pytest.approx(own[f"displacement/{kind}"], rel=1e-3, abs=1e-6)
+
+
 def test_the_trajectories(whole: Path) -> None:
     rows = [json.loads(line) for line in (whole / "trajectories.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [step for step in range(1, 7) for _ in range(4)]
     first = rows[0]
     assert first["id"].startswith("world/train/") and first["question"].endswith("?") and first["golden_answers"]
-    assert set(first["turns"][0]) == {"text", "observation", "hits"}
+    keys = {"text", "observation", "hits"}
+    for row in rows:  # displacement is measured at every second step, the first among them
+        for turn in row["turns"]:
+            assert set(turn) - {"query"} == (keys | {"token_chars", "token_changes"} if row["step"] % 2 else keys)
+            if row["step"] % 2:
+                assert sum(turn["token_chars"]) == len(turn["text"])
+                assert len(turn["token_chars"]) == len(turn["token_changes"])
+    assert any(change for row in rows for turn in row["turns"] for change in turn.get("token_changes", ()))
+    assert any("query" in turn for row in rows for turn in row["turns"])
     assert first["reward"] == pytest.approx(
         first["reward_parts"]["em"] + first["reward_parts"]["f1"] + 0.5 * first["reward_parts"]["format"]
     )
@@ -324,7 +348,7 @@ def test_a_cut_last_line_is_dropped(whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
     (run_dir / "results.json").unlink()
-    for name in ("metrics.jsonl", "trajectories.jsonl"):
+    for name in ("metrics.jsonl", "trajectories.jsonl", "displacement.jsonl"):
         with (run_dir / name).open("a") as file:
             file.write('{"step": 6, "rew')
     resume(run_dir)

@@ -75,6 +75,10 @@ def _next(summary: Summary, console: Console) -> None:
     run = shlex.quote(str(summary.run_dir))
     question = shlex.quote(summary.samples[0].question) if summary.samples else '"your question"'
     console.print(Text.assemble(("Everything is in ", "dim"), str(summary.run_dir)))
+    if (summary.run_dir / "report.html").is_file():
+        console.print(
+            Text.assemble(("Curves, findings and sampled episodes: ", "dim"), f"{summary.run_dir}/report.html")
+        )
     console.print(Text("Ask the agent something:", style="dim"))
     # Never wrapped: a command is copied.
     console.print(Text(f"  {program()} ask {run} {question}", style="cyan"), soft_wrap=True)

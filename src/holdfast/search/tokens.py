@@ -6,6 +6,7 @@ Works with any Hugging Face tokenizer. Nothing here re-encodes what a model samp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ def token_span(
     def whole(n: int) -> int:
         """Characters that the first n tokens complete."""
         # A character cut by the prefix decodes to replacement characters, which the full text does not have there.
-        prefix = decode(tokenizer, tokens[:n])
-        differ = (i for i, (a, b) in enumerate(zip(prefix, full, strict=False)) if a != b)
-        return next(differ, min(len(prefix), len(full)))
+        return _common(decode(tokenizer, tokens[:n]), full)
 
     def touched(n: int) -> int:
         """Characters of which the first n tokens hold at least one byte."""
@@ -70,6 +69,29 @@ def token_span(
     first = _first(lambda n: touched(n + 1) > start, len(tokens))
     stop = _first(lambda n: whole(n) >= end, len(tokens) + 1)
     return first, stop
+
+
+def char_lengths(tokens: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Characters of `text` that each token completes; they sum to its length.
+
+    `text` is what the tokens decode to, perhaps without a special token at the end, which then has 0, as has a token
+    that ends inside a multi-byte character. O(n) where tokens decode one by one to the text, else O(n²).
+    """
+    pieces = [decode(tokenizer, [token]) for token in tokens]
+    if "".join(pieces).startswith(text):
+        ends = list(accumulate(map(len, pieces)))
+    else:  # a character of several tokens, or a tokenizer whose first token has no space before it
+        ends = [_common(decode(tokenizer, tokens[: n + 1]), text) for n in range(len(tokens))]
+    if ends:
+        ends[-1] = len(text)
+    ends = [min(end, len(text)) for end in accumulate(ends, max)]
+    return [end - start for start, end in pairwise([0, *ends])]
+
+
+def _common(one: str, other: str) -> int:
+    """Characters that the two begin with alike."""
+    differ = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
 
 
 def _first(holds: Callable[[int], bool], stop: int) -> int:

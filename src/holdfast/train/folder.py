@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +18,9 @@ from holdfast.data import Example
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.jsonl import write_jsonl
 from holdfast.tracking import METRICS_FILE, MetricsFile
+from holdfast.train.displacement import Displacement, TurnChange
 from holdfast.train.events import Sample, Summary
-from holdfast.trajectory import Group, Trajectory
+from holdfast.trajectory import Group, Search, Trajectory, Turn
 
 _UNWRITABLE = {
     errno.ENOSPC: "the disk is full",
@@ -36,8 +39,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics = MetricsFile(path / METRICS_FILE)
-        self._config, self._trajectories, self._results = (
-            path / name for name in ("config.toml", "trajectories.jsonl", "results.json")
+        self._config, self._trajectories, self._displacement, self._results = (
+            path / name for name in ("config.toml", "trajectories.jsonl", "displacement.jsonl", "results.json")
         )
 
     def begin(self, config: Config) -> None:
@@ -80,15 +83,30 @@ class RunFolder:
     def forget_after(self, step: int) -> None:
         """Drop what a stopped run logged after its checkpoint; it will be logged again."""
         self.metrics.truncate(step)
-        if self._trajectories.is_file():
-            write_jsonl(self._trajectories, [row for row in _whole_rows(self._trajectories) if row["step"] <= step])
+        for path in (self._trajectories, self._displacement):
+            if path.is_file():
+                write_jsonl(path, [row for row in _whole_rows(path) if row["step"] <= step])
 
-    def add_trajectories(self, step: int, groups: Sequence[Group], examples: Sequence[Example], count: int) -> None:
-        """An episode each of the first `count` questions of a step."""
-        if count:
-            with self._trajectories.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-                for group, example in list(zip(groups, examples, strict=True))[:count]:
-                    file.write(json.dumps(_row(step, group.trajectories[0], example), ensure_ascii=False) + "\n")
+    def add_samples(
+        self,
+        step: int,
+        groups: Sequence[Group],
+        examples: Sequence[Example],
+        count: int,
+        displacement: Displacement | None = None,
+    ) -> None:
+        """An episode each of the first `count` questions of a step, and what its update did to single rollouts."""
+        changes = displacement.shown if displacement is not None else {}
+        _append(
+            self._trajectories,
+            [
+                _row(step, group.trajectories[0], example, changes.get(question, ()))
+                for question, (group, example) in enumerate(zip(groups[:count], examples, strict=False))
+            ],
+        )
+        if displacement is not None:
+            kinds = {"correct": displacement.correct, "incorrect": displacement.incorrect}
+            _append(self._displacement, [{"step": step} | {name: list(map(_short, c)) for name, c in kinds.items()}])
 
     def finish(self, summary: Summary, questions: int) -> None:
         """Write the results: from now on the run is finished, and its test questions have been read."""
@@ -109,18 +127,38 @@ class RunFolder:
             return None
 
 
-def _row(step: int, trajectory: Trajectory, example: Example) -> dict[str, Any]:
+def _row(step: int, trajectory: Trajectory, example: Example, changes: Sequence[TurnChange]) -> dict[str, Any]:
     return {
         "step": step,
         "id": trajectory.example_id,
         "question": example.question,
         "golden_answers": list(example.golden_answers),
-        "turns": [{"text": t.text, "observation": t.observation_text, "hits": list(t.hits)} for t in trajectory.turns],
+        "turns": [_turn(turn, change) for turn, change in itertools.zip_longest(trajectory.turns, changes)],
         "answer": trajectory.answer,
         "status": trajectory.status.value,
         "reward": trajectory.reward,
         "reward_parts": trajectory.reward_parts,
     }
+
+
+def _turn(turn: Turn, change: TurnChange | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"text": turn.text, "observation": turn.observation_text, "hits": list(turn.hits)}
+    if isinstance(turn.action, Search):
+        row["query"] = turn.action.query
+    if change is not None:
+        row |= {"token_chars": list(change.chars), "token_changes": list(map(_short, change.changes))}
+    return row
+
+
+def _short(value: float) -> float | None:
+    """Four digits, which is what a chart can show of a log-prob; None for what JSON has no number for."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        with path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:

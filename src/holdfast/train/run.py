@@ -18,6 +18,7 @@ from holdfast.train.checks import Watch, doubts
 from holdfast.train.evaluate import Evaluation, evaluate
 from holdfast.train.events import Observer, Sample, Silent, Summary
 from holdfast.train.folder import RunFolder
+from holdfast.train.live_report import LiveReport
 from holdfast.train.model import LanguageModel, load_model
 from holdfast.train.session import open_workspace
 from holdfast.train.start import has_warm_start, starting_policy
@@ -114,6 +115,7 @@ class _Run:
         for doubt in doubts(self.workspace):
             observer.note(doubt)
         tracker: Tracker = open_tracker(config, self.folder.path)
+        report = LiveReport(self.folder.path, observer.note)
         observer.stage("training", total)
         try:
             if trainer.completed == 0 and config.eval.every:
@@ -126,15 +128,17 @@ class _Run:
                 if config.eval.every and step % config.eval.every == 0:
                     metrics |= self._evaluate(trainer)
                 tracker.log(step, metrics)
-                self.folder.add_trajectories(step, groups, examples, config.track.trajectories)
+                self.folder.add_samples(step, groups, examples, config.track.trajectories, trainer.displacement)
                 observer.step(step, total, metrics)
                 for doubt in watch(metrics):
                     observer.note(doubt)
                 if step == total or (config.checkpoint.every and step % config.checkpoint.every == 0):
                     trainer.save(self.folder.path, best=self.best, seconds=self._seconds(), machine=self._machine())
                     prune(self.folder.path, config.checkpoint.keep)
+                report.step()
         finally:
             tracker.close()
+            report.write()
         return self._close(trainer)
 
     def _evaluate(self, trainer: Trainer) -> dict[str, float]:

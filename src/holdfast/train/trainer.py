@@ -19,21 +19,19 @@ from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.metrics import (
     advantage_metrics,
-    displacement_metrics,
     likelihood_metrics,
     likelihood_rows,
     retrieval_metrics,
     rollout_metrics,
-    rows_to_probe,
     sampler_gap,
 )
 from holdfast.rollout.searching import RolloutStats
 from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint, step_folder
+from holdfast.train.displacement import Displacement, measure
 from holdfast.train.episodes import learnable, training_rollouts
 from holdfast.train.model import LanguageModel, Reference
 from holdfast.train.session import Workspace
 from holdfast.train.update import (
-    likelihood_change,
     make_optimizer,
     old_pass,
     plan_update,
@@ -57,10 +55,13 @@ class Trainer:
         self.sampler = Sampler(workspace.train, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed = 0
+        self.displacement: Displacement | None = None
+        """What the last step did to its rollouts; None when that was not measured."""
 
     def step(self) -> tuple[dict[str, float], list[Group], list[Example]]:
         """One rollout batch and its K optimizer steps: (metrics, scored groups, their questions)."""
         clock = _Clock()
+        self.displacement = None
         self._set_learning_rate()
         examples = self.sampler.next(self.config.train.questions)
         with clock("rollout"):
@@ -72,7 +73,7 @@ class Trainer:
                 minis, batch, entropy = old_pass(batch, self._plan(batch), self.forward, self.reference)
                 metrics |= entropy | self._update(minis, mean_searches=metrics["rollout/searches"])
             with clock("displacement"):
-                metrics |= self._displacement(batch)
+                metrics |= self._displacement(batch, groups)
             assert batch.old_logprobs is not None
             mask = batch.loss_mask
             metrics |= advantage_metrics(batch.advantages, mask) | sampler_gap(batch, groups)
@@ -104,18 +105,21 @@ class Trainer:
             minis, self.model, self.forward, self.optimizer, self.parameters, self.config, mean_searches=mean_searches
         )
 
-    def _displacement(self, batch: TokenBatch) -> dict[str, float]:
-        """The same rollouts under the new weights minus under the old: at most `displacement_rows`, right ones first.
-
-        Old and new are both the log-probs of this model: the displacement of the policy, not of the sampler.
-        """
-        every, rows = self.config.train.displacement_every, self.config.train.displacement_rows
-        if not every or self.completed % every:
+    def _displacement(self, batch: TokenBatch, groups: list[Group]) -> dict[str, float]:
+        own = self.config.train
+        if not own.displacement_every or self.completed % own.displacement_every:
             return {}
-        chosen = rows_to_probe(batch.correct, rows, self.generator)
-        part = batch.select(chosen)
-        plan = plan_update(part.lengths.tolist(), 1, self.config.train.micro_batch_tokens, torch.Generator())
-        return displacement_metrics(likelihood_change(part, plan, self.forward), part.correct)
+        metrics, self.displacement = measure(
+            batch,
+            groups,
+            self.forward,
+            self.language_model.tokenizer,
+            rows=own.displacement_rows,
+            shown=self.config.track.trajectories,
+            micro_batch_tokens=own.micro_batch_tokens,
+            generator=self.generator,
+        )
+        return metrics
 
     def _set_learning_rate(self) -> None:
         lr, warmup = self.config.train.lr, self.config.train.warmup

@@ -232,18 +232,23 @@ def _training_mode(model: Any, checkpointing: bool) -> Iterator[None]:
         model.eval()
 
 
-@torch.no_grad()
 def likelihood_change(batch: TokenBatch, plan: list[list[list[int]]], forward: Forward) -> Tensor:
     """The rollouts of `batch` under the present weights minus under the old: `[B]`, nats per sampled token.
 
     Computed on the shapes of `plan`, which must name every row: with the plan of the old pass, no update is exactly 0.
     """
-    change = torch.zeros(len(batch), device=batch.token_ids.device)
+    return per_token_mean(token_change(batch, plan, forward), batch.loss_mask)
+
+
+@torch.no_grad()
+def token_change(batch: TokenBatch, plan: list[list[list[int]]], forward: Forward) -> Tensor:
+    """`likelihood_change` token by token: `[B, T]`, nats, 0 on tokens that were not sampled."""
+    change = torch.zeros(batch.token_ids.shape, device=batch.token_ids.device)
     for indices in (rows for mini in plan for rows in mini):
         micro = batch.select(indices).trim()
         assert micro.old_logprobs is not None
         new, _ = forward(micro.token_ids, micro.loss_mask)
-        change[indices] = per_token_mean(new - micro.old_logprobs, micro.loss_mask)
+        change[indices, : new.shape[1]] = torch.where(micro.loss_mask, new - micro.old_logprobs, 0.0)
     return change
 
 

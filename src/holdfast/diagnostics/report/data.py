@@ -10,7 +10,7 @@ import numpy as np
 
 from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.report.charts import Chart, Line, Row, charts_for
-from holdfast.diagnostics.report.curves import curve, share_of_samples, short, smoothed
+from holdfast.diagnostics.report.curves import curve, share_of_samples, smoothed
 from holdfast.diagnostics.report.episodes import shown_episodes
 from holdfast.diagnostics.report.phases import phases_of
 from holdfast.diagnostics.report.values import ReportedRun, SampleChanges

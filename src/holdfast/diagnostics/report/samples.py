@@ -66,9 +66,14 @@ def _tokens(text: str, chars: Any, changes: Any) -> tuple[tuple[str, float], ...
     if not chars or not changes or len(chars) != len(changes) or min(chars) < 0 or sum(chars) != len(text):
         return None
     ends = accumulate(chars, initial=0)
-    return tuple((text[a:b], float(change)) for (a, b), change in zip(pairwise(ends), changes, strict=True))
+    return tuple((text[a:b], _number(change)) for (a, b), change in zip(pairwise(ends), changes, strict=True))
+
+
+def _number(value: Any) -> float:
+    """NaN for the null that stands where JSON has no number."""
+    return float("nan" if value is None else value)
 
 
 def _changes(row: Mapping[str, Any]) -> SampleChanges:
-    correct, incorrect = (tuple(float(v) for v in row.get(name) or ()) for name in ("correct", "incorrect"))
+    correct, incorrect = (tuple(map(_number, row.get(name) or ())) for name in ("correct", "incorrect"))
     return SampleChanges(step=int(row["step"]), correct=correct, incorrect=incorrect)

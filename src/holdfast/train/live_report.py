@@ -1,0 +1,59 @@
+"""`report.html` of a run while it trains: written again and again, for at most a hundredth of the run's time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.errors import MissingExtra
+from holdfast.tracking import METRICS_FILE
+
+REPORT_FILE = "report.html"
+SHARE = 0.01
+"""Most of a run's time that goes into its report."""
+_FIRST = 0.5
+"""Seconds the first one is assumed to take: it loads plotly."""
+
+
+class LiveReport:
+    """Rewrites the report when the time since the last one is a hundred times what that one took."""
+
+    def __init__(self, run_dir: Path, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._run_dir, self._note, self._clock = run_dir, note, clock
+        self._due = clock() + _FIRST / SHARE
+        self._said: set[str] = set()
+
+    def step(self) -> None:
+        """A step has been logged."""
+        if self._clock() >= self._due:
+            self.write()
+
+    def write(self) -> None:
+        """Write it now. What goes wrong is said once: a report is no reason to lose a run."""
+        if not (self._run_dir / METRICS_FILE).is_file():
+            return  # stopped before anything happened
+        started = self._clock()
+        try:
+            _write(self._run_dir)
+        except MissingExtra as error:
+            self._say(f"there will be no {REPORT_FILE}: {error}")
+        except Exception as error:
+            self._say(f"{REPORT_FILE} was not written: {error}")
+        finished = self._clock()
+        self._due = finished + (finished - started) / SHARE
+
+    def _say(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            self._note(message)
+
+
+def _write(run_dir: Path) -> None:
+    # Loaded when there is something to report: a short run never needs it before its end.
+    from holdfast.diagnostics.diagnose import diagnose
+    from holdfast.diagnostics.readers import read_log
+    from holdfast.diagnostics.report import reported, write_report
+
+    log = read_log(run_dir)
+    write_report(run_dir / REPORT_FILE, [reported(log, diagnose(log), run_dir)])
