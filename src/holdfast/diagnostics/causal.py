@@ -62,6 +62,12 @@ def until_begins(log: Log, *names: str) -> Log:
     return log.until(int(max(log.series[name].steps[0] for name in names)) - 1)
 
 
+def until_begins_any(log: Log, *names: str) -> Log:
+    """The log up to where the first of the series begins."""
+    begun = [int(log.series[name].steps[0]) for name in names if name in log.series]
+    return log.until(min(begun) - 1) if begun else log
+
+
 def as_of(series: Series, steps: NDArray[np.int64]) -> Values:
     """[len(steps)]: the series' last finite value at or before each step; NaN before its first."""
     known = finite(series)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import Values, finite, first, highest, lowest, noise, trailing_mean
+from holdfast.diagnostics.causal import Values, finite, first, has, highest, lowest, noise, trailing_mean
 from holdfast.diagnostics.log import Log
 
 WINDOW = 5
@@ -48,10 +48,10 @@ class Fall:
     """The first step at which at most half of that is left."""
 
 
-def curve_of(log: Log) -> Curve | None:
-    """The reward curve; None when the log has no reward at all. Causal in its rows."""
-    name = next((n for n in REWARDS if n in log.series and np.isfinite(log.series[n].values).any()), None)
-    if name is None:
+def curve_of(log: Log, name: str | None = None) -> Curve | None:
+    """The curve of a reward, the best one that is logged unless it is named; None without it. Causal in its rows."""
+    name = name or next((one for one in REWARDS if has(log, one)), None)
+    if name is None or not has(log, name):
         return None
     series = finite(log.series[name])
     means = trailing_mean(series.values, WINDOW)

@@ -169,19 +169,23 @@ def spiral(log: Log) -> Hit | None:
 
 
 ACTIONS = ("likelihood/correct/action_1", "likelihood/correct/action_2")
-ACTION_LOST = 0.1
+BEHIND = 0.1
+"""Share of its best log-likelihood by which the first action has fallen behind the second. The mix of one-search and
+two-search rollouts moves the difference too, so displacement has to be there as well."""
 
 
 def first_action(log: Log) -> Hit | None:
     """LLD004: the first action of correct rollouts decays faster than the second."""
-    found = rows(log, *ACTIONS)
-    one, two = found.columns
+    found = rows(log, *DISPLACED, *ACTIONS)
+    change, share, likelihood, one, two = found.columns
     ahead = trailing_mean(one - two, SLOW)
     behind = highest(ahead) - ahead
     unsure = 3 * noise(one - two, SLOW) / np.sqrt(SLOW)
     lost = _lost(one)
-    condition = (behind > unsure) & (behind > ACTION_LOST * np.maximum(-highest(trailing_mean(one, FAST)), 1e-6))
+    condition = (behind > unsure) & (behind > BEHIND * -highest(trailing_mean(one, FAST)))
     condition &= (lost > FAST_DECAYED) & (lost > _lost(two))
+    condition &= (_pace(change, likelihood, SLOW) > PACE) & (trailing_mean(share, SLOW) > MAJORITY)
+    condition &= _lost(likelihood) > DECAYED
     condition[: SLOW - 1] = False
     at = first(condition)
     if at is None:
@@ -271,7 +275,7 @@ def _jump_ratio(log: Log) -> Hit | None:
 
 def _jump_clipped(log: Log) -> Hit | None:
     """From a stock log: many tokens clipped, and the reward gone within a few rows, from near its best."""
-    curve = curve_of(log)
+    curve = curve_of(log, "reward/mean")
     found = rows(log, "clip/fraction")
     if curve is None or not len(found):
         return None
@@ -304,7 +308,7 @@ RULES = (
     Rule("LLD001", stagnation, (DISPLACED,)),
     Rule("LLD002", decay, (DISPLACED, DRIFTING)),
     Rule("LLD003", spiral, (DISPLACED,)),
-    Rule("LLD004", first_action, (ACTIONS,)),
+    Rule("LLD004", first_action, ((*DISPLACED, *ACTIONS),)),
     Rule("ISD001", ratio_drift, ((RATIO,),)),
     Rule(
         "STP001",

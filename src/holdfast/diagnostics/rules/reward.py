@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.diagnostics.causal import first, highest, lowest, noise, rows, trailing_mean, until_begins
+from holdfast.diagnostics.causal import (
+    first,
+    highest,
+    lowest,
+    noise,
+    rows,
+    trailing_mean,
+    until_begins,
+    until_begins_any,
+)
 from holdfast.diagnostics.fall import REWARDS, curve_of
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
@@ -12,8 +21,12 @@ COLLAPSED = 0.4
 
 
 def collapse(log: Log) -> Hit | None:
-    """RWD001."""
-    curve = curve_of(log)
+    """RWD001, by the best reward that has begun."""
+    return earliest(*(_collapse(until_begins_any(log, *REWARDS[:rank]), name) for rank, name in enumerate(REWARDS)))
+
+
+def _collapse(log: Log, name: str) -> Hit | None:
+    curve = curve_of(log, name)
     at = None if curve is None else first(curve.lost >= COLLAPSED)
     if curve is None or at is None:
         return None

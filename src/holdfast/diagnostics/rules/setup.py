@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import first, held, highest, rows, trailing_mean, until_begins
+from holdfast.diagnostics.causal import as_of, first, held, highest, rows, trailing_mean, until_begins
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
@@ -21,14 +21,13 @@ def has_penalty(log: Log) -> bool:
 
 def inert(log: Log) -> Hit | None:
     """PEN001."""
-    found = rows(log, ACTIVE)
-    (active,) = found.columns
-    at = first(held(active == 0, FEW) & (np.cumsum(active != 0) == 0))
-    name = ACTIVE
-    if not len(found):
-        found = rows(log, "loss/penalty")
-        (term,) = found.columns
-        at, name = first(held(term == 0, FEW) & (np.cumsum(term != 0) == 0)), "loss/penalty"
+    return earliest(_always_zero(log, ACTIVE), _always_zero(until_begins(log, ACTIVE), "loss/penalty"))
+
+
+def _always_zero(log: Log, name: str) -> Hit | None:
+    found = rows(log, name)
+    (value,) = found.columns
+    at = first(held(value == 0, FEW) & (np.cumsum(value != 0) == 0))
     if at is None:
         return None
     evidence = {name: 0.0}
@@ -43,7 +42,8 @@ def inert(log: Log) -> Hit | None:
 
 TRAINED, LENGTH = "loss/tokens", "rollout/length"
 SURPRISE = ("likelihood/correct", "likelihood/incorrect", "entropy/mean")
-MORE = 1.05
+MORE = 1.1
+"""Times the sampled tokens. One observation more than doubles a rollout; a rounding or a dropped empty row is 1 %."""
 
 
 def leak(log: Log) -> Hit | None:
@@ -54,7 +54,7 @@ def leak(log: Log) -> Hit | None:
 def _more_tokens(log: Log) -> Hit | None:
     found = rows(log, TRAINED, LENGTH)
     trained, length = found.columns
-    at = first(held(trained > MORE * length, 2))
+    at = first(held(trained > MORE * length, FEW))
     if at is None:
         return None
     return Hit(
@@ -97,12 +97,10 @@ def mismatch(log: Log) -> Hit | None:
 
 
 def _gap(log: Log) -> Hit | None:
-    found = rows(log, GAP, MASS)
-    gap, mass = found.columns
-    if not len(found):
-        found = rows(log, GAP)
-        (gap,) = found.columns
-        mass = np.ones_like(gap)
+    found = rows(log, GAP)
+    (gap,) = found.columns
+    mass = as_of(log.series[MASS], found.steps) if MASS in log.series else np.ones_like(gap)
+    mass = np.where(np.isnan(mass), 1.0, mass)
     explained = TRUNCATED * -np.log(np.clip(mass, 1e-6, 1.0))
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
     at = first(held(trailing_mean(beyond, FEW) > APART, 2))

@@ -1,0 +1,117 @@
+"""The rules while a run goes on: the same functions on the log so far, so the same verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from holdfast.diagnostics.diagnose import as_findings, diagnose
+from holdfast.diagnostics.finding import Diagnosis, Finding
+from holdfast.diagnostics.log import Host, Log, Series
+from holdfast.diagnostics.rules import RULES
+from holdfast.diagnostics.rules.rule import Hit
+
+
+class Monitor:
+    """Looks at a run's metrics step by step.
+
+    >>> monitor = Monitor()
+    >>> [[f.code for f in monitor.observe(step, {"grad/norm": norm})] for step, norm in ((1, 0.5), (2, math.nan))]
+    [[], ['GRD002']]
+
+    Args:
+        host: whose settings remedies name.
+        name: of the run.
+        settings: the run's configuration by the host's own dotted names.
+    """
+
+    def __init__(
+        self, *, host: Host = "holdfast", name: str = "", settings: Mapping[str, object] | None = None
+    ) -> None:
+        self._host, self._name, self._settings = host, name, dict(settings or {})
+        self._columns: dict[str, _Column] = {}
+        self._steps = _Column()
+        self._hits: dict[str, Hit] = {}
+        self._told: set[str] = set()
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
+        """Take the metrics of a step (under holdfast's names); the findings that are new with it.
+
+        A step that was seen before begins anew there, as a resumed run does: later ones are forgotten. More metrics of
+        the newest step are added to it.
+        """
+        if self._steps.count and step < self._steps.last_step:
+            self._forget_from(step)
+        self._steps.add(step, 0.0)
+        for name, value in metrics.items():
+            self._columns.setdefault(name, _Column()).add(step, float(value))
+        log = self.log()
+        for rule in RULES:
+            if rule.code not in self._hits and (hit := rule.find(log)) is not None:
+                self._hits[rule.code] = hit
+        new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._told)
+        self._told |= {finding.code for finding in new}
+        return new
+
+    def replay(self, rows: Iterable[Mapping[str, object]]) -> tuple[Finding, ...]:
+        """Take rows of `metrics.jsonl`; what was found in them."""
+        found: list[Finding] = []
+        for row in rows:
+            dropped = row.get("dropped")
+            numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k not in ("step", "time")}
+            numbers |= dict.fromkeys(dropped if isinstance(dropped, list) else (), math.nan)
+            found += self.observe(int(row["step"]), numbers)  # type: ignore[call-overload]
+        return tuple(found)
+
+    def log(self) -> Log:
+        """What has been observed."""
+        return Log(
+            format="holdfast",
+            host=self._host,
+            name=self._name,
+            series={name: column.series() for name, column in self._columns.items()},
+            steps=self._steps.series().steps,
+            settings=self._settings,
+        )
+
+    def diagnosis(self) -> Diagnosis:
+        """The whole diagnosis of what has been observed."""
+        return diagnose(self.log())
+
+    def _forget_from(self, step: int) -> None:
+        for column in (self._steps, *self._columns.values()):
+            column.forget_from(step)
+        self._columns = {name: column for name, column in self._columns.items() if column.count}
+        self._hits = {code: hit for code, hit in self._hits.items() if hit.step < step}
+        self._told &= set(self._hits)
+
+
+class _Column:
+    """Steps and values of a series, in arrays that double when they are full."""
+
+    __slots__ = ("_steps", "_values", "count")
+
+    def __init__(self) -> None:
+        self._steps, self._values = np.empty(16, np.int64), np.empty(16, np.float64)
+        self.count = 0
+
+    @property
+    def last_step(self) -> int:
+        return int(self._steps[self.count - 1])
+
+    def add(self, step: int, value: float) -> None:
+        if self.count and self.last_step == step:
+            self._values[self.count - 1] = value
+            return
+        if self.count == len(self._steps):
+            self._steps, self._values = (np.concatenate([a, np.empty_like(a)]) for a in (self._steps, self._values))
+        self._steps[self.count], self._values[self.count] = step, value
+        self.count += 1
+
+    def forget_from(self, step: int) -> None:
+        self.count = int(np.searchsorted(self._steps[: self.count], step))
+
+    def series(self) -> Series:
+        return Series(self._steps[: self.count], self._values[: self.count])
