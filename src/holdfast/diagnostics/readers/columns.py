@@ -1,9 +1,9 @@
-"""Rows of metrics as columns of plain numbers: 8 bytes a value, not a Python object each."""
+"""Rows of metrics as columns of plain numbers: 12 bytes a value while a file is read, not a Python object each."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,15 +14,16 @@ from holdfast.diagnostics.readers.tally import Tally
 from holdfast.errors import DataError
 
 MOST_NAMES = 20_000
-LAST_STEP = 1 << 53
-"""A step beyond is a damaged number; JSON's own limit."""
+LAST_STEP = 1 << 53  # JSON's whole numbers end here: a step beyond is a damaged one
+
+Column = tuple[NDArray[np.intp], NDArray[np.float64]]
 
 
 class Columns:
-    """Collects rows in file order.
+    """Collects rows in the order of the file.
 
-    A value is a number, true and false (1 and 0), a text that says one ("NaN", "0.3"), or, where the host writes NaN
-    so (`null_is_nan`), null. Anything else is counted in the tally and left out.
+    A value is a number, true or false (1 and 0), a text that says a number ("NaN", "0.3"), or null where the host
+    writes NaN so (`null_is_nan`). Anything else is left out and counted.
     """
 
     def __init__(self, tally: Tally, *, null_is_nan: bool) -> None:
@@ -30,78 +31,76 @@ class Columns:
         self._steps = array("q")
         self._columns: dict[str, tuple[array[int], array[float]]] = {}
 
-    def __len__(self) -> int:
-        return len(self._steps)
+    def __bool__(self) -> bool:
+        """Whether there is any value."""
+        return bool(self._columns)
 
     def add(self, places: Sequence[int], steps: Sequence[Any], rows: Sequence[dict[str, Any]]) -> None:
-        """Some rows: where they stand in the file, their steps as read, and their values by name."""
-        good = [i for i, step in enumerate(steps) if type(step) is int and 0 <= step < LAST_STEP]
-        if len(good) < len(steps):
-            steps, good = self._checked(places, steps)
-        if len(good) < len(steps):
-            places, steps, rows = [places[i] for i in good], [steps[i] for i in good], [rows[i] for i in good]
+        """Some rows: where they stand in the file, their steps as read, their values by name.
+
+        Raises `DataError` for more names than a log can have.
+        """
+        checked = [self._step(place, step) for place, step in zip(places, steps, strict=True)]
+        if None in checked:
+            good = [i for i, step in enumerate(checked) if step is not None]
+            places, rows = [places[i] for i in good], [rows[i] for i in good]
         base = len(self._steps)
-        self._steps.extend(steps)
+        self._steps.extend(step for step in checked if step is not None)
         shapes: dict[tuple[str, ...], list[int]] = {}
         for i, row in enumerate(rows):
             shapes.setdefault(tuple(row), []).append(i)
         for names, members in shapes.items():
             if not names:
                 continue
-            chosen = rows if len(members) == len(rows) else [rows[i] for i in members]
             try:
-                flat = array("d", chain.from_iterable(map(dict.values, chosen)))
+                flat = array("d", chain.from_iterable([rows[i].values() for i in members]))
             except (TypeError, OverflowError):
                 for i in members:
-                    self._slowly(places[i], base + i, rows[i])
+                    self._one_by_one(places[i], base + i, rows[i])
                 continue
             where = array("I", [base + i for i in members]).tobytes()
             for name, values in zip(names, np.frombuffer(flat).reshape(-1, len(names)).T, strict=True):
-                column = self._column(name)
-                column[0].frombytes(where)
-                column[1].frombytes(values.tobytes())
+                numbers, column = self._column(name)
+                numbers.frombytes(where)
+                column.frombytes(values.tobytes())
 
     def steps(self) -> NDArray[np.int64]:
-        """[R]: the step of every row, in file order."""
-        return np.frombuffer(self._steps, np.int64) if self._steps else np.empty(0, np.int64)
+        """[R]: the step of every row."""
+        return np.array(self._steps, np.int64)
 
-    def take(self) -> Mapping[str, tuple[NDArray[np.intp], NDArray[np.float64]]]:
-        """Name -> (numbers of the rows that have it [N], rising; their values [N]). Empties the collection."""
-        result = {}
-        for name in list(self._columns):
-            rows, values = self._columns.pop(name)
-            where, what = np.frombuffer(rows, np.uint32).astype(np.intp), np.frombuffer(values, np.float64)
-            if len(where) > 1 and (np.diff(where) < 0).any():
-                order = np.argsort(where, kind="stable")
-                where, what = where[order], what[order]
-            if len(where):
-                result[name] = (where, what)
-        return result
+    def names(self) -> list[str]:
+        """As the host wrote them."""
+        return list(self._columns)
 
-    def _checked(self, places: Sequence[int], steps: Sequence[Any]) -> tuple[list[int], list[int]]:
-        """Steps as whole numbers, and which rows have one."""
-        result, good = [], []
-        for i, step in enumerate(steps):
-            number = whole(step)
-            result.append(-1 if number is None else number)
-            if number is not None:
-                good.append(i)
-            elif step is None:
-                self.tally.add("skipped {n} rows without a step", places[i])
-            else:
-                self.tally.add("skipped {n} rows whose step is no whole number from 0 on", places[i], repr(step))
-        return result, good
+    def take(self) -> Iterator[tuple[str, Column]]:
+        """(name, (numbers of the rows that have it [N], rising; their values [N])); empties the collection."""
+        for name in self.names():
+            numbers, column = self._columns.pop(name)
+            rows, values = np.frombuffer(numbers, np.uint32).astype(np.intp), np.frombuffer(column, np.float64)
+            if (np.diff(rows) < 0).any():  # rows with other names between, in one batch
+                order = np.argsort(rows)
+                rows, values = rows[order], values[order]
+            yield name, (rows, values)
 
-    def _slowly(self, place: int, row: int, values: Mapping[str, Any]) -> None:
+    def _step(self, place: int, step: Any) -> int | None:
+        if type(step) is int and 0 <= step < LAST_STEP:
+            return step
+        number = whole(step)
+        if step is None or step == "":
+            self.tally.add("skipped {n rows}: no step", place)
+        elif number is None:
+            self.tally.add("skipped {n rows}: the step is no whole number from 0 on", place, str(step)[:80])
+        return number
+
+    def _one_by_one(self, place: int, row: int, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             number = self._number(value)
-            if number is None:
-                if value is not None and value != "":
-                    self.tally.add("left out {n} values that are no numbers", place, f"{name} is {_kind(value)}")
-                continue
-            column = self._column(name)
-            column[0].append(row)
-            column[1].append(number)
+            if number is not None:
+                numbers, column = self._column(name)
+                numbers.append(row)
+                column.append(number)
+            elif value is not None and value != "":
+                self.tally.add("left out {n values}: no number", place, f"{name} is {_kind(value)}")
 
     def _number(self, value: Any) -> float | None:
         if value is None:
@@ -116,10 +115,10 @@ class Columns:
     def _column(self, name: str) -> tuple[array[int], array[float]]:
         column = self._columns.get(name)
         if column is None:
-            if len(self._columns) >= MOST_NAMES:
+            if len(self._columns) == MOST_NAMES:
                 raise DataError(
-                    f"more than {MOST_NAMES:,} different names, the last {name[:60]!r}: this is no log of metrics over "
-                    "steps; name the file of metrics itself"
+                    f"{self.tally.path} has more than {MOST_NAMES:,} different names: that is no log of metrics over "
+                    "steps. Name the file that holds one row of metrics a step"
                 )
             column = self._columns[name] = (array("I"), array("d"))
         return column
@@ -140,15 +139,15 @@ def number_in(text: str) -> float | None:
 
 
 def whole(step: Any) -> int | None:
-    """A step as a whole number from 0 on: 12, 12.0 or "12"; None for anything else.
+    """A step as a whole number from 0 on; None for anything else.
 
-    >>> whole(12.0), whole("12"), whole(True), whole(-1), whole(0.5), whole(None)
+    >>> whole(12.0), whole("12"), whole(True), whole(-1), whole(0.5), whole(float("nan"))
     (12, 12, None, None, None, None)
     """
     number = number_in(step) if isinstance(step, str) else step
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
-    if not 0 <= number < LAST_STEP or number != int(number):  # false for NaN
+    if not 0 <= number < LAST_STEP or number != int(number):
         return None
     return int(number)
 

@@ -1,4 +1,4 @@
-"""A W&B history as CSV: `run.history().to_csv()`, or a chart's export with a column per run."""
+"""A W&B history as CSV: `run.history().to_csv()`, or the export of a chart, with a column for each run."""
 
 from __future__ import annotations
 
@@ -8,120 +8,98 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.diagnostics.readers.columns import Columns, number_in
-from holdfast.diagnostics.readers.frames import Frame, Row, wandb_frame
+from holdfast.diagnostics.readers.frames import Frame, Row, axis_of, history_frame, is_metric
 from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import lines
+from holdfast.diagnostics.readers.text import LONGEST, lines
 
-_MANY = 1000
+_MANY = 500
 _RANGES = ("__MIN", "__MAX")
 _BETWEEN = " - "
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One run of a CSV file."""
+    """One run of a file."""
 
     run: str
-    """"" when the file has one run and does not name it."""
+    """"" when the file does not name it."""
     frame: Frame
     columns: Columns
 
 
-def columns_of_header(line: str) -> list[str]:
-    """The names in a CSV file's first line; [] when it is none of a history."""
-    try:
-        names = next(csv.reader([line.strip("\ufeff\r\n")]), [])
-    except csv.Error:
-        return []
-    return names if len(names) > 1 and wandb_frame(names) else []
+def is_header(line: str) -> bool:
+    """Whether the first line of a file names the columns of a history."""
+    names = next(csv.reader([line[:LONGEST]]), []) if line.count('"') % 2 == 0 else []
+    return len(names) > 1 and axis_of(names) is not None
 
 
 def read_csv(path: Path, tally: Tally) -> list[Part]:
-    """The runs of a CSV history, in the order of their columns. [] when the header is none of a history."""
+    """The runs of a CSV history, in the order of their columns."""
     rows = _rows(path, tally)
-    header = next(rows, (0, []))[1]
-    axis = wandb_frame(header)
+    _, header = next(rows, (0, []))
+    axis = axis_of(header)
     if axis is None:
         return []
-    runs = _runs(header, tally)
-    frames = {run: wandb_frame(["_step", *names.values()]) for run, names in runs.items()}
-    parts = [Part(run, frame, Columns(tally, null_is_nan=False)) for run, frame in frames.items() if frame is not None]
-    step = next(i for i, name in enumerate(header) if axis.split({name: 1})[0] is not None)
-    for part in parts:
-        part.columns.steps()
-    places: list[int] = []
-    batch: list[list[str]] = []
+    named = _runs(header, tally)
+    parts = []
+    for run, metrics in named.items():
+        frame = history_frame([axis, *metrics.values()])
+        assert frame is not None  # the axis is among its columns
+        parts.append(Part(run, frame, Columns(tally, null_is_nan=False)))
+    step = header.index(axis)
+    batch: list[tuple[int, list[str]]] = []
     for place, cells in rows:
-        places.append(place)
-        batch.append(cells)
+        if len(cells) != len(header):
+            tally.add("{n rows} with more or fewer cells than the header", place)
+            cells += [""] * (len(header) - len(cells))
+        batch.append((place, cells))
         if len(batch) == _MANY:
-            _add(parts, runs, step, places, batch, tally, len(header))
-            places, batch = [], []
-    _add(parts, runs, step, places, batch, tally, len(header))
+            _add(parts, named, step, batch)
+            batch = []
+    _add(parts, named, step, batch)
     return parts
 
 
 def _add(
-    parts: Sequence[Part],
-    runs: Mapping[str, Mapping[int, str]],
-    step: int,
-    places: Sequence[int],
-    batch: Sequence[list[str]],
-    tally: Tally,
-    width: int,
+    parts: Sequence[Part], named: Mapping[str, Mapping[int, str]], step: int, batch: Sequence[tuple[int, list[str]]]
 ) -> None:
-    for place, cells in zip(places, batch, strict=True):
-        if len(cells) != width:
-            tally.add("{n} rows have more or fewer cells than the header", place)
     for part in parts:
-        names = runs[part.run]
-        kept, steps, rows = [], [], []
-        for place, cells in zip(places, batch, strict=True):
+        places, steps, rows = [], [], []
+        for place, cells in batch:
             row: Row = {}
-            for i, name in names.items():
-                if i < len(cells) and cells[i]:
+            for i, name in named[part.run].items():
+                if cells[i]:
                     number = number_in(cells[i])
                     row[name] = cells[i] if number is None else number
             if row:
-                kept.append(place)
-                steps.append(cells[step] if step < len(cells) else None)
+                places.append(place)
+                steps.append(cells[step])
                 rows.append(row)
-        part.columns.add(kept, steps, rows)
+        part.columns.add(places, steps, rows)
 
 
 def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
-    """(number, cells) of every row that is not empty."""
-    text = (line + "\n" for _, some in lines(path, tally) for line in some)
-    reader = csv.reader(text)
+    """(line, cells) of every row that is not empty."""
+    reader = csv.reader(line + "\n" for _, some in lines(path, tally) for line in some)
     while True:
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            tally.add("skipped {n} rows that are no CSV", reader.line_num, str(error))
+            tally.add("skipped {n rows}: no CSV", reader.line_num, str(error))
             continue
         if cells:
-            if reader.line_num == 1:
-                cells[0] = cells[0].lstrip("\ufeff")
             yield reader.line_num, cells
 
 
 def _runs(header: Sequence[str], tally: Tally) -> dict[str, dict[int, str]]:
-    """Run -> number of column -> name of metric. A chart's export names a column `run - metric`."""
-    plain: dict[int, str] = {}
+    """Run -> number of column -> metric. The export of a chart calls a column `run - metric`."""
     named: dict[str, dict[int, str]] = {}
-    ranges = 0
     for i, name in enumerate(header):
+        run, _, metric = name.rpartition(_BETWEEN)
         if name.endswith(_RANGES):
-            ranges += 1
-        elif _BETWEEN in name:
-            run, _, metric = name.rpartition(_BETWEEN)
+            tally.add("left out {n columns} that are ranges of others (__MIN, __MAX)")
+        elif metric and is_metric(metric):
             named.setdefault(run, {})[i] = metric
-        elif name and not wandb_frame([name]) and not name.startswith("_"):
-            plain[i] = name
-    if ranges:
-        tally.add("{n} columns with the ranges of others (__MIN, __MAX) were not read", count=ranges)
-    for metrics in named.values():
-        metrics |= {i: name for i, name in plain.items() if len(named) == 1}
-    return named or {"": plain}
+    return named

@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from holdfast.diagnostics.readers.console import STEP
-from holdfast.diagnostics.readers.csv_export import columns_of_header
+from holdfast.diagnostics.readers.csv_export import is_header
 from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import BLOCK, blocks, head, is_binary
+from holdfast.diagnostics.readers.text import blocks, head, is_binary
 from holdfast.errors import DataError
 
 Kind = Literal["lines", "array", "state", "csv", "console"]
@@ -28,7 +29,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".csv.gz", ".log", ".log.gz", ".out", ".txt")
 _MOST_FILES = 1000
 _DEPTH = 3
-_CONSOLE_BLOCKS = 64  # how far a file of a folder is searched for a first step
+_CONSOLE_BLOCKS = 100  # how far a file of a folder is searched for a first step
 _ARRAY = re.compile(r"\[\s*[{\]]")
 _OTHERS = (
     ("tfevents", "TensorBoard's event file, which is not read here; log to W&B, or use trainer_state.json or verl's "
@@ -158,7 +159,7 @@ def kind_of(path: Path) -> Kind | None:
     first, *others = start.split("\n", 20)
     if any(_is_object(line) for line in (first, *others[:-1])) or (not others and start.startswith('{"')):
         return "lines"
-    if columns_of_header(first):
+    if is_header(first):
         return "csv"
     return "console"
 
@@ -173,18 +174,11 @@ def _is_object(line: str) -> bool:
 
 
 def _has_a_step(path: Path) -> bool:
-    tail = ""
-    for count, block in enumerate(blocks(path, Tally())):
-        if STEP.search(tail + block):
-            return True
-        if count == _CONSOLE_BLOCKS:
-            break
-        tail = block[-200:]
-    return False
+    return any(STEP.search(block) for block in islice(blocks(path, Tally(path)), _CONSOLE_BLOCKS))
 
 
 def _what(path: Path) -> str:
     for mark, what in _OTHERS:
         if mark in path.name:
             return what
-    return f"no text (its first {min(BLOCK, path.stat().st_size):,} bytes are binary)"
+    return "a binary file, not a log"

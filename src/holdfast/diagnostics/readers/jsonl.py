@@ -1,10 +1,12 @@
-"""JSON Lines, and one JSON array of rows: `metrics.jsonl`, verl's file log, W&B's history, `trainer_state.json`."""
+"""JSON Lines, and JSON arrays of rows: `metrics.jsonl`, verl's file log, W&B's history, `trainer_state.json`."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,133 +15,144 @@ from holdfast.diagnostics.readers.frames import Frame, Row, frame_of, state_fram
 from holdfast.diagnostics.readers.tally import Tally
 from holdfast.diagnostics.readers.text import LONGEST, blocks, lines
 
+Batch = tuple[list[int], list[Row]]
+"""Where some rows stand in the file, and the rows."""
+
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
-_MANY = 1000
-Places = tuple[list[int], list[Row]]
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
+_MANY = 500
+_NO_LOG = 100_000
+"""An array with so many elements and no object among them is none of rows."""
+
+_decode = json.JSONDecoder().raw_decode
 
 
-def read_rows(batches: Iterable[Places], tally: Tally, frame: Frame | None = None) -> tuple[Frame, Columns] | None:
-    """All rows as columns, and how they were framed; None when the first rows are no log."""
+def read_rows(batches: Iterable[Batch], tally: Tally, frame: Frame | None = None) -> tuple[Frame, Columns] | None:
+    """All rows as columns, and how they are framed; None when the first batch has no row with a step."""
     columns: Columns | None = None
     for places, rows in batches:
+        frame = frame or frame_of(rows)
         if frame is None:
-            frame = frame_of(rows)
-            if frame is None:
-                return None
+            return None
         if columns is None:
             columns = Columns(tally, null_is_nan=frame.null_is_nan)
-        split = frame.split
-        steps, metrics = [], []
-        for row in rows:
-            step, values = split(row)
-            steps.append(step)
-            metrics.append(values)
-        columns.add(places, steps, metrics)
+        pairs = list(map(frame.split, rows))
+        columns.add(places, [step for step, _ in pairs], [metrics for _, metrics in pairs])
     return (frame, columns) if frame is not None and columns is not None else None
 
 
-def line_rows(path: Path, tally: Tally) -> Iterator[Places]:
-    """(numbers of lines, their objects), many at a time; a line that is no JSON object is noted."""
-    loads, bad, total = json.loads, 0, 0
+def line_rows(path: Path, tally: Tally) -> Iterator[Batch]:
+    """The objects of a JSONL file by line; other lines are noted."""
+    bad: list[int] = []
+    last = 0
     for first, some in lines(path, tally):
         places: list[int] = []
         rows: list[Row] = []
-        total = first + len(some) - 1
         for number, line in enumerate(some, first):
-            try:
-                row = loads(line)
-            except (ValueError, RecursionError):
-                if line and not line.isspace():
-                    bad = _bad(tally, number, line, bad)
+            if not line:
                 continue
+            last = number
+            try:
+                line = line.strip()
+                row, end = _decode(line)
+                if end != len(line):
+                    row = None
+            except (ValueError, RecursionError):
+                row = None
             if type(row) is dict:
                 places.append(number)
                 rows.append(row)
-            else:
-                bad = _bad(tally, number, line, bad)
+            elif line:
+                bad.append(number)
         if rows:
             yield places, rows
+        if len(bad) > 1:
+            tally.add("skipped {n lines}: no JSON object", bad[0], count=len(bad) - 1)
+            del bad[:-1]
     if bad:
-        _note_bad(tally, bad, total)
+        cut = bad[0] == last
+        tally.add("skipped the last line: no whole JSON object" if cut else "skipped {n lines}: no JSON object", bad[0])
 
 
-def array_rows(path: Path, tally: Tally) -> Iterator[Places]:
-    """The objects of a file that is one array, and the number of each from 1."""
+def array_rows(path: Path, tally: Tally) -> Iterator[Batch]:
+    """The objects of a file that is one JSON array, numbered from 1."""
     tally.unit = "row"
     text = blocks(path, tally)
-    start = ""
     for block in text:
-        start += block.lstrip("\ufeff")
-        if "[" in start:
-            break
-    _, _, rest = start.partition("[")
-    yield from _batched(_elements(rest, text, tally, []))
+        if (at := block.find("[")) >= 0:
+            yield from _batched(_elements(chain([block[at + 1 :]], text), tally, []))
+            return
 
 
 def read_state(path: Path, tally: Tally) -> tuple[Frame, Columns, dict[str, Any]] | None:
-    """`trainer_state.json`: its history as columns, and everything else in it. None when there is no history."""
+    """`trainer_state.json`: its history as columns, and what else is in it. None when there is no history."""
     tally.unit = "row"
-    text, before = blocks(path, tally), ""
-    found = None
-    for block in text:
+    text, before, found = blocks(path, tally), "", None
+    while found is None and len(before) <= LONGEST and (block := next(text, "")):
         before += block
         found = _HISTORY.search(before)
-        if found or len(before) > LONGEST:
-            break
     if found is None:
         return None
     after: list[str] = []
-    read = read_rows(_batched(_elements(before[found.end() :], text, tally, after)), tally, state_frame())
+    history = _elements(chain([before[found.end() :]], text), tally, after)
+    read = read_rows(_batched(history), tally, state_frame())
     try:
         rest = json.loads(before[: found.end()] + "]" + "".join(after))
     except (ValueError, RecursionError):
         rest = {}
     frame, columns = read or (state_frame(), Columns(tally, null_is_nan=True))
-    rest.pop("log_history", None)
-    return frame, columns, rest
+    return frame, columns, rest if isinstance(rest, dict) else {}
 
 
-def _elements(text: str, more: Iterator[str], tally: Tally, after: list[str]) -> Iterator[tuple[int, Row]]:
+def _elements(more: Iterator[str], tally: Tally, after: list[str]) -> Iterator[tuple[int, Row]]:
     """(number, object) of an array whose `[` has been read; what follows its `]` goes to `after`."""
-    decode = json.JSONDecoder().raw_decode
-    at, number = 0, 0
-    while True:
-        while at < len(text) and text[at] in " \t\r\n,":
-            at += 1
-        if at < len(text) and text[at] == "]":
+    text, at, number, objects = "", 0, 0, 0
+    while objects or number < _NO_LOG:
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        if text.startswith("]", at):
             after.append(text[at + 1 :])
-            size = len(after[0])
-            for block in more:
-                size += len(block)
-                if size > LONGEST:
-                    break
-                after.append(block)
+            after += _at_most(more, LONGEST)
             return
-        value: object = None
-        cut = at >= len(text)
-        if not cut:
-            try:
-                value, end = decode(text, at)
-                # a number at the end of the text may go on in the next block
-                cut = end == len(text) and not isinstance(value, dict | list)
-            except (ValueError, RecursionError):
-                cut = True
-        if cut:
-            block = next(more, "") if len(text) - at <= LONGEST else ""
-            if not block:
-                tally.add(f"the file breaks off, or holds no JSON, after row {number}")
-                return
-            text, at = text[at:] + block, 0
-            continue
+        value, end = None, len(text)
+        if at < end:
+            with suppress(ValueError, RecursionError):  # no JSON, or not all of it yet
+                value, end = _decode(text, at)
+        if end == len(text):  # a number, too, may go on there
+            block = "".join(_at_least(more, end - at)) if end - at <= LONGEST else ""
+            if block:
+                text, at = text[at:] + block, 0
+                continue
+            tally.add("the file breaks off, or has no JSON from here on", number + 1)
+            if isinstance(value, dict):
+                yield number + 1, value
+            return
         at = end
         number += 1
         if isinstance(value, dict):
+            objects += 1
             yield number, value
         else:
-            tally.add("skipped {n} rows that are no JSON objects", number, str(value))
+            tally.add("skipped {n rows}: no JSON object", number)
 
 
-def _batched(rows: Iterable[tuple[int, Row]]) -> Iterator[Places]:
+def _at_least(more: Iterator[str], fewest: int) -> Iterator[str]:
+    """Doubling what there is: a long row is not parsed again for every block."""
+    for block in more:
+        yield block
+        fewest -= len(block)
+        if fewest < 0:
+            return
+
+
+def _at_most(more: Iterator[str], longest: int) -> Iterator[str]:
+    for block in more:
+        longest -= len(block)
+        if longest < 0:
+            return
+        yield block
+
+
+def _batched(rows: Iterable[tuple[int, Row]]) -> Iterator[Batch]:
     places: list[int] = []
     batch: list[Row] = []
     for place, row in rows:
@@ -150,17 +163,3 @@ def _batched(rows: Iterable[tuple[int, Row]]) -> Iterator[Places]:
             places, batch = [], []
     if batch:
         yield places, batch
-
-
-def _bad(tally: Tally, number: int, line: str, last: int) -> int:
-    """Notes the bad line before this one; the last of the file gets a sentence of its own."""
-    if last:
-        tally.add("skipped {n} lines that are no JSON objects", last)
-    return number
-
-
-def _note_bad(tally: Tally, last: int, total: int) -> None:
-    if last == total:
-        tally.add("the last line is cut off and was skipped", last)
-    else:
-        tally.add("skipped {n} lines that are no JSON objects", last)

@@ -1,7 +1,7 @@
 """What other trainers call what holdfast logs. docs/logs.md shows these tables; a name that is in none keeps its own.
 
-A name is here only if the host measures the same thing. Where it measures it on other tokens, `differs` says so, and
-reading it leaves a note.
+A name is here only if the host measures the same thing. Where it measures it on other tokens or calls, `differs` says
+so, and reading it leaves a note; where a log itself shows that a name means something else, see doubts.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnostics.log import Host
+from holdfast.diagnostics.readers.tally import clean
 
 Values = NDArray[np.float64]
 
@@ -64,6 +65,7 @@ VERL = (
         "rollout/length",
         differs="all tokens after the prompt, observations included, not the sampled ones alone",
     ),
+    Name("response_length/clip_ratio", "rollout/truncated_fraction"),
     Name("response/aborted_ratio", "rollout/failed_fraction"),
     Name("tool_call_counts/mean", "rollout/searches", differs="calls of any tool"),
     Name("rollout_corr/kl", "sampler/logprob_gap"),
@@ -87,8 +89,6 @@ LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
         "actor/pg_loss": "holds the penalty, when our loss function is used",
         "actor/kl_loss": "without its coefficient",
         "actor/ppo_kl": "per token; ours is a sum over a rollout",
-        "response_length/clip_ratio": "since 0.9 the share of rollouts as long as the longest of the batch, truncated "
-        "or not",
         "training/rollout_probs_diff_mean": "absolute differences of probabilities, not of their logarithms",
         "num_turns/mean": "counts messages, the user's included",
         "timing_s/step": "evaluation included",
@@ -99,7 +99,12 @@ LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
 AXES = ("train/global_step", "global_step", "step", "Step", "_step")
 """Where a W&B history has its step, best first: `_step` counts calls of wandb.log, not steps of the trainer."""
 
-OURS = ("holdfast/", "actor/holdfast/")
+_OBSERVED = ("holdfast/", "actor/holdfast/")
+_EVALS = ("eval_", "eval/")
+
+_VERL_FAMILIES = ("actor/", "critic/", "response_length/", "rollout_corr/", "val-core/", "val-aux/", "timing_s/")
+_OUR_FAMILIES = ("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/")
+
 SHARES = (
     "reward/em",
     "reward/f1",
@@ -116,61 +121,65 @@ SHARES = (
     "penalty/active_fraction",
     "penalty/preserved_share",
     "sampler/mass_kept",
+    "eval/em",
+    "eval/em_greedy",
+    "eval/f1",
+    "eval/f1_greedy",
+    "eval/failed_fraction",
 )
 """Series between 0 and 1: a larger value can only be a percentage."""
 
 
 def host_of(names: Iterable[str]) -> Host:
-    """Whose names these are: the table that knows most of them; "unknown" when none knows any."""
-    plain = {_bare(name) for name in names}
-    if not plain:
-        return "unknown"
+    """Whose names these are: of the trainer most of them are known of; "unknown" when none is."""
+    plain = {name.removeprefix("train/") for name in names}
     score: dict[Host, int] = {
-        "verl": sum(name.startswith(("actor/", "critic/", "response_length/", "val-core/")) for name in plain),
-        "trl": len(plain & {name.host for name in TRL}) + sum(name.startswith("holdfast/") for name in plain),
-        "holdfast": sum(name.startswith(_FAMILIES) for name in plain),
+        "verl": sum(name.startswith(_VERL_FAMILIES) for name in plain),
+        "trl": len(plain & {name.host for name in TRL}) + sum("holdfast/" in name for name in plain),
+        "holdfast": sum(name.startswith(_OUR_FAMILIES) for name in plain),
     }
     best = max(score, key=lambda host: score[host])
     return best if score[best] else "unknown"
 
 
-def translation(host: Host, names: Iterable[str]) -> dict[str, Name]:
-    """Every host name -> where it goes. What our own observers logged comes first; of two names for one series the
-    second keeps its own."""
-    known = {name.host: name for name in TABLES[host]}
+def translation(host: Host, names: Iterable[str], *, doubtful: Iterable[str] = ()) -> dict[str, Name]:
+    """Every host name -> what it becomes. Of two names for one series that of our own observer counts, and the other
+    keeps its own, as a doubtful name does."""
+    known = {name.host: name for name in TABLES[host] if name.host not in set(doubtful)}
     found = {name: _one(host, name, known) for name in names}
     taken: set[str] = set()
     result: dict[str, Name] = {}
-    for name in sorted(found, key=lambda name: (found[name].ours != name and not _observed(name), not _observed(name))):
+    for name in sorted(found, key=lambda name: (_rank(found[name]), name)):
         target = found[name]
         if target.ours in taken:
             target = Name(name, name)
+        while target.ours in taken:
+            target = Name(name, target.ours + "'")
         taken.add(target.ours)
         result[name] = target
     return result
 
 
+def is_share(ours: str) -> bool:
+    """Whether a series is between 0 and 1, on the training questions or in an evaluation."""
+    return ours in SHARES or ours.removeprefix("eval/") in SHARES
+
+
 def _one(host: Host, name: str, known: Mapping[str, Name]) -> Name:
-    plain = name
-    if host == "trl":
-        plain = name.removeprefix("train/")
-        for mark in ("eval_", "eval/"):
-            if plain.startswith(mark) and not plain.startswith("eval/em"):
-                inner = _one(host, plain.removeprefix(mark), known)
-                return Name(name, f"eval/{inner.ours}", inner.change, inner.differs)
-    for prefix in OURS:
+    plain = name.removeprefix("train/") if host == "trl" else name
+    for mark in _EVALS if host == "trl" else ():
+        if plain.startswith(mark):
+            inner = _one(host, plain.removeprefix(mark), known)
+            return Name(name, f"eval/{clean(inner.ours)}", inner.change, inner.differs)
+    for prefix in _OBSERVED:
         if plain.startswith(prefix):
-            return Name(name, plain.removeprefix(prefix))
+            return Name(name, clean(plain.removeprefix(prefix)))
     row = known.get(plain)
-    return Name(name, row.ours, row.change, row.differs) if row else Name(name, plain)
+    return Name(name, row.ours, row.change, row.differs) if row else Name(name, clean(plain))
 
 
-def _observed(name: str) -> bool:
-    return any(prefix in name for prefix in OURS)
-
-
-def _bare(name: str) -> str:
-    return name.removeprefix("train/")
-
-
-_FAMILIES = ("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/")
+def _rank(name: Name) -> int:
+    """Who comes first when two names mean one series."""
+    if "holdfast/" in name.host:
+        return 0
+    return 1 if name.ours == name.host else 2

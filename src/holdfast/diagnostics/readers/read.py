@@ -13,12 +13,13 @@ from holdfast.diagnostics.log import Format, Host, Log, Series
 from holdfast.diagnostics.readers.columns import Columns
 from holdfast.diagnostics.readers.console import FRAME, Console
 from holdfast.diagnostics.readers.csv_export import read_csv
+from holdfast.diagnostics.readers.doubts import doubts
 from holdfast.diagnostics.readers.find import READABLE, Found, find
-from holdfast.diagnostics.readers.frames import nested_settings
+from holdfast.diagnostics.readers.frames import dotted
 from holdfast.diagnostics.readers.jsonl import array_rows, line_rows, read_rows, read_state
-from holdfast.diagnostics.readers.names import CHANGES, SHARES, translation
+from holdfast.diagnostics.readers.names import CHANGES, is_share, translation
 from holdfast.diagnostics.readers.steps import series_of
-from holdfast.diagnostics.readers.tally import Tally
+from holdfast.diagnostics.readers.tally import Tally, clean
 from holdfast.errors import DataError
 
 # What trainer_state.json keeps of the arguments, under their own names.
@@ -26,6 +27,7 @@ _STATE_SETTINGS = {
     "train_batch_size": "per_device_train_batch_size",
     **{name: name for name in ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "eval_steps")},
 }
+_CALLED: Mapping[Host, str] = {"holdfast": "holdfast", "trl": "TRL", "verl": "verl", "unknown": "the host"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,12 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
 
 
 def _read(found: Found) -> tuple[Log, ...]:
-    tally = Tally()
+    tally = Tally(found.path)
     raw = _raw(found, tally)
-    if not raw or not any(len(run.columns) for run in raw):
+    filled = [run for run in raw if run.columns]
+    if not filled:
         raise DataError(_nothing(found, tally))
-    return tuple(_log(run, tally) for run in raw if len(run.columns))
+    return tuple(_log(run, tally) for run in filled)
 
 
 def _raw(found: Found, tally: Tally) -> list[_Raw]:
@@ -93,21 +96,23 @@ def _raw(found: Found, tally: Tally) -> list[_Raw]:
 
 def _log(raw: _Raw, tally: Tally) -> Log:
     series, steps = series_of(raw.columns, tally)
-    notes: list[str] = []
+    unclear = doubts(raw.host, series, raw.settings)
+    notes = [f"{name} keeps its name: {why}." for name, why in unclear.items()]
     result: dict[str, Series] = {}
-    for name, target in translation(raw.host, series).items():
-        part = series[name]
-        values = CHANGES[target.change](part.values) if target.change != "x" else part.values
+    for name, target in translation(raw.host, series, doubtful=unclear).items():
+        values = series[name].values
+        if target.change != "x":
+            values = CHANGES[target.change](values)
         if target.differs:
-            notes.append(f"{target.ours} is {raw.host}'s {name}: {target.differs}.")
-        if target.ours in SHARES and _is_percent(values):
+            notes.append(f"{target.ours} is {_CALLED[raw.host]}'s {name}: {target.differs}.")
+        if is_share(target.ours) and _is_percentage(values):
+            notes.append(f"{target.ours} goes up to {np.nanmax(values):g}: it was divided by 100.")
             values = values / 100
-            notes.append(f"{target.ours} goes up to {np.nanmax(part.values):g}: read as a percentage.")
-        result[target.ours] = Series(part.steps, values)
+        result[target.ours] = Series(series[name].steps, values)
     return Log(
         format=raw.format,
         host=raw.host,
-        name=raw.name,
+        name=clean(raw.name),
         series=dict(sorted(result.items())),
         steps=steps,
         settings=raw.settings,
@@ -115,7 +120,7 @@ def _log(raw: _Raw, tally: Tally) -> Log:
     )
 
 
-def _is_percent(values: np.ndarray) -> bool:
+def _is_percentage(values: np.ndarray) -> bool:
     """A share above 1 is impossible; up to 100 it is a percentage."""
     finite = values[np.isfinite(values)]
     return bool(len(finite)) and 1.01 < float(finite.max()) <= 100 and float(finite.min()) >= 0
@@ -125,7 +130,7 @@ def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
     if path is None:
         return {}
     try:
-        return nested_settings(tomllib.loads(path.read_text(encoding="utf-8")))
+        return dotted(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         tally.add(f"{path.name} beside it cannot be read, so its settings are not known")
         return {}

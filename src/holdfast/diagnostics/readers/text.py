@@ -7,13 +7,15 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from holdfast.diagnostics.readers.tally import Tally
 from holdfast.errors import DataError
 
-BLOCK = 1 << 20
+BLOCK = 1 << 17
+"""Bytes read at a time: the rows of a block stay in the processor's cache until they are columns."""
 LONGEST = 1 << 24
 """Characters of the longest line, or row, that is read: a step of a log is a few kilobytes."""
 
@@ -23,74 +25,68 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 
 
 def blocks(path: Path, tally: Tally) -> Iterator[str]:
-    """The text of a file (UTF-8, UTF-16 with its mark, gzip of either) in blocks of about a million characters.
-
-    Bytes that are no text become U+FFFD. A compressed file that ends early is noted. Raises `DataError` for a file
-    that cannot be opened or read.
-    """
+    """The text of a file: UTF-8, UTF-16 that begins with its mark, or gzip of either. Bytes that are no text become
+    U+FFFD; a compressed file that ends early is noted. Raises `DataError` for a file that cannot be opened or read."""
     try:
-        with _open(path) as file:
-            start = file.read(4)
-            encoding = next((name for mark, name in _MARKS if start.startswith(mark)), "utf-8")
-            decode = codecs.getincrementaldecoder(encoding)(errors="replace").decode
-            block = start
+        with ExitStack() as stack:
+            file: IO[bytes] = stack.enter_context(_open(path))
+            if file.read(2) == _GZIP:
+                file.seek(0)
+                file = stack.enter_context(gzip.GzipFile(fileobj=file))  # type: ignore[assignment]
+            file.seek(0)
+            block = file.read(4)
+            encoding = next((name for mark, name in _MARKS if block.startswith(mark)), "utf-8")
+            decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
             while block:
-                yield decode(block)
+                yield decoder.decode(block)
                 try:
                     block = file.read(BLOCK)
                 except (EOFError, zlib.error, gzip.BadGzipFile):
-                    tally.add("the compressed file is damaged or was cut off; what came before was read")
+                    tally.add("the compressed file is damaged or was cut off; what comes before that was read")
                     break
-            yield decode(b"", final=True)
+            yield decoder.decode(b"", final=True)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{path} cannot be read: {reason}; check its permissions, or copy it again") from None
+        raise DataError(f"{path} cannot be read: {reason}. Check its permissions, or copy it again") from None
 
 
 def head(path: Path) -> str:
-    """The first block or so, to see what the file is; "" when it is empty."""
+    """The first block, to see what the file is; "" when it is empty."""
     text = ""
-    for block in blocks(path, Tally()):
+    for block in blocks(path, Tally(path)):
         text += block
-        if len(text) > 4096:
+        if len(text) > BLOCK // 4:
             break
     return text
 
 
 def is_binary(text: str) -> bool:
-    """Whether what was decoded is no text: control characters and undecodable bytes."""
-    sample = text[:65536]
-    return len(_CONTROL.findall(sample)) > len(sample) // 20
+    """Whether what was decoded is no text: more than one in twenty is a control character or no character at all."""
+    return len(_CONTROL.findall(text)) > len(text) // 20
 
 
 def lines(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
-    """(number of the first, lines without their ends), many at a time. A line over `LONGEST` is noted, and "" here."""
+    """(number of the first, lines without their ends), many at a time. Of a line over `LONGEST` only "" is left."""
     rest, number, skipping = "", 1, False
     for block in blocks(path, tally):
         first, *others = block.split("\n")
-        if skipping:
-            if not others:
-                continue
-            skipping, rest = False, ""
-            first = ""
-        rest += first
-        if not others:
+        if not skipping:
+            rest += first
             if len(rest) > LONGEST:
-                tally.add(f"skipped {{n}} lines of more than {LONGEST >> 20} million characters", number)
+                tally.add(f"skipped {{n lines}} of more than {LONGEST:,} characters", number)
                 rest, skipping = "", True
-            continue
-        complete = [rest, *others[:-1]]
-        yield number, complete
-        number += len(complete)
-        rest = others[-1]
+        if others:
+            complete = [rest, *others[:-1]]
+            yield number, complete
+            number += len(complete)
+            rest, skipping = others[-1], False
     if rest:
         yield number, [rest]
 
 
-def _open(path: Path) -> BinaryIO:
-    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-    packed = file.read(2) == _GZIP
-    file.seek(0)
-    return gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[return-value]
+def _open(path: Path) -> IO[bytes]:
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no ordinary file, and would have to be read twice: save it as a file first")
+    return path.open("rb")
