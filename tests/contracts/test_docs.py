@@ -133,7 +133,10 @@ def test_commands_exist() -> None:
     for page, (verb, *rest) in shown:
         assert verb in group.commands, f"{page}: holdfast {verb} does not exist"  # type: ignore[attr-defined]
         command = group.commands[verb]  # type: ignore[attr-defined]
-        flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+        parameters = [*command.params]
+        if rest and (inner := getattr(command, "commands", {}).get(rest[0])):
+            parameters += inner.params
+        flags = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
         options = [word for word in rest if word.startswith("--")]
         strange = [o for o in options if "." not in o and o.partition("=")[0] not in flags]
         assert not strange, f"{page}: holdfast {verb} has no {strange}"

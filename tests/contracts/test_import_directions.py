@@ -21,6 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "losses": set(),
     "data": {"jsonl", "scoring"},
     "batch": {"trajectory"},
+    # Files of others carry a prompt: the protocol's where they bring none.
+    "datasets": {"data", "jsonl", "scoring", "search"},
     "rewards": {"trajectory", "scoring"},
     "penalties": {"config", "losses"},
     "metrics": {"batch", "rollout", "trajectory"},
@@ -91,6 +93,7 @@ OUTSIDE: dict[str, set[str]] = {
     "trajectory": set(),
     "jsonl": set(),
     "data": set(),
+    "datasets": {"pyarrow", "huggingface_hub"},
     "rewards": set(),
     "losses": {"torch"},
     "penalties": {"torch"},

@@ -1,0 +1,188 @@
+"""`holdfast data`: question sets, listed, prepared, checked and converted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.terminal import err, out
+from holdfast.datasets.rows import FORMS
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.datasets.rows import Form
+    from holdfast.jsonl import Skipped
+
+app = typer.Typer(
+    help="List, prepare, check and convert question sets.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_FORM = f"{', '.join(FORMS[:-1])} or {FORMS[-1]}"
+
+
+@app.command("ls")
+def ls() -> None:
+    """What there is: sizes, licences, where from. Needs no network."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.datasets.catalogue import HUB, SETS, TEST_SIZE
+    from holdfast.datasets.prepare import sample_questions
+
+    console = out()
+    if not console.is_terminal:
+        console.width = 120
+    wide = console.width >= 110
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("set", "train", "test", "kind", "licence", *["home"] * wide):
+        table.add_column(title, justify="right" if title in ("train", "test") else "left", no_wrap=True)
+
+    def row(*cells: str) -> None:
+        table.add_row(*(Text(cell, style="dim" * (i == 5)) for i, cell in enumerate(cells[: 5 + wide])))
+
+    for qa in SETS.values():
+        train = f"{qa.train_size:,}" if qa.train_size else "–"
+        test = f"{qa.test_size:,}" + ("*" if qa.tested_on == "dev" else " ")
+        kind = "multi-hop" if qa.multi_hop else "general"
+        row(qa.name, train, test, kind, qa.licence, qa.home.removeprefix("https://"))
+    mix = sum(SETS[name].sizes["train"] for name in ("nq", "hotpotqa"))
+    row("nq+hotpotqa", f"{mix:,}", "– ", "a mix", "", "")
+    row("seven", "–", f"{TEST_SIZE:,} ", "all tests", "", "")
+    row("sample", "–", f"{len(sample_questions()):,} ", "ships", "Apache-2.0", "with passages, no download")
+    console.print(table, soft_wrap=False)
+    for line in (
+        "* The published dev set: its test answers are not public. Published results use it.",
+        f"Files come from {HUB} on the hub, or from a folder of yours (--from).",
+        "Licences as the authors of each set state them; read them before you pass questions on.",
+        "holdfast data prepare NAME --out DIR writes training and test questions. Names with + are a mix.",
+    ):
+        console.print(line, style="dim")
+
+
+@app.command("prepare")
+def prepare(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="WHAT", help="A set, sets joined with +, seven, or sample.", show_default=False),
+    ],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write.", show_default=False)],
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER_OR_HUB_ID",
+            help="Where the published files are: SET/SPLIT.jsonl, or train and test files of several sets. "
+            "Default: the FlashRAG collection on the hub.",
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[str, typer.Option("--form", metavar="FORM", help=f"{_FORM}.")] = "jsonl",
+) -> None:
+    """Write the training and test questions of published sets.
+
+    Sizes are checked against the published ones, and ids are unique over all sets.
+
+    [cyan]holdfast data prepare nq+hotpotqa --out data/train[/cyan]
+        the papers' training mix
+
+    [cyan]holdfast data prepare seven --out data/test[/cyan]
+        the 51,713 test questions
+
+    [cyan]holdfast data prepare sample --out data/sample[/cyan]
+        questions and passages to try things with
+    """
+    from holdfast.datasets.catalogue import SAMPLE
+    from holdfast.datasets.prepare import prepare as write
+
+    if what == SAMPLE and origin is not None:
+        raise ConfigError(f"--from {origin} with sample: the sample ships with holdfast; leave --from out")
+    written = write(what, folder, origin=origin, form=_form(form))
+    for path, count in written.items():
+        out().print(f"{path}: {count:,} {'passages' if path.name == 'corpus.jsonl' else 'questions'}")
+
+
+@app.command("validate")
+def validate(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Question files.", show_default=False)],
+) -> None:
+    """Check question files of any form: schema, ids, sizes.
+
+    All files at once, because an id must be unique over them. The exit code is
+    1 when something is wrong.
+    """
+    from holdfast.datasets.check import check_files, size_lines
+
+    reports = check_files(paths)
+    console = out()
+    for report in reports:
+        console.print(f"{report.path}: {sum(report.counts.values()):,} questions", style="bold")
+        for part, count, verdict in size_lines(report):
+            console.print(f"  {part:<24} {count:>9,}  {verdict}".rstrip())
+        for problem in report.problems:
+            console.print(f"  {problem}", style="red")
+        if report.bad > len(report.problems):
+            console.print(f"  and {report.bad - len(report.problems):,} more", style="red")
+        for note in report.notes:
+            console.print(f"  note: {note}", style="dim")
+    if any(report.bad for report in reports):
+        raise typer.Exit(1)
+
+
+@app.command("convert")
+def convert(
+    source_file: Annotated[
+        Path, typer.Argument(metavar="IN", help="A .jsonl, .jsonl.gz or .parquet file.", show_default=False)
+    ],
+    target_file: Annotated[
+        Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file to write.", show_default=False)
+    ],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--form", metavar="FORM", help=f"{_FORM}. Default: jsonl, or searchr1 for .parquet.", show_default=False
+        ),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="The set's name, for rows that do not say.", show_default=False)
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="The split's name, for rows that do not say.", show_default=False)
+    ] = None,
+    reword: Annotated[
+        bool, typer.Option("--reword", help="Write prompts anew. Without: a row that brings a prompt keeps it.")
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used. Without: stop at the first.")
+    ] = False,
+) -> None:
+    """Turn a question file into another form.
+
+    [cyan]holdfast data convert train.parquet train.jsonl[/cyan]
+        Search-R1's, verl's or SkyRL's parquet into a file for [cyan]holdfast train[/cyan]
+
+    [cyan]holdfast data convert mine.jsonl mine.parquet --form verl[/cyan]
+    """
+    from holdfast.datasets.files import form_of, iter_examples, write_examples
+
+    skipped: list[Skipped] = []
+    wanted = _form(form) if form else "jsonl" if form_of(target_file) == "jsonl" else "searchr1"
+    if target_file.exists() and source_file.exists() and target_file.samefile(source_file):
+        raise ConfigError(f"{target_file} would be written over itself; name another file")
+    form_of(source_file)
+    examples = iter_examples(source_file, source=source, split=split, on_bad=skipped.append if skip_bad else None)
+    count = write_examples(target_file, examples, wanted, reword=reword)
+    if skipped:
+        err().print(f"{len(skipped):,} row(s) left out; the first: {skipped[0]}")
+    out().print(f"{target_file}: {count:,} questions")
+
+
+def _form(name: str) -> Form:
+    for form in FORMS:
+        if form == name:
+            return form
+    raise ConfigError(f"--form {name}: there is no such form; it is {_FORM}")

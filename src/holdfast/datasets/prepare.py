@@ -1,0 +1,152 @@
+"""The training mixes and the test set of the papers, from the published files, checked against the published sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files as package_files
+from pathlib import Path
+
+from holdfast.data import Example
+from holdfast.datasets.catalogue import SAMPLE, SETS, SEVEN, QASet, set_named
+from holdfast.datasets.files import iter_examples, read_examples, write_examples
+from holdfast.datasets.origin import Origin, origin_of
+from holdfast.datasets.rows import Form, light
+from holdfast.errors import DataError
+
+_ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The training or test questions of one set."""
+
+    qa: QASet
+    role: str
+
+    @property
+    def published_split(self) -> str:
+        return self.qa.tested_on if self.role == "test" else "train"
+
+    @property
+    def size(self) -> int:
+        return self.qa.sizes[self.published_split]
+
+    def __str__(self) -> str:
+        return f"{self.qa.name}/{self.published_split}"
+
+
+def plan(what: str) -> dict[str, list[Part]]:
+    """role -> its parts, of a set's name, several joined with `+`, or `seven`.
+
+    A set has its training questions, if it publishes any, and its test questions; a mix has the training questions of
+    its sets, one set after the other; `seven` has the test questions of all. Raises `DataError`.
+
+    >>> {role: [str(part) for part in parts] for role, parts in plan("hotpotqa").items()}
+    {'train': ['hotpotqa/train'], 'test': ['hotpotqa/dev']}
+    >>> [str(part) for part in plan("nq+hotpotqa")["train"]]
+    ['nq/train', 'hotpotqa/train']
+    """
+    if what == SEVEN:
+        return {"test": [Part(qa, "test") for qa in SETS.values()]}
+    names = what.split("+")
+    sets = [set_named(name.strip()) for name in names]
+    if len(set(names)) < len(names):
+        raise DataError(f"{what!r} names a set twice; its questions would be asked twice as often")
+    if len(sets) > 1:
+        without = [qa.name for qa in sets if qa.train_size is None]
+        if without:
+            raise DataError(f"{' and '.join(without)} has no training questions; leave it out of {what!r}")
+        return {"train": [Part(qa, "train") for qa in sets]}
+    (qa,) = sets
+    roles = ("train", "test") if qa.train_size is not None else ("test",)
+    return {role: [Part(qa, role)] for role in roles}
+
+
+def examples_of(part: Part, origin: Origin) -> Iterator[Example]:
+    """The questions of a part, their ids `SET/ROLE/INDEX`, unique over all sets.
+
+    Looked for as `SET/SPLIT`, and as `ROLE`, a file of several sets as Search-R1 has it, in .jsonl, .jsonl.gz or
+    .parquet. `metadata` loses its lists and objects, which training and evaluation do not read. Raises `DataError` when
+    no file is found, a row cannot be used, or the number of questions is not the published one.
+    """
+    own = [f"{part}{ending}" for ending in _ENDINGS]
+    shared = [f"{part.role}{ending}" for ending in _ENDINGS]
+    for name in (*own, *shared):
+        if (path := origin.get(name)) is not None:
+            break
+    else:
+        raise DataError(f"{origin} has none of {', '.join((*own, *shared))}")
+    count = 0
+    for example in iter_examples(path, source=part.qa.name if name in own else None, split=part.role):
+        if example.source != part.qa.name:
+            if name in own:
+                raise DataError(f"{path}: a question of {example.source!r} in the file of {part.qa.name}")
+            continue
+        count += 1
+        other = {key: value for key, value in example.metadata.items() if key != "id"}  # `test_0` in every set
+        yield light(replace(example, split=part.role, metadata=other))
+    if count != part.size:
+        raise DataError(
+            f"{path} has {count:,} questions of {part.qa.name}, the published {part.published_split} set has "
+            f"{part.size:,}: another version, or a damaged copy. `holdfast data convert` takes files of any size"
+        )
+
+
+def prepare(what: str, folder: Path, *, origin: str | None = None, form: Form = "jsonl") -> dict[Path, int]:
+    """Write `train` and `test` files of what `plan` says into `folder`; returns each file with its number of questions.
+
+    `sample` writes `questions.jsonl` and `corpus.jsonl`, in any form the questions. Raises `DataError`, and leaves no
+    half file.
+    """
+    ending = "jsonl" if form == "jsonl" else "parquet"
+    if what == SAMPLE:
+        folder.mkdir(parents=True, exist_ok=True)
+        questions = folder / f"questions.{ending}"
+        count = write_examples(questions, sample_questions(), form)
+        passages = sample_file("corpus.jsonl").read_bytes()
+        (folder / "corpus.jsonl").write_bytes(passages)
+        return {questions: count, folder / "corpus.jsonl": passages.count(b"\n")}
+    parts = plan(what)
+    source = origin_of(origin)
+    written = {}
+    for role, several in parts.items():
+        path = folder / f"{role}.{ending}"
+        written[path] = write_examples(path, _all(several, source), form)
+    return written
+
+
+def open_questions(what: str, *, origin: str | None = None) -> tuple[Example, ...]:
+    """Questions to evaluate on: a file, `sample`, a set's name (its test questions), several with `+`, or `seven`.
+
+    Raises `DataError` for anything else, and for files that `read_examples` refuses.
+    """
+    if Path(what).is_file():
+        return read_examples(what)
+    if Path(what).suffix in (".jsonl", ".gz", ".parquet", ".json"):
+        raise DataError(f"{what} does not exist")
+    if what == SAMPLE:
+        return sample_questions()
+    names: Sequence[str] = tuple(SETS) if what == SEVEN else what.split("+")
+    parts = [Part(set_named(name.strip()), "test") for name in dict.fromkeys(names)]
+    return tuple(_all(parts, origin_of(origin)))
+
+
+def sample_questions() -> tuple[Example, ...]:
+    """The questions that ship, single- and multi-hop; `metadata["passages"]` are the ids of those that answer one."""
+    return read_examples(sample_file("questions.jsonl"), source=SAMPLE, split="test")
+
+
+def sample_file(name: str) -> Path:
+    """`questions.jsonl` or `corpus.jsonl` of the sample."""
+    return Path(str(package_files("holdfast.datasets"))) / "sample" / name
+
+
+def _all(parts: Sequence[Part], origin: Origin) -> Iterator[Example]:
+    seen: set[str] = set()
+    for part in parts:
+        for example in examples_of(part, origin):
+            if example.id in seen:
+                raise DataError(f"{origin}: two questions have the id {example.id}; the files are damaged")
+            seen.add(example.id)
+            yield example
