@@ -28,6 +28,8 @@ def loaded_by(statement: str) -> set[str]:
         "holdfast.config",
         "holdfast.data",
         "holdfast.scoring",
+        "holdfast.evals.compare",
+        "holdfast.evals.methods",
         "holdfast.lab.experiments",
         "holdfast.lab.report",
         "holdfast.trajectory",

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import ask, data, diagnose, doctor, index, launch, probe, reproduce, train
+from holdfast.cli import ask, data, diagnose, doctor, evaluate, index, launch, probe, reproduce, serve, train
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.terminal import complain, err, out, survive_any_encoding
 from holdfast.errors import HoldfastError
@@ -69,8 +69,10 @@ def main(
 
 app.command("train", cls=SettingsCommand)(train.train)
 app.command("ask")(ask.ask)
+app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
 app.add_typer(data.app, name="data", rich_help_panel="Evaluation")
 app.add_typer(index.app, name="index", rich_help_panel="Retrieval")
+app.command("serve", rich_help_panel="Retrieval")(serve.serve)
 app.command("diagnose")(diagnose.diagnose)
 app.command("probe", cls=SettingsCommand, rich_help_panel="Laboratory")(probe.probe)
 app.command("launch", cls=SettingsCommand, rich_help_panel="Other engines")(launch.launch)

@@ -185,12 +185,6 @@ PROMPTING: dict[str, Method] = {
 }
 BARE: dict[str, Method] = {"direct": bare_direct, "rag": bare_rag}
 """For models that were taught the method (`warm_start.teaches`)."""
-AGENT = ("r1", "search-r1")
-"""Run by the agent loop: without search, and with."""
-METHODS = ("direct", "cot", "rag", "ircot", "search-o1", *AGENT)
-SEARCHING = frozenset({"rag", "ircot", "search-o1", "search-r1"})
-SINGLE_CALL = frozenset({"direct", "cot", "rag"})
-"""Their whole output is scored beside the extracted answer, as some published rows seem to have been."""
 
 
 def tagged_answer(text: str) -> str | None:

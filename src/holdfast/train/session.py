@@ -116,18 +116,24 @@ def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
     if config.run.device == "cuda":  # trained there, asked anywhere
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "auto"})})
     folder = model_folder(run_dir, checkpoint)
-    in_world = config.data.train == "world"
     device = pick_device(config.run.device)
     language_model = load_model(config.model, folder, device)
     return Agent(
         model=language_model.model,
         tokenizer=language_model.tokenizer,
-        retriever=_retriever(config, world_of(config.world).documents()) if in_world else _own_retriever(config, None),
+        retriever=open_retriever(config, None),
         protocol=protocol_of(config),
         config=config,
         device=device,
         autocast_dtype=language_model.autocast_dtype,
     )
+
+
+def open_retriever(config: Config, note: Callable[[str], None] | None) -> CachedRetriever:
+    """The retriever of a recipe, over all passages."""
+    if config.data.train == "world":
+        return _retriever(config, world_of(config.world).documents())
+    return _own_retriever(config, note)
 
 
 @contextmanager

@@ -1,0 +1,152 @@
+"""The folder of an evaluation: settings, one line per answer, results. Stopped at any moment, it can be gone on with.
+
+settings.json      what the answers depend on; a folder is never gone on with under other settings
+questions.jsonl    one row per question and sample: the state, whole lines only
+results.json       written last, from the rows alone
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError
+from holdfast.jsonl import write_jsonl
+
+SETTINGS, ROWS, RESULTS = "settings.json", "questions.jsonl", "results.json"
+FAILED = ("retrieval_failed", "error")
+"""Statuses of a row that says nothing about the model; such a question is asked again."""
+
+Row = dict[str, Any]
+
+
+class EvalFolder:
+    """The files of one evaluation."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rows: dict[str, Row] = {}
+
+    def begin(self, settings: Mapping[str, Any]) -> dict[str, Row]:
+        """The answers that are there already, by id: whole rows of questions that did not fail.
+
+        Raises `ConfigError` when the folder was made under other settings, or cannot be written.
+        """
+        wanted = json.loads(json.dumps(settings))
+        there = self._settings()
+        if there is not None and there != wanted:
+            name = next(name for name in {**wanted, **there} if there.get(name) != wanted.get(name))
+            raise ConfigError(
+                f"{self.path} holds an evaluation with another {name} ({_shown(there.get(name))}, and now "
+                f"{_shown(wanted.get(name))}); give another --out, or delete that folder"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if there is None:
+                if (self.path / ROWS).exists():
+                    raise ConfigError(f"{self.path} holds answers without {SETTINGS}; give another --out")
+                write_whole(self.path / SETTINGS, wanted)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} cannot be written ({error.strerror}); give --out a folder that can"
+            ) from error
+        found = read_whole_rows(self.path / ROWS)
+        self._rows = {row["id"]: row for row in found if row["status"] not in FAILED}
+        if len(self._rows) < len(found) or not _ends_whole(self.path / ROWS):
+            write_jsonl(self.path / ROWS, self._rows.values())
+        return dict(self._rows)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append answers, of ids that are not there, in one go."""
+        new = [row for row in rows if row["id"] not in self._rows]
+        if not new:
+            return
+        text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in new)
+        with (self.path / ROWS).open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self._rows.update((row["id"], row) for row in new)
+
+    def finish(self, ids: Sequence[str], results: Mapping[str, Any]) -> None:
+        """Put the rows into the order of the questions, whatever order they came in, and write the results."""
+        ordered = [self._rows[id] for id in ids]
+        if [row["id"] for row in read_whole_rows(self.path / ROWS)] != list(ids):
+            write_jsonl(self.path / ROWS, ordered)
+        write_whole(self.path / RESULTS, results)
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        return dict(self._rows)
+
+    def _settings(self) -> dict[str, Any] | None:
+        try:
+            return json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+        except OSError:
+            return None
+        except ValueError:
+            raise ConfigError(
+                f"{self.path / SETTINGS} is not JSON; give another --out, or delete that folder"
+            ) from None
+
+
+def read_whole_rows(path: Path) -> list[Row]:
+    """Rows of a file that may be missing or end in the middle of a line. Raises `DataError` for any other damage."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    rows = []
+    lines = raw.split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):  # what stands behind the last line end was never finished
+        try:
+            row = json.loads(line)
+            if not isinstance(row["id"], str) or not isinstance(row["status"], str):
+                raise TypeError
+        except (ValueError, KeyError, TypeError):
+            raise DataError(
+                f"{path}:{number} is no answer of an evaluation; remove the line, and the question is asked again"
+            ) from None
+        rows.append(row)
+    return rows
+
+
+def write_whole(path: Path, value: Any) -> None:
+    """Write JSON so that a crash leaves the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The results of an evaluation folder, or of its results.json. Raises `DataError`."""
+    file = path / RESULTS if path.is_dir() else path
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        unfinished = (file.parent / ROWS).is_file()
+        hint = "the evaluation is not finished; the same command goes on" if unfinished else "give a folder of eval"
+        raise DataError(f"{file} does not exist: {hint}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}); evaluate again to renew it") from None
+    if not isinstance(results, dict) or results.get("format") != "holdfast-eval-1":
+        raise DataError(f"{file} holds no results of holdfast eval (no format 'holdfast-eval-1')")
+    return results
+
+
+def _ends_whole(path: Path) -> bool:
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return True
+    return not raw or raw.endswith(b"\n")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:80] + " …"

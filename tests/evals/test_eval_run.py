@@ -1,0 +1,240 @@
+"""An evaluation that is stopped, resumed, damaged or mixed up with another one."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from holdfast.config import load
+from holdfast.data import Example
+from holdfast.errors import ConfigError, DataError, RolloutError
+from holdfast.evals.questions import load_questions
+from holdfast.evals.run import Evaluation
+from holdfast.evals.sets import set_of
+from holdfast.evals.state import read_results, read_whole_rows
+from holdfast.evals.subject import Subject
+from holdfast.rollout.hf import HFPolicy
+from holdfast.world.model import build_tokenizer
+
+from .conftest import ScriptedPolicy, Shelf, Told, example, subject_of
+
+QUESTIONS = [example(i, f"What is number {i}?", str(i % 3), source="nq" if i % 2 else "musique") for i in range(23)]
+FILES = ("settings.json", "questions.jsonl", "results.json")
+
+
+class Killed(BaseException):
+    """What no code catches."""
+
+
+@pytest.fixture(scope="module")
+def tiny() -> tuple[Any, Any]:
+    tokenizer = build_tokenizer(["Question: What is number 1?\nAnswer: 2 <answer> 0 </answer>\n"] * 20)
+    config = transformers.Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.2,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return transformers.AutoModelForCausalLM.from_config(config).eval(), tokenizer
+
+
+def local(tiny: tuple[Any, Any], tokens: int, samples: int | None, *settings: str) -> Subject:
+    """A model that dies, as it were, after so many tokens."""
+    left = tokens
+
+    def count(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    return Subject(
+        name="tiny",
+        config=load(None, settings),
+        policy=HFPolicy(*tiny, greedy=samples is None, on_token=count),
+        tokenizer=tiny[1],
+        positions=4096,
+        local=True,
+        weights="",
+        decoding="greedy",
+    )
+
+
+@pytest.mark.parametrize(("method", "samples"), [("direct", None), ("search-r1", 2)])
+def test_ten_kills_change_no_byte(method: str, samples: int | None, tiny: Any, tmp_path: Path) -> None:
+    limits = ("--protocol.max_turn_tokens", "12", "--protocol.max_turns", "2", "--protocol.max_total_tokens", "400")
+    shelf = Shelf({})
+
+    def evaluation(tokens: int = 10**9) -> Evaluation:
+        retriever = shelf if method == "search-r1" else None
+        return Evaluation(local(tiny, tokens, samples, *limits), method, QUESTIONS, retriever, samples=samples)
+
+    undisturbed, broken = tmp_path / "a", tmp_path / "b"
+    evaluation().run(undisturbed, Told(), batch=4)
+    rng = random.Random(7)
+    for kill in range(10):
+        with pytest.raises(Killed):
+            evaluation(rng.randrange(1, 180)).run(broken, Told(), batch=4)
+        rows = broken / "questions.jsonl"
+        if rows.exists() and kill % 3 == 2:  # the kill fell into the writing of a batch: its last bytes never arrived
+            whole = rows.read_bytes()
+            rows.write_bytes(whole[: len(whole) - rng.randrange(1, 300)])
+        assert not (broken / "results.json").exists()
+    assert read_whole_rows(broken / "questions.jsonl"), "nothing was kept from kill to kill"
+    evaluation().run(broken, Told(), batch=4)
+    for name in FILES:
+        assert (broken / name).read_bytes() == (undisturbed / name).read_bytes(), name
+
+
+def echo(words: Any, **more: Any) -> ScriptedPolicy:
+    return ScriptedPolicy(words, lambda context, request: context.split("number ")[-1].split("?")[0])
+
+
+def test_only_what_is_missing_is_asked_again(words: Any, tmp_path: Path) -> None:
+    first = echo(words)
+    whole = Evaluation(subject_of(first, local=False), "direct", QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    assert len(first.calls) == 23 and whole["micro"]["em"] == pytest.approx(
+        3 / 23, abs=1e-6
+    )  # 0, 1 and 2 are their own answers
+    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    lines = before["questions.jsonl"].splitlines(keepends=True)
+    (tmp_path / "questions.jsonl").write_bytes(b"".join(lines[:7] + lines[8:]))
+    (tmp_path / "results.json").unlink()
+    again, told = echo(words), Told()
+    Evaluation(subject_of(again, local=False), "direct", QUESTIONS, None).run(tmp_path, told, batch=5)
+    assert [id for id, *_ in again.calls] == ["nq/test/7#0"]
+    assert told.notes == [f"22 of 23 answers are there already, in {tmp_path}"]
+    assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
+
+
+def test_a_local_batch_is_computed_again_as_a_whole(words: Any, tmp_path: Path) -> None:
+    Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    rows = (tmp_path / "questions.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "questions.jsonl").write_bytes(b"".join(rows[:7] + rows[8:]))
+    again = echo(words)
+    Evaluation(subject_of(again), "direct", QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    assert [id.split("/")[2] for id, *_ in again.calls] == ["5#0", "6#0", "7#0", "8#0", "9#0"]
+
+
+def test_failed_questions_are_asked_again(words: Any, tmp_path: Path) -> None:
+    def say(context: str, request: Any) -> Any:
+        return ("the server burns", "error") if "number 4?" in context and burning else "1"
+
+    burning = True
+    policy = ScriptedPolicy(words, say)
+    results = Evaluation(subject_of(policy, local=False), "direct", QUESTIONS, None).run(tmp_path, Told())
+    assert results["micro"]["failed"] == 1 and results["micro"]["scored"] == 22
+    row = next(row for row in read_whole_rows(tmp_path / "questions.jsonl") if row["id"] == "musique/test/4#0")
+    assert (row["status"], row["em"], row["error"]) == ("error", None, "the server burns")
+    burning = False
+    results = Evaluation(subject_of(policy, local=False), "direct", QUESTIONS, None).run(tmp_path, Told())
+    assert results["micro"]["failed"] == 0 and len(policy.calls) == 24
+
+
+def test_an_outage_stops_the_evaluation(words: Any, tmp_path: Path) -> None:
+    policy = ScriptedPolicy(words, lambda context, request: ("no power", "error"))
+    with pytest.raises(RolloutError, match=r"all 5 questions of a batch failed; the first, musique.* no power"):
+        Evaluation(subject_of(policy), "direct", QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_other_settings_are_refused(words: Any, tmp_path: Path) -> None:
+    Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told())
+    with pytest.raises(ConfigError, match='holds an evaluation with another method \\("direct", and now "cot"\\)'):
+        Evaluation(subject_of(echo(words)), "cot", QUESTIONS, None).run(tmp_path, Told())
+    with pytest.raises(ConfigError, match="another questions "):
+        Evaluation(subject_of(echo(words)), "direct", QUESTIONS[:4], None).run(tmp_path, Told())
+    changed = [*QUESTIONS[:-1], example(22, QUESTIONS[-1].question, "another")]
+    with pytest.raises(ConfigError, match="another questions_digest"):
+        Evaluation(subject_of(echo(words)), "direct", changed, None).run(tmp_path, Told())
+
+
+def test_a_damaged_file_is_named_with_its_line(words: Any, tmp_path: Path) -> None:
+    Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told())
+    rows = (tmp_path / "questions.jsonl").read_text().splitlines()
+    rows[3] = rows[3][:50]
+    (tmp_path / "questions.jsonl").write_text("\n".join(rows) + "\n")
+    with pytest.raises(DataError, match=r"questions\.jsonl:4 is no answer"):
+        Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told())
+
+
+def test_results_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="give a folder of eval"):
+        read_results(tmp_path)
+    (tmp_path / "questions.jsonl").write_text("")
+    with pytest.raises(DataError, match="not finished; the same command goes on"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text('{"split": "test"}')
+    with pytest.raises(DataError, match="no results of holdfast eval"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text('{"format": ')
+    with pytest.raises(DataError, match="cannot be read"):
+        read_results(tmp_path)
+
+
+def test_samples_differ_by_seed_and_are_averaged(words: Any, tmp_path: Path) -> None:
+    policy = ScriptedPolicy(words, lambda context, request: "1" if request.seed % 2 else "x")
+    one = [example(0, "Who?", "1")]
+    results = Evaluation(subject_of(policy), "direct", one, None, samples=50).run(tmp_path, Told())
+    assert len({request.seed for *_, request in policy.calls}) == 50
+    assert results["micro"]["questions"] == 1 and results["micro"]["answers"] == 50
+    assert results["samples"] == 50 and 0.2 < results["sets"]["nq"]["em"] < 0.8
+
+
+def test_the_official_rule_is_that_of_each_questions_set(words: Any, tmp_path: Path) -> None:
+    questions = [example(0, "a?", "Jean Luc", source="triviaqa"), example(0, "b?", "Jean Luc", source="nq")]
+    policy = ScriptedPolicy(words, lambda context, request: "Jean-Luc")
+    for scorer, expected in (("table", [0.0, 0.0]), ("official", [1.0, 0.0])):
+        out = tmp_path / scorer
+        Evaluation(subject_of(policy), "direct", questions, None, scorer=scorer).run(out, Told())
+        assert [row["em"] for row in read_whole_rows(out / "questions.jsonl")] == expected
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], str]:
+    def make(name: str, rows: list[dict[str, Any]]) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+
+    return make
+
+
+ROW = {"question": "Who?", "golden_answers": ["x"]}
+
+
+def test_questions_know_their_set(write: Callable[..., str]) -> None:
+    merged = write("all.jsonl", [ROW | {"data_source": "searchR1_nq"}, ROW | {"data_source": "musique"}])
+    plain = write("popqa.jsonl", [ROW] * 3)
+    found = load_questions([merged, plain], load(None), limit=2)
+    assert [set_of(one) for one in found] == ["nq", "musique", "popqa", "popqa"]
+    world = load_questions(["world"], load(None, ["--world.people", "60", "--world.test_questions", "10"]))
+    assert {set_of(one) for one in world} == {"world-1hop", "world-2hop"}
+
+
+def test_questions_that_cannot_be_found(write: Callable[..., str]) -> None:
+    config = load(None)
+    path = write("a.jsonl", [ROW])
+    with pytest.raises(DataError, match="two questions have the id a/test/0"):
+        load_questions([path, write("sub/a.jsonl", [ROW])], config)
+    for name, said in (("nq2.jsonl", "no such file"), ("nq", "holdfast data prepare nq"), ("test", "no data.test")):
+        with pytest.raises(ConfigError, match=said):
+            load_questions([name], config)
+    assert isinstance(load_questions([path], config)[0], Example)
