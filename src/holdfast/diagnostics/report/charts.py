@@ -33,6 +33,8 @@ class Row:
     """A level to draw a line at."""
     nonzero: bool = False
     """Leave out series that are 0 all along: nothing happened there."""
+    optional: bool = False
+    """Nobody misses these series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,19 @@ class Chart:
     rows: tuple[Row, ...]
 
 
+TWINS = {
+    "likelihood/positive": "likelihood/correct",
+    "likelihood/negative": "likelihood/incorrect",
+    "drift/positive": "displacement/correct",
+    "drift/negative": "displacement/incorrect",
+}
+"""What verl's losses can see, and what stands in its place elsewhere: where one is logged, the other is not missing."""
 _ACTION = re.compile(r"likelihood/(correct|incorrect)/action_(\d+)")
 _MOST_ACTIONS = 5
+_HOST_EVALS = re.compile(r"eval/reward/mean|val-core/.+/(acc|reward|em|score)/mean@\d+")
+"""Evaluations of TRL and of verl, whose scores are whatever the user's reward functions measure."""
+_EVAL_COLORS = ("third", "action-4", "action-5")
+_MOST_UNKNOWN = 12
 RIGHT, WRONG = "right", "wrong"
 
 CHARTS = (
@@ -56,8 +69,8 @@ CHARTS = (
             Row(
                 "reward",
                 (
-                    Line("reward/mean", "reward, mean", "ink"),
-                    Line("reward/em", "exact match", "third", "dot", minor=True),
+                    Line("reward/mean", "training", "ink"),
+                    Line("reward/em", "training, exact match", "third", "dot", minor=True),
                     Line("eval/em", "dev, sampled", RIGHT, points=True),
                     Line("eval/em_greedy", "dev, greedy", WRONG, "dash", points=True, minor=True),
                 ),
@@ -172,32 +185,46 @@ CHARTS = (
             Row("groups with more than one reward", (Line("rollout/mixed_groups", "mixed", "ink"),)),
             Row("preserved tokens the penalty acts on", (Line("penalty/active_fraction", "active", "ink"),)),
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
+            Row(
+                "divergence from the reference",
+                (
+                    Line("loss/kl", "loss/kl, times its coefficient", "ink"),
+                    Line("kl", "kl", "ink"),
+                    Line("actor/kl_loss", "actor/kl_loss", "ink"),
+                ),
+                optional=True,
+            ),
         ),
     ),
 )
 
 
 def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, ...]:
-    """The charts, with the actions that these logs have, and a last one for series that findings name and no other
-    chart has."""
+    """The charts, with the actions and evaluations that these logs have, and a last one for series that findings name
+    and no other chart has; for logs of which no chart has anything, it shows the first of what they have."""
     names = set(names)
-    actions = sorted((int(m[2]), m[1], m[0]) for name in names if (m := _ACTION.fullmatch(name)))
-    charts = tuple(replace(chart, rows=tuple(_with_actions(row, actions) for row in chart.rows)) for chart in CHARTS)
+    charts = tuple(replace(chart, rows=tuple(_filled(row, names) for row in chart.rows)) for chart in CHARTS)
     drawn = {line.series for chart in charts for row in chart.rows for line in row.lines}
     others = [name for name in dict.fromkeys(named) if name in names and name not in drawn]
-    if not others:
-        return charts
+    if not names & drawn:
+        others = others or sorted(names)[:_MOST_UNKNOWN]
     rows = tuple(Row(name, (Line(name, name, "ink"),)) for name in others)
-    return (*charts, Chart("others", "Other series that findings name", "", rows))
+    return (*charts, Chart("others", "Other series", "", rows)) if rows else charts
 
 
-def _with_actions(row: Row, actions: list[tuple[int, str, str]]) -> Row:
+def _filled(row: Row, names: set[str]) -> Row:
+    """The row with lines whose names only a log knows."""
+    if row.title == "reward":
+        found = sorted(filter(_HOST_EVALS.fullmatch, names))[: len(_EVAL_COLORS)]
+        lines = [Line(name, name, color, points=True) for name, color in zip(found, _EVAL_COLORS, strict=False)]
+        return replace(row, lines=(*row.lines, *lines))
     kind = row.title.removesuffix(", action by action")
     if kind == row.title:
         return row
+    actions = sorted((int(m[2]), name) for name in names if (m := _ACTION.fullmatch(name)) and m[1] == kind)
     lines = [
         Line(name, f"action {k}", f"action-{k}", ("solid", "dash", "dot", "dashdot", "longdash")[k - 1], minor=k > 2)
-        for k, which, name in actions
-        if which == kind and 1 <= k <= _MOST_ACTIONS
+        for k, name in actions
+        if 1 <= k <= _MOST_ACTIONS
     ]
     return replace(row, lines=tuple(lines))

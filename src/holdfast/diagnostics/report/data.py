@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.report.charts import Chart, Line, Row, charts_for
-from holdfast.diagnostics.report.curves import curve, share_of_samples, smoothed
+from holdfast.diagnostics.report.charts import TWINS, Chart, Line, Row, charts_for
+from holdfast.diagnostics.report.curves import curve, smoothed
 from holdfast.diagnostics.report.episodes import shown_episodes
 from holdfast.diagnostics.report.phases import phases_of
-from holdfast.diagnostics.report.values import ReportedRun, SampleChanges
+from holdfast.diagnostics.report.sorted_samples import samples_chart
+from holdfast.diagnostics.report.values import ReportedRun
 
 RUN_COLORS = 7
 """Colours of page.css that tell runs apart; from the eighth run on they come again with another dash."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-WINDOWS = 5
-"""Stretches of the run in the chart of single samples."""
 _POINTS = 12_000
 _MOST, _FEWEST = 800, 120
 
@@ -30,7 +29,7 @@ def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     charts = charts_for((name for run in runs for name in run.log.series), named)
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
     drawn = [_chart(chart, runs, most) for chart in charts]
-    drawn.insert(2, _samples_chart(runs))
+    drawn.insert(2, samples_chart(runs))
     return {
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],
@@ -41,17 +40,13 @@ def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
 def missing_series(runs: Sequence[ReportedRun]) -> list[str]:
     """Names of the charts' series that no run has."""
     had = {name for run in runs for name, series in run.log.series.items() if len(series)}
-    lines = [line.series for chart in charts_for(had) for row in chart.rows for line in row.lines]
+    lines = [line.series for chart in charts_for(had) for row in chart.rows if not row.optional for line in row.lines]
     absent = [name for name in lines if name not in had]
-    # verl's own names stand beside ours; where one of the two is there, nothing is missing.
-    twins = {
-        "likelihood/positive": "likelihood/correct",
-        "likelihood/negative": "likelihood/incorrect",
-        "drift/positive": "displacement/correct",
-        "drift/negative": "displacement/incorrect",
-    }
-    back = {ours: verl for verl, ours in twins.items()}
-    return [name for name in absent if name not in twins and back.get(name) not in had]
+    return [
+        name
+        for name in absent
+        if name not in TWINS and not had & {twin for twin, ours in TWINS.items() if ours == name}
+    ]
 
 
 def last_step(log: Log) -> int:
@@ -90,16 +85,10 @@ def _chart(chart: Chart, runs: Sequence[ReportedRun], most: int) -> dict[str, An
 
 def _apart(row: Row) -> list[Row]:
     """The row with each of its lines in a row of its own, for several runs to share."""
+    lines = [line for line in row.lines if not line.minor]
     return [
-        Row(
-            row.title if line.label in row.title else f"{row.title}: {line.label}",
-            (line,),
-            row.log,
-            row.mark,
-            row.nonzero,
-        )
-        for line in row.lines
-        if not line.minor
+        replace(row, title=f"{row.title}: {line.label}" if len(lines) > 1 else row.title, lines=(line,))
+        for line in lines
     ]
 
 
@@ -146,59 +135,3 @@ def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) ->
         if several:  # the single values of many runs are a cloud
             trace["raw"] |= {"x": [], "y": []}
     return trace
-
-
-def _samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """Changes of correct rollouts, sorted: a curve for each stretch of a run, or for the last stretch of each run."""
-    several = len(runs) > 1
-    traces = []
-    for i, run in enumerate(runs):
-        windows = _windows(run.changes)[-1:] if several else _windows(run.changes)
-        for k, part in enumerate(windows):
-            found = share_of_samples([change for row in part for change in row.correct])
-            if found["x"]:
-                span = f"steps {part[0].step} to {part[-1].step}" if len(part) > 1 else f"step {part[0].step}"
-                traces.append(
-                    {
-                        "run": i,
-                        "series": "samples",
-                        "label": f"{run.log.name}, {span}" if several else span,
-                        "color": f"time-{k + WINDOWS - len(windows) + 1}",
-                        "dash": DASHES[(WINDOWS - len(windows) + k) % len(DASHES)] if not several else "solid",
-                        "points": False,
-                        "raw": found | {"bad": []},
-                    }
-                )
-    return {
-        "id": "samples",
-        "title": "Displacement of single rollouts, sorted",
-        "caption": "Correct rollouts by what the update did to their likelihood, from the most displaced to the most "
-        "strengthened"
-        + ("; the last fifth of each run." if several else ". Curves that sink below 0 as the run goes on are decay."),
-        "rows": [{"title": "change, nats per token", "log": False, "mark": 0.0, "traces": traces}] if traces else [],
-        "pins": [],
-        "x": "share",
-    }
-
-
-def _windows(changes: Sequence[SampleChanges]) -> list[Sequence[SampleChanges]]:
-    """At most `WINDOWS` stretches of equal length in steps that were measured."""
-    bounds = np.linspace(0, len(changes), min(WINDOWS, len(changes)) + 1).astype(int).tolist()
-    return [changes[a:b] for a, b in pairwise(bounds)]
-
-
-def reward_story(log: Log) -> tuple[float, float, int, float, int] | None:
-    """(first, peak, its step, last, its step) of the reward's running mean; None without enough of it."""
-    series = log.series.get("reward/mean")
-    if series is None or not np.isfinite(series.values).any():
-        return None
-    finite = np.isfinite(series.values)
-    mean = smoothed(series) or Series(series.steps[finite], series.values[finite])
-    top = int(mean.values.argmax())
-    return (
-        float(mean.values[0]),
-        float(mean.values[top]),
-        int(mean.steps[top]),
-        float(mean.values[-1]),
-        int(mean.steps[-1]),
-    )

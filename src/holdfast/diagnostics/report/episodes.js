@@ -95,7 +95,7 @@ function turnParts(turn, scale) {
     const found = hits.length ? hits.length + (hits.length > 1 ? " passages: " : " passage: ") + hits.join(", ") : "nothing found";
     made.append(bidi("div", "hits", (turn.query ? "⌕ " + turn.query + " → " : "⌕ ") + found));
   }
-  if (turn.observation) made.append(bidi("div", "back", turn.observation));
+  if (turn.observation) made.append(bidi("div", "back", turn.observation.trim()));
   return [made];
 }
 

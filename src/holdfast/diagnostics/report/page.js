@@ -160,12 +160,13 @@ function layout(chart, plot) {
     shapes: [], annotations: [],
   };
   if (steps) made.xaxis.tickformat = range[1] - range[0] < 3000 ? ",d" : "~s";
-  if (!steps) made.xaxis.hoverformat = ".0f";
+  if (steps) made.xaxis.unifiedhovertitle = { text: "step %{x:,d}" };
+  else made.xaxis.hoverformat = ".0f";
   chart.rows.forEach((row, r) => {
     const own = domain(chart, r);
     made["yaxis" + (r ? r + 1 : "")] = {
       domain: own, gridcolor: color("grid"), zeroline: false, type: row.log ? "log" : "linear", fixedrange: true,
-      nticks: rows > 1 ? 4 : 6, tickformat: row.log ? "~g" : "~g", automargin: false, anchor: "x",
+      nticks: rows > 1 ? 4 : 6, tickformat: "~g", anchor: "x", ...(row.range ? { range: [...row.range] } : {}),
       ...(row.log ? { dtick: logTicks(row) } : {}),
     };
     if (!isMain(chart)) made.annotations.push({
@@ -245,7 +246,7 @@ const drawn = new Map();
 
 async function draw(chart) {
   const plot = drawn.get(chart.id);
-  await Plotly.react(plot, traces(chart), layout(chart, plot), { displayModeBar: false, responsive: false, doubleClick: false });
+  await Plotly.react(plot, traces(chart), layout(chart, plot), { displayModeBar: false, responsive: false, doubleClick: false, showTips: false });
 }
 
 async function drawAll() {
@@ -320,7 +321,7 @@ function bar() {
   reset.id = "reset";
   reset.hidden = true;
   reset.addEventListener("click", () => zoom(null));
-  place.append(reset);
+  document.body.append(reset);
 }
 
 async function main() {

@@ -9,9 +9,10 @@ from importlib.resources import files
 from typing import Any
 
 from holdfast.diagnostics.finding import Finding
-from holdfast.diagnostics.report.curves import short
-from holdfast.diagnostics.report.data import last_step, missing_series, page_data, reward_story
+from holdfast.diagnostics.present import headline, lead_of
+from holdfast.diagnostics.report.data import last_step, missing_series, page_data
 from holdfast.diagnostics.report.values import ReportedRun
+from holdfast.diagnostics.texts import TEXTS
 
 _OFFLINE = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
@@ -62,58 +63,55 @@ def html(runs: Sequence[ReportedRun], *, plotly: str, foot: Sequence[str]) -> st
 def _one(run: ReportedRun, chart_of: Mapping[str, str]) -> list[str]:
     findings = run.diagnosis.findings
     count = f"{len(findings)} finding{'s' * (len(findings) != 1)}" if findings else "No findings"
-    rows = "".join(_finding(f, chart_of) for f in findings)
-    none = '<li class="none"><div class="code">✓</div><div>The rules find nothing wrong in this log.</div></li>'
+    said: dict[str, str] = {}
+    rows = "".join(_finding(f, chart_of, said) for f in findings)
     return [
-        f'<p class="headline">{_text(_headline(run))}</p>',
+        f'<p class="headline">{_text(headline(run.log, run.diagnosis))}</p>',
         _LEGEND,
         '<div id="main"></div>',
-        f'<h2>{count}</h2>\n<ul class="findings">{rows or none}</ul>',
+        f'<h2>{count}</h2>\n<ul class="findings">{rows or _nothing(len(run.diagnosis.cannot_tell))}</ul>',
     ]
 
 
-def _headline(run: ReportedRun) -> str:
-    """What the reward did, in a sentence or two."""
-    story = reward_story(run.log)
-    if story is None:
-        return f"{last_step(run.log):,} steps; the log has no reward/mean."
-    first, peak, peak_step, last, step = story
-    half = run.diagnosis.half_step
-    if half is not None:
-        return (
-            f"The reward rose from {first:.3g} to {peak:.3g} at step {peak_step:,} and had lost half of its peak by "
-            f"step {half:,}; at step {step:,} it is {last:.3g}."
-        )
-    if peak - first < 0.05 * max(abs(peak), abs(first), 1e-9):
-        return f"The reward began at {first:.3g}, never rose much above that, and is {last:.3g} at step {step:,}."
-    if peak - last > 0.1 * (peak - first):
-        return (
-            f"The reward rose from {first:.3g} to {peak:.3g} at step {peak_step:,}; at step {step:,} it is {last:.3g}."
-        )
-    return f"The reward rose from {first:.3g} to {last:.3g} at step {step:,}, and has not fallen."
-
-
-def _finding(finding: Finding, chart_of: Mapping[str, str]) -> str:
+def _finding(finding: Finding, chart_of: Mapping[str, str], said: dict[str, str]) -> str:
+    """An item of the list; `said` are the remedies told before, by the code they were told for."""
     chart = next((chart_of[name] for name in finding.series if name in chart_of), "reward")
-    evidence = ", ".join(f"{name} {short(value, 3)}" for name, value in finding.evidence.items())
-    lead = _lead(finding.lead)
+    evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
+    lead = lead_of(finding.lead)
     seen = "; ".join(part for part in (lead[:1].upper() + lead[1:], evidence) if part)
     return (
         f'<li><div><a class="code" href="#chart-{chart}">{_text(finding.code)}</a> '
-        f'<span class="when">step {finding.step:,}</span></div>\n<div><p>{_text(finding.summary)}</p>'
-        + (f"<p><b>Change:</b> {_text(finding.remedy)}</p>" if finding.remedy else "")
-        + (f'<p class="soft">{_text(seen)}.</p>' if seen else "")
+        f'<span class="when">step {finding.step:,}</span></div>\n'
+        f"<div>{_name(finding.code)}<p>{_text(finding.summary)}</p>"
+        + _change(finding, said)
+        + (f'<p class="soft">{_text(seen)}</p>' if seen else "")
         + "</div></li>\n"
     )
 
 
-def _lead(lead: int | None) -> str:
-    if lead is None:
+def _nothing(open_questions: int) -> str:
+    says = "The rules find nothing wrong in this log."
+    if open_questions:
+        says += f" It cannot tell about {open_questions} of the codes, for want of series: see the end of the page."
+    return f'<li class="none"><div class="code">✓</div><div>{says}</div></li>'
+
+
+def _name(code: str) -> str:
+    return f"<h3>{_text(TEXTS[code].name)}</h3>" if code in TEXTS else ""
+
+
+def _change(finding: Finding, said: dict[str, str]) -> str:
+    if not finding.remedy:
         return ""
-    steps = f"{abs(lead):,} step{'s' * (abs(lead) != 1)}"
-    if lead == 0:
-        return "when the reward had lost half of its peak"
-    return f"{steps} {'before' if lead > 0 else 'after'} the reward had lost half of its peak"
+    before = said.setdefault(finding.remedy, finding.code)
+    text = _marked(finding.remedy) if before == finding.code else f"as for {_text(before)}"
+    return f"<p><b>Change:</b> {text}</p>"
+
+
+def _marked(text: str) -> str:
+    """The text with what stands in backticks as code."""
+    parts = _text(text).split("`")
+    return "".join(f"<code>{part}</code>" if k % 2 else part for k, part in enumerate(parts))
 
 
 # ---- several runs
@@ -122,25 +120,28 @@ def _lead(lead: int | None) -> str:
 def _several(runs: Sequence[ReportedRun]) -> list[str]:
     rows = []
     for run in runs:
-        story = reward_story(run.log)
+        facts, half = run.diagnosis.facts, run.diagnosis.half_step
         found = "; ".join(f"{f.code} at {f.step:,}" for f in run.diagnosis.findings) or "none"
-        numbers = [f"{story[0]:.3g}", f"{story[1]:.3g} ({story[2]:,})", f"{story[3]:.3g}"] if story else ["–"] * 3
-        half = run.diagnosis.half_step
-        rows.append([run.log.name, f"{last_step(run.log):,}", *numbers, "–" if half is None else f"{half:,}", found])
-    columns = ["run", "steps", "reward, first", "peak (step)", "last", "half lost at", "findings"]
+        reward = [_number(facts.get(name)) for name in ("first reward", "peak reward", "last reward")]
+        rows.append([run.log.name, f"{last_step(run.log):,}", *reward, "–" if half is None else f"{half:,}", found])
+    columns = ["run", "steps", "reward at first", "at best", "at the end", "half lost at", "findings"]
     explained: dict[str, Finding] = {f.code: f for run in runs for f in run.diagnosis.findings}
+    said: dict[str, str] = {}
     items = "".join(
-        f'<li><div><span class="code">{_text(code)}</span></div><div><p>{_text(f.summary)}</p>'
-        + (f"<p><b>Change:</b> {_text(f.remedy)}</p>" if f.remedy else "")
-        + "</div></li>"
-        for code, f in sorted(explained.items())
+        f'<li><div><span class="code">{_text(code)}</span></div><div>{_name(code)}'
+        + (f"<p>{_text(TEXTS[code].means)}</p>" if code in TEXTS else "")
+        + f"{_change(finding, said)}</div></li>"
+        for code, finding in sorted(explained.items())
     )
     return [
-        "<h2>Runs</h2>",
         _table(columns, rows),
         _LEGEND,
         _folded("What the codes mean", f'<ul class="findings">{items}</ul>') if items else "",
     ]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
 
 
 # ---- what follows the curves
@@ -168,7 +169,7 @@ def _episodes(episodes: Sequence[Mapping[str, Any]]) -> str:
 
 def _open_questions(runs: Sequence[ReportedRun]) -> str:
     rows = [
-        [*([run.log.name] if len(runs) > 1 else []), c.code, ", ".join(c.missing), c.remedy]
+        [*([run.log.name] if len(runs) > 1 else []), c.code, ", ".join(c.missing), c.remedy.replace("`", "")]
         for run in runs
         for c in run.diagnosis.cannot_tell
     ]

@@ -23,10 +23,15 @@ from holdfast.errors import ConfigError, DataError, MissingExtra
 
 
 def reported(log: Log, diagnosis: Diagnosis, path: str | Path | None = None) -> ReportedRun:
-    """A run with the samples its folder holds. `path` is what the log was read from; None looks for none."""
+    """A run with the samples its folder holds.
+
+    `path` is what the log was read from: the run's folder, a file in it, or a folder of runs; None is for a log
+    that has no samples beside it.
+    """
     if path is None:
         return ReportedRun(log=log, diagnosis=diagnosis)
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    path = Path(path)
+    folder = next((place for place in (path / log.name, path) if place.is_dir()), path.parent)
     return ReportedRun(log=log, diagnosis=diagnosis, episodes=read_episodes(folder), changes=read_changes(folder))
 
 
