@@ -15,6 +15,9 @@ from holdfast.errors import DataError
 from holdfast.jsonl import Skipped
 from holdfast.scoring import normalize_answer
 
+_Seen = dict[str, tuple[str, tuple[str, tuple[str, ...]]]]
+"""id -> where it was first, and its question and golden answers."""
+
 SHOWN = 10
 """Problems of a kind that are spelled out for a file; the rest is counted."""
 
@@ -40,7 +43,7 @@ class FileReport:
 def check_files(paths: Iterable[str | os.PathLike[str]]) -> list[FileReport]:
     """A report for each file: rows that cannot be used by row and field, ids that occur twice in or between files,
     sizes beside the published ones, and questions that no answer can be right to."""
-    first: dict[str, tuple[str, tuple[str, tuple[str, ...]]]] = {}
+    first: _Seen = {}
     return [_check(Path(path), first) for path in paths]
 
 
@@ -52,7 +55,7 @@ def published_size(source: str, split: str) -> int | None:
     return qa.size(split) or qa.sizes.get(split)
 
 
-def _check(path: Path, first: dict[str, tuple[str, tuple[str, tuple[str, ...]]]]) -> FileReport:
+def _check(path: Path, first: _Seen) -> FileReport:
     report = FileReport(str(path))
     unscorable: list[Example] = []
     unit = "row" if path.suffix == ".parquet" else "line"
@@ -64,8 +67,10 @@ def _check(path: Path, first: dict[str, tuple[str, tuple[str, tuple[str, ...]]]]
         for row, example in enumerate(iter_examples(path, on_bad=on_bad), start=1):
             report.counts[example.source, example.split] += 1
             said = (example.question, example.golden_answers)
-            where, before = first.setdefault(example.id, (f"question {row} of {path}", said))
-            if where != f"question {row} of {path}":
+            if example.id not in first:
+                first[example.id] = (f"question {row} of {path}", said)
+            else:
+                where, before = first[example.id]
                 other = "" if before == said else ", with another question or other golden answers"
                 report.add(f"question {row}: {example.id} is also {where}{other}")
             if not any(map(normalize_answer, example.golden_answers)):

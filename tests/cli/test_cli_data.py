@@ -1,0 +1,118 @@
+"""`holdfast data` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast.cli.main import app
+from holdfast.datasets.files import read_examples
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, ["data", *map(str, words)])
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
+    result = run("prepare", "sample", "--out", tmp_path / "sample")
+    assert result.exit_code == 0, result.output
+    assert "questions.jsonl: 37 questions" in result.output
+    assert "corpus.jsonl: 91 passages" in result.output
+    return tmp_path / "sample" / "questions.jsonl"
+
+
+def test_ls_says_sizes_licences_and_where_from_without_a_network() -> None:
+    result = run("ls")
+    assert result.exit_code == 0
+    line = next(line for line in result.output.splitlines() if line.startswith("hotpotqa"))
+    assert line.split() == ["hotpotqa", "90,447", "7,405*", "multi-hop", "CC", "BY-SA", "4.0", "hotpotqa.github.io"]
+    assert "51,713" in result.output
+    assert "169,615" in result.output
+    assert "RUC-NLPIR/FlashRAG_datasets" in result.output
+
+
+def test_there_and_back(sample: Path, tmp_path: Path) -> None:
+    for form in ("searchr1", "verl", "skyrl"):
+        parquet, back = tmp_path / f"{form}.parquet", tmp_path / f"{form}.jsonl"
+        assert run("convert", sample, parquet, "--form", form).exit_code == 0
+        assert "37 questions" in run("convert", parquet, back).output
+        rows = [json.loads(line) for line in back.read_text(encoding="utf-8").splitlines()]
+        assert [row.pop("prompt")[0]["role"] for row in rows] == ["user"] * 37
+        assert rows == [json.loads(line) for line in sample.read_text(encoding="utf-8").splitlines()]
+
+
+def test_prompts_are_worded_anew_on_request(sample: Path, tmp_path: Path) -> None:
+    run("convert", sample, tmp_path / "a.parquet")
+    run("convert", tmp_path / "a.parquet", tmp_path / "kept.parquet", "--form", "verl")
+    run("convert", tmp_path / "a.parquet", tmp_path / "new.parquet", "--form", "verl", "--reword")
+    kept, new = (read_examples(tmp_path / f"{name}.parquet")[0].metadata["prompt"] for name in ("kept", "new"))
+    assert "<search>" in kept[0]["content"]
+    assert "<tool_call>" in new[0]["content"]
+
+
+def test_bad_rows_stop_or_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"question": "a?", "golden_answers": ["x"]}\n{"question": "b?", "golden_answers": []}\n')
+    stopped = run("convert", path, tmp_path / "out.parquet")
+    assert stopped.exit_code == 2
+    assert "x.jsonl:2: golden_answers: is an empty list" in stopped.stderr
+    assert not (tmp_path / "out.parquet").exists()
+    left_out = run("convert", path, tmp_path / "out.parquet", "--skip-bad", "--source", "own", "--split", "train")
+    assert left_out.exit_code == 0
+    assert "1 row(s) left out; the first: " in left_out.stderr
+    assert [e.id for e in read_examples(tmp_path / "out.parquet")] == ["own/train/0"]
+
+
+def test_validate_says_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> None:
+    fine = run("validate", sample)
+    assert (fine.exit_code, fine.output.splitlines()[0]) == (0, f"{sample}: 37 questions")
+    twice = run("validate", sample, sample)
+    assert twice.exit_code == 1
+    assert "question 1: sample/test/0 is also question 1 of" in twice.output
+    assert "and 27 more" in twice.output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["prepare", "hotpot", "--out", "o"], "did you mean 'hotpotqa'?"),
+        (["prepare", "nq", "--out", "o", "--from", "gone/away/far"], "neither a folder that exists"),
+        (["prepare", "nq", "--out", "o", "--form", "csv"], "jsonl, searchr1, verl or skyrl"),
+        (["prepare", "sample", "--out", "o", "--from", "x"], "the sample ships with holdfast"),
+        (["convert", "gone.jsonl", "o.parquet"], "gone.jsonl does not exist"),
+        (["convert", "a.csv", "o.parquet"], "this name ends otherwise"),
+        (["convert", "a.jsonl", "o.csv"], "this name ends otherwise"),
+        (["convert", "a.jsonl", "o.jsonl", "--form", "verl"], "ends in .parquet"),
+    ],
+)
+def test_what_cannot_work_is_a_sentence(
+    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*words)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_not_written_over_itself(sample: Path) -> None:
+    before = sample.read_bytes()
+    assert run("convert", sample, sample).exit_code == 2
+    assert sample.read_bytes() == before
+
+
+def test_the_sample_serves_a_recipe(sample: Path) -> None:
+    """`holdfast train` with a model of one's own: everything but the model is opened here."""
+    from holdfast.config import load
+    from holdfast.train.session import open_workspace
+
+    corpus = sample.parent / "corpus.jsonl"
+    config = load(None, [f"--data.train={sample}", f"--retrieval.corpus={corpus}", "--model.path=own"])
+    workspace = open_workspace(config)
+    assert (len(workspace.train), len(workspace.dev)) == (33, 4)
+    hits = workspace.train_retriever.search(["glass pyramid of the Louvre"], 3)[0]
+    assert hits[0].document.id == "louvre"
