@@ -77,6 +77,11 @@ def test_a_json_array_instead_of_lines_is_an_error(tmp_path):
         read_questions(path, on_skip=print)
 
 
+def test_parquet_is_refused_with_the_command_that_helps():
+    with pytest.raises(DataError, match=r"is parquet; .*: holdfast data convert x/a\.parquet x/a\.jsonl"):
+        read_questions("x/a.parquet")
+
+
 def examples(n: int, tag: str = "Who?") -> list[Example]:
     return [Example(source="s", split="train", index=i, question=f"{tag} {i}", golden_answers=("x",)) for i in range(n)]
 

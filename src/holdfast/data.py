@@ -71,6 +71,9 @@ def read_questions(
     nothing of any golden answer, because no prediction could then be right. Raises `DataError` for a file that cannot
     be read, that holds no usable row, or of which more than half is bad.
     """
+    if Path(path).suffix == ".parquet":
+        lines = Path(path).with_suffix(".jsonl")
+        raise DataError(f"{path} is parquet; turn it into JSON lines first: holdfast data convert {path} {lines}")
     name = Path(path).name.removesuffix(".gz")
     source = source or name.removesuffix(".jsonl").removesuffix(".json")
 
