@@ -23,6 +23,10 @@ class RetrieveServer:
     url: str
     requests: list[dict[str, Any]] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    """Sent with every answer."""
+    authorizations: list[str | None] = field(default_factory=list)
+    """What each request had as `Authorization`."""
     hold: threading.Event | None = None
     """When set to an event, requests wait for it."""
 
@@ -48,6 +52,7 @@ def retrieve_server() -> Iterator[Callable[[Retriever | None], RetrieveServer]]:
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 state.requests.append({"path": self.path, **request})
+                state.authorizations.append(self.headers["Authorization"])
                 if state.hold is not None:
                     state.hold.wait(10)
                 if state.replies:
@@ -58,6 +63,8 @@ def retrieve_server() -> Iterator[Callable[[Retriever | None], RetrieveServer]]:
                 try:
                     self.send_response(status)
                     self.send_header("Content-Length", str(len(body)))
+                    for name, value in state.headers.items():
+                        self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(body)
                 except BrokenPipeError:  # a client that timed out does not wait for its answer

@@ -3,10 +3,15 @@
     HoldfastError
     ├── ConfigError        (ValueError)     a setting that cannot work: what you set, why, what to do
     ├── DataError          (ValueError)     a bad row or file: names the file, the line and the field
-    ├── RetrievalError     (RuntimeError)   a retriever that failed or timed out
+    ├── RetrievalError     (RuntimeError)   a retriever that failed
+    │   ├── RetrieverUnreachable            no connection, or one that broke
+    │   ├── RetrieverTimeout                no answer in time
+    │   ├── RetrieverRefused                a status other than 200
+    │   └── RetrieverGarbled                an answer that is none
     ├── RolloutError       (RuntimeError)   too many episodes failed for the step to mean anything
     ├── ModelError         (RuntimeError)   a model or tokenizer that cannot be loaded or used
     ├── CheckpointError    (RuntimeError)   a checkpoint that is incomplete or does not match its checksums
+    ├── GuardStop          (RuntimeError)   a run that its guard has stopped, after saving it
     └── MissingExtra       (ImportError)    an optional package; the message is the pip command
 
 Every subclass also inherits the standard exception it stands for, so `except ValueError` keeps working.
@@ -33,6 +38,27 @@ class RetrievalError(HoldfastError, RuntimeError):
     """A retriever that failed; the episode that asked ends as `retrieval_failed`, never as a wrong answer."""
 
 
+class RetrieverUnreachable(RetrievalError):
+    """There is no connection to a retriever, or it broke."""
+
+
+class RetrieverTimeout(RetrievalError):
+    """A retriever did not answer in time."""
+
+
+class RetrieverRefused(RetrievalError):
+    """A retriever answered that it will not, or cannot."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+        """As in HTTP; 200 when only some of the queries of a request failed."""
+
+
+class RetrieverGarbled(RetrievalError):
+    """What a retriever sent is no answer."""
+
+
 class RolloutError(HoldfastError, RuntimeError):
     """Too many episodes failed."""
 
@@ -43,6 +69,10 @@ class ModelError(HoldfastError, RuntimeError):
 
 class CheckpointError(HoldfastError, RuntimeError):
     """A checkpoint that cannot be trusted."""
+
+
+class GuardStop(HoldfastError, RuntimeError):
+    """A finding that `[guard]` stops at; the run is saved."""
 
 
 class MissingExtra(HoldfastError, ImportError):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigError, RetrievalError
+from holdfast.errors import ConfigError, RetrievalError, RetrieverGarbled, RetrieverRefused, RetrieverTimeout
+from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.retrieval.client import AsyncHTTPRetriever, HTTPRetriever
+from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
 from holdfast.retrieval.types import Document, Hit
 
 Start = Callable[..., Any]
@@ -121,19 +126,126 @@ def test_numbers_that_cannot_work(client: Any, settings: dict[str, Any]) -> None
         client("http://127.0.0.1:8000", **settings)
 
 
-def test_pauses_double_and_are_spread(monkeypatch: pytest.MonkeyPatch, retrieve_server: Start) -> None:
+def test_pauses_double_and_are_spread(search: Search, retrieve_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    pause = module._pause
+    monkeypatch.setattr(module, "_pause", lambda *given: pauses.append(pause(*given)) or 0.0)
     server = retrieve_server()
     server.replies += [DOWN] * 40
-    client = HTTPRetriever(server.url, retries=3, backoff=1.0)
     for _ in range(10):
-        with pytest.raises(RetrievalError):
-            client.search(["lake"], 1)
-    client.close()
+        with pytest.raises(RetrieverRefused):
+            search(server.url, ["lake"], 1, retries=3, backoff=1.0)
     for attempt in range(3):
         own = pauses[attempt::3]
         assert len(set(own)) > 1 and all(2**attempt * 0.5 <= pause <= 2**attempt * 1.5 for pause in own)
+
+
+def test_a_slow_drip_is_a_timeout(search: Search) -> None:
+    """A byte now and then keeps a connection alive for ever; an attempt ends all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 1000:
+                    if stop.wait(0.02):
+                        return
+                    try:
+                        connection.sendall(bytes([byte]))
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(RetrieverTimeout):
+            search(f"http://127.0.0.1:{listener.getsockname()[1]}", ["lake"], 1, timeout=0.3, retries=0)
+        assert time.monotonic() - began < 3
+        stop.set()
+        thread.join()
+
+
+def test_a_server_that_asks_for_time_gets_it(
+    search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    server = retrieve_server(bm25)
+    server.headers["Retry-After"] = "7"
+    server.replies += [(429, b"full")]
+    assert search(server.url, ["lake"], 1, backoff=0.001, timeout=30) == bm25.search(["lake"], 1)
+    assert slept == [7.0]
+
+
+def test_a_query_that_failed_by_itself_is_no_empty_answer(search: Search, retrieve_server: Start) -> None:
+    server = retrieve_server()
+    server.replies += [(200, b'{"result": [[], []], "errors": [null, "too long"]}')]
+    with pytest.raises(RetrieverRefused, match="failed on 1 of 2 queries; the first: too long"):
+        search(server.url, ["lake", "x"], 1)
+
+
+def test_the_token_of_the_environment_is_sent(
+    search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = retrieve_server(bm25)
+    search(server.url, ["lake"], 1)
+    monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
+    search(server.url, ["lake"], 1)
+    assert server.authorizations == [None, "Bearer secret"]
+
+
+def test_everything_is_counted_by_its_class(retrieve_server: Start, bm25: BM25Retriever) -> None:
+    server = retrieve_server(bm25)
+    client = HTTPRetriever(server.url, retries=1, backoff=0.001)
+    server.replies += [DOWN, DOWN, (200, b"garbage"), (422, b"no")]
+    for expected in (RetrieverRefused, RetrieverGarbled, RetrieverRefused):
+        with pytest.raises(expected):
+            client.search(["lake"], 1)
+    client.search(["lake"], 1)
+    assert client.stats == ClientStats(4, 1, 1, Counter(RetrieverRefused=2, RetrieverGarbled=1))
+    client.close()
+
+
+def test_threads_share_a_client_and_leave_none_behind(retrieve_server: Start, bm25: BM25Retriever) -> None:
+    server = retrieve_server(bm25)
+    before = threading.active_count()
+    client = HTTPRetriever(server.url)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(client.search, [[q] for q in ["lake", "animal", "town"] * 20], [2] * 60))
+    assert found == [bm25.search([query], 2) for query in ["lake", "animal", "town"] * 20]
+    client.close()
+    client.close()  # twice is once
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)  # the server's own threads end when their connections do
+    assert threading.active_count() <= before
+
+
+def test_a_client_nobody_holds_ends_its_thread(retrieve_server: Start, bm25: BM25Retriever) -> None:
+    client = HTTPRetriever(retrieve_server(bm25).url)
+    client.search(["lake"], 1)
+    thread = client._thread._thread
+    del client
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_searches_on(retrieve_server: Start, bm25: BM25Retriever) -> None:
+    client = HTTPRetriever(retrieve_server(bm25).url)
+    expected = client.search(["lake"], 1)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if client.search(["lake"], 1) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    client.close()
 
 
 def test_the_client_is_not_in_process() -> None:

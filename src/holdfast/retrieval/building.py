@@ -16,6 +16,7 @@ from holdfast.errors import DataError
 from holdfast.jsonl import Skipped
 from holdfast.retrieval.corpus import CorpusDigest, count_rows, passages
 from holdfast.retrieval.documents import DocumentWriter, write_offsets
+from holdfast.retrieval.locks import locked
 from holdfast.retrieval.manifest import MANIFEST, SCRATCH, building, write_manifest
 from holdfast.retrieval.types import Document
 
@@ -214,18 +215,10 @@ def _changed(folder: Path, corpus: Path) -> DataError:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Holds the folder against another process; the system lets go of it when this one ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        (folder / SCRATCH / _LOCK).touch()
-        yield
-        return
+    """Holds the folder against another process."""
     with open(folder / SCRATCH / _LOCK, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataError(f"another process is building in {folder}; wait for it, or name another folder") from None
+        if not locked(file):
+            raise DataError(f"another process is building in {folder}; wait for it, or name another folder")
         yield
 
 

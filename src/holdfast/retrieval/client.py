@@ -2,39 +2,56 @@
 
 What may pass by itself (no connection, a timeout, 429, 500, 502, 503, 504) is tried again, after pauses that double and
 are jittered, so that a hundred workers that failed together do not come back together. What is left after that, and
-every answer that is no answer, is a `RetrievalError` with the address in it.
+every answer that is no answer, is a `RetrievalError` of a class that says what it was, with the address in it.
 
 Proxy variables of the environment are not read: a retriever is a neighbour, and a proxy meant for downloads would only
-lose its calls.
+lose its calls. `HOLDFAST_TOKEN` is: a server that was started with it wants it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-import time
+import threading
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.errors import ConfigError, MissingExtra, RetrievalError
+from holdfast.errors import ConfigError, MissingExtra, RetrievalError, RetrieverTimeout, RetrieverUnreachable
 from holdfast.retrieval.types import Hit
 from holdfast.retrieval.wire import parse_answer, request_body, retrieve_url
 
 if TYPE_CHECKING:
     import httpx
 
+T = TypeVar("T")
+
 PASSING = frozenset({429, 500, 502, 503, 504})
 _CONNECTIONS = 64
 _jitter = random.Random()  # of its own: a retry must not move anybody's seeded random numbers
 
 
-class HTTPRetriever:
-    """A retriever behind an address; safe to share between threads.
+@dataclass(slots=True)
+class ClientStats:
+    """Counts since a client was made. `searches` = `answered` + the sum of `failed`, when none is under way."""
+
+    searches: int = 0
+    answered: int = 0
+    retries: int = 0
+    """Attempts after the first."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Searches that failed in the end, by the name of their error's class."""
+
+
+class AsyncHTTPRetriever:
+    """A retriever behind an address, for `await`. Belongs to the event loop it is first used in.
 
     Args:
         address: as `http://127.0.0.1:8000`; `/retrieve` is added where there is no path.
-        timeout: seconds one attempt may take.
+        timeout: seconds one attempt may take, from the first byte sent to the last received.
         retries: attempts after the first.
         backoff: seconds before the second attempt, on average; doubles from one attempt to the next.
 
@@ -43,68 +60,128 @@ class HTTPRetriever:
         MissingExtra: httpx is not installed.
     """
 
-    in_process = False
-
     def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
         self.url = _checked(address, timeout, retries, backoff)
+        self.stats = ClientStats()
         self._retries, self._backoff, self._timeout = retries, backoff, timeout
         httpx = _httpx()
-        self._client = httpx.Client(timeout=timeout, limits=_limits(httpx), trust_env=False)
-        self._end = weakref.finalize(self, self._client.close)  # a run ends without closing its retriever
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """As `Retriever.search`."""
-        if not queries:
-            return []
-        attempt = 0
-        while True:
-            try:
-                answer = self._client.post(self.url, json=request_body(queries, k))
-            except _httpx().TransportError as error:
-                if attempt == self._retries:
-                    raise _unreachable(self.url, error, self._timeout) from error
-            else:
-                if attempt == self._retries or answer.status_code not in PASSING:
-                    return parse_answer(answer.status_code, answer.content, queries=len(queries), k=k, url=self.url)
-            attempt += 1
-            time.sleep(_pause(self._backoff, attempt))
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._end()
-
-
-class AsyncHTTPRetriever:
-    """The same for `await`. Belongs to the event loop it is first used in."""
-
-    def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
-        self.url = _checked(address, timeout, retries, backoff)
-        self._retries, self._backoff, self._timeout = retries, backoff, timeout
-        httpx = _httpx()
+        token = os.environ.get("HOLDFAST_TOKEN")
+        self._client = httpx.AsyncClient(
+            timeout=None,  # httpx would bound the pauses between bytes, which a slow drip never ends; see _attempt
+            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
+            headers={"Authorization": f"Bearer {token}"} if token else None,
+            trust_env=False,
+        )
         # A search waits for its turn as long as it must: only an attempt that is on its way can time out.
-        limits = httpx.Timeout(timeout, pool=None)
-        self._client = httpx.AsyncClient(timeout=limits, limits=_limits(httpx), trust_env=False)
+        self._turns = asyncio.Semaphore(_CONNECTIONS)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """As `Retriever.search`."""
         if not queries:
             return []
-        attempt = 0
-        while True:
-            try:
-                answer = await self._client.post(self.url, json=request_body(queries, k))
-            except _httpx().TransportError as error:
-                if attempt == self._retries:
-                    raise _unreachable(self.url, error, self._timeout) from error
-            else:
-                if attempt == self._retries or answer.status_code not in PASSING:
-                    return parse_answer(answer.status_code, answer.content, queries=len(queries), k=k, url=self.url)
-            attempt += 1
-            await asyncio.sleep(_pause(self._backoff, attempt))
+        self.stats.searches += 1
+        try:
+            found = await self._search(queries, k)
+        except RetrievalError as error:
+            self.stats.failed[type(error).__name__] += 1
+            raise
+        self.stats.answered += 1
+        return found
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+    async def _search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        attempt = 0
+        while True:
+            last, asked_for = attempt == self._retries, 0.0
+            try:
+                answer = await self._attempt(queries, k)
+            except (RetrieverTimeout, RetrieverUnreachable):
+                if last:
+                    raise
+            else:
+                if last or answer.status_code not in PASSING:
+                    return parse_answer(answer.status_code, answer.content, queries=len(queries), k=k, url=self.url)
+                asked_for = _retry_after(answer, self._timeout)
+            attempt += 1
+            self.stats.retries += 1
+            await asyncio.sleep(max(_pause(self._backoff, attempt), asked_for))
+
+    async def _attempt(self, queries: Sequence[str], k: int) -> httpx.Response:
+        async with self._turns:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    return await self._client.post(self.url, json=request_body(queries, k))
+            except TimeoutError as error:
+                raise RetrieverTimeout(
+                    f"{self.url} did not answer within {self._timeout:g} seconds; is the retriever overloaded?"
+                ) from error
+            except _httpx().TransportError as error:
+                raise RetrieverUnreachable(
+                    f"{self.url} cannot be reached ({error or type(error).__name__}); is the retriever running there?"
+                ) from error
+            except _httpx().DecodingError as error:  # a body that is not what its headers say
+                raise RetrieverUnreachable(f"{self.url} sent what cannot be unpacked ({error})") from error
+
+
+class HTTPRetriever:
+    """The same for threads, any number of which may share it: an `AsyncHTTPRetriever` on a thread of its own."""
+
+    in_process = False
+
+    def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
+        self.url = _checked(address, timeout, retries, backoff)
+        _httpx()
+        self._settings = {"timeout": timeout, "retries": retries, "backoff": backoff}
+        self._start()
+
+    @property
+    def stats(self) -> ClientStats:
+        return self._client.stats
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """As `Retriever.search`."""
+        if os.getpid() != self._process:  # a fork has no threads but the one that forked
+            self._start()
+        return self._thread.run(self._client.search(queries, k))
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        self._end()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._thread = _LoopThread()
+        self._client = AsyncHTTPRetriever(self.url, **self._settings)  # type: ignore[arg-type]
+        # A run ends without closing its retriever.
+        self._end = weakref.finalize(self, _LoopThread.close, self._thread, self._client)
+
+
+class _LoopThread:
+    """An event loop that runs for as long as it is wanted."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="retriever", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self, client: AsyncHTTPRetriever) -> None:
+        if threading.current_thread() is self._thread or not self._thread.is_alive():
+            return
+        self.run(client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 def _checked(address: str, timeout: float, retries: int, backoff: float) -> str:
@@ -124,16 +201,14 @@ def _httpx() -> Any:
     return httpx
 
 
-def _limits(httpx: Any) -> httpx.Limits:
-    return httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
-
-
 def _pause(backoff: float, attempt: int) -> float:
     """Seconds before attempt 1, 2, …: `backoff`, twice that, …, each between half and one and a half times."""
     return backoff * 2 ** (attempt - 1) * _jitter.uniform(0.5, 1.5)
 
 
-def _unreachable(url: str, error: httpx.TransportError, timeout: float) -> RetrievalError:
-    if isinstance(error, _httpx().TimeoutException):
-        return RetrievalError(f"{url} did not answer within {timeout:g} seconds; is the retriever overloaded?")
-    return RetrievalError(f"{url} cannot be reached ({error or type(error).__name__}); is the retriever running there?")
+def _retry_after(answer: httpx.Response, most: float) -> float:
+    """Seconds the server asks to wait, `most` at the longest."""
+    try:
+        return min(max(float(answer.headers.get("retry-after", 0)), 0.0), most)
+    except ValueError:  # a date
+        return 0.0

@@ -40,11 +40,21 @@ class StoredDocuments(Sequence[Document]):
             return tuple(self[i] for i in range(*row.indices(len(self))))
         if not -len(self) <= row < len(self):
             raise IndexError(f"there is no passage {row}; the index holds {len(self)}")
-        row %= len(self)
-        return Document(**json.loads(self._text[int(self._offsets[row]) : int(self._offsets[row + 1])]))
+        return Document(**json.loads(self.line(row % len(self))))
+
+    def line(self, row: int) -> bytes:
+        """A passage as JSON, as it is stored."""
+        return self._text[int(self._offsets[row]) : int(self._offsets[row + 1]) - 1]
 
     def __iter__(self) -> Iterator[Document]:
         return (self[row] for row in range(len(self)))
+
+
+def as_json(documents: Sequence[Document], row: int) -> str:
+    """A passage as a JSON object."""
+    if isinstance(documents, StoredDocuments):
+        return documents.line(row).decode()
+    return _line(documents[row])
 
 
 class DocumentWriter:
@@ -58,8 +68,7 @@ class DocumentWriter:
         self.size = size
 
     def add(self, document: Document) -> None:
-        line = json.dumps({"id": document.id, "contents": document.contents}, ensure_ascii=False) + "\n"
-        self.size += self._file.write(line.encode())
+        self.size += self._file.write(f"{_line(document)}\n".encode())
 
     def flush(self) -> None:
         self._file.flush()
@@ -77,3 +86,7 @@ def write_offsets(folder: Path, count: int) -> None:
             ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 0x0A)
             out.write(ends + position + 1)
             position += len(data)
+
+
+def _line(document: Document) -> str:
+    return json.dumps({"id": document.id, "contents": document.contents}, ensure_ascii=False)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, RetrievalError
+from holdfast.errors import ConfigError, RetrieverGarbled, RetrieverRefused
 from holdfast.retrieval.types import Document, Hit
 
 _SHOWN = 160  # characters of a strange answer that an error quotes
@@ -48,22 +48,26 @@ def request_body(queries: Sequence[str], k: int) -> dict[str, Any]:
 def parse_answer(status: int, body: bytes, *, queries: int, k: int, url: str) -> list[list[Hit]]:
     """The hits in a server's answer, at most `k` per query.
 
-    A hit without a score gets NaN, one without an id a digest of its text. Raises `RetrievalError`, a sentence with
-    the address, for any other status than 200, for what is not JSON, and for another number of lists than queries.
+    A hit without a score gets NaN, one without an id a digest of its text. Raises `RetrieverRefused` for any other
+    status than 200 and when a query of the request failed, `RetrieverGarbled` for what is not JSON and for another
+    number of lists than queries; the message is a sentence with the address.
     """
     if status != 200:
-        raise RetrievalError(f"{url} answered {status} to {queries} queries: {_quote(body)}")
+        raise RetrieverRefused(f"{url} answered {status} to {queries} queries: {_quote(body)}", status)
     try:
         payload = json.loads(body)
     except ValueError:  # UnicodeDecodeError is one too
-        raise RetrievalError(f"{url} answered with something that is not JSON: {_quote(body)}") from None
+        raise RetrieverGarbled(f"{url} answered with something that is not JSON: {_quote(body)}") from None
     result = payload.get("result") if isinstance(payload, dict) else None
     if not isinstance(result, list) or not all(isinstance(hits, list) for hits in result):
-        raise RetrievalError(f"{url} answered without a `result` that holds one list per query: {_quote(body)}")
+        raise RetrieverGarbled(f"{url} answered without a `result` that holds one list per query: {_quote(body)}")
     if len(result) != queries:
-        raise RetrievalError(
+        raise RetrieverGarbled(
             f"{url} answered {len(result)} of {queries} queries; a /retrieve server gives one list per query"
         )
+    if failed := [error for error in payload.get("errors") or () if error]:
+        # An empty list would say that nothing matches.
+        raise RetrieverRefused(f"{url} failed on {len(failed)} of {queries} queries; the first: {failed[0]}", status)
     return [[_hit(item, url) for item in hits[:k]] for hits in result]
 
 
@@ -86,7 +90,7 @@ def _document(item: Any, url: str) -> Document:
         contents = None
     if not isinstance(contents, str):
         fields = f"the fields {', '.join(map(str, item))}" if isinstance(item, dict) else type(item).__name__
-        raise RetrievalError(f"{url} returned a document with neither `contents` nor `text`: it is {fields}")
+        raise RetrieverGarbled(f"{url} returned a document with neither `contents` nor `text`: it is {fields}")
     own = item.get("id") if isinstance(item, dict) else None
     return Document(str(own) if own is not None else hashlib.sha1(contents.encode()).hexdigest()[:12], contents)
 

@@ -1,0 +1,1 @@
+"""A `/retrieve` server over an index folder."""

@@ -1,0 +1,158 @@
+"""Many callers, one searcher: queries gather into batches, equal ones are searched once, and too many are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from holdfast.errors import HoldfastError
+from holdfast.retrieval.postings import Ranked
+from holdfast.retrieval.server.kept import KeptQueries
+from holdfast.retrieval.server.metrics import Metrics
+
+Rank = Callable[[Sequence[str], int], list[Ranked]]
+Outcome = Ranked | Exception
+Key = tuple[str, int]
+
+
+class Overloaded(HoldfastError):
+    """More queries wait than may; the caller should come again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    most: int = 64
+    """Queries in a batch."""
+    wait: float = 0.002
+    """Seconds that the first query of a batch waits for others."""
+    waiting: int = 20_000
+    """Queries that may wait for a search; a request that would exceed it is refused whole."""
+
+
+class Batcher:
+    """Searches on one thread of its own, for any number of coroutines of one event loop.
+
+    One thread, because a batch is the unit that a search is fast for, and because nothing is then asked of the
+    retriever that it would not meet in a single process.
+    """
+
+    def __init__(self, rank: Rank, batching: Batching, kept: KeptQueries, metrics: Metrics) -> None:
+        self._rank, self._batching, self._kept, self._metrics = rank, batching, kept, metrics
+        self._queue: deque[Key] = deque()
+        self._flights: dict[Key, asyncio.Future[Outcome]] = {}
+        self._arrived = asyncio.Event()
+        self._oldest = 0.0  # when the first of the queue came
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
+        self._loop: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._loop is not None and not self._loop.done()
+
+    @property
+    def waiting(self) -> int:
+        """Queries that wait for a search."""
+        return len(self._queue)
+
+    @property
+    def full(self) -> bool:
+        return len(self._queue) >= self._batching.waiting
+
+    def start(self) -> None:
+        """Begin to search; needs a running event loop."""
+        self._loop = asyncio.get_running_loop().create_task(self._work())
+        self._loop.add_done_callback(self._abandon)
+
+    async def stop(self) -> None:
+        """Answer what waits, then end."""
+        while self._flights and self.running:
+            await asyncio.wait(self._flights.values())
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
+        self._thread.shutdown()
+        self._kept.close()
+
+    async def ask(self, queries: Sequence[str], k: int) -> list[Outcome]:
+        """For each query its passages, or the exception its search ended with. Raises `Overloaded`."""
+        found: dict[str, Outcome] = {}
+        flights: dict[str, asyncio.Future[Outcome]] = {}
+        new: list[Key] = []
+        joined = 0
+        for query in dict.fromkeys(queries):
+            if (kept := self._kept.get((query, k))) is not None:
+                found[query] = kept
+            elif (flight := self._flights.get((query, k))) is not None:
+                flights[query] = flight
+                joined += 1
+            else:
+                new.append((query, k))
+        if new and len(self._queue) + len(new) > self._batching.waiting:
+            self._metrics.queries.labels("refused").inc(len(queries))
+            raise Overloaded(f"{len(self._queue)} queries wait already")
+        joined += len(queries) - len(found) - len(flights) - len(new)
+        for outcome, count in (("cached", len(found)), ("joined", joined), ("searched", len(new))):
+            self._metrics.queries.labels(outcome).inc(count)
+        if not self._queue:
+            self._oldest = asyncio.get_running_loop().time()
+        for key in new:
+            flights[key[0]] = self._flights[key] = asyncio.get_running_loop().create_future()
+        self._queue.extend(new)
+        if new:
+            self._arrived.set()
+        if flights:
+            # Not `gather`: a caller that goes away must not cancel a search that others wait for.
+            await asyncio.wait(flights.values())
+            found.update((query, flight.result()) for query, flight in flights.items())
+        return [found[query] for query in queries]
+
+    async def _work(self) -> None:
+        while True:
+            await self._arrived.wait()
+            left = self._oldest + self._batching.wait - asyncio.get_running_loop().time()
+            if left > 0 and len(self._queue) < self._batching.most:
+                await asyncio.sleep(left)
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._batching.most))]
+            if not self._queue:
+                self._arrived.clear()
+            for k in dict.fromkeys(k for _, k in batch):
+                queries = [query for query, own in batch if own == k]
+                outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._search, queries, k)
+                self._metrics.batch_size.observe(len(queries))
+                self._land(zip(queries, outcomes, strict=True), k)
+
+    def _abandon(self, loop: asyncio.Task[None]) -> None:
+        """Whatever ended the work, nobody waits for it for ever."""
+        error = None if loop.cancelled() else loop.exception()
+        self._queue.clear()
+        while self._flights:
+            _, flight = self._flights.popitem()
+            if not flight.done():
+                flight.set_result(RuntimeError(f"the server stopped searching ({error or 'it shuts down'})"))
+
+    def _land(self, outcomes: Iterable[tuple[str, Outcome]], k: int) -> None:
+        for query, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                self._metrics.queries.labels("failed").inc()
+            else:
+                self._kept.put((query, k), outcome)
+            self._flights.pop((query, k)).set_result(outcome)
+        self._kept.flush()
+
+    def _search(self, queries: list[str], k: int) -> list[Outcome]:
+        """One batch; when it fails, each query alone, so that a bad one fails by itself."""
+        try:
+            return list(self._checked(queries, k))
+        except Exception as error:
+            if len(queries) == 1:
+                return [error]
+        return [outcome for query in queries for outcome in self._search([query], k)]
+
+    def _checked(self, queries: list[str], k: int) -> list[Ranked]:
+        found = self._rank(queries, k)
+        if len(found) != len(queries):
+            raise RuntimeError(f"the index answered {len(found)} of {len(queries)} queries")
+        return found

@@ -1,0 +1,82 @@
+"""`holdfast serve` as a process: it answers, it stops without dropping anything, and it remembers."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.client import HTTPRetriever
+
+Start = Callable[..., Any]
+
+
+def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
+    process, address = serve_process(index_folder)
+    assert address.startswith("http://127.0.0.1:")
+    client = HTTPRetriever(address)
+    expected = BM25Retriever.load(index_folder).search(["lake", "zebra", "town"], 2)
+    assert client.search(["lake", "zebra", "town"], 2) == expected
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda i: client.search([f"lake {i % 50}"], 3), range(200)))
+    assert all(hits == found[0] for hits in found)
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=20)
+    assert "everything that was accepted is answered" in rest
+    assert process.returncode == 0
+
+    process, address = serve_process(index_folder)  # remembers
+    assert "holdfast_cached_queries 53.0" in httpx.get(f"{address}/metrics", trust_env=False).text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start, number: signal.Signals) -> None:
+    # Two seconds in which the batch waits for others: all requests are inside when the signal comes.
+    process, address = serve_process(index_folder, "--wait-ms", "2000", "--batch", "500")
+
+    def ask(i: int) -> int:
+        body = {"queries": [f"lake {i}"]}
+        return httpx.post(f"{address}/retrieve", json=body, timeout=20, trust_env=False).status_code
+
+    with ThreadPoolExecutor(40) as pool:
+        asked = [pool.submit(ask, i) for i in range(40)]
+        time.sleep(1.2)
+        process.send_signal(number)
+        assert [one.result() for one in asked] == [200] * 40
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_a_token_from_the_environment(
+    index_folder: Path, serve_process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, address = serve_process(index_folder, HOLDFAST_TOKEN="secret")
+    assert httpx.post(f"{address}/retrieve", json={"query": "x"}, trust_env=False).status_code == 401
+    monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
+    client = HTTPRetriever(address)
+    assert client.search(["lake"], 1)
+    client.close()
+
+
+def test_what_cannot_be_served_is_a_sentence(index_folder: Path, tmp_path: Path) -> None:
+    def serve(*arguments: object) -> str:
+        command = [sys.executable, "-m", "holdfast", "serve", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "holds no index" in serve(tmp_path, "--port", 0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in serve(index_folder, "--port", port)
