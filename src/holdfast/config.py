@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from holdfast import settings
 from holdfast.contradictions import contradictions
@@ -290,6 +290,20 @@ class Track(Section):
     """Sampled episodes written to trajectories.jsonl per step."""
 
 
+class Guard(Section):
+    on: str = ""
+    """Codes of findings it acts on, or their beginnings, with commas between: `LLD003`, `LLD,ENT001`. None: all."""
+    action: Literal["warn", "stop"] = "warn"
+    """`warn` tells on the console; `stop` also saves a checkpoint and ends the run. All go into `findings.json`."""
+
+    @field_validator("on", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        """A list of codes will do as well."""
+        listed = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
+        return ",".join(value) if listed else value
+
+
 class Config(Section):
     """A whole run."""
 
@@ -307,6 +321,7 @@ class Config(Section):
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
     track: Track = Track()
+    guard: Guard = Guard()
 
     @model_validator(mode="after")
     def _can_work(self) -> Config:
@@ -353,3 +368,8 @@ def dump(config: Config) -> str:
 def setting_names() -> list[str]:
     """All dotted names a recipe may set."""
     return settings.setting_names(Config)
+
+
+def setting_values(config: Config) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return settings.setting_values(config)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.diagnostics.codes import chosen
+from holdfast.errors import ConfigError
+
 
 def contradictions(config: Any) -> Iterator[str]:
     """A sentence for each combination of a `Config` that cannot work: what you set, why it fails, what to do."""
@@ -31,6 +34,10 @@ def contradictions(config: Any) -> Iterator[str]:
         )
     if not any(config.reward.model_dump().values()):
         yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
+    try:
+        chosen(config.guard.on, where="guard.on")
+    except ConfigError as error:
+        yield str(error)
     yield from _retrieval_contradictions(config)
     yield from _method_contradictions(config)
     if config.retrieval.url is None and (config.data.train == "world") != (config.retrieval.corpus == "world"):

@@ -49,6 +49,14 @@ def setting_names(root: Root, prefix: str = "") -> list[str]:
     return names
 
 
+def setting_values(tree: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """Every setting of a tree by its dotted name."""
+    values: dict[str, Any] = {}
+    for key, value in tree:
+        values |= setting_values(value, f"{prefix}{key}.") if isinstance(value, BaseModel) else {prefix + key: value}
+    return values
+
+
 def setting(root: Root, dotted: str) -> FieldInfo | None:
     """The field behind a dotted name; None when there is no such setting (a section is none)."""
     *sections, key = dotted.split(".")

@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "adapters.verl_check": {"adapters.verl", "adapters.verl_term"},
     "adapters.verl_agent": {"retrieval", "rewards", "rollout", "search", "trajectory"},
     "adapters.trl": {"adapters.trl_observe", "losses", "penalties"},
+    "adapters.trl_monitor": {"diagnostics", "diagnostics.codes"},
     "adapters.trl_vllm": {"rollout", "search"},
     "adapters.trl_search": {
         "adapters.trl_vllm",
@@ -64,6 +65,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "data",
         "diagnostics",
+        "diagnostics.codes",
         "diagnostics.report",
         "jsonl",
         "losses",

@@ -13,6 +13,7 @@ import transformers
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.config import Config, validate
+from holdfast.diagnostics.finding import Finding
 from holdfast.train.model import LanguageModel
 from holdfast.world.model import build_tokenizer
 
@@ -83,6 +84,7 @@ class Told:
         self.advanced: list[tuple[int, dict[str, float]]] = []
         self.steps: list[tuple[int, dict[str, float]]] = []
         self.notes: list[str] = []
+        self.alarms: list[Finding] = []
 
     def stage(self, name: str, total: int | None = None) -> None:
         self.stages.append((name, total))
@@ -95,6 +97,9 @@ class Told:
 
     def note(self, message: str) -> None:
         self.notes.append(message)
+
+    def alarm(self, finding: Finding) -> None:
+        self.alarms.append(finding)
 
 
 @pytest.fixture

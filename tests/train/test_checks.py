@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from holdfast.config import Config
 from holdfast.data import Example
 from holdfast.errors import ConfigError, ModelError
-from holdfast.train.checks import Watch, doubts, refuse_misfits
+from holdfast.train.checks import doubts, refuse_misfits
 from holdfast.train.model import LanguageModel
 from holdfast.train.session import open_workspace
 
@@ -96,51 +96,3 @@ def test_questions_in_two_splits_are_told_of(recipe: Recipe) -> None:
         "2 of 4 test questions are also train questions",
         "2 of 4 test questions are also dev questions",
     ]
-
-
-# ---- while it runs
-
-
-def after(config: Config, *steps: Mapping[str, float]) -> list[list[str]]:
-    watch = Watch(config)
-    return [list(watch(metrics)) for metrics in steps]
-
-
-HEALTHY = {"rollout/mixed_groups": 0.5, "penalty/active_fraction": 0.1, "penalty/preserved_share": 0.6}
-
-
-def test_a_healthy_run_is_left_alone(recipe: Recipe) -> None:
-    assert after(recipe(), *[HEALTHY | {"grad/skipped": 0.0}] * 9) == [[]] * 9
-
-
-def test_an_inert_penalty_is_told_of_once_after_three_steps(recipe: Recipe) -> None:
-    inert = HEALTHY | {"penalty/active_fraction": 0.0}
-    told = after(recipe(), *[inert] * 5)
-    assert [len(t) for t in told] == [0, 0, 1, 0, 0]
-    assert "penalty was inert in the first 3 steps" in told[2][0] and "train.lr" in told[2][0]
-    assert after(recipe(), inert, HEALTHY, inert, inert) == [[]] * 4
-    assert after(recipe({"loss.penalty.name": "none"}), *[inert] * 3) == [[]] * 3
-
-
-def test_a_penalty_that_protects_nobody_is_told_of_as_such(recipe: Recipe) -> None:
-    nobody = HEALTHY | {"penalty/active_fraction": 0.0, "penalty/preserved_share": 0.0}
-    told = after(recipe({"loss.penalty.preserve": "correct"}), *[nobody] * 3)
-    assert "no rollout was protected by loss.penalty.preserve = 'correct'" in told[2][0]
-
-
-def test_groups_without_contrast_are_told_of(recipe: Recipe) -> None:
-    flat = HEALTHY | {"rollout/mixed_groups": 0.0, "penalty/active_fraction": 0.0}
-    (told,) = after(recipe(), *[flat] * 3)[2]
-    assert "nothing was learned" in told and "[reward]" in told
-    assert after(recipe({"loss.advantage": "reinforce"}), *[flat | HEALTHY] * 3)[2] == []
-
-
-def test_skipped_steps_are_told_of_once(recipe: Recipe) -> None:
-    skipped = HEALTHY | {"grad/skipped": 2.0, "optimizer_steps_per_rollout": 10.0}
-    told = after(recipe(), HEALTHY, skipped, skipped)
-    assert [len(t) for t in told] == [0, 1, 0]
-    assert told[1][0].startswith("2 of 10 optimizer steps were skipped")
-
-
-def test_a_step_in_which_everything_failed_is_no_evidence(recipe: Recipe) -> None:
-    assert after(recipe(), *[{"rollout/failed_fraction": 1.0}] * 3) == [[]] * 3

@@ -126,6 +126,7 @@ def test_the_run_folder(whole: Path, recipe: Recipe) -> None:
         "metrics.jsonl",
         "trajectories.jsonl",
         "displacement.jsonl",
+        "findings.json",
         "report.html",
         "checkpoints",
         "results.json",

@@ -18,12 +18,14 @@ from rich.text import Text
 
 from holdfast.cli.columns import COLUMNS, GAP, STEP_WIDTH, Column, columns_for, legend
 from holdfast.cli.terminal import duration, is_live, spark
+from holdfast.diagnostics.finding import Finding
 from holdfast.train.events import Observer
 
 _ROWS = 12
 _RECENT = 10  # steps whose mean time predicts the rest
 _DOWN = "red"
 _UP = "green"
+_ALARM = "bold red"
 
 
 @contextmanager
@@ -112,6 +114,9 @@ class Lines:
     def note(self, message: str) -> None:
         self._say(f"note: {message}")
 
+    def alarm(self, finding: Finding) -> None:
+        self._say(f"{finding.code} step {finding.step}: {finding.summary}")
+
     def finish(self) -> None:
         """End the current stage."""
         if self._stage is not None:
@@ -130,6 +135,7 @@ class LiveTable:
         self._console, self._clock = console, clock
         self._stage: _Stage | None = None
         self._steps: list[tuple[int, Mapping[str, float]]] = []
+        self._alarms: set[int] = set()
         self._drawn = 0.0
         # Once a second is enough for a clock, and leaves the cores to the training.
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=1, transient=True)
@@ -164,6 +170,11 @@ class LiveTable:
 
     def note(self, message: str) -> None:
         self._console.print(Text.assemble(("note ", "yellow"), message))
+
+    def alarm(self, finding: Finding) -> None:
+        self._alarms.add(finding.step)
+        self._console.print(Text.assemble((f"{finding.code} ", _ALARM), f"step {finding.step}: {finding.summary}"))
+        self._draw(now=True)
 
     def finish(self) -> None:
         """End the current stage: what it showed last stays on the screen."""
@@ -221,7 +232,8 @@ class LiveTable:
             trend = Text(self._trend(column), style="cyan")
             table.add_column(column.title, justify="right", min_width=column.width, no_wrap=True, footer=trend)
         for step, metrics in self._steps[-rows:]:
-            table.add_row(str(step), *[Text(c.text(metrics), style=_style(c, metrics)) for c in columns])
+            number = Text(str(step), style=_ALARM if step in self._alarms else "")
+            table.add_row(number, *[Text(c.text(metrics), style=_style(c, metrics)) for c in columns])
         return table
 
     def _trend(self, column: Column) -> str:

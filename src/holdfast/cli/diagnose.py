@@ -53,7 +53,9 @@ def diagnose(
         return
     if not paths:
         raise ConfigError(f"what should be diagnosed? Give a path: {program()} diagnose runs/quickstart")
-    codes = _codes(select or [])
+    from holdfast.diagnostics.codes import chosen
+
+    codes = chosen(",".join(select or []), where="--select")
     logs = [log for path in paths for log in _read(path)]
     diagnoses = [_diagnose(log, codes) for log in logs]
     if as_json:
@@ -88,13 +90,6 @@ def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
         findings=tuple(one for one in told.findings if one.code in codes),
         cannot_tell=tuple(one for one in told.cannot_tell if one.code in codes),
     )
-
-
-def _codes(select: list[str]) -> set[str]:
-    """The codes that `--select` means. Raises `ConfigError` for a part that no code begins with."""
-    from holdfast.diagnostics.codes import chosen
-
-    return chosen([part for text in select for part in text.split(",") if part.strip()], where="--select")
 
 
 # ---- on the screen
@@ -183,7 +178,7 @@ def _explain(code: str) -> None:
     from holdfast.diagnostics.rules import RULES
     from holdfast.diagnostics.texts import TEXTS
 
-    (found, *more) = sorted(chosen([code], where="--explain"))
+    (found, *more) = sorted(chosen(code, where="--explain"))
     if more:
         raise ConfigError(f"--explain {code}: several codes begin so: {', '.join([found, *more])}; give one")
     text, rule = TEXTS[found], next(rule for rule in RULES if rule.code == found)

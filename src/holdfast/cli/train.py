@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from holdfast.cli.terminal import complain, err, out, program
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, GuardStop, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
     from holdfast.train.events import Observer
 
 T = TypeVar("T")
+STOPPED = 3
+"""Exit code of a run that its guard has stopped."""
 
 
 class Stage(StrEnum):
@@ -161,6 +163,9 @@ def _watch(run_dir: Path, work: Callable[[Any], T]) -> T:
         _explain_stop(run_dir, code=130)
     except SystemExit:
         _explain_stop(run_dir, code=143)
+    except GuardStop as stop:
+        err().print(str(stop), soft_wrap=True)
+        raise typer.Exit(STOPPED) from None
     except HoldfastError as error:
         complain(error)
         runs.discard_if_bare(run_dir)

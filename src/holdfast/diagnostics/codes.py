@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from holdfast.errors import ConfigError
 
 CODES = (
@@ -30,16 +28,16 @@ CODES = (
 """Every code, causes before symptoms: findings of one step are told in this order."""
 
 
-def chosen(parts: Iterable[str], *, where: str) -> set[str]:
-    """The codes that begin with one of `parts`; all of them when there are no parts.
+def chosen(text: str, *, where: str) -> set[str]:
+    """The codes that begin with one of the parts between commas; all of them when there are no parts.
 
-    >>> sorted(chosen(["LLD", "ent001"], where="--select"))
+    >>> sorted(chosen("LLD,ent001", where="--select"))
     ['ENT001', 'LLD001', 'LLD002', 'LLD003', 'LLD004']
 
     Raises `ConfigError` for a part that no code begins with; `where` is who asked.
     """
-    wanted = [part.strip().upper() for part in parts]
-    for part in wanted:
-        if not part or not any(code.startswith(part) for code in CODES):
+    parts = [part.strip().upper() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not any(code.startswith(part) for code in CODES):
             raise ConfigError(f"{where}: no finding's code begins with {part!r}. The codes are {', '.join(CODES)}")
-    return {code for code in CODES if not wanted or code.startswith(tuple(wanted))}
+    return {code for code in CODES if not parts or code.startswith(tuple(parts))}

@@ -39,7 +39,7 @@ def diagnose(log: Log) -> Diagnosis:
 
 def findings_of(log: Log, *, half_step: int | None = None) -> tuple[Finding, ...]:
     """By first step; at equal steps causes before symptoms. Leads are counted to `half_step`."""
-    return as_findings(log, {rule.code: hit for rule in RULES if (hit := rule.find(log)) is not None}, half_step)
+    return as_findings(log, {rule.code: hit for rule in RULES if (hit := rule.on(log)) is not None}, half_step)
 
 
 def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:

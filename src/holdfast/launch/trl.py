@@ -47,6 +47,8 @@ SCRIPT: Mapping[str, str] = {
     "train.displacement_rows": "with_penalties",
     "eval.questions": "eval_dataset",
     "track.wandb": "WANDB_PROJECT in run.sh",
+    "guard.on": "Monitoring",
+    "guard.action": "Monitoring",
 }
 
 NOTED: Mapping[str, str] = {

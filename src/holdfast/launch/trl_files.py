@@ -98,6 +98,7 @@ import sys
 from trl import GRPOConfig, GRPOTrainer
 
 from holdfast.adapters.trl import {adapter}
+from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
 from holdfast.config import load
 from holdfast.data import dev_questions
@@ -120,6 +121,7 @@ trainer = Trainer(
     model={model},
     reward_funcs=functions,
     args=args,
+    callbacks=[Monitoring({guard})],  # holdfast diagnose, while it trains
     train_dataset=question_dataset(workspace.train),
     eval_dataset=question_dataset(dev_questions(workspace.dev, {eval_questions})),
     rollout_func=SearchRollouts(
@@ -155,6 +157,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
         peft="\nfrom peft import LoraConfig" if lora else "",
         adapter=", ".join([*([penalty.partition("(")[0]] if penalty else []), "with_penalties"]),
         rewards=literal({name: weight for name, weight in config.reward.model_dump().items() if weight}),
+        guard=f"on={literal(config.guard.on)}, action={literal(config.guard.action)}",
         options=indent("\n".join(_argument(option) for option in options), " " * 4),
         penalty=indent("\n".join(f"{line}," for line in shown), " " * 4),
         model=literal(model_path(config)),

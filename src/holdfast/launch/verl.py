@@ -55,6 +55,7 @@ NOTED: Mapping[str, str] = {
     "train.displacement_every": "a loss function of verl cannot look at rollouts before and after a whole update",
     "train.displacement_rows": "displacement is not measured in verl",
     "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
+    **dict.fromkeys(section("guard"), "verl calls nobody while it trains; run `holdfast diagnose` on its log instead"),
     **dict.fromkeys(section("world"), "it shapes the bundled world, which is not trained on here"),
     **dict.fromkeys(TINY, "it shapes the tiny model, which is not made here"),
     **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a stage of its own, before"),

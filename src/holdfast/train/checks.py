@@ -1,10 +1,9 @@
-"""What is looked at before and during a run: what cannot work is refused, what is doubtful is said in a sentence."""
+"""What is looked at before a run: what cannot work is refused, what is doubtful is said in a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from holdfast.config import Config
 from holdfast.data import Example
 from holdfast.errors import ConfigError, ModelError
 from holdfast.rollout.hf import HFPolicy
@@ -13,7 +12,6 @@ from holdfast.train.model import LanguageModel
 from holdfast.train.session import Workspace
 
 _LONGEST = 16  # prompts checked per split: rendering all of a hundred thousand would take a minute
-_FIRST_STEPS = 3
 
 
 def refuse_misfits(workspace: Workspace, language_model: LanguageModel) -> None:
@@ -63,53 +61,6 @@ def doubts(workspace: Workspace) -> Iterator[str]:
                 f"{shared} of {len(texts[unseen])} {unseen} questions are also {seen} questions: scores on them say "
                 "what the model remembers, not how it searches"
             )
-
-
-class Watch:
-    """Listens to the metrics of a run, and says once what makes its training void."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._seen: list[Mapping[str, float]] = []
-        self._said_skipped = False
-
-    def __call__(self, metrics: Mapping[str, float]) -> Iterator[str]:
-        """Sentences to say after this step, mostly none."""
-        if metrics.get("grad/skipped") and not self._said_skipped:
-            self._said_skipped = True
-            yield (
-                f"{metrics['grad/skipped']:.0f} of {metrics['optimizer_steps_per_rollout']:.0f} optimizer steps were "
-                "skipped because their gradient was not finite (grad/skipped); if it goes on, lower train.lr, or set "
-                "model.autocast = 'none'"
-            )
-        if len(self._seen) < _FIRST_STEPS:
-            self._seen.append(metrics)
-            if len(self._seen) == _FIRST_STEPS:
-                yield from self._after_first_steps()
-
-    def _after_first_steps(self) -> Iterator[str]:
-        if self._config.loss.advantage != "reinforce" and self._all_zero("rollout/mixed_groups"):
-            yield (
-                f"in the first {_FIRST_STEPS} steps all rollouts of each question got the same reward, so there was "
-                "nothing to prefer and nothing was learned (rollout/mixed_groups is 0). Start from a better policy "
-                "([warm_start]), take easier questions, or add a denser part to [reward], such as f1"
-            )
-        elif self._config.loss.penalty.name in ("llds", "sapo") and self._all_zero("penalty/active_fraction"):
-            if self._all_zero("penalty/preserved_share"):
-                reason = (
-                    f"no rollout was protected by loss.penalty.preserve = {self._config.loss.penalty.preserve!r}. It "
-                    "will act once some are; 'nonnegative' protects more"
-                )
-            else:
-                reason = (
-                    "the policy did not become less likely on any token it protects. When this stays so, updates are "
-                    "too small to matter: raise train.lr or train.optimizer_steps_per_rollout"
-                )
-            yield f"the penalty was inert in the first {_FIRST_STEPS} steps (penalty/active_fraction is 0): {reason}"
-
-    def _all_zero(self, name: str) -> bool:
-        values = [metrics[name] for metrics in self._seen if name in metrics]
-        return bool(values) and not any(values)
 
 
 def _key(example: Example) -> str:

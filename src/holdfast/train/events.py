@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.diagnostics.finding import Finding
+
 
 class Observer(Protocol):
     """Told everything, asked nothing."""
@@ -27,6 +29,10 @@ class Observer(Protocol):
         """A sentence a person should read now."""
         ...
 
+    def alarm(self, finding: Finding) -> None:
+        """The log of the step told last shows a disease."""
+        ...
+
 
 class Silent:
     """The null observer."""
@@ -38,6 +44,8 @@ class Silent:
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None: ...
 
     def note(self, message: str) -> None: ...
+
+    def alarm(self, finding: Finding) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class RunFolder:
                 )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            _write_whole(self._config, dump(config))
+            write_whole(self._config, dump(config))
         except OSError as error:
             raise ConfigError(
                 f"the run folder {self.path} cannot be written ({error.strerror}); set run.dir to a folder that can"
@@ -112,7 +112,7 @@ class RunFolder:
         """Write the results: from now on the run is finished, and its test questions have been read."""
         results: dict[str, Any] = {"split": summary.split, "questions": questions} | asdict(summary)
         del results["run_dir"]
-        _write_whole(self._results, json.dumps(results, indent=1, ensure_ascii=False))
+        write_whole(self._results, json.dumps(results, indent=1, ensure_ascii=False))
 
     def summary(self) -> Summary | None:
         """How the run ended; None when it has not."""
@@ -172,7 +172,7 @@ def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write a small file so that a crash leaves the old one or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

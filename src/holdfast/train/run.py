@@ -11,10 +11,11 @@ import torch
 
 from holdfast.config import Config
 from holdfast.data import Example, dev_questions
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, GuardStop
 from holdfast.tracking import Tracker, open_tracker
+from holdfast.train.alarms import Alarms, stopped
 from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, save_whole_model, settle
-from holdfast.train.checks import Watch, doubts
+from holdfast.train.checks import doubts
 from holdfast.train.evaluate import Evaluation, evaluate
 from holdfast.train.events import Observer, Sample, Silent, Summary
 from holdfast.train.folder import RunFolder
@@ -111,17 +112,18 @@ class _Run:
 
     def _train(self, trainer: Trainer) -> Summary:
         config, observer, total = self.config, self.observer, self.config.train.steps
-        watch = Watch(config)
         for doubt in doubts(self.workspace):
             observer.note(doubt)
         tracker: Tracker = open_tracker(config, self.folder.path)
         report = LiveReport(self.folder.path, observer.note)
+        alarms = Alarms(config, self.folder, observer)
         observer.stage("training", total)
         try:
             if trainer.completed == 0 and config.eval.every:
                 metrics = self._evaluate(trainer)
                 tracker.log(0, metrics)
                 observer.step(0, total, metrics)
+                alarms.observe(0, metrics)
             while trainer.completed < total:
                 metrics, groups, examples = trainer.step()
                 step = trainer.completed
@@ -130,14 +132,17 @@ class _Run:
                 tracker.log(step, metrics)
                 self.folder.add_samples(step, groups, examples, config.track.trajectories, trainer.displacement)
                 observer.step(step, total, metrics)
-                for doubt in watch(metrics):
-                    observer.note(doubt)
-                if step == total or (config.checkpoint.every and step % config.checkpoint.every == 0):
+                finding = alarms.observe(step, metrics)
+                due = step == total or (config.checkpoint.every and step % config.checkpoint.every == 0)
+                if due or finding is not None:
                     trainer.save(self.folder.path, best=self.best, seconds=self._seconds(), machine=self._machine())
                     prune(self.folder.path, config.checkpoint.keep)
                 report.step()
+                if finding is not None and step < total:
+                    raise GuardStop(stopped(finding, self.folder.path))
         finally:
             tracker.close()
+            alarms.close()
             report.write()
         return self._close(trainer)
 

@@ -37,6 +37,10 @@ class Rule:
     asked: Callable[[Log], bool] = always
     """Whether the question arises: where there is no penalty, none can be inert."""
 
+    def on(self, log: Log) -> Hit | None:
+        """What the rule finds in a log."""
+        return self.find(log) if self.asked(log) else None
+
 
 def earliest(*hits: Hit | None) -> Hit | None:
     """The hit with the lowest step; of equals the one named first."""

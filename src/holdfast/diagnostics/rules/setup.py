@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import as_of, first, held, highest, rows, trailing_mean, until_begins
+from holdfast.diagnostics.causal import Rows, as_of, first, held, highest, rows, trailing_mean, until_begins
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
@@ -12,29 +12,33 @@ WINDOW = 5
 FEW = 3
 """Rows a set-up fault is watched for: it is there from the start, or it is not."""
 
-ACTIVE, STEPS = "penalty/active_fraction", "optimizer_steps_per_rollout"
+ACTIVE, SHARE, TERM = "penalty/active_fraction", "penalty/preserved_share", "loss/penalty"
+STEPS = "optimizer_steps_per_rollout"
 
 
 def has_penalty(log: Log) -> bool:
-    return ACTIVE in log.series or "loss/penalty" in log.series
+    return ACTIVE in log.series or TERM in log.series
 
 
 def inert(log: Log) -> Hit | None:
-    """PEN001."""
-    return earliest(_always_zero(log, ACTIVE), _always_zero(until_begins(log, ACTIVE), "loss/penalty"))
+    """PEN001. Rows in which no rollout was there to protect prove nothing."""
+    return earliest(
+        _always_zero(rows(log, ACTIVE, SHARE), ACTIVE, log),
+        _always_zero(rows(until_begins(log, ACTIVE, SHARE), ACTIVE), ACTIVE, log),
+        _always_zero(rows(until_begins(log, ACTIVE), TERM), TERM, log),
+    )
 
 
-def _always_zero(log: Log, name: str) -> Hit | None:
-    found = rows(log, name)
-    (value,) = found.columns
-    at = first(held(value == 0, FEW) & (np.cumsum(value != 0) == 0))
+def _always_zero(found: Rows, name: str, log: Log) -> Hit | None:
+    value, *share = found.columns
+    asked = share[0] > 0 if share else np.ones(len(value), bool)
+    at = first((np.cumsum(asked) >= FEW) & asked & (np.cumsum(asked & (value != 0)) == 0))
     if at is None:
         return None
-    evidence = {name: 0.0}
-    per_batch = rows(log.until(int(found.steps[at])), STEPS)
-    why = ""
-    if len(per_batch):
-        evidence[STEPS] = float(per_batch.columns[0][-1])
+    evidence, why = {name: 0.0}, ""
+    steps = rows(log.until(int(found.steps[at])), STEPS)
+    if len(steps):
+        evidence[STEPS] = float(steps.columns[0][-1])
         if evidence[STEPS] <= 1:
             why = ": with one optimizer step per rollout batch the policy always equals the old one"
     return Hit(int(found.steps[at]), f"The penalty has been exactly 0 since the start{why}.", evidence, (name,))
@@ -133,6 +137,11 @@ MIXED = "rollout/mixed_groups"
 NONE, SOME = 0.05, 0.2
 
 
+def compares(log: Log) -> bool:
+    """Whether rollouts are compared within groups at all."""
+    return log.settings.get("loss.advantage") != "reinforce"
+
+
 def no_contrast(log: Log) -> Hit | None:
     """GRP001: from the start. Groups that have become all right at the end of learning are not it."""
     found = rows(log, MIXED)
@@ -152,8 +161,8 @@ def no_contrast(log: Log) -> Hit | None:
 
 
 RULES = (
-    Rule("PEN001", inert, ((ACTIVE,), ("loss/penalty",)), asked=has_penalty),
+    Rule("PEN001", inert, ((ACTIVE,), (TERM,)), asked=has_penalty),
     Rule("MSK001", leak, ((TRAINED, LENGTH), SURPRISE)),
     Rule("SMP001", mismatch, ((GAP,), (MASS,))),
-    Rule("GRP001", no_contrast, ((MIXED,),)),
+    Rule("GRP001", no_contrast, ((MIXED,),), asked=compares),
 )

@@ -1,0 +1,108 @@
+"""TRL: the rules of `holdfast diagnose` while a trainer runs, as a callback.
+
+    from holdfast.adapters.trl_monitor import Monitoring
+
+    trainer = Trainer(..., callbacks=[Monitoring(on="LLD003", action="stop")])
+
+Works with any GRPOTrainer. What stock TRL logs answers few questions; with `with_penalties(GRPOTrainer)`, which may
+leave the loss as it is, the likelihood of correct rollouts and its displacement are in the log too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import TrainerCallback
+
+from holdfast.diagnostics.codes import chosen
+from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.monitor import Monitor
+from holdfast.diagnostics.present import as_json, to_text
+from holdfast.diagnostics.readers.names import CHANGES, translation
+from holdfast.errors import ConfigError
+
+__all__ = ["FINDINGS_FILE", "Monitoring"]
+
+FINDINGS_FILE = "findings.json"
+_logger = logging.getLogger("holdfast")
+
+
+class Monitoring(TrainerCallback):
+    """Tells what the log shows, once each, and may stop the run.
+
+    Findings go to the logger `holdfast` as warnings, and to `findings.json` in `output_dir`: the JSON of
+    `holdfast diagnose --json`. A resumed trainer is told only what is new.
+
+    Args:
+        on: codes to act on, or their beginnings, with commas between; all of them when empty.
+        action: `warn`, or `stop`: save a checkpoint after this step and end the training.
+
+    Raises:
+        ConfigError: `on` names no code, or `action` is another word.
+    """
+
+    def __init__(self, *, on: str = "", action: Literal["warn", "stop"] = "warn") -> None:
+        if action not in ("warn", "stop"):
+            raise ConfigError(f"Monitoring(action={action!r}): it is 'warn' or 'stop'")
+        self._codes = chosen(on, where="Monitoring(on=...)")
+        self._stops = action == "stop"
+        self.monitor = Monitor(host="trl")
+        self.findings: list[Finding] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """What a resumed run had logged before is known already."""
+        self.monitor = Monitor(host="trl", name=Path(args.output_dir).name, settings=_settings(args))
+        self.findings = []
+        for row in state.log_history:
+            self.findings += self.monitor.observe(int(row["step"]), _ours(row))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **more: Any) -> None:
+        new = self.monitor.observe(state.global_step, _ours(logs or {}))
+        self.findings += new
+        guarded = [finding for finding in new if finding.code in self._codes]
+        if state.is_world_process_zero:
+            for finding in guarded:
+                change = finding.remedy.replace("`", "")
+                _logger.warning("%s step %d: %s %s", finding.code, finding.step, finding.summary, change)
+            if new:
+                self._write(Path(args.output_dir))
+        if self._stops and _anywhere(bool(guarded), args.device):
+            control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if state.is_world_process_zero:
+            self._write(Path(args.output_dir))  # leads and facts are those of the whole run
+
+    def _write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = to_text(as_json(self.monitor.log(), self.monitor.diagnosis()))
+        (folder / FINDINGS_FILE).write_text(text, encoding="utf-8")
+
+
+def _ours(row: Mapping[str, Any]) -> dict[str, float]:
+    """A row of TRL's log under holdfast's names."""
+    numbers = {
+        name: float(value)
+        for name, value in row.items()
+        if isinstance(value, int | float) and name not in ("step", "epoch")
+    }
+    names = translation("trl", numbers)
+    return {names[name].ours: float(CHANGES[names[name].change](value)) for name, value in numbers.items()}  # type: ignore[arg-type]
+
+
+def _settings(args: Any) -> dict[str, object]:
+    plain = (str, int, float, bool, type(None))
+    return {name: value for name, value in vars(args).items() if isinstance(value, plain)}
+
+
+def _anywhere(wanted: bool, device: Any) -> bool:
+    """The first process decides for all: logs may differ in a digit, and a run that half of them leave hangs."""
+    if not torch.distributed.is_initialized():
+        return wanted
+    flag = torch.tensor(int(wanted), device=device)
+    torch.distributed.broadcast(flag, 0)
+    return bool(flag)
