@@ -47,6 +47,8 @@ class Recording:
     """Rollout batches."""
     start: int = 0
     """The rollout batch before which the fault began; 0: it was there from the first."""
+    every: int = 1
+    """Steps of the log between rollout batches: TRL counts optimizer steps."""
     how: str
     """A sentence: what makes the run what it is."""
     recipe: str
@@ -206,8 +208,9 @@ def _gaps(log: Log, rng: np.random.Generator) -> Log:
 
 
 def fall(steps: np.ndarray, reward: np.ndarray) -> tuple[int, int] | None:
-    """(peak, half): where the mean of five rewards was highest, and the first step at which it is half of that or less.
+    """(peak, half): where the mean of five rewards was highest, and the first step at which half of that is lost.
 
+    Counted from 0, or from the lowest mean so far where that is below 0.
     None when it never is, or when the reward never rose above its first mean.
     """
     known = np.isfinite(reward)
@@ -215,8 +218,8 @@ def fall(steps: np.ndarray, reward: np.ndarray) -> tuple[int, int] | None:
     if len(reward) < WINDOW:
         return None
     means, ends = np.convolve(reward, np.full(WINDOW, 1 / WINDOW), "valid"), steps[WINDOW - 1 :]
-    highest = np.maximum.accumulate(means)
-    lost = np.flatnonzero((means <= highest / 2) & (highest > means[0]))
+    highest, floor = np.maximum.accumulate(means), np.minimum(0.0, np.minimum.accumulate(means))
+    lost = np.flatnonzero((means - floor <= (highest - floor) / 2) & (highest > means[0]))
     if not len(lost):
         return None
     return int(ends[int(np.argmax(means[: lost[0] + 1]))]), int(ends[lost[0]])

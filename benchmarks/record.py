@@ -19,6 +19,7 @@ import sys
 import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 from holdfast.config import Config
 from library import FOLDER, LOGS, MANIFEST, Recording, fall_in_file, log_file, packed, read_manifest, write_manifest
-from record_plan import Planned
+from record_plan import TOYS, Planned
 from record_runs import everything
 
 _OWN = {"run": ("name", "dir", "threads", "device"), "model": ("path",)}  # of this machine, and nobody else's business
@@ -38,9 +39,9 @@ def make(planned: Planned, work: Path) -> str:
     folder = work / planned.name
     if not (folder / _DONE).is_file():
         if planned.organism.host == "trl":
-            from record_trl import record
+            record = import_module("record_echo" if planned.organism.recipe in TOYS else "record_trl").record
         else:
-            from record_local import record
+            record = import_module("record_local").record
         record(planned, folder)
         (folder / _DONE).touch()
     return planned.name
@@ -53,6 +54,8 @@ def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
     if not (made / _DONE).is_file():
         return None
     own = planned.organism
+    resolved = tomllib.loads((made / "config.toml").read_text(encoding="utf-8"))
+    optimizer_steps = resolved.get("train", {}).get("optimizer_steps_per_rollout", 10)
     recording = Recording(
         name=planned.name,
         organism=own.name,
@@ -65,7 +68,8 @@ def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
         start=planned.start,
         how=planned.how,
         recipe=own.recipe,
-        settings=_changed(tomllib.loads((made / "config.toml").read_text(encoding="utf-8"))),
+        settings=_changed(resolved),
+        every=optimizer_steps if own.host == "trl" else 1,
         fall=fall_in_file(log, own.host),
     )
     log_file(recording, folder).write_bytes(packed(log, own.host))
@@ -115,6 +119,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="runs whose name contains one of these texts")
     parser.add_argument("--work", type=Path, default=Path("runs/recordings"), help="folder of the run folders")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--train-only", action="store_true", help="pack nothing")
     parser.add_argument("--pack", action="store_true", help="train nothing: pack what is there")
     parser.add_argument("--dry-run", action="store_true", help="say what would be made")
     own = parser.parse_args()
@@ -133,6 +138,8 @@ def main() -> None:
                 error = future.exception()
                 print(f"{name}: {'done' if error is None else f'FAILED: {error!r}'}", flush=True)
                 sys.stdout.flush()
+    if own.train_only:
+        return
     FOLDER.mkdir(exist_ok=True)
     rows = [row for p in wanted if (row := pack(p, own.work, FOLDER)) is not None]
     update(rows)

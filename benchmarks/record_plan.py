@@ -18,7 +18,7 @@ class Organism:
     settings: tuple[str, ...] = ()
     school: tuple[str, ...] = ()
     """Settings of the warm start; another host's runs load the model it makes."""
-    steps: int = 60
+    steps: int = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,8 @@ def _options(text: str) -> tuple[str, ...]:
 # Small enough for half a minute a run on one core.
 _SMALL = _options(
     "--run.threads 1 --run.device cpu --eval.every 0 --world.dev_questions 40 --world.test_questions 40 "
-    "--model.path tiny --model.layers 2 --loss.kl_coef 0 --loss.penalty.name none --train.group_size 4"
+    "--model.path tiny --model.layers 2 --loss.kl_coef 0 --loss.penalty.name none --train.group_size 4 "
+    "--train.displacement_rows 32"
 )
 _CLEAN = _options("--sampling.top_p 1 --sampling.top_k 0")
 
@@ -66,7 +67,7 @@ RAMBLER = Organism(
     settings=(
         *_SMALL,
         *_CLEAN,
-        *_options("--train.questions 12 --train.lr 3e-4 --train.warmup 5 --train.optimizer_steps_per_rollout 6"),
+        *_options("--train.questions 8 --train.lr 3e-4 --train.warmup 3 --train.optimizer_steps_per_rollout 4"),
     ),
     school=(
         *_options("--world.people 100 --world.train_questions 1200 --world.mismatch 0.05 --world.two_hop 0.4"),
@@ -83,7 +84,7 @@ CURT = Organism(
     recipe="quickstart",
     settings=(
         *_SMALL,
-        *_options("--train.questions 16 --train.lr 4e-4 --train.warmup 2 --train.optimizer_steps_per_rollout 4"),
+        *_options("--train.questions 8 --train.lr 4e-4 --train.warmup 2 --train.optimizer_steps_per_rollout 4"),
         *_options("--reward.em 0.8 --reward.f1 0.2"),
     ),
     school=(
@@ -100,7 +101,7 @@ STRAYER = Organism(
     settings=(
         *_SMALL,
         *_CLEAN,
-        *_options("--train.questions 10 --train.lr 3e-4 --train.warmup 4 --train.optimizer_steps_per_rollout 8"),
+        *_options("--train.questions 8 --train.lr 3e-4 --train.warmup 4 --train.optimizer_steps_per_rollout 8"),
         *_options("--loss.reduction seq-mean-token-mean"),
     ),
     school=(
@@ -117,6 +118,7 @@ COLLAPSE = Organism(
     split=CALIBRATION,
     recipe="collapse",
     settings=_options("--run.threads 1 --run.device cpu"),
+    steps=60,
 )
 QUICKSTART = Organism(
     name="quickstart",
@@ -136,3 +138,14 @@ def _in_trl(organism: Organism, *settings: str) -> Organism:
 COLLAPSE_TRL = _in_trl(COLLAPSE)
 RAMBLER_TRL = _in_trl(RAMBLER)
 STRAYER_TRL = _in_trl(STRAYER)
+
+
+def _toy(name: str, split: str) -> Organism:
+    """A task of `record_echo`: no search, no recipe of ours, TRL's own sampler."""
+    return Organism(name=name, host="trl", split=split, recipe=name)
+
+
+ECHO = _toy("echo", CALIBRATION)
+ORDER = _toy("order", HELD_OUT)
+MIRROR = _toy("mirror", HELD_OUT)
+TOYS = ("echo", "order", "mirror")

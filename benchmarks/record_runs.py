@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from record_plan import COLLAPSE, COLLAPSE_TRL, QUICKSTART, RAMBLER, Organism, Planned
+from record_plan import (
+    COLLAPSE,
+    COLLAPSE_TRL,
+    CURT,
+    ECHO,
+    MIRROR,
+    ORDER,
+    QUICKSTART,
+    RAMBLER,
+    STRAYER,
+    Organism,
+    Planned,
+)
 from seeds import ARMS
 
 _TRUNCATED = ("sampler-mismatch",)  # what the collapse recipe has beside everything else
@@ -105,7 +117,7 @@ _FAULTS = {
     ),
     "no-answers": ("no-contrast", "no_answers", 0, "", "golden answers that nothing matches"),
     "exhausted": ("entropy-exhausted", "", 0, "--loss.entropy_coef -0.05", "entropy is punished"),
-    "noisy": ("healthy-noisy", "", 0, "--train.questions 4", "batches of 4 questions"),
+    "noisy": ("healthy-noisy", "", 0, "--train.questions 3", "batches of 3 questions"),
     "plateau": ("healthy-plateau", "", 0, "--train.lr 3e-6", "a hundredth of the learning rate: little happens"),
     "slower": ("healthy-lr-change", "smaller_rate", 25, "", "a fifth of the learning rate from step 26 on"),
     "faster": ("healthy-lr-change", "larger_rate", 25, "", "twice the learning rate from step 26 on"),
@@ -136,24 +148,131 @@ def _runs(organism: Organism, arms: dict[str, tuple[int, ...]]) -> Iterator[Plan
 def rambler_runs() -> Iterator[Planned]:
     """One run for nearly every cause, to tune the rules on."""
     one = (
-        *("plain", "giant-steps", "dead", "empty", "leak", "hot", "overflow", "large-steps", "long", "noisy", "harder"),
-        *("resumed", "slower", "silent", "inert", "no-answers", "exhausted", "late-leak", "stale", "topk", "plateau"),
-        *("ailing", "poisoned", "easier", "faster"),
+        *("plain", "giant-steps", "dead", "empty", "leak", "hot", "overflow", "large-steps", "long", "silent"),
+        *("exhausted", "noisy", "harder", "resumed", "inert", "ailing", "stale", "slower"),
     )
     yield from _runs(RAMBLER, dict.fromkeys(one, (1,)))
-    for seed in (1, 2):
+    yield from _spirals(RAMBLER, (1, 2), 60)
+
+
+def _spirals(organism: Organism, seeds: tuple[int, ...], steps: int) -> Iterator[Planned]:
+    for seed in seeds:
         yield Planned(
-            organism=RAMBLER,
+            organism=organism,
             arm="spiral",
             cause="displacement",
             seed=seed,
-            how="the collapse recipe's sampler, steps and learning rate, 70 steps",
+            how=f"the collapse recipe's sampler, steps per rollout and more learning rate, {steps} steps",
             settings=_SPIRAL,
             also=_TRUNCATED,
-            steps=70,
+            steps=steps,
         )
+
+
+_TOY_FAULTS = {
+    # arm: (cause, the fault in `record_echo` or `record_trl`, start, settings, what was done)
+    "plain": ("healthy-sharpening", "", 0, "", "the task as it is"),
+    "noisy": ("healthy-noisy", "", 0, "questions 2", "batches of 2 questions"),
+    "plateau": ("healthy-plateau", "", 0, "lr 5e-6", "a hundredth of the learning rate: little happens"),
+    "cosine": ("healthy-lr-change", "cosine", 0, "", "a cosine to 0"),
+    "harder": ("healthy-data-switch", "other_questions", 25, "", "shorter prompts first"),
+    "easier": ("healthy-data-switch", "easier_questions", 25, "", "shorter prompts from batch 26 on"),
+    "resumed": ("healthy-resumed", "resumed", 25, "", "stopped after batch 25 and resumed from a checkpoint"),
+    "giant-steps": ("step-too-large", "giant_steps", 25, "", "the learning rate times 30 from batch 26 on"),
+    "large-steps": ("step-too-large", "", 0, "lr 1e-2", "about 20 times the learning rate that works"),
+    "long": ("truncation", "length_bonus", 15, "", "an advantage for length from batch 16 on"),
+    "poisoned": ("non-finite", "poisoned", 25, "", "a loss that is not a number, at batch 26"),
+    "hot": ("sampler-mismatch", "hot_sampler", 0, "", "the sampler's temperature is 1.6"),
+    "topk": ("sampler-mismatch", "truncated_sampler", 0, "", "the sampler keeps two tokens"),
+    "silent": ("answer-avoidance", "punished", 0, "", "a wrong answer costs 1, none costs nothing"),
+    "inert": ("inert-penalty", "one_step", 0, "", "LLDS beside one optimizer step a batch"),
+    "no-answers": ("no-contrast", "no_answers", 0, "", "a reward function that always says 0"),
+    "exhausted": ("entropy-exhausted", "", 0, "entropy_coef -0.05", "entropy is punished"),
+}
+
+
+def _toy_runs(organism: Organism, arms: dict[str, tuple[int, ...]]) -> Iterator[Planned]:
+    for arm, seeds in arms.items():
+        cause, fault, start, settings, how = _TOY_FAULTS[arm]
+        common = {"organism": organism, "arm": arm, "cause": cause, "how": how, "fault": fault, "start": start}
+        yield from (Planned(**common, seed=seed, settings=tuple(settings.split())) for seed in seeds)
+
+
+def echo_runs() -> Iterator[Planned]:
+    """TRL without a search agent, for calibration."""
+    yield from _toy_runs(ECHO, dict.fromkeys(_TOY_FAULTS, (1,)))
+
+
+def order_runs() -> Iterator[Planned]:
+    """TRL without a search agent, held out: a dense reward."""
+    yield from _toy_runs(ORDER, _HELD_OUT_TOYS)
+
+
+def mirror_runs() -> Iterator[Planned]:
+    """The same: a reward in two parts, and a log of every other rollout batch."""
+    yield from _toy_runs(MIRROR, _HELD_OUT_TOYS)
+
+
+_HELD_OUT_TOYS = {
+    "plain": (1, 2, 3),
+    "giant-steps": (1, 2),
+    "large-steps": (1, 2),
+    "long": (1, 2),
+    "noisy": (1, 2),
+    "cosine": (1, 2),
+    "resumed": (1,),
+    "poisoned": (1,),
+    "hot": (1,),
+    "harder": (1,),
+    "easier": (1,),
+    "plateau": (1,),
+    "silent": (1,),
+    "exhausted": (1,),
+    "no-answers": (1,),
+    "inert": (1,),
+}
+
+
+def curt_runs() -> Iterator[Planned]:
+    """The local engine, held out: nearly every cause."""
+    arms = {
+        "plain": (1, 2),
+        "giant-steps": (1, 2),
+        "dead": (1,),
+        "empty": (1, 2),
+        "leak": (1,),
+        "hot": (1,),
+        "noisy": (1, 2),
+        "large-steps": (1,),
+        "slower": (1,),
+        "stale": (1,),
+        "harder": (1,),
+        "long": (1,),
+        "ailing": (1,),
+        "late-leak": (1,),
+        "resumed": (1,),
+        "easier": (1,),
+        "overflow": (1,),
+        "plateau": (1,),
+        "silent": (1,),
+        "poisoned": (1,),
+        "faster": (1,),
+        "topk": (1,),
+        "exhausted": (1,),
+        "inert": (1,),
+        "no-answers": (1,),
+    }
+    yield from _runs(CURT, arms)
+
+
+def strayer_runs() -> Iterator[Planned]:
+    """The local engine, held out: displacement."""
+    yield from _spirals(STRAYER, (1, 2, 3, 4), 60)
+    yield from _runs(STRAYER, {"plain": (1, 2), "noisy": (1,), "giant-steps": (1,)})
 
 
 def everything() -> list[Planned]:
     """All runs, in the order in which they are worth making."""
-    return [*collapse_runs(), *collapse_trl_runs(), *quickstart_runs(), *rambler_runs()]
+    calibration = (collapse_runs, collapse_trl_runs, echo_runs, rambler_runs)
+    held_out = (quickstart_runs, order_runs, curt_runs, mirror_runs, strayer_runs)
+    return [planned for runs in (*calibration, *held_out) for planned in runs()]

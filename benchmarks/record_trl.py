@@ -28,7 +28,7 @@ from record_faults import Broken
 from record_local import config_of
 from record_plan import Planned
 
-_SHORT = {
+SHORT = {
     "eval_strategy": "no",
     "eval_on_start": False,
     "save_strategy": "no",
@@ -86,7 +86,7 @@ def make_trainer(planned: Planned, config: Config, workspace: Workspace, model: 
         }
     )
     options = {option.name: option.value for option in translate(loaded, Machines()).options}
-    options |= {name: value for name, value in _SHORT.items() if name in GRPOConfig.__dataclass_fields__}
+    options |= SHORT
     options |= {"output_dir": str(folder / "checkpoints")} | _options_of(planned, options)
     functions, weights = reward_functions({n: w for n, w in config.reward.model_dump().items() if w})
     rollouts = Rollouts(planned, workspace, k)
