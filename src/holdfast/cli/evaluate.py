@@ -36,7 +36,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="DATA",
-            help="A JSONL file of questions, or world, test, dev. May be repeated. Default: the run's test questions.",
+            help="A file of questions, a set (nq, seven …), world, test or dev. May be repeated. Default: the run's "
+            "own test questions.",
         ),
     ] = None,
     server: Annotated[
@@ -132,7 +133,7 @@ def _evaluate(
     with open_console(err(), folder) as observer:
         set_up_torch(config)
         observer.stage("questions and passages")
-        examples = load_questions(data, config, limit=limit, note=observer.note)
+        examples = load_questions(data, config, limit=limit)
         retriever = retriever_for(method, config, data, observer.note)
         observer.stage("loading the model")
         subject = open_subject(model, config, run, samples=samples, given=settings, **opening)

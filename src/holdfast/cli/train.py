@@ -26,6 +26,7 @@ STOPPED = 3
 
 class Stage(StrEnum):
     WARM_START = "warm-start"
+    REJECTION_SAMPLING = "rejection-sampling"
 
 
 def train(
@@ -47,7 +48,12 @@ def train(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run folder if it exists.")] = False,
     stage: Annotated[
-        Stage | None, typer.Option(help="Make and save the warm-started model, and stop there.", show_default=False)
+        Stage | None,
+        typer.Option(
+            help="Make and save the warm-started model, and stop there; or instead of reinforcement learning learn "
+            "from its right episodes alone.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Train a search agent.
@@ -96,6 +102,9 @@ def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None,
         again = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
         out().print(f"\nThe model is in {model}. Train on from it with:\n  {again} --warm_start.steps 0")
         return
+    if stage is Stage.REJECTION_SAMPLING:
+        _learn_from_right(config, run_dir)
+        return
     from holdfast.cli.closing import close
 
     close(_watch(run_dir, lambda observer: engine.train(config, run_dir, observer=observer)), out())
@@ -118,9 +127,27 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
         _print_recipe(load(run_dir / runs.CONFIG))
         return
     engine = load_engine()
+    if _is_rejection_sampling(run_dir):
+        _learn_from_right(load(run_dir / runs.CONFIG), run_dir)
+        return
     from holdfast.cli.closing import close
 
     close(_watch(run_dir, lambda observer: engine.resume(run_dir, observer=observer)), out())
+
+
+def _learn_from_right(config: Config, run_dir: Path) -> None:
+    from holdfast.train.rejection import rejection_sampling
+
+    model = _watch(run_dir, lambda observer: rejection_sampling(config, run_dir, observer=observer))
+    out().print(
+        f"\nThe model is in {model}. Evaluate it with:\n  {program()} eval {quote(str(run_dir))}", soft_wrap=True
+    )
+
+
+def _is_rejection_sampling(run_dir: Path) -> bool:
+    from holdfast.train.rejection import KEPT
+
+    return (run_dir / KEPT).is_file()
 
 
 def load_engine() -> Any:

@@ -12,10 +12,7 @@ MULTI_HOP_SETS = (*MULTI_HOP, TWO_HOP)
 
 
 def set_of(example: Example) -> str:
-    """The set a question is counted in: its row's `data_source`, the world's by hops, or its file's name."""
-    told = example.metadata.get("data_source")
-    if isinstance(told, str) and told:
-        return told.removeprefix("searchR1_")
+    """The set a question is counted in: its source, and of the bundled world its number of hops."""
     if example.source == "world":
         return ONE_HOP if example.metadata.get("hops") == 1 else TWO_HOP
     return example.source

@@ -1,0 +1,124 @@
+"""Rejection sampling: what is kept, what is learned, and a stop in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import Config
+from holdfast.errors import CheckpointError, RolloutError
+from holdfast.train import rejection
+from holdfast.train.rejection import KEPT, rejection_sampling, whole_steps
+from holdfast.train.start import starting_policy
+from holdfast.trajectory import Group
+
+Recipe = Callable[..., Config]
+
+
+@pytest.fixture
+def some_right(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """So tiny a model is never right: call an episode right when it has an even number of tokens. Counts the calls."""
+    sampled = rejection.training_rollouts
+    calls: list[int] = []
+
+    def judged(*args: Any, **kwargs: Any) -> list[Group]:
+        calls.append(kwargs["seed"][1])
+        return [
+            Group(
+                group.id,
+                tuple(
+                    type(t)(
+                        example_id=t.example_id,
+                        prompt=t.prompt,
+                        turns=t.turns,
+                        status=t.status,
+                        reward_parts={"em": float(len(t.token_ids) % 2 == 0)},
+                    )
+                    for t in group.trajectories
+                ),
+            )
+            for group in sampled(*args, **kwargs)
+        ]
+
+    monkeypatch.setattr(rejection, "training_rollouts", judged)
+    return calls
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / KEPT).read_text().splitlines()]
+
+
+def test_what_is_right_is_kept_once_and_learned(
+    recipe: Recipe, some_right: list[int], tmp_path: Path, told: Any
+) -> None:
+    config = recipe({"train.steps": 2})
+    model = rejection_sampling(config, tmp_path / "run", observer=told)
+    found = rows(tmp_path / "run")
+    ends = [row for row in found if "sampled" in row]
+    kept = [row for row in found if "sampled" not in row]
+    assert [row["sampled"] for row in ends] == [16, 16]  # 4 questions × 4
+    assert sum(row["kept"] for row in ends) == len(kept) > 0
+    assert all(len(row["token_ids"]) % 2 == 0 for row in kept)
+    assert len({(row["id"], tuple(row["token_ids"])) for row in kept}) == len(kept)
+    assert all(sum(row["loss_mask"]) > 0 and len(row["loss_mask"]) == len(row["token_ids"]) for row in kept)
+    assert told.stages[-1] == (f"learning from {len(kept)} right episodes", 6)  # 2 × 3 optimizer steps
+    losses = [detail["loss"] for _, detail in told.advanced if "loss" in detail][-6:]
+    assert losses[-1] < losses[0]
+    assert (model / "config.json").is_file() and model == tmp_path / "run" / "model"
+
+
+def test_a_stopped_sampling_goes_on_after_its_last_whole_step(
+    recipe: Recipe, some_right: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = recipe({"train.steps": 3})
+    undisturbed = rejection_sampling(config, tmp_path / "a")
+    del some_right[:]
+    whole = (tmp_path / "a" / KEPT).read_bytes()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.toml").write_bytes((tmp_path / "a" / "config.toml").read_bytes())
+    second = whole.index(b'"sampled"', whole.index(b'"sampled"') + 1)
+    (tmp_path / "b" / KEPT).write_bytes(whole[: second - 5])  # the second step was being written
+    resumed = rejection_sampling(config, tmp_path / "b")
+    assert some_right == [1, 2], "the first step is not sampled again"
+    assert (tmp_path / "b" / KEPT).read_bytes() == whole
+    assert (resumed / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+
+
+def test_nothing_right_and_another_recipe(recipe: Recipe, tmp_path: Path) -> None:
+    config = recipe({"train.steps": 1})
+    with pytest.raises(RolloutError, match="none of the 16 sampled episodes is right"):
+        rejection_sampling(config, tmp_path / "run")
+    with pytest.raises(CheckpointError, match="sampled under another recipe"):
+        rejection_sampling(recipe({"train.steps": 2}), tmp_path / "run")
+
+
+def test_steps_without_their_last_row_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / KEPT
+    path.write_text('{"step": 0, "token_ids": [1]}\n{"step": 0, "sampled": 2, "kept": 1}\n{"step": 1, "token_ids"')
+    assert whole_steps(path) == {0: [{"step": 0, "token_ids": [1]}]}
+    assert path.read_text().count("\n") == 2
+    assert whole_steps(tmp_path / "absent") == {}
+
+
+def test_short_answers_are_taught(recipe: Recipe, told: Any) -> None:
+    """A model taught on questions behind passages learns to copy; what it learns are the answer and the end."""
+    from holdfast.train.session import open_workspace
+    from holdfast.train.short_answers import short_answers
+
+    for teaches in ("direct", "rag"):
+        workspace = open_workspace(recipe({"warm_start.teaches": teaches}))
+        tokenizer = starting_policy(workspace, told).tokenizer
+        lessons = short_answers(workspace, tokenizer, 5)
+        assert len(lessons) == 5
+        for lesson in lessons:
+            text = tokenizer.decode([i for i, m in zip(lesson.token_ids, lesson.loss_mask, strict=True) if m])
+            prompt = tokenizer.decode([i for i, m in zip(lesson.token_ids, lesson.loss_mask, strict=True) if not m])
+            assert prompt.endswith("Answer:") and text.endswith(tokenizer.eos_token) and text.startswith(" ")
+            question = prompt.partition("Question: ")[2].removesuffix("\nAnswer:")
+            (example,) = [e for e in workspace.train if e.question == question]
+            assert text.removesuffix(tokenizer.eos_token).strip() == example.golden_answers[0]
+            assert ("Doc 1(Title: " in prompt) == (teaches == "rag")
