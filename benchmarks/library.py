@@ -225,12 +225,13 @@ def fall(steps: np.ndarray, reward: np.ndarray) -> tuple[int, int] | None:
     return int(ends[int(np.argmax(means[: lost[0] + 1]))]), int(ends[lost[0]])
 
 
-def fall_in_file(path: Path, host: str) -> tuple[int, int] | None:
-    """`fall` of a host's own log, read without the readers under test. Of a step that was logged twice, the last."""
+def fall_in(packed_log: bytes, host: str) -> tuple[int, int] | None:
+    """`fall` of a packed log, read without the readers under test. Of a step that was logged twice, the last."""
+    text = gzip.decompress(packed_log).decode()
     if host == "trl":
-        rows, name = json.loads(path.read_text(encoding="utf-8"))["log_history"], "reward"
+        rows, name = json.loads(text)["log_history"], "reward"
     else:
-        rows, name = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()], "reward/mean"
+        rows, name = [json.loads(line) for line in text.splitlines()], "reward/mean"
     last = {row["step"]: row[name] for row in rows if name in row}
     steps = sorted(last)
     return fall(np.array(steps), np.array([last[s] for s in steps], float))

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config import Config
-from library import FOLDER, LOGS, MANIFEST, Recording, fall_in_file, log_file, packed, read_manifest, write_manifest
+from library import FOLDER, LOGS, MANIFEST, Recording, fall_in, log_file, packed, read_manifest, write_manifest
 from record_plan import TOYS, Planned
 from record_runs import everything
 
@@ -56,6 +56,7 @@ def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
     own = planned.organism
     resolved = tomllib.loads((made / "config.toml").read_text(encoding="utf-8"))
     optimizer_steps = resolved.get("train", {}).get("optimizer_steps_per_rollout", 10)
+    small = packed(log, own.host)
     recording = Recording(
         name=planned.name,
         organism=own.name,
@@ -70,9 +71,9 @@ def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
         recipe=own.recipe,
         settings=_changed(resolved),
         every=optimizer_steps if own.host == "trl" else 1,
-        fall=fall_in_file(log, own.host),
+        fall=fall_in(small, own.host),
     )
-    log_file(recording, folder).write_bytes(packed(log, own.host))
+    log_file(recording, folder).write_bytes(small)
     return recording
 
 
