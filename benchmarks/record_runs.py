@@ -169,6 +169,8 @@ def _spirals(organism: Organism, seeds: tuple[int, ...], steps: int) -> Iterator
         )
 
 
+# There is no arm with shorter prompts from batch 26 on: on echo, the reward of a policy that had only seen longer ones
+# for 25 batches fell to half, so that the run was no healthy one, and nothing else was wrong with it.
 _TOY_FAULTS = {
     # arm: (cause, the fault in `record_echo` or `record_trl`, start, settings, what was done)
     "plain": ("healthy-sharpening", "", 0, "", "the task as it is"),
@@ -176,7 +178,6 @@ _TOY_FAULTS = {
     "plateau": ("healthy-plateau", "", 0, "lr 5e-6", "a hundredth of the learning rate: little happens"),
     "cosine": ("healthy-lr-change", "cosine", 0, "", "a cosine to 0"),
     "harder": ("healthy-data-switch", "other_questions", 25, "", "shorter prompts first"),
-    "easier": ("healthy-data-switch", "easier_questions", 25, "", "shorter prompts from batch 26 on"),
     "resumed": ("healthy-resumed", "resumed", 25, "", "stopped after batch 25 and resumed from a checkpoint"),
     "giant-steps": ("step-too-large", "giant_steps", 25, "", "the learning rate times 30 from batch 26 on"),
     "large-steps": ("step-too-large", "", 0, "lr 1e-2", "about 20 times the learning rate that works"),
