@@ -215,7 +215,7 @@ def mirror_runs() -> Iterator[Planned]:
 
 
 _HELD_OUT_TOYS = {
-    "plain": (1, 2, 3),
+    "plain": (1, 2, 3, 4),
     "giant-steps": (1, 2),
     "large-steps": (1, 2),
     "long": (1, 2),
@@ -225,7 +225,6 @@ _HELD_OUT_TOYS = {
     "poisoned": (1,),
     "hot": (1,),
     "harder": (1,),
-    "easier": (1,),
     "plateau": (1,),
     "silent": (1,),
     "exhausted": (1,),
