@@ -78,7 +78,7 @@ class Console:
             read: Any = ast.literal_eval("\n".join(self._printed))
             self.settings = dotted(read)
         except (ValueError, SyntaxError, RecursionError, MemoryError, AttributeError):
-            self.tally.add("the configuration that verl printed cannot be read, so its settings are not known")
+            self.tally.add("the settings are not known: the configuration that verl printed cannot be read")
 
 
 def _value(text: str) -> float | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from holdfast.diagnostics.log import Host, Series
 
 _SUMS = "seq-mean-token-sum"
@@ -11,19 +14,23 @@ _AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
 
 
 def doubts(host: Host, series: Mapping[str, Series], settings: Mapping[str, object]) -> dict[str, str]:
-    """Host name -> why it is not read as ours in this log; `series` are under the host's names."""
+    """Name in the host's table -> why it is not read as ours in this log; `series` are under the host's names."""
+    plain = {name.removeprefix("train/"): part.values for name, part in series.items()}
     found: dict[str, str] = {}
-    if host == "verl" and str(settings.get(_AGGREGATION, "")).startswith(_SUMS):
+    if host == "trl" and _all(plain.get("completions/clipped_ratio"), 1):
+        found["completions/clipped_ratio"] = "it is 1 throughout: these rollouts do not end in an end-of-text token"
+    if host == "verl" and str(settings.get(_AGGREGATION, "")).startswith(_SUMS) and "actor/entropy" in plain:
         found["actor/entropy"] = f"under loss_agg_mode={settings[_AGGREGATION]} verl sums it over a rollout's tokens"
-    clipped = series.get("response_length/clip_ratio")
-    if host == "verl" and clipped is not None and (clipped.values > 0).all():
+    clipped = plain.get("response_length/clip_ratio")
+    if host == "verl" and clipped is not None and (clipped > 0).all():
         # verl before 0.9 pads responses to the longest allowed; later versions to the longest of the batch, and of
         # those at least one is as long as itself. So a 0 anywhere tells that the name means truncation.
         found["response_length/clip_ratio"] = (
             "it is never 0 here, and from verl 0.9 on it counts the rollouts as long as the longest of the batch, "
             "truncated or not"
         )
-    unended = series.get("completions/clipped_ratio")
-    if host == "trl" and unended is not None and (unended.values == 1).all():
-        found["completions/clipped_ratio"] = "it is 1 throughout: these rollouts do not end in an end-of-text token"
-    return {name: why for name, why in found.items() if name in series}
+    return found
+
+
+def _all(values: NDArray[np.float64] | None, value: float) -> bool:
+    return values is not None and bool((values == value).all())

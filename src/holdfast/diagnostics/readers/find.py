@@ -22,7 +22,7 @@ Kind = Literal["lines", "array", "state", "csv", "console"]
 METRICS, STATE = "metrics.jsonl", "trainer_state.json"
 READABLE = (
     "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json, or a folder with its checkpoints; "
-    "verl's file log (JSONL) or console log; a W&B history as CSV or JSONL"
+    "verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its `_step`"
 )
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -62,8 +62,8 @@ def find(path: Path) -> list[Found]:
         found = _file(path)
     except PermissionError as error:
         raise DataError(f"{error.filename or path} may not be read: its permissions forbid it") from None
-    except OSError as error:  # a name too long, a loop of links
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in a name
+        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return [found]
 
 

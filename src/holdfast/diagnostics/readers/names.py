@@ -42,11 +42,7 @@ TRL = (
     Name("grad_norm", "grad/norm", differs="of the last optimizer step before the log line, not a mean"),
     Name("clip_ratio/region_mean", "clip/fraction"),
     Name("completions/mean_length", "rollout/length"),
-    Name(
-        "completions/clipped_ratio",
-        "rollout/truncated_fraction",
-        differs="the share without an end-of-text token at its end: all of them where a rollout_func stops otherwise",
-    ),
+    Name("completions/clipped_ratio", "rollout/truncated_fraction"),
     Name("tools/call_frequency", "rollout/searches", differs="calls of any tool"),
     Name("learning_rate", "lr"),
     Name("step_time", "time/step_s"),

@@ -132,7 +132,7 @@ def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
     try:
         return dotted(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
-        tally.add(f"{path.name} beside it cannot be read, so its settings are not known")
+        tally.add(f"the settings are not known: {path.name} cannot be read")
         return {}
 
 
@@ -148,6 +148,6 @@ def _nothing(found: Found, tally: Tally) -> str:
         "array": "has no row of metrics with a step",
         "state": "has no log_history",
         "csv": "has no row of metrics with a step",
-        "console": "has no line of metrics (`step:1 - name:0.5 - …`)",
+        "console": "has neither rows with a step nor lines as of verl's console (`step:1 - name:0.5 - …`)",
     }
     return f"{found.path} {kinds[found.kind]}. {notes + ' ' if notes else ''}{READABLE}"

@@ -16,6 +16,8 @@ from holdfast.errors import DataError
 
 BLOCK = 1 << 17
 """Bytes read at a time: the rows of a block stay in the processor's cache until they are columns."""
+HEAD = 1 << 15
+"""Characters that must tell what a file is."""
 LONGEST = 1 << 24
 """Characters of the longest line, or row, that is read: a step of a log is a few kilobytes."""
 
@@ -32,7 +34,7 @@ def blocks(path: Path, tally: Tally) -> Iterator[str]:
             file: IO[bytes] = stack.enter_context(_open(path))
             if file.read(2) == _GZIP:
                 file.seek(0)
-                file = stack.enter_context(gzip.GzipFile(fileobj=file))  # type: ignore[assignment]
+                file = stack.enter_context(gzip.GzipFile(fileobj=file))  # type: ignore[assignment,arg-type]
             file.seek(0)
             block = file.read(4)
             encoding = next((name for mark, name in _MARKS if block.startswith(mark)), "utf-8")
@@ -53,11 +55,11 @@ def blocks(path: Path, tally: Tally) -> Iterator[str]:
 
 
 def head(path: Path) -> str:
-    """The first block, to see what the file is; "" when it is empty."""
+    """The beginning, to see what the file is; "" when it is empty."""
     text = ""
     for block in blocks(path, Tally(path)):
         text += block
-        if len(text) > BLOCK // 4:
+        if len(text) >= HEAD:
             break
     return text
 
