@@ -143,7 +143,6 @@ def _options(planned: Planned, k: int) -> dict[str, Any]:
         "entropy_coef": float(given.get("entropy_coef", 0.0)),
         "temperature": 1.0,
         "top_p": float(given.get("top_p", 1.0)),
-        "shuffle_dataset": planned.fault != "other_questions",
     }
 
 
@@ -172,10 +171,9 @@ def _pair(name: str, rng: random.Random, count: int) -> tuple[str, str]:
 
 
 def _questions(name: str, planned: Planned) -> Dataset:
-    """Two thousand prompts; where a fault is about them, shorter ones first."""
-    rng, count = random.Random(planned.seed), TASKS[name].count
-    switch = planned.start * TASKS[name].questions
-    rows = [_pair(name, rng, count - (planned.fault == "other_questions" and i < switch)) for i in range(2000)]
+    """Two thousand prompts."""
+    rng = random.Random(planned.seed)
+    rows = [_pair(name, rng, TASKS[name].count) for _ in range(2000)]
     return Dataset.from_list([{"prompt": prompt, "answer": answer} for prompt, answer in rows])
 
 

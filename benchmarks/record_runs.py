@@ -169,15 +169,14 @@ def _spirals(organism: Organism, seeds: tuple[int, ...], steps: int) -> Iterator
         )
 
 
-# There is no arm with shorter prompts from batch 26 on: on echo, the reward of a policy that had only seen longer ones
-# for 25 batches fell to half, so that the run was no healthy one, and nothing else was wrong with it.
+# There is no change of data here: on echo, the reward of a policy that had seen prompts of one length alone for 25
+# batches fell to half when another came, so that these runs were no healthy ones, and had none of the faults either.
 _TOY_FAULTS = {
     # arm: (cause, the fault in `record_echo` or `record_trl`, start, settings, what was done)
     "plain": ("healthy-sharpening", "", 0, "", "the task as it is"),
     "noisy": ("healthy-noisy", "", 0, "questions 2", "batches of 2 questions"),
     "plateau": ("healthy-plateau", "", 0, "lr 5e-6", "a hundredth of the learning rate: little happens"),
     "cosine": ("healthy-lr-change", "cosine", 0, "", "a cosine to 0"),
-    "harder": ("healthy-data-switch", "other_questions", 25, "", "shorter prompts first"),
     "resumed": ("healthy-resumed", "resumed", 25, "", "stopped after batch 25 and resumed from a checkpoint"),
     "giant-steps": ("step-too-large", "giant_steps", 25, "", "the learning rate times 30 from batch 26 on"),
     "large-steps": ("step-too-large", "", 0, "lr 1e-2", "about 20 times the learning rate that works"),
@@ -215,21 +214,9 @@ def mirror_runs() -> Iterator[Planned]:
 
 
 _HELD_OUT_TOYS = {
-    "plain": (1, 2, 3, 4),
-    "giant-steps": (1, 2),
-    "large-steps": (1, 2),
-    "long": (1, 2),
-    "noisy": (1, 2),
-    "cosine": (1, 2),
-    "resumed": (1,),
-    "poisoned": (1,),
-    "hot": (1,),
-    "harder": (1,),
-    "plateau": (1,),
-    "silent": (1,),
-    "exhausted": (1,),
-    "no-answers": (1,),
-    "inert": (1,),
+    **{"plain": (1, 2, 3, 4), "giant-steps": (1, 2), "large-steps": (1, 2), "long": (1, 2), "noisy": (1, 2, 3)},
+    **{"cosine": (1, 2, 3), "resumed": (1,), "plateau": (1,), "poisoned": (1,), "hot": (1,), "silent": (1,)},
+    **{"exhausted": (1,), "no-answers": (1,), "inert": (1,)},
 }
 
 
