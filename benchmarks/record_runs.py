@@ -214,9 +214,20 @@ def mirror_runs() -> Iterator[Planned]:
 
 
 _HELD_OUT_TOYS = {
-    **{"plain": (1, 2, 3, 4), "giant-steps": (1, 2), "large-steps": (1, 2), "long": (1, 2), "noisy": (1, 2, 3)},
-    **{"cosine": (1, 2, 3), "resumed": (1,), "plateau": (1,), "poisoned": (1,), "hot": (1,), "silent": (1,)},
-    **{"exhausted": (1,), "no-answers": (1,), "inert": (1,)},
+    "plain": (1, 2, 3, 4),
+    "giant-steps": (1, 2),
+    "large-steps": (1, 2),
+    "long": (1, 2),
+    "noisy": (1, 2, 3),
+    "cosine": (1, 2, 3),
+    "resumed": (1,),
+    "plateau": (1,),
+    "poisoned": (1,),
+    "hot": (1,),
+    "silent": (1,),
+    "exhausted": (1,),
+    "no-answers": (1,),
+    "inert": (1,),
 }
 
 
