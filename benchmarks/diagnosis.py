@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.diagnose import diagnose, fall_of
 from holdfast.diagnostics.log import Log
 from library import FOLDER, Recording, copies, load, read_manifest
@@ -66,13 +67,16 @@ class Case:
     """(code, step), by step; those before the fault began left out."""
     right: bool
     """The first of them is a code for the cause."""
+    silent: tuple[str, ...]
+    """Codes about which the log cannot tell, as the rules say themselves."""
     symptom_only: bool
     """Nothing but RWD001 before the reward had lost half of its peak."""
 
 
 def judge(recording: Recording, log: Log, copy: str = "") -> Case:
     """The rules' verdict on a log of a run."""
-    found = [(f.code, int(f.step)) for f in diagnose(log).findings]
+    diagnosis = diagnose(log)
+    found = [(f.code, int(f.step)) for f in diagnosis.findings]
     begins, every = recording.start * recording.every, recording.every
     known = frozenset().union(*(RIGHT[cause] for cause in recording.also))
     later = [f for f in found if recording.healthy or f[1] > begins]
@@ -92,6 +96,7 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
         alarm=recording.healthy and any(code not in known for code, _ in found),
         findings=tuple(later),
         right=bool(later) and later[0][0] in right,
+        silent=tuple(c.code for c in diagnosis.cannot_tell),
         symptom_only=bool(before) and all(code == "RWD001" for code, _ in before),
     )
 
@@ -152,6 +157,7 @@ def numbers(cases: Sequence[Case]) -> dict[str, str]:
         "false alarms among healthy runs": share(healthy, lambda c: c.alarm),
         "findings before a fault began": share(faulty, lambda c: c.early),
         "right code first, of faulty runs with a finding": share(found, lambda c: c.right),
+        "right code first, where the log can tell": share([c for c in faulty if _can_tell(c)], lambda c: c.right),
         "right code first, of all faulty runs": share(faulty, lambda c: c.right),
     }
 
@@ -186,6 +192,25 @@ def _faulty(case: Case) -> bool:
     return not case.healthy
 
 
+def _can_tell(case: Case) -> bool:
+    """Whether the log has what it takes to see the cause, by the rules' own word."""
+    return case.right or not RIGHT[case.cause] <= set(case.silent)
+
+
+def telling(cases: Sequence[Case]) -> str:
+    """For each code, in how many logs of each kind it can be told."""
+    kinds = {
+        "local engine": [c for c in cases if c.host == "holdfast" and not c.copy],
+        "TRL, with the observer": [c for c in cases if c.host == "trl" and not c.copy],
+        "TRL, stock log": [c for c in cases if c.copy == STOCK],
+    }
+    lines = [f"| code | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    for code in sorted(CODES):
+        told = [f"{sum(code not in c.silent for c in own)} of {len(own)}" for own in kinds.values()]
+        lines.append(f"| {code} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
 def summary(cases: Sequence[Case]) -> str:
     """Markdown of one split."""
     runs, stock = [c for c in cases if not c.copy], [c for c in cases if c.copy == STOCK]
@@ -200,6 +225,7 @@ def summary(cases: Sequence[Case]) -> str:
         "By host": by(runs, lambda c: c.host),
         "Copies": by(made, lambda c: c.copy),
         "TRL's stock logs, by cause": by(stock, lambda c: c.cause) if stock else "",
+        "Logs that can tell": telling(cases),
     }
     return "\n\n".join(["\n".join(lines), *(f"### {name}\n\n{text}" for name, text in sections.items() if text)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from record_plan import (
     COLLAPSE,
@@ -269,8 +270,16 @@ def strayer_runs() -> Iterator[Planned]:
     yield from _runs(STRAYER, {"plain": (1, 2), "noisy": (1,), "giant-steps": (1,)})
 
 
+# What was put in did nothing: the reward rose as without it, and what the fault leads to did not come about. Decided by
+# the reward and by the series that the fault is about, never by what the rules say.
+_TURNED_OUT = {
+    "echo-silent-s1": "healthy-sharpening",  # nobody turned silent
+}
+
+
 def everything() -> list[Planned]:
     """All runs, in the order in which they are worth making."""
     calibration = (collapse_runs, collapse_trl_runs, echo_runs, rambler_runs)
     held_out = (quickstart_runs, order_runs, curt_runs, mirror_runs, strayer_runs)
-    return [planned for runs in (*calibration, *held_out) for planned in runs()]
+    planned = [one for runs in (*calibration, *held_out) for one in runs()]
+    return [replace(one, cause=_TURNED_OUT.get(one.name, one.cause)) for one in planned]
