@@ -19,7 +19,7 @@ from holdfast.diagnostics.report.values import ReportedRun
 RUN_COLORS = 7
 """Colours of page.css that tell runs apart; from the eighth run on they come again with another dash."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-_POINTS = 12_000
+_POINTS = 6_000
 _MOST, _FEWEST = 800, 120
 
 
@@ -65,7 +65,6 @@ def _run(run: ReportedRun, index: int) -> dict[str, Any]:
         "color": f"run-{index % RUN_COLORS + 1}",
         "dash": DASHES[index // RUN_COLORS % len(DASHES)],
         "phases": [{"name": p.name, "start": p.start, "end": p.end} for p in phases_of(run.diagnosis, first, last)],
-        "findings": [{"code": f.code, "step": f.step} for f in run.diagnosis.findings],
     }
 
 

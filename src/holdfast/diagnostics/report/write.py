@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -52,7 +53,8 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
         temporary.write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise ConfigError(
             f"the report {path} cannot be written ({error.strerror}); name a file in a folder that can"
         ) from error

@@ -1,0 +1,159 @@
+"""The file as text: one piece, nothing from outside, every text escaped, atomic, and clear errors."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.finding import Diagnosis, Finding
+from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.report import ReportedRun, reported, write, write_report
+from holdfast.errors import ConfigError, DataError, MissingExtra
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\u2028\u202e \ud800'
+
+
+def page_of(path: Path) -> str:
+    """The page without the library."""
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r'(<script type="text/plain" id="plotly">)[^<]*', r"\1", text)
+
+
+def data_of(page: str) -> dict[str, Any]:
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    return dict(json.loads(found))
+
+
+def test_one_file_with_everything(collapse: ReportedRun, tmp_path: Path) -> None:
+    path = write_report(tmp_path / "new" / "report.html", [collapse])
+    whole = path.read_text(encoding="utf-8")
+    assert whole.count('id="plotly"') == 1 and 1_500_000 < len(whole) < 3_000_000
+    page = page_of(path)
+    assert len(page) < 400_000
+    assert not re.findall(r'<link|src="|href="(?!#)|url\(|@import|<img|<iframe', page)
+    assert set(re.findall(r"https?://[^\"'<\s]+", page)) == set()
+    assert "default-src 'none'" in page and "width=device-width" in page and "prefers-color-scheme: dark" in page
+    for text in ("Reward 0.3 at first", "5 findings", "What LLD003 says.", "What ENT001 asks for.", "Likelihood of",
+                 "21 steps before half of the reward was lost", "sampler/logprob_gap", "loss.penalty.name", "train.lr",
+                 "Not logged, so not drawn", "holdfast 0", "plotly", "Log it."):  # fmt: skip
+        assert text in page, text
+    assert len(data_of(page)["episodes"]) == 120
+    assert not list(tmp_path.glob("new/.*")), "nothing temporary is left"
+
+
+def test_a_healthy_run_says_so(collapse: ReportedRun, tmp_path: Path) -> None:
+    run = replace(collapse, diagnosis=Diagnosis(findings=(), facts=collapse.diagnosis.facts))
+    page = page_of(write_report(tmp_path / "r.html", [run]))
+    assert "No findings" in page and "find nothing wrong" in page and "cannot tell" not in page
+    assert data_of(page)["runs"][0]["phases"] == []
+    unsure = replace(run, diagnosis=replace(run.diagnosis, cannot_tell=collapse.diagnosis.cannot_tell))
+    assert "cannot tell about 1 of the codes" in page_of(write_report(tmp_path / "u.html", [unsure]))
+
+
+def test_a_remedy_is_told_once(collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path) -> None:
+    same = "Lower `train.lr`."
+    found = tuple(make_finding(code, 5, remedy=same) for code in ("LLD001", "LLD002"))
+    run = replace(collapse, diagnosis=Diagnosis(findings=found))
+    page = page_of(write_report(tmp_path / "r.html", [run]))
+    assert page.count("Lower <code>train.lr</code>.") == 1 and "as for LLD001" in page
+
+
+def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path) -> None:
+    other = make_log({"reward/mean": [0.5] * 20}, name="steady", settings={"train": {"lr": 1e-5}, "run": {"seed": 1}})
+    runs = [replace(collapse, log=replace(collapse.log, settings={"train": {"lr": 6e-4}, "run": {"seed": 1}}))]
+    page = page_of(write_report(tmp_path / "r.html", [*runs, reported(other, diagnose(other))]))
+    assert "2 runs" in page and "LLD002 at 24; LLD003 at 39" in page and "What the codes mean" in page
+    assert "Settings that differ (1)" in page and "train.lr" in page and "run.seed" not in page
+
+
+def test_hostile_texts_stay_texts(collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path) -> None:
+    episode = replace(collapse.episodes[0], question=HOSTILE, answer=HOSTILE, golden_answers=(HOSTILE,))
+    log = replace(
+        collapse.log,
+        name=HOSTILE,
+        notes=(HOSTILE,),
+        settings={HOSTILE: HOSTILE},
+        series={**collapse.log.series, HOSTILE: collapse.log.series["reward/mean"]},
+    )
+    finding = make_finding(HOSTILE, 5, HOSTILE, summary=HOSTILE, remedy=f"`{HOSTILE}`", evidence={HOSTILE: 1.0})
+    run = ReportedRun(log=log, diagnosis=Diagnosis(findings=(finding,)), episodes=(episode,))
+    for runs in ([run], [run, run]):
+        page = page_of(write_report(tmp_path / "r.html", runs))
+        assert page.count("<script") == 3 and page.count("</script>") == 3
+        assert "<img" not in page and "onerror=" not in re.sub(r"<script.*?</script>", "", page, flags=re.S).replace(
+            "onerror=&quot;", ""
+        )
+        assert data_of(page)["episodes"][0]["question"] == HOSTILE
+        assert data_of(page)["runs"][0]["name"] == HOSTILE
+
+
+def test_samples_are_found_beside_the_log(collapse: ReportedRun, tmp_path: Path) -> None:
+    folder = tmp_path / "collapse"
+    folder.mkdir()
+    (folder / "displacement.jsonl").write_text('{"step": 1, "correct": [0.5], "incorrect": []}\n')
+    (folder / "metrics.jsonl").touch()
+    for path in (folder, folder / "metrics.jsonl", tmp_path):  # the last is a folder of runs
+        assert len(reported(collapse.log, collapse.diagnosis, path).changes) == 1
+    assert reported(collapse.log, collapse.diagnosis).changes == ()
+
+
+def test_an_old_report_survives_a_failure(
+    collapse: ReportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_report(tmp_path / "report.html", [collapse])
+    before = path.read_bytes()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ConfigError, match=r"report\.html cannot be written \(No space left"):
+        write_report(path, [collapse])
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_place_that_cannot_be_written(collapse: ReportedRun, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_report(tmp_path / "file" / "report.html", [collapse])
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_report(tmp_path, [collapse])
+
+
+def test_nothing_to_draw(make_log: Callable[..., Log], tmp_path: Path) -> None:
+    empty = ReportedRun(log=make_log({}), diagnosis=Diagnosis(findings=()))
+    for runs in ([], [empty], [empty, empty]):
+        with pytest.raises(DataError, match="nothing to draw"):
+            write_report(tmp_path / "r.html", runs)
+    assert not any(tmp_path.iterdir())
+
+
+def test_without_plotly(collapse: ReportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = builtins.__import__
+
+    def no_plotly(name: str, *args: Any, **more: Any) -> Any:
+        if name.partition(".")[0] == "plotly":
+            raise ImportError(name)
+        return load(name, *args, **more)
+
+    write._plotly.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", no_plotly)
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[report\]'"):
+        write_report(tmp_path / "r.html", [collapse])
+    assert not any(tmp_path.iterdir())
+
+
+def test_importing_loads_no_plotly() -> None:
+    code = "import sys, holdfast.diagnostics.report; print('plotly' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"], done.stderr

@@ -1,0 +1,50 @@
+"""Phases begin where the log told it, in their order, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.diagnostics.finding import Diagnosis, Finding
+from holdfast.diagnostics.report.phases import phases_of
+
+
+def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
+    return [(phase.name, phase.start, phase.end) for phase in phases_of(diagnosis, 1, 100)]
+
+
+@pytest.mark.parametrize(
+    ("found", "half", "expected"),
+    [
+        ({}, None, []),
+        ({"GRD001": 5, "RET001": 9}, None, []),
+        ({"LLD001": 20}, None, [("rise", 1, 20), ("stagnation", 20, 100)]),
+        (
+            {"LLD001": 20, "LLD002": 40, "LLD003": 60},
+            80,
+            [("rise", 1, 20), ("stagnation", 20, 40), ("decay", 40, 60), ("collapse", 60, 100)],
+        ),
+        ({"LLD004": 30, "LLD002": 40}, None, [("rise", 1, 30), ("decay", 30, 100)]),
+        ({"LLD002": 20, "LLD001": 40}, None, [("rise", 1, 20), ("decay", 20, 100)]),  # never back to stagnation
+        ({"STP001": 4, "RWD001": 9}, 12, [("rise", 1, 9), ("collapse", 9, 100)]),  # the other disease: no decay
+        ({}, 50, [("rise", 1, 50), ("collapse", 50, 100)]),
+        ({"LLD001": 20, "LLD002": 20}, None, [("rise", 1, 20), ("decay", 20, 100)]),
+        ({"LLD003": 1}, None, [("collapse", 1, 100)]),
+    ],
+)
+def test_phases(
+    make_finding: Callable[..., Finding], found: dict[str, int], half: int | None, expected: list[tuple[str, int, int]]
+) -> None:
+    findings = tuple(make_finding(code, step) for code, step in found.items())
+    assert spans(Diagnosis(findings=findings, half_step=half)) == expected
+
+
+def test_a_phase_does_not_move_as_the_run_goes_on(make_finding: Callable[..., Finding]) -> None:
+    every = [make_finding("LLD001", 20), make_finding("LLD002", 40), make_finding("LLD003", 60)]
+    whole = spans(Diagnosis(findings=tuple(every), half_step=80))
+    for now in (25, 45, 65, 85):
+        so_far = Diagnosis(findings=tuple(f for f in every if f.step <= now), half_step=80 if now >= 80 else None)
+        then = spans(so_far)
+        assert [start for _, start, _ in then] == [start for _, start, _ in whole if start <= now]
+        assert [name for name, _, _ in then] == [name for name, start, _ in whole if start <= now]
