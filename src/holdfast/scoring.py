@@ -25,7 +25,7 @@ Mode = Literal["table", "nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa"
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_SPACE_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
+_SPACE_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "‘’´", " "))
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
