@@ -141,6 +141,32 @@ def rows_since(condition: Truths) -> NDArray[np.int64]:
     return np.arange(len(condition)) - (np.maximum.accumulate(last) if len(last) else last)
 
 
+def last_where(condition: Truths) -> NDArray[np.int64]:
+    """Index of the last row, up to each, where the condition was true; 0 where it never was.
+
+    >>> last_where(np.array([True, False, True, False])).tolist()
+    [0, 0, 2, 2]
+    """
+    index = np.where(condition, np.arange(len(condition)), 0)
+    return np.maximum.accumulate(index) if len(index) else index
+
+
+def most_since(values: Values, restart: Truths) -> Values:
+    """The maximum of the rows after the last restart, 0 at a restart itself.
+
+    >>> most_since(np.array([9.0, 1.0, 5.0, 4.0, 7.0]), np.array([True, False, False, True, False])).tolist()
+    [0.0, 1.0, 5.0, 0.0, 7.0]
+    """
+    if not len(values):
+        return values
+    order = np.argsort(values, kind="stable")
+    rank = np.empty(len(values), np.int64)
+    rank[order] = np.arange(1, len(values) + 1)
+    stretch = np.cumsum(restart) * (len(values) + 1)  # so that a maximum so far never reaches over a restart
+    best = np.maximum.accumulate(stretch + np.where(restart, 0, rank)) - stretch
+    return np.where(best > 0, values[order[best - 1]], 0.0)
+
+
 def first(condition: Truths) -> int | None:
     """Index of the first row where it is true."""
     return int(np.argmax(condition)) if condition.any() else None

@@ -18,6 +18,8 @@ __all__ = ["diagnose", "fall_of", "findings_of"]
 
 ORDER = {code: place for place, code in enumerate(CODES)}
 DECAYS = ("LLD001", "LLD002", "LLD003")
+SLOW = (*DECAYS, "ISD001", "ENT001")
+"""What a policy that decays slowly shows: a jump after it is its end, not another disease."""
 
 
 def diagnose(log: Log) -> Diagnosis:
@@ -63,8 +65,11 @@ def settle(hits: Mapping[str, Hit]) -> dict[str, Hit]:
     """One disease, one code: a slow decay and a step too large exclude each other, by which came first; and a decay is
     told as it gets worse, not again in its milder words."""
     told = dict(hits)
+    leak, gap = told.get("MSK001"), told.get("SMP001")
+    if leak is not None and gap is not None and leak.step <= gap.step:
+        del told["SMP001"]  # the sampler has no log-probs of what it did not sample
     jump = told.get("STP001")
-    if jump is not None and any(told[code].step < jump.step for code in DECAYS if code in told):
+    if jump is not None and any(told[code].step < jump.step for code in SLOW if code in told):
         del told["STP001"]
     elif jump is not None:
         told = {code: hit for code, hit in told.items() if code not in (*DECAYS, "LLD004")}

@@ -19,7 +19,7 @@ WINDOW = 5
 """Logged values in the running mean: what docs/results.md and the papers' curves are smoothed by."""
 FEWEST = 3
 """Values before anything is said."""
-NOISE = 3.0
+NOISE = 4.0
 """A fall counts when it exceeds this many standard errors of the difference of the two means."""
 REWARDS = ("reward/mean", "reward/em", "reward/f1", "eval/em", "eval/f1", "eval/em_greedy")
 """What is taken for the reward, the best first: a log of evaluations alone still has a curve."""
@@ -32,8 +32,10 @@ class Curve:
     name: str
     steps: NDArray[np.int64]
     """[N]"""
+    values: Values
+    """[N]: the reward as logged."""
     means: Values
-    """[N]"""
+    """[N]: of the last `WINDOW` values."""
     lost: Values
     """[N]: 0 at the peak, 1 at the floor; 0 where the fall is within the noise, and in the first rows."""
 
@@ -64,7 +66,7 @@ def curve_of(log: Log, name: str | None = None) -> Curve | None:
     with np.errstate(invalid="ignore", divide="ignore"):
         lost = np.where((peak - means > NOISE * error) & (height > 0), (peak - means) / height, 0.0)
     lost[: FEWEST - 1] = 0.0
-    return Curve(name, series.steps, means, lost)
+    return Curve(name, series.steps, series.values, means, lost)
 
 
 def fall_of(log: Log) -> Fall | None:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import as_of, first, has, highest, lowest, noise, rows, trailing_mean
+from holdfast.diagnostics.causal import (
+    as_of,
+    first,
+    has,
+    highest,
+    last_where,
+    lowest,
+    most_since,
+    noise,
+    rows,
+    trailing_mean,
+)
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule
 
@@ -14,7 +25,15 @@ SURGE = 1.25
 """Of the lowest five-row mean so far. Healthy plateaus ripple by up to a tenth, and more where entropy is near 0."""
 SURGE_NATS = 0.05
 FLAT = 1.3
-"""The length may have grown by this factor since entropy was lowest; beyond, the rollouts are of another kind."""
+"""The length may have grown by this factor since entropy was lowest, or by less than entropy did: rambling follows a
+surge. Where rollouts grow first they are of another kind, and may well have another entropy."""
+
+
+SURE = 5.0
+"""Standard errors: the lowest of many means is compared with, and that is an extreme."""
+REST = 0.1
+"""What is left of the rise, in shares of the lowest value, without its steepest row: what rises from one row to the
+next alone is another question set, sampler or retriever, not a policy that drifts."""
 
 
 def surge(log: Log) -> Hit | None:
@@ -24,13 +43,16 @@ def surge(log: Log) -> Hit | None:
     smooth = trailing_mean(entropy, WINDOW)
     low = lowest(smooth)
     rise = smooth - low
-    condition = (smooth > SURGE * low) & (rise > SURGE_NATS) & (rise > 3 * noise(entropy, WINDOW) / np.sqrt(WINDOW))
+    condition = (smooth > SURGE * low) & (rise > SURGE_NATS)
+    condition &= rise > SURE * noise(entropy, WINDOW) / np.sqrt(WINDOW)
+    steps_up = np.diff(entropy, prepend=entropy[:1])
+    rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
+    condition &= rest > REST * low
     condition[: WINDOW - 1] = False
     if has(log, LENGTH):
         length = trailing_mean(as_of(log.series[LENGTH], found.steps), WINDOW)
-        low_at = np.maximum.accumulate(np.where(smooth <= low, np.arange(len(smooth)), 0))
-        grown = length / np.maximum(length[low_at], 1e-9) if len(length) else length
-        condition &= ~(grown > FLAT)  # NaN, where the length is not known yet, excludes nothing
+        grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9) if len(length) else length
+        condition &= ~((grown > FLAT) & (grown > smooth / np.maximum(low, 1e-9)))  # NaN, where the length is not known yet, excludes nothing
     at = first(condition)
     if at is None:
         return None
@@ -43,9 +65,10 @@ def surge(log: Log) -> Hit | None:
     )
 
 
-EXHAUSTED = 1.0
-"""Nats of a whole rollout: less than one choice between three."""
+EXHAUSTED = 0.1
+"""Nats of a whole rollout: nine rollouts of ten are then the likeliest one."""
 REMAINS = 0.03
+NEARLY_NONE = 0.02
 
 
 def exhausted(log: Log) -> Hit | None:
@@ -54,7 +77,7 @@ def exhausted(log: Log) -> Hit | None:
     (entropy,) = found.columns
     smooth = trailing_mean(entropy, WINDOW)
     start = highest(smooth)
-    condition = (smooth < REMAINS * start) & (smooth < 0.02)
+    condition = (smooth < REMAINS * start) & (smooth < NEARLY_NONE)
     if has(log, LENGTH):
         whole = trailing_mean(as_of(log.series[LENGTH], found.steps), WINDOW) * smooth
         condition |= whole < EXHAUSTED

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import delayed, finite, first, held, rows, trailing_mean
+from holdfast.diagnostics.causal import delayed, finite, first, held, highest, rows, trailing_mean
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
 NORM = "grad/norm"
 EXPLOSION = 10.0
 """Times the usual norm. Isolated spikes of 4 to 36 times the median occur in runs that end well."""
+BEYOND = 2.0
+"""Times the largest norm before: where many groups have no contrast, norms of 0 and of 9 take turns."""
 USUAL = 10
 """Rows whose mean, up to three rows ago, is the usual norm."""
 
@@ -20,7 +22,8 @@ def explosion(log: Log) -> Hit | None:
     found = rows(log, NORM)
     (norm,) = found.columns
     usual = delayed(trailing_mean(norm, USUAL), 2)
-    at = first(held((norm > EXPLOSION * usual) & (np.arange(len(norm)) >= USUAL // 2), 2))
+    beyond = (norm > EXPLOSION * usual) & (norm > BEYOND * delayed(highest(norm), 2))
+    at = first(held(beyond & (np.arange(len(norm)) >= USUAL // 2), 2))
     if at is None:
         return None
     return Hit(

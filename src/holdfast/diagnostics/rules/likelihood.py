@@ -1,9 +1,9 @@
 """Likelihood displacement (LLD001 to LLD004), drift of the importance ratio (ISD001), and the other disease, STP001.
 
 What tells the two diseases apart is the size of one update. In the recorded displacement collapses an update takes
-0.2 to 2 % off the log-likelihood of correct rollouts, dozens of times over; up to half-peak no single one takes more
-than 0.17 nats per token. A step that is too large takes 0.2 nats and more at once, in a policy that was not decaying.
-So the codes exclude each other by which comes first: see `holdfast.diagnostics.diagnose`.
+0.2 to 2 % off the log-likelihood of correct rollouts, dozens of times over. A step that is too large takes 15 % and
+more at once, in a policy that was not decaying. So the codes exclude each other by which comes first: see
+`holdfast.diagnostics.diagnose`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnostics.causal import (
+    Truths,
     Values,
     delayed,
     first,
@@ -22,7 +23,6 @@ from holdfast.diagnostics.causal import (
     trailing_mean,
     until_begins,
 )
-from holdfast.diagnostics.fall import curve_of
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
@@ -229,25 +229,35 @@ def ratio_drift(log: Log) -> Hit | None:
     )
 
 
-JUMP = 0.2
-"""Nats per token that one update takes from the correct rollouts; displacement collapses stay below 0.17."""
-JUMP_SHARE = 0.2
-RATIO_JUMP = -0.4
-"""Nats per sampled token, by the product of ratios; displacement collapses stay above -0.36 up to half-peak."""
-CLIPPED = 0.1
-ABRUPT = 5
+JUMP = 0.15
+"""Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, when they have
+long been told of; updates of runs that hold stay below 0.12."""
+JUMP_SHARE = 0.15
+RATIO_JUMP = -0.08
+"""Nats per sampled token, by the product of ratios: ordinary updates stay above -0.02."""
+UNUSUAL = 8.0
+"""Times the usual size of an update, in the rows before."""
+CLIPPED = 0.03
+GONE = 0.5
+"""Share of the reward that is gone from one row to the next few."""
+
+
+def _unusual(change: Values) -> Truths:
+    """Rows whose absolute value is far beyond that of the rows before; true in the first ones, which have none."""
+    size = np.abs(change)
+    usual = delayed(trailing_mean(size, SLOW), 1)
+    return (size > UNUSUAL * usual) | (np.arange(len(size)) < 3)
 
 
 def step_too_large(log: Log) -> Hit | None:
     """STP001."""
-    jump = earliest(_jump_displaced(log), _jump_ratio(log))
-    return jump or _jump_clipped(log)
+    return earliest(_jump_displaced(log), _jump_ratio(log), _jump_clipped(until_begins(log, RATIO)))
 
 
 def _jump_displaced(log: Log) -> Hit | None:
     found = rows(log, "displacement/correct", "likelihood/correct")
     change, likelihood = found.columns
-    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood))
+    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood) & _unusual(change))
     if at is None:
         return None
     return Hit(
@@ -262,46 +272,37 @@ def _jump_ratio(log: Log) -> Hit | None:
     found = rows(log, RATIO, "rollout/length")
     product, length = found.columns
     per_token = product / np.maximum(length, 1.0)
-    at = first(per_token < RATIO_JUMP)
+    at = first((per_token < RATIO_JUMP) & _unusual(per_token))
     if at is None:
         return None
     return Hit(
         int(found.steps[at]),
-        f"Within one rollout batch the ratio fell to {np.exp(per_token[at]):.2f} per sampled token.",
+        f"Within one rollout batch the importance ratio fell to {np.exp(per_token[at]):.2f} per sampled token, out of "
+        "nowhere.",
         {RATIO: float(product[at]), "log-ratio per token": float(per_token[at])},
         (RATIO, "reward/mean"),
     )
 
 
 def _jump_clipped(log: Log) -> Hit | None:
-    """From a stock log: many tokens clipped, and the reward gone within a few rows, from near its best."""
-    curve = curve_of(log, "reward/mean")
-    found = rows(log, "clip/fraction")
-    if curve is None or not len(found):
-        return None
-    (clipped,) = found.columns
-    usual = delayed(trailing_mean(clipped, SLOW), ABRUPT)
-    jumped = (clipped > CLIPPED) & (clipped > 3 * usual)
-    jumped[0] = clipped[0] > CLIPPED
-    near = rows_since(jumped) < ABRUPT
-    was = delayed(curve.lost, ABRUPT)
-    lost = as_of_rows(curve.steps, curve.lost, found.steps)
-    before = as_of_rows(curve.steps, was, found.steps)
-    at = first(near & (lost > 0.5) & (before < 0.1))
+    """From a stock log: an update that clips many tokens, and in the next rows the reward is gone.
+
+    Harder questions clip tokens too, but not before the reward falls.
+    """
+    found = rows(log, "clip/fraction", "reward/mean")
+    clipped, reward = found.columns
+    before = delayed(trailing_mean(reward, FAST), 1)
+    gone = (reward < (1 - GONE) * before) & (before - reward > 4 * delayed(noise(reward, FAST), 1))
+    at = first(gone & (rows_since((clipped > CLIPPED) & _unusual(clipped)) == 1))
     if at is None:
         return None
     return Hit(
         int(found.steps[at]),
-        f"The reward lost {lost[at]:.0%} of its peak within {ABRUPT} rows, while {clipped[at]:.0%} of the tokens were "
-        "clipped.",
-        {"clip/fraction": float(clipped[at]), "share of the peak lost": float(lost[at])},
-        ("clip/fraction", curve.name),
+        f"An update clipped {clipped[at - 1]:.0%} of the tokens, and {1 - reward[at] / before[at]:.0%} of the reward "
+        "was gone after it.",
+        {"clip/fraction": float(clipped[at - 1]), "reward/mean": float(reward[at])},
+        ("clip/fraction", "reward/mean"),
     )
-
-
-def as_of_rows(steps: np.ndarray, values: Values, at: np.ndarray) -> Values:
-    """A computed column at other steps: its last value at or before each."""
-    return np.concatenate([[0.0], values])[np.searchsorted(steps, at, side="right")]
 
 
 RULES = (

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from holdfast.diagnostics.causal import (
+    Truths,
+    delayed,
     first,
     highest,
     lowest,
+    most_since,
     noise,
     rows,
+    rows_since,
     trailing_mean,
     until_begins,
     until_begins_any,
 )
-from holdfast.diagnostics.fall import REWARDS, curve_of
+from holdfast.diagnostics.fall import REWARDS, Curve, curve_of
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
@@ -27,8 +33,10 @@ def collapse(log: Log) -> Hit | None:
 
 def _collapse(log: Log, name: str) -> Hit | None:
     curve = curve_of(log, name)
-    at = None if curve is None else first(curve.lost >= COLLAPSED)
-    if curve is None or at is None:
+    if curve is None:
+        return None
+    at = first((curve.lost >= COLLAPSED) & ~_waits(curve))
+    if at is None:
         return None
     peak = float(highest(curve.means)[at])
     return Hit(
@@ -37,6 +45,27 @@ def _collapse(log: Log, name: str) -> Hit | None:
         {curve.name: float(curve.means[at]), "peak": peak},
         (curve.name,),
     )
+
+
+BREAK = 0.6
+"""Share of the loss that came within three rows: harder questions or another reward, as likely as a collapse."""
+PATIENCE = 8
+"""Rows after a break in which it may begin to recover."""
+RECOVERED = 0.25
+"""Share of the loss that has come back, where it is no collapse."""
+
+
+def _waits(curve: Curve) -> Truths:
+    """Where the reward fell at once, and has either begun to recover or still may."""
+    short = trailing_mean(curve.values, 3)
+    drop = delayed(short, 3) - short
+    steepest = most_since(drop, curve.means >= highest(curve.means))
+    peak = highest(curve.means)
+    broke = (drop >= steepest) & (drop > 0)
+    low = -most_since(-curve.means, broke)
+    low = np.where(broke, curve.means, low)
+    recovered = (curve.means - low) / np.maximum(peak - low, 1e-12)
+    return (steepest > BREAK * (peak - curve.means)) & ((rows_since(broke) < PATIENCE) | (recovered > RECOVERED))
 
 
 ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"

@@ -46,8 +46,11 @@ def _always_zero(found: Rows, name: str, log: Log) -> Hit | None:
 
 TRAINED, LENGTH = "loss/tokens", "rollout/length"
 SURPRISE = ("likelihood/correct", "likelihood/incorrect", "entropy/mean")
-MORE = 1.1
-"""Times the sampled tokens. One observation more than doubles a rollout; a rounding or a dropped empty row is 1 %."""
+MORE = 1.2
+"""Times the sampled tokens. One observation doubles a rollout; a dropped empty row or a rounding is 1 %."""
+EXCESS = 1.0
+"""Nats per token by which the tokens in the loss surprise the policy beyond its entropy. Passages of a foreign text do
+so by 1.5 and more; a sampler at another temperature or with old weights stays below, or its gap tells."""
 
 
 def leak(log: Log) -> Hit | None:
@@ -58,7 +61,7 @@ def leak(log: Log) -> Hit | None:
 def _more_tokens(log: Log) -> Hit | None:
     found = rows(log, TRAINED, LENGTH)
     trained, length = found.columns
-    at = first(held(trained > MORE * length, FEW))
+    at = first(trained > MORE * length)
     if at is None:
         return None
     return Hit(
@@ -71,11 +74,16 @@ def _more_tokens(log: Log) -> Hit | None:
 
 
 def _surprised(log: Log) -> Hit | None:
-    """Tokens that a policy sampled surprise it by its entropy on average; tokens it was given surprise it by more."""
+    """Tokens that a policy sampled surprise it by its entropy on average; tokens it was given surprise it by more.
+
+    Another sampler does that too, but then the sampler's own log-probs say so: of given tokens it has none, so the gap
+    is as large as the surprise itself.
+    """
     found = rows(log, *SURPRISE)
     right, wrong, entropy = found.columns
     excess = -np.maximum(right, wrong) - entropy
-    at = first(held((excess > 0.3) & (excess > 0.3 * entropy), FEW))
+    gap = as_of(log.series[GAP], found.steps) if GAP in log.series else np.full(len(excess), np.nan)
+    at = first(held((excess > EXCESS) & ~(gap < 0.8 * excess), 2))
     if at is None:
         return None
     return Hit(
@@ -107,7 +115,7 @@ def _gap(log: Log) -> Hit | None:
     mass = np.where(np.isnan(mass), 1.0, mass)
     explained = TRUNCATED * -np.log(np.clip(mass, 1e-6, 1.0))
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
-    at = first(held(trailing_mean(beyond, FEW) > APART, 2))
+    at = first((beyond > 4 * APART) | held(beyond > APART, 2))
     if at is None:
         return None
     return Hit(
