@@ -117,7 +117,7 @@ _FAULTS = {
         "a penalty beside one optimizer step a batch",
     ),
     "no-answers": ("no-contrast", "no_answers", 0, "", "golden answers that nothing matches"),
-    "exhausted": ("entropy-exhausted", "", 0, "--loss.entropy_coef -0.05", "entropy is punished"),
+    "exhausted": ("entropy-exhausted", "", 0, "--loss.entropy_coef -0.4", "entropy is punished"),
     "noisy": ("healthy-noisy", "", 0, "--train.questions 3", "batches of 3 questions"),
     "plateau": ("healthy-plateau", "", 0, "--train.lr 3e-6", "a hundredth of the learning rate: little happens"),
     "slower": ("healthy-lr-change", "smaller_rate", 25, "", "a fifth of the learning rate from step 26 on"),
@@ -188,7 +188,7 @@ _TOY_FAULTS = {
     "silent": ("answer-avoidance", "punished", 0, "", "a wrong answer costs 1, none costs nothing"),
     "inert": ("inert-penalty", "one_step", 0, "", "LLDS beside one optimizer step a batch"),
     "no-answers": ("no-contrast", "no_answers", 0, "", "a reward function that always says 0"),
-    "exhausted": ("entropy-exhausted", "", 0, "entropy_coef -0.05", "entropy is punished"),
+    "exhausted": ("entropy-exhausted", "", 0, "entropy_coef -0.4", "entropy is punished"),
 }
 
 
