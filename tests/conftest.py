@@ -1,4 +1,4 @@
-"""A `/retrieve` server on loopback, for whatever speaks to one."""
+"""A `/retrieve` server on loopback, for whatever speaks to one, and a tiny encoder for dense retrieval."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,3 +84,67 @@ def retrieve_server() -> Iterator[Callable[[Retriever | None], RetrieveServer]]:
     for server in running:
         server.shutdown()
         server.server_close()
+
+
+SENTENCE_FILES: dict[str, Any] = {
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ],
+    "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True},
+    "sentence_bert_config.json": {"max_seq_length": 24, "do_lower_case": False},
+    "config_sentence_transformers.json": {"prompts": {"query": "query: ", "document": "passage: "}},
+}
+"""What sentence-transformers keeps beside a model."""
+
+
+def save_encoder(folder: Path, *, seed: int = 0, width: int = 32, files: dict[str, Any] | None = None) -> Path:
+    """A BERT of two layers and random weights over letters and a few words, and the given JSON files beside it."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "query", "passage", ":", *[f"w{i}" for i in range(200)]]
+    pieces = [chr(c) for c in range(33, 127)]
+    vocabulary = {word: i for i, word in enumerate(dict.fromkeys([*words, *pieces, *[f"##{p}" for p in pieces]]))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    tokenizer.post_processor = processors.BertProcessing(ends[1], ends[0])
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=2 * width,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    BertModel(config).save_pretrained(folder)
+    for name, content in (files or {}).items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def files() -> dict[str, Any]:
+    """The JSON files of `SENTENCE_FILES`."""
+    return SENTENCE_FILES
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Callable[..., Path]:
+    """encoder(name, files): the folder of a tiny encoder; with `seed`, of another one."""
+
+    def make(name: str = "encoder", files: dict[str, Any] = SENTENCE_FILES, *, seed: int = 0, width: int = 32) -> Path:
+        folder = tmp_path / name
+        return folder if folder.is_dir() else save_encoder(folder, seed=seed, width=width, files=files)
+
+    return make

@@ -52,22 +52,70 @@ def build(
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="The index folder.", show_default=False)
     ] = None,
-    stem: Annotated[bool, typer.Option(help="BM25: fold English inflections.")] = True,
     replace: Annotated[
         bool, typer.Option("--replace-invalid", help="Replace what is not UTF-8 instead of skipping the row.")
     ] = False,
+    stem: Annotated[bool, typer.Option(help="BM25: fold English inflections.")] = True,
+    dense: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Dense instead: an encoder, folder or hub id.", show_default=False),
+    ] = None,
+    sq8: Annotated[bool, typer.Option("--sq8", help="Dense: a byte a dimension instead of two (faiss).")] = False,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Dense: vectors of the passages, already there (.npy, e5_Flat.index, .memmap).",
+            show_default=False,
+        ),
+    ] = None,
+    query_prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Dense: before queries, if not the model's.", show_default=False)
+    ] = None,
+    passage_prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Dense: before passages, likewise.", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(help="Dense: auto, cpu or cuda.")] = "auto",
+    batch: Annotated[int, typer.Option(min=1, help="Dense: passages encoded at once.")] = 64,
 ) -> None:
     """Index a corpus. Interrupted, the same command goes on where it stopped."""
     if folder is None:
         raise ConfigError("name the folder of the index: --out DIR")
+    _refuse_misfits(stem=stem, dense=dense, sq8=sq8, vectors=vectors, prefixes=(query_prefix, passage_prefix))
     from holdfast.cli.console import open_console
     from holdfast.cli.extra import train_extra
 
     with train_extra(err(), "loading"):
         from holdfast.retrieval.bm25_building import build_bm25
+        from holdfast.retrieval.dense_building import build_dense
+        from holdfast.retrieval.encoder import spec_of
+
+        spec = spec_of(dense, query_prefix=query_prefix, passage_prefix=passage_prefix) if dense else None
     with open_console(out(), folder) as watcher:
-        build_bm25(corpus, folder, stem=stem, replace=replace, watcher=watcher)
+        if spec is None:
+            build_bm25(corpus, folder, stem=stem, replace=replace, watcher=watcher)
+        else:
+            build_dense(
+                corpus,
+                folder,
+                spec,
+                sq8=sq8,
+                vectors=vectors,
+                device=device,
+                batch=batch,
+                replace=replace,
+                watcher=watcher,
+            )
     out().print(f'Done. Try it: {program()} index show {folder} "a query"')
+
+
+def _refuse_misfits(
+    *, stem: bool, dense: str | None, sq8: bool, vectors: Path | None, prefixes: tuple[str | None, str | None]
+) -> None:
+    if dense is None and (sq8 or vectors is not None or any(prefix is not None for prefix in prefixes)):
+        raise ConfigError("--sq8, --vectors and the prefixes are of a dense index: name its model with --dense MODEL")
+    if dense is not None and not stem:
+        raise ConfigError("--no-stem is of BM25; an encoder reads whole texts. Leave it out, or leave --dense out")
 
 
 @app.command("show")
@@ -75,6 +123,10 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.", show_default=False)],
     query: Annotated[str, typer.Argument(metavar="QUERY", show_default=False)],
     k: Annotated[int, typer.Option("--topk", min=1, help="Passages.")] = 3,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Dense: the encoder, if it has moved.", show_default=False),
+    ] = None,
     protocol: Annotated[str, typer.Option(metavar="PRESET", help="`clean` or `search-r1`.")] = "clean",
 ) -> None:
     """Print what an agent would see for a query, as it would see it. The scores go to standard error."""
@@ -86,7 +138,7 @@ def show(
 
         if protocol not in PRESETS:
             raise ConfigError(f"--protocol {protocol}: there is no such preset; give {' or '.join(PRESETS)}")
-        (hits,) = open_index(folder).search([query], k)
+        (hits,) = open_index(folder, model=model).search([query], k)
     own = PRESETS[protocol]
     passages = format_hits(hits, title_quotes=own.title_quotes) if hits else [own.nothing_found]
     out().print(f"{own.information_open}{''.join(passages).strip()}{own.information_close}")

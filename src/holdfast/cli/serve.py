@@ -23,6 +23,11 @@ def serve(
     waiting: Annotated[int, typer.Option(min=1, help="Queries that may wait; more are refused (429).")] = 20_000,
     cache_size: Annotated[int, typer.Option(min=0, help="Queries remembered; 0: none.")] = 100_000,
     keep_cache: Annotated[bool, typer.Option(help="Remember them over restarts, in DIR.")] = True,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Of a dense index: the encoder, if it has moved.", show_default=False),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Of a dense index: auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Answer searches over HTTP, as Search-R1, verl, SkyRL and ReCall ask.
 
@@ -48,6 +53,8 @@ def serve(
 
     run(
         folder,
+        model=model,
+        device=device,
         host=host,
         port=port,
         topk=topk,

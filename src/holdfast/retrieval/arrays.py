@@ -32,6 +32,9 @@ class NpyWriter:
     def flush(self) -> None:
         self._file.flush()
 
+    def fileno(self) -> int:
+        return self._file.fileno()
+
     def __enter__(self) -> NpyWriter:
         return self
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from holdfast.errors import DataError
 from holdfast.retrieval.arrays import NpyWriter, mapped
 from holdfast.retrieval.bm25 import ARRAYS, DATA, LARGEST, PARAMETERS, ROWS, STARTS, VOCABULARY
-from holdfast.retrieval.building import CHUNK, Unwatched, Watcher, build, commits, read_into, write_whole
+from holdfast.retrieval.building import CHUNK, Unwatched, Watcher, begin, build, commits, read_into, write_whole
 from holdfast.retrieval.manifest import SCRATCH
 from holdfast.retrieval.types import Document
 from holdfast.retrieval.words import Vocabulary
@@ -109,7 +109,7 @@ def _merge(
     write_whole(arrays / VOCABULARY, json.dumps(vocabulary, ensure_ascii=False))
     write_whole(arrays / PARAMETERS, json.dumps(_parameters(k1, b, count), indent=4))
     total = int(starts[-1])
-    watcher.stage("sorting by word", total)
+    begin(watcher, "sorting by word", total)
     with (
         NpyWriter(arrays / DATA, np.float32, total) as data,
         NpyWriter(arrays / ROWS, np.int32, total) as rows,

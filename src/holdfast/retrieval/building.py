@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from holdfast.errors import DataError
 from holdfast.jsonl import Skipped
 from holdfast.retrieval.corpus import CorpusDigest, count_rows, passages
-from holdfast.retrieval.documents import DocumentWriter, write_offsets
+from holdfast.retrieval.documents import OFFSETS, DocumentWriter, write_offsets
 from holdfast.retrieval.locks import locked
 from holdfast.retrieval.manifest import MANIFEST, SCRATCH, building, write_manifest
 from holdfast.retrieval.types import Document
@@ -94,7 +94,7 @@ def build(
             try:
                 settings = work(folder, watcher)
             except DataError:
-                if began:  # the corpus is at fault: a better one is another one
+                if began and not (folder / OFFSETS).exists():  # the corpus is at fault; a better one is another one
                     shutil.rmtree(folder)
                 raise
             watcher.stage("checksums")
@@ -116,7 +116,7 @@ def read_into(
         if sink is not None:
             sink.recall(number)
     skipped: list[Skipped] = []
-    watcher.stage("reading passages", count_rows(corpus))
+    begin(watcher, "reading passages", count_rows(corpus))
     if last.documents:
         watcher.note(f"going on after {last.documents:,} passages")
     digest, number, row = CorpusDigest(), len(before), 0
@@ -130,7 +130,7 @@ def read_into(
                 writer.add(document)
                 if sink is not None:
                     sink.add(document)
-            if row == 1 or row % 1000 == 0:  # the first starts the clock
+            if row % 1000 == 0:
                 watcher.advance(row)
             if row % chunk == 0 and row > last.documents:
                 _commit(folder, number, row, digest, writer, sink, first_row=row - chunk)
@@ -145,6 +145,12 @@ def read_into(
         watcher.note(f"{len(skipped):,} row(s) cannot be used and were skipped; the first: {skipped[0]}")
     write_offsets(folder, row)
     return Commit(documents=row, bytes=writer.size, corpus_sha256=digest.hexdigest())
+
+
+def begin(watcher: Watcher, name: str, total: int, done: int = 0) -> None:
+    """Announce a phase, of which `done` steps are done already: time left is told from those that follow."""
+    watcher.stage(name, total)
+    watcher.advance(max(done, 1))
 
 
 def commits(folder: Path) -> list[Commit]:

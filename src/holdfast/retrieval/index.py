@@ -35,8 +35,22 @@ class IndexedRetriever(Protocol):
         ...
 
 
-def open_index(folder: str | os.PathLike[str], *, expected_hash: str | None = None) -> IndexedRetriever:
-    """The retriever of an index folder. `expected_hash` is the `corpus_hash` of the corpus the caller means. Raises
-    `DataError` for a folder that holds no index, a damaged one, or one of another corpus."""
-    read_manifest(Path(folder))
+def open_index(
+    folder: str | os.PathLike[str], *, expected_hash: str | None = None, model: str | None = None, device: str = "auto"
+) -> IndexedRetriever:
+    """The retriever of an index folder.
+
+    Args:
+        expected_hash: the `corpus_hash` of the corpus the caller means.
+        model: of a dense index: where its encoder is now, if not where it was.
+        device: of a dense index: auto, cpu or cuda.
+
+    Raises:
+        DataError: no index, a damaged one, or one of another corpus or model.
+        ModelError: the encoder cannot be loaded.
+    """
+    if read_manifest(Path(folder))["kind"] == "dense":
+        from holdfast.retrieval.dense import DenseRetriever  # torch, which BM25 does not need
+
+        return DenseRetriever.load(folder, expected_hash=expected_hash, model=model, device=device)
     return BM25Retriever.load(folder, expected_hash=expected_hash)

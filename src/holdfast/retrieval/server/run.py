@@ -18,6 +18,8 @@ from holdfast.retrieval.server.kept import KeptQueries
 def serve(
     folder: Path,
     *,
+    model: str | None = None,
+    device: str = "auto",
     host: str = "127.0.0.1",
     port: int = 8000,
     topk: int = 3,
@@ -29,7 +31,8 @@ def serve(
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; then refuse new connections, answer what was accepted (for at most `grace`
-    seconds) and return. `port` 0 takes any that is free; `on_ready` is told the address.
+    seconds) and return. `model` and `device` as in `open_index`; `port` 0 takes any that is free; `on_ready` is told
+    the address.
 
     Raises `DataError` for a folder that holds no index, `ConfigError` for an address that cannot be had.
     """
@@ -41,7 +44,7 @@ def serve(
         raise MissingExtra(error.name or "fastapi", "server") from error
     listener = _bind(host, port)  # before the index, which may take a while to open
     with listener:
-        retriever = open_index(folder)
+        retriever = open_index(folder, model=model, device=device)
         retriever.rank(["warm up"], topk)
         fingerprint = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
         kept = KeptQueries(cache_size, folder / KEPT_BY_SERVER if keep_cache else None, fingerprint)

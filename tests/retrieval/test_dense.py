@@ -1,0 +1,255 @@
+"""Dense indexes: exact search, what is stored, what is refused, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.errors import DataError
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.bm25_building import build_bm25
+from holdfast.retrieval.dense import DenseRetriever
+from holdfast.retrieval.dense_building import build_dense
+from holdfast.retrieval.encoder import Encoder, spec_of
+from holdfast.retrieval.exact import ExactSearch
+from holdfast.retrieval.index import open_index
+from holdfast.retrieval.sq8 import SQ8Search, write_sq8
+
+Write = Callable[..., Path]
+CPU = torch.device("cpu")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ---- exact search
+
+
+@pytest.mark.parametrize("chunk", [7, 64, 1000])
+@pytest.mark.parametrize("k", [1, 3, 50, 500])
+def test_exact_search_is_exact(chunk: int, k: int) -> None:
+    rng = np.random.default_rng(k)
+    vectors = rng.standard_normal((300, 16)).astype(np.float16)
+    vectors[200] = vectors[3] = vectors[150]  # equal vectors tie, in corpus order
+    queries = np.concatenate([rng.standard_normal((5, 16)), vectors[3:4]]).astype(np.float32)
+    products = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    for query, found in enumerate(ExactSearch(vectors, CPU, chunk_rows=chunk).best(queries, k)):
+        expected = np.argsort(-products[query], kind="stable")[:k]
+        assert found.rows.tolist() == expected.tolist()
+        assert found.scores == pytest.approx(products[query][expected], rel=1e-6)
+
+
+def test_a_score_does_not_depend_on_the_batch() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((1000, 24)).astype(np.float16)
+    queries = rng.standard_normal((33, 24)).astype(np.float32)
+    search = ExactSearch(vectors, CPU, chunk_rows=100)
+    for query, found in zip(queries, search.best(queries, 5), strict=True):
+        (alone,) = search.best(query[None], 5)
+        assert (alone.rows.tobytes(), alone.scores.tobytes()) == (found.rows.tobytes(), found.scores.tobytes())
+
+
+# ---- an index
+
+
+def build(corpus: Path, out: Path, model: Path, **settings: Any) -> None:
+    build_dense(corpus, out, spec_of(str(model)), device="cpu", **settings)
+
+
+def test_it_finds_what_a_direct_computation_finds(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:
+    corpus = write_corpus(300)
+    build(corpus, tmp_path / "index", encoder(), block=50, chunk=70)
+    retriever = open_index(tmp_path / "index", device="cpu")
+    assert isinstance(retriever, DenseRetriever)
+    direct = Encoder(spec_of(str(encoder())), "cpu")
+    queries = ["w1 w2 w3", "w100", "Title 7"]
+    products = direct.queries(queries) @ direct.passages([d.contents for d in retriever.documents]).T
+    for row, hits in zip(products, retriever.search(queries, 5), strict=True):
+        assert [int(hit.document.id) for hit in hits] == np.argsort(-row)[:5].tolist()
+        assert [hit.score for hit in hits] == pytest.approx(np.sort(row)[::-1][:5], abs=1e-3)  # halves
+    assert retriever.search(["", "w1", " \n"], 2)[0::2] == [[], []]
+    build_bm25(corpus, tmp_path / "bm25")
+    assert BM25Retriever.load(tmp_path / "bm25").corpus_hash == retriever.corpus_hash
+    assert sorted(path.name for path in (tmp_path / "index").iterdir()) == [
+        "documents.jsonl",
+        "manifest.json",
+        "offsets.npy",
+        "vectors.npy",
+    ]
+
+
+def test_concurrent_single_queries_find_what_one_batch_finds(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:
+    build(write_corpus(200), tmp_path / "index", encoder())
+    retriever = open_index(tmp_path / "index", device="cpu")
+    queries = [f"w{i} w{i + 7}" for i in range(60)]
+    batch = retriever.rank(queries, 3)
+    with ThreadPoolExecutor(8) as pool:
+        single = list(pool.map(lambda query: retriever.rank([query], 3)[0], queries))
+    for one, other in zip(single, batch, strict=True):
+        assert one.rows.tolist() == other.rows.tolist()
+        assert one.scores == pytest.approx(other.scores, abs=1e-5)
+
+
+@pytest.mark.parametrize("sq8", [False, True])
+def test_killed_anywhere_it_goes_on(
+    write_corpus: Write, encoder: Any, tmp_path: Path, killing: Any, interrupted: Any, sq8: bool
+) -> None:
+    corpus, settings = write_corpus(120), {"block": 25, "chunk": 50, "sq8": sq8}
+    build(corpus, tmp_path / "whole", encoder(), **settings)
+    kills = 0
+    for at in range(1, 16):
+        try:
+            build(corpus, tmp_path / f"index-{at}", encoder(), **settings, watcher=killing(at))
+        except interrupted:
+            kills += 1
+            build(corpus, tmp_path / f"index-{at}", encoder(), **settings)
+        assert contents(tmp_path / f"index-{at}") == contents(tmp_path / "whole")
+    assert kills >= 10
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("change", ["other weights", "other prefix", "other pooling", "other width"])
+def test_an_index_of_another_model_is_refused(
+    write_corpus: Write, encoder: Any, files: dict[str, Any], tmp_path: Path, change: str
+) -> None:
+    build(write_corpus(20), tmp_path / "index", encoder())
+    (tmp_path / "encoder").rename(tmp_path / "moved")
+    assert open_index(tmp_path / "index", model=str(tmp_path / "moved"), device="cpu").search(["w1"], 1)
+    if change in ("other weights", "other width"):
+        encoder("encoder", files, seed=1, width=32 if change == "other weights" else 16)
+    else:
+        # The index says how it was made, so a changed manifest stands for a changed model.
+        (tmp_path / "moved").rename(tmp_path / "encoder")
+        path = tmp_path / "index" / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["encoder"] |= {"query_prefix": "zebra "} if change == "other prefix" else {"pooling": "max"}
+        path.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"built with another model than .*encoder.*--model"):
+        open_index(tmp_path / "index", device="cpu")
+
+
+def test_another_corpus_and_damage_are_refused(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:
+    build(write_corpus(20), tmp_path / "index", encoder())
+    with pytest.raises(DataError, match="built from another corpus"):
+        open_index(tmp_path / "index", expected_hash="0" * 64)
+    with pytest.raises(DataError, match="is a dense index"):
+        BM25Retriever.load(tmp_path / "index")
+    with open(tmp_path / "index" / "vectors.npy", "r+b") as file:
+        file.seek(-2, 2)
+        file.write(b"\x01\x02")
+    with pytest.raises(DataError, match=r"is damaged: vectors\.npy has changed"):
+        open_index(tmp_path / "index")
+
+
+def test_vectors_that_are_not_finite_are_refused(
+    write_corpus: Write, encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passages = Encoder.passages
+
+    def broken(self: Encoder, texts: Any) -> Any:
+        made = passages(self, texts)
+        made[["Title 13" in text for text in texts]] = np.nan
+        return made
+
+    monkeypatch.setattr(Encoder, "passages", broken)
+    with pytest.raises(DataError, match=r"the vector of passage '13' \(row 13\) is not finite"):
+        build(write_corpus(20), tmp_path / "index", encoder())
+    assert not (tmp_path / "index").exists()
+
+
+# ---- vectors from elsewhere
+
+
+def own_vectors(corpus: Path, model: Path, kind: str, path: Path, *, prefix: str | None = None) -> Path:
+    faiss = pytest.importorskip("faiss")
+    direct = Encoder(spec_of(str(model), passage_prefix=prefix), "cpu")
+    vectors = direct.passages([json.loads(line)["contents"] for line in corpus.read_text().splitlines()])
+    if kind == "npy":
+        np.save(path.with_suffix(".npy"), vectors)
+        return path.with_suffix(".npy")
+    if kind == "memmap":
+        vectors.tofile(path)
+    else:
+        index = faiss.IndexFlatIP(vectors.shape[1]) if kind == "flat" else faiss.index_factory(32, "Flat")
+        index.add(vectors)
+        faiss.write_index(index, str(path))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npy", "memmap", "flat", "flat L2"])
+def test_vectors_that_are_there_are_taken(write_corpus: Write, encoder: Any, tmp_path: Path, kind: str) -> None:
+    corpus = write_corpus(60)
+    given = own_vectors(corpus, encoder(), kind, tmp_path / "e5_Flat.index")
+    build(corpus, tmp_path / "taken", encoder(), vectors=given)
+    build(corpus, tmp_path / "encoded", encoder())
+    taken, encoded = (open_index(tmp_path / name, device="cpu").rank(["w1 w9"], 5)[0] for name in ("taken", "encoded"))
+    assert taken.rows.tolist() == encoded.rows.tolist()
+
+
+def test_vectors_of_something_else_are_refused(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:
+    corpus = write_corpus(60)
+    unprefixed = own_vectors(corpus, encoder(), "npy", tmp_path / "unprefixed", prefix="")
+    with pytest.raises(DataError, match=r"is not what .* gives for passage '0'.*without the prefix 'passage: '"):
+        build(corpus, tmp_path / "index", encoder(), vectors=unprefixed)
+    right = own_vectors(corpus, encoder(), "memmap", tmp_path / "right")
+    write_corpus(61)
+    with pytest.raises(DataError, match="holds 1,920 numbers; 61 passages of 32 dimensions need 1,952"):
+        build(corpus, tmp_path / "index", encoder(), vectors=right)
+    np.save(tmp_path / "wide.npy", np.zeros((61, 64)))
+    with pytest.raises(DataError, match=r"holds float64 of shape \[61, 64\]"):
+        build(corpus, tmp_path / "index", encoder(), vectors=tmp_path / "wide.npy")
+    with pytest.raises(DataError, match="cannot be read as vectors"):
+        build(corpus, tmp_path / "index", encoder(), vectors=tmp_path / "absent.npy")
+
+
+# ---- one byte a dimension
+
+
+def test_sq8_keeps_the_order_of_clustered_vectors_and_faiss_reads_it(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((100, 64))
+    vectors = centres[rng.integers(0, 100, 5000)] + 0.5 * rng.standard_normal((5000, 64))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    queries = vectors[:200].astype(np.float32) + 0.02 * rng.standard_normal((200, 64)).astype(np.float32)
+
+    class Unheard:
+        def stage(self, name: str, total: int | None = None) -> None: ...
+
+        def advance(self, done: int, detail: Any = None) -> None: ...
+
+        def note(self, message: str) -> None: ...
+
+    write_sq8(vectors, tmp_path / "sq8.faiss", Unheard())
+    exact = ExactSearch(vectors, CPU).best(queries, 3)
+    found = SQ8Search(tmp_path / "sq8.faiss").best(queries, 3)
+    recall = np.mean([len({*a.rows} & {*b.rows}) / 3 for a, b in zip(exact, found, strict=True)])
+    assert recall > 0.95
+    whole = faiss.IndexScalarQuantizer(64, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    whole.train(vectors.astype(np.float32))
+    whole.add(vectors.astype(np.float32))
+    plain = faiss.read_index(str(tmp_path / "sq8.faiss"))
+    assert (plain.search(queries, 3)[1] == whole.search(queries, 3)[1]).all()
+
+
+def test_an_sq8_index(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    corpus = write_corpus(200)
+    build(corpus, tmp_path / "small", encoder(), sq8=True)
+    build(corpus, tmp_path / "exact", encoder())
+    small, exact = (open_index(tmp_path / name, device="cpu") for name in ("small", "exact"))
+    queries = [f"w{i}" for i in range(30)]
+    pairs = zip(small.rank(queries, 3), exact.rank(queries, 3), strict=True)
+    assert np.mean([len({*a.rows} & {*b.rows}) / 3 for a, b in pairs]) > 0.6  # all vectors of a random encoder are near
+    assert len(small.search(["w1"], 500)[0]) == 200
+    assert not (tmp_path / "small" / "vectors.npy").exists()
