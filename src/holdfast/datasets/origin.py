@@ -11,7 +11,7 @@ from holdfast.datasets.catalogue import HUB
 from holdfast.errors import DataError, MissingExtra
 
 REACH_SECONDS = 5.0
-"""How long the hub may take to say anything at all. Its client would try for half a minute."""
+"""How long the hub may take to say anything at all. Its client would try many times, longer each time."""
 
 
 class Origin(Protocol):
