@@ -83,11 +83,12 @@ class Retrieval(Section):
     corpus: str = "world"
     """`world`, or a JSONL file of passages (`id`, `contents`)."""
     index: str | None = None
-    """Folder of a saved BM25 index; built and saved beside the run's cache when absent."""
+    """Folder of an index (`holdfast index`), BM25 or dense, that brings its own passages. With `corpus` set as well:
+    must be of that corpus; a BM25 index is built and saved there when absent."""
     url: str | None = None
     """Address of a `/retrieve` server (Search-R1's protocol) that searches instead of an index of our own."""
     stem: bool = True
-    """English stemming."""
+    """English stemming, of an index that is built."""
     cache_size: int = Field(100_000, ge=0)
     """Queries kept in the LRU cache."""
     max_failed: float = Field(0.5, gt=0, le=1)

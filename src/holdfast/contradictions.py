@@ -40,7 +40,9 @@ def contradictions(config: Any) -> Iterator[str]:
         yield str(error)
     yield from _retrieval_contradictions(config)
     yield from _method_contradictions(config)
-    if config.retrieval.url is None and (config.data.train == "world") != (config.retrieval.corpus == "world"):
+    in_world = config.data.train == "world"
+    searches_world = config.retrieval.corpus == "world" and (in_world or config.retrieval.index is None)
+    if config.retrieval.url is None and in_world != searches_world:
         yield (
             f"data.train = {config.data.train!r} with retrieval.corpus = {config.retrieval.corpus!r}: the bundled "
             "world's questions are answered by its own corpus only. Set both to your files, or neither"

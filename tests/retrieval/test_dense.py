@@ -202,14 +202,15 @@ def test_vectors_of_something_else_are_refused(write_corpus: Write, encoder: Any
     with pytest.raises(DataError, match=r"is not what .* gives for passage '0'.*without the prefix 'passage: '"):
         build(corpus, tmp_path / "index", encoder(), vectors=unprefixed)
     right = own_vectors(corpus, encoder(), "memmap", tmp_path / "right")
+    build(corpus, tmp_path / "index", encoder(), vectors=right)  # and the right ones go on
     write_corpus(61)
     with pytest.raises(DataError, match="holds 1,920 numbers; 61 passages of 32 dimensions need 1,952"):
-        build(corpus, tmp_path / "index", encoder(), vectors=right)
+        build(corpus, tmp_path / "other", encoder(), vectors=right)
     np.save(tmp_path / "wide.npy", np.zeros((61, 64)))
     with pytest.raises(DataError, match=r"holds float64 of shape \[61, 64\]"):
-        build(corpus, tmp_path / "index", encoder(), vectors=tmp_path / "wide.npy")
+        build(corpus, tmp_path / "other", encoder(), vectors=tmp_path / "wide.npy")
     with pytest.raises(DataError, match="cannot be read as vectors"):
-        build(corpus, tmp_path / "index", encoder(), vectors=tmp_path / "absent.npy")
+        build(corpus, tmp_path / "other", encoder(), vectors=tmp_path / "absent.npy")
 
 
 # ---- one byte a dimension

@@ -12,6 +12,10 @@ import pytest
 
 from holdfast.config import Config
 from holdfast.errors import CheckpointError, ConfigError, DataError
+from holdfast.retrieval.bm25_building import build_bm25
+from holdfast.retrieval.dense_building import build_dense
+from holdfast.retrieval.encoder import spec_of
+from holdfast.retrieval.index import open_index
 from holdfast.train.session import cache_dir, open_agent, open_workspace, protocol_of
 
 Recipe = Callable[..., Config]
@@ -145,6 +149,32 @@ def test_an_index_is_saved_and_used_again(recipe: Recipe, own_files: dict[str, A
     again = open_workspace(recipe(own_files)).eval_retriever.search(["thing 7 water"], 3)
     assert again == first and first[0][0].document.id == "7"
     assert (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_an_index_brings_its_own_passages(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, kind: str, encoder: Any
+) -> None:
+    corpus, index = Path(own_files.pop("retrieval.corpus")), tmp_path / "index"
+    if kind == "bm25":
+        build_bm25(corpus, index, stem=False)
+    else:
+        build_dense(corpus, index, spec_of(str(encoder())), device="cpu")
+    workspace = open_workspace(recipe(own_files | {"retrieval.index": str(index)}))
+    query = workspace.train[0].question
+    assert workspace.train_retriever.in_process
+    assert workspace.train_retriever.search([query], 2) == open_index(index, device="cpu").search([query], 2)
+    with_corpus = own_files | {"retrieval.index": str(index), "retrieval.corpus": str(corpus), "retrieval.stem": False}
+    assert open_workspace(recipe(with_corpus)).train_retriever.search([query], 2)
+    corpus.write_text(corpus.read_text() + json.dumps({"id": "new", "contents": "x"}) + "\n")
+    with pytest.raises(DataError, match="built from another corpus"):
+        open_workspace(recipe(with_corpus))
+
+
+def test_an_index_that_is_not_there_is_said(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
+    del own_files["retrieval.corpus"]
+    with pytest.raises(DataError, match="holds no index"):
+        open_workspace(recipe(own_files | {"retrieval.index": str(tmp_path / "absent")}))
 
 
 def test_an_index_with_another_stemming_is_refused(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:

@@ -64,9 +64,8 @@ def build_dense(
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}
         return settings | storage | {"encoder": spec.settings(), "probe": probe}
 
-    source = None if vectors is None else str(vectors.resolve())
-    plan = {"kind": "dense", "encoder": spec.settings(), "sq8": sq8, "vectors": source}
-    plan |= {"replace": replace, "chunk": chunk}
+    # Vectors may come from any file: all are checked to be this model's.
+    plan = {"kind": "dense", "encoder": spec.settings(), "sq8": sq8, "replace": replace, "chunk": chunk}
     build(corpus, out, plan, work, watcher or Unwatched())
 
 

@@ -19,6 +19,8 @@ from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, read_corpus
+from holdfast.retrieval.index import open_index
+from holdfast.retrieval.manifest import MANIFEST
 from holdfast.retrieval.types import Document
 from holdfast.search.protocol import PRESETS, SearchProtocol, render_prompt
 from holdfast.train.checkpoint import model_folder
@@ -171,6 +173,9 @@ def _own_retriever(config: Config, note: Callable[[str], None] | None) -> Cached
     if config.retrieval.url is not None:
         # The rollout loop tries a failed search again by itself.
         return CachedRetriever(HTTPRetriever(config.retrieval.url, retries=0), config.retrieval.cache_size)
+    if config.retrieval.corpus == "world" and config.retrieval.index is not None:
+        opened = open_index(config.retrieval.index, device=pick_device(config.run.device).type)
+        return CachedRetriever(opened, config.retrieval.cache_size)
     with telling_skipped(config.retrieval.corpus, "retrieval.corpus", note) as on_skip:
         return _retriever(config, read_corpus(config.retrieval.corpus, on_skip=on_skip))
 
@@ -183,21 +188,22 @@ def _retriever(config: Config, documents: Sequence[Document]) -> CachedRetriever
             "its training region apart. Leave retrieval.index out"
         )
     folder = Path(own.index) if own.index is not None else None
-    if folder is not None and (folder / "manifest.json").is_file():
-        bm25 = BM25Retriever.load(folder, expected_hash=corpus_hash(documents))
-        if bm25.stem != own.stem:
+    if folder is not None and (folder / MANIFEST).is_file():
+        device = pick_device(config.run.device).type
+        found = open_index(folder, expected_hash=corpus_hash(documents), device=device)
+        if isinstance(found, BM25Retriever) and found.stem != own.stem:
             raise ConfigError(
                 f"retrieval.stem = {str(own.stem).lower()}, but the index {folder} was built with stem = "
-                f"{str(bm25.stem).lower()}. Change retrieval.stem, or name another folder in retrieval.index for the "
+                f"{str(found.stem).lower()}. Change retrieval.stem, or name another folder in retrieval.index for the "
                 "new index"
             )
-    else:
-        bm25 = BM25Retriever.build(documents, stem=own.stem)
-        if folder is not None:
-            try:
-                bm25.save(folder)
-            except OSError as error:
-                raise ConfigError(
-                    f"retrieval.index = {own.index!r} cannot be written ({error.strerror}); name a folder that can"
-                ) from error
+        return CachedRetriever(found, own.cache_size)
+    bm25 = BM25Retriever.build(documents, stem=own.stem)
+    if folder is not None:
+        try:
+            bm25.save(folder)
+        except OSError as error:
+            raise ConfigError(
+                f"retrieval.index = {own.index!r} cannot be written ({error.strerror}); name a folder that can"
+            ) from error
     return CachedRetriever(bm25, own.cache_size)
