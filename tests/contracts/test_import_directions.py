@@ -86,6 +86,7 @@ ALLOWED: dict[str, set[str]] = {
         "data",
         "datasets",
         "jsonl",
+        "lab",
         "rewards",
         "rollout",
         "retrieval.types",

@@ -140,7 +140,7 @@ def test_killed_hindered_and_finished(tiny: Any) -> None:
     results = json.loads((out / "results.json").read_text())
     assert results["unfinished"] == [] and results["short"]
     assert {claim["verdict"] for claim in results["claims"]} == {"cannot tell"}
-    assert [path.name for path in (out / "starts").iterdir()] == ["start-1"]
+    assert len([path.name for path in (out / "starts").iterdir()]) == 1
 
     # The page again, from the same runs.
     page = (out / "index.html").read_bytes()

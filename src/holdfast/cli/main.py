@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import ask, data, diagnose, doctor, evaluate, index, launch, probe, reproduce, serve, train
+from holdfast.cli import ask, data, diagnose, doctor, evaluate, index, launch, probe, reproduce, serve, table, train
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.terminal import complain, err, out, survive_any_encoding
 from holdfast.errors import HoldfastError
@@ -78,3 +78,4 @@ app.command("probe", cls=SettingsCommand, rich_help_panel="Laboratory")(probe.pr
 app.command("launch", cls=SettingsCommand, rich_help_panel="Other engines")(launch.launch)
 app.add_typer(doctor.app, name="doctor", rich_help_panel="Other engines")
 app.command("reproduce", cls=SettingsCommand, rich_help_panel="Laboratory")(reproduce.reproduce)
+app.command("table", cls=SettingsCommand, rich_help_panel="Laboratory")(table.table)

@@ -112,7 +112,7 @@ def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list
 
     arms, recipe, console = _arms(plan, experiment), _recipe(experiment), out()
     sweep = [job for found in sweep_jobs(plan, arms, recipe, folder).values() for job in found]
-    with _stopping(folder):
+    with stopping(folder):
         failures = []
         for title, make in (("sweep", lambda: sweep), ("runs", lambda: _jobs(plan, experiment, folder)[1])):
             todo = make()
@@ -120,7 +120,7 @@ def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list
                 continue
             refuse_other_runs(todo)
             console.print(f"{experiment.name}: {title}, {len(todo)} runs, {at_once} at a time, in {folder}")
-            with _watching(console) as watch:
+            with watching(console) as watch:
                 failures += run_jobs(todo, at_once, folder / "logs", watch)
         return failures
 
@@ -201,7 +201,7 @@ def _need_matplotlib() -> None:
 
 
 @contextmanager
-def _stopping(folder: Path) -> Iterator[None]:
+def stopping(folder: Path) -> Iterator[None]:
     """A `kill` stops the runs too; whoever stops is told how to go on."""
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -240,7 +240,7 @@ def _list(console: Console) -> None:
 
 
 @contextmanager
-def _watching(console: Console) -> Iterator[Callable[[Progress], None]]:
+def watching(console: Console) -> Iterator[Callable[[Progress], None]]:
     """Draws progress: a line that stays for each run that ends, and, on a terminal, one that moves below."""
     from rich.live import Live
     from rich.text import Text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -17,13 +18,15 @@ from holdfast.errors import ConfigError
 from holdfast.lab.series import RESULTS_FILE
 from holdfast.tracking import METRICS_FILE
 
+SAMPLED_FILE = "kept.jsonl"
+"""What rejection sampling has so far, with which it goes on."""
 _POLL = 0.5
 """Seconds between two looks at the processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One `holdfast train`: a run, or (`warm_start`) the policy that several runs start from."""
+    """One `holdfast train`: a run, a stage in place of one, or (`warm_start`) what several runs start from."""
 
     arm: str
     seed: int
@@ -32,6 +35,8 @@ class Job:
     folder: Path
     strength: str = ""
     warm_start: bool = False
+    stage: str = ""
+    """Of `holdfast train`, when the job is one that saves a model and no results."""
 
     @property
     def config(self) -> Config:
@@ -50,15 +55,21 @@ class Job:
 
     @property
     def done(self) -> bool:
-        return (self.folder / ("model" if self.warm_start else RESULTS_FILE)).exists()
+        return (self.folder / ("model" if self.warm_start or self.stage else RESULTS_FILE)).exists()
+
+    @property
+    def steps(self) -> int:
+        """Training steps it logs."""
+        return 0 if self.warm_start or self.stage else self.config.train.steps
 
     def command(self) -> list[str]:
         """Goes on with a run that was stopped; begins one that never was."""
         train = [sys.executable, "-m", "holdfast", "train"]
-        if self.warm_start:
-            again = ["--overwrite"] if (self.folder / "config.toml").is_file() else []
-            return [*train, str(self.recipe), *self.words, "--stage", "warm-start", *again]
-        if (self.folder / "config.toml").is_file():
+        begun = (self.folder / "config.toml").is_file()
+        stage = "warm-start" if self.warm_start else self.stage
+        if stage and not (self.folder / SAMPLED_FILE).is_file():
+            return [*train, str(self.recipe), *self.words, "--stage", stage, *(["--overwrite"] if begun else [])]
+        if begun:
             return [*train, "--resume", str(self.folder)]
         return [*train, str(self.recipe), *self.words]
 
@@ -120,9 +131,8 @@ def warm_starts(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
             continue
         parts = ("world", "model", "protocol", "retrieval", "warm_start")
         key = json.dumps({part: getattr(config, part).model_dump() for part in parts}, sort_keys=True)
-        made.setdefault(
-            key, Job(job.arm, 0, job.recipe, job.overrides, folder / f"start-{len(made) + 1}", warm_start=True)
-        )
+        name = f"start-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+        made.setdefault(key, Job(job.arm, 0, job.recipe, job.overrides, folder / name, warm_start=True))
         needed[job.folder] = made[key]
     return needed
 
@@ -174,7 +184,7 @@ class _Meter:
     """Steps made, and seconds a step takes, read off the runs' own logs."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self._wanted = {job.folder: job.config.train.steps for job in jobs}
+        self._wanted = {job.folder: job.steps for job in jobs}
         self._seconds: dict[Path, float] = {}
         self.made: dict[Path, int] = dict.fromkeys(self._wanted, 0)
         self.total = sum(self._wanted.values())
@@ -183,7 +193,7 @@ class _Meter:
     def look(self, jobs: Iterable[Job]) -> None:
         """Read what these jobs have logged by now."""
         for job in jobs:
-            if job.warm_start:
+            if job.warm_start or job.stage:
                 continue
             rows = _rows(job.folder)
             self.made[job.folder] = int(rows[-1]["step"]) if rows else 0

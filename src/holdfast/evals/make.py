@@ -1,0 +1,130 @@
+"""The whole table from one command: every row trained and evaluated. What is there is not made again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.config import load
+from holdfast.errors import ConfigError
+from holdfast.evals.rows import TrainingRow
+from holdfast.evals.state import RESULTS, read_results
+from holdfast.lab.plan import slug
+from holdfast.lab.runner import Job
+
+_POLL = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is made, and where."""
+
+    recipe: Path
+    rows: tuple[TrainingRow, ...]
+    seeds: tuple[int, ...]
+    settings: tuple[str, ...]
+    """For every row; a row's own come after, and win."""
+    out: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluating:
+    """One `holdfast eval` of what a job trained."""
+
+    job: Job
+    row: TrainingRow
+    out: Path
+    data: str
+
+    @property
+    def done(self) -> bool:
+        return (self.out / RESULTS).is_file()
+
+    def command(self) -> list[str]:
+        words = [sys.executable, "-m", "holdfast", "eval", str(self.job.folder), "--method", self.row.method]
+        return [*words, "--data", self.data, "--name", self.row.name, "--out", str(self.out)]
+
+
+def training_jobs(plan: Plan) -> list[Job]:
+    """A job per row and seed, seed by seed."""
+    return [
+        Job(
+            row.name,
+            seed,
+            plan.recipe,
+            ("--run.threads", "1", *plan.settings, *row.settings),
+            plan.out / "runs" / f"{slug(row.name.replace('+', 'with'))}-s{seed}",
+            stage=row.stage,
+        )
+        for seed in plan.seeds
+        for row in plan.rows
+    ]
+
+
+def evaluations(plan: Plan) -> list[Evaluating]:
+    """An evaluation per job, on the recipe's test questions. Raises `ConfigError` when it names none."""
+    config = load(plan.recipe, plan.settings)
+    in_world = config.data.train == "world"
+    if not in_world and config.data.test is None:
+        raise ConfigError(f"{plan.recipe} names no data.test, and a table is about test questions; set it")
+    rows = {row.name: row for row in plan.rows}
+    return [
+        Evaluating(job, rows[job.arm], plan.out / "evals" / job.folder.name, "world" if in_world else "test")
+        for job in training_jobs(plan)
+    ]
+
+
+def evaluate_all(
+    todo: Sequence[Evaluating], at_once: int, logs: Path, told: Callable[[Evaluating, str | None], None]
+) -> list[Evaluating]:
+    """Evaluate what is trained and not evaluated yet; returns those that failed. `told` hears how each ended.
+
+    No process is left behind, however this ends.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    queue = [one for one in todo if one.job.done and not one.done]
+    running: dict[int, tuple[Evaluating, subprocess.Popen[bytes]]] = {}
+    failed = []
+    try:
+        while queue or running:
+            for key, (one, process) in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[key]
+                reason = None if process.returncode == 0 and one.done else _last_line(_log(one, logs))
+                failed += [one] if reason else []
+                told(one, reason)
+            while queue and len(running) < at_once:
+                one = queue.pop(0)
+                with _log(one, logs).open("wb") as log:
+                    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+                    process = subprocess.Popen(one.command(), stdout=log, stderr=subprocess.STDOUT, env=environment)
+                running[process.pid] = (one, process)
+            time.sleep(_POLL)
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.wait()
+    return failed
+
+
+def finished(todo: Sequence[Evaluating]) -> list[dict[str, Any]]:
+    """The results that are there."""
+    return [read_results(one.out) for one in todo if one.done]
+
+
+def _log(one: Evaluating, logs: Path) -> Path:
+    return logs / f"eval-{one.out.name}.log"
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
+    return said or (lines[-1] if lines else "it said nothing")

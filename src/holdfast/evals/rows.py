@@ -1,0 +1,88 @@
+"""The rows of a table that are trained: each a few settings on top of a recipe, one command.
+
+The same settings go with any recipe: `quickstart` for the bundled world, `qwen2.5-3b` for a cluster, one's own.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import ConfigError
+
+_NONE = ("--loss.penalty.name", "none")
+_LLDS = ("--loss.penalty.name", "llds", "--loss.penalty.gate")
+_GSPO = ("--loss.ratio", "sequence", "--loss.reduction", "seq-mean-token-mean")
+GRPO = "Search-R1 GRPO"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRow:
+    """A method of training, and how what it trained is evaluated."""
+
+    name: str
+    settings: tuple[str, ...] = ()
+    stage: str = ""
+    """Of `holdfast train`; empty is reinforcement learning."""
+    method: str = "search-r1"
+    """Of `holdfast eval`."""
+    against: str | None = None
+    """The row its gain is over."""
+
+    def command(self, recipe: str) -> str:
+        """What trains it."""
+        words = ["holdfast", "train", recipe, *self.settings, *(("--stage", self.stage) if self.stage else ())]
+        return shlex.join(words)
+
+
+ROWS: tuple[TrainingRow, ...] = (
+    TrainingRow(
+        name="SFT",
+        settings=("--warm_start.teaches", "direct", "--warm_start.plain_steps", "0"),
+        stage="warm-start",
+        method="direct",
+    ),
+    TrainingRow(
+        name="RAG after SFT",
+        settings=("--warm_start.teaches", "rag", "--warm_start.plain_steps", "0"),
+        stage="warm-start",
+        method="rag",
+    ),
+    TrainingRow(name="SFT on search episodes", stage="warm-start"),
+    TrainingRow(
+        name="R1",
+        # In the bundled world the start, too, must not know of searches.
+        settings=("--protocol.preset", "r1", "--protocol.max_turns", "1", "--warm_start.skip_search", "1", *_NONE),
+        method="r1",
+    ),
+    TrainingRow(name="Rejection sampling", settings=_NONE, stage="rejection-sampling"),
+    TrainingRow(name="REINFORCE", settings=("--loss.advantage", "reinforce", *_NONE)),
+    TrainingRow(name=GRPO, settings=_NONE),
+    TrainingRow(name="+ LLD", settings=(*_LLDS, "token"), against=GRPO),
+    TrainingRow(name="+ LLDS-R", settings=(*_LLDS, "response"), against=GRPO),
+    TrainingRow(name="+ LLDS-A", settings=(*_LLDS, "action"), against=GRPO),
+    TrainingRow(
+        name="+ LLDS-A-MA",
+        settings=(*_LLDS, "action", "--loss.penalty.answer_weight", "adaptive-paper"),
+        against=GRPO,
+    ),
+    TrainingRow(name="SAPO", settings=("--loss.penalty.name", "sapo"), against=GRPO),
+    TrainingRow(name="GSPO", settings=(*_GSPO, *_NONE)),
+    TrainingRow(name="GSPO + LLDS-A", settings=(*_GSPO, *_LLDS, "action"), against="GSPO"),
+)
+"""In the order of the papers' tables. Strengths are the published ones; GSPO has GRPO's clip, as in the LLDS paper."""
+
+
+def rows_of(texts: Sequence[str]) -> tuple[TrainingRow, ...]:
+    """The rows whose name contains one of the texts, and those they are held against; all without texts.
+
+    Raises `ConfigError`.
+    """
+    for text in texts:
+        if not any(text.lower() in row.name.lower() for row in ROWS):
+            names = ", ".join(row.name for row in ROWS)
+            raise ConfigError(f"--rows {text}: no row has that in its name; there are {names}")
+    chosen = {row.name for row in ROWS if not texts or any(text.lower() in row.name.lower() for text in texts)}
+    chosen |= {row.against for row in ROWS if row.name in chosen and row.against}
+    return tuple(row for row in ROWS if row.name in chosen)
