@@ -50,9 +50,10 @@ def surge(log: Log) -> Hit | None:
     condition &= rest > REST * low
     condition[: WINDOW - 1] = False
     if has(log, LENGTH):
+        # NaN, where the length is not known yet, excludes nothing.
         length = trailing_mean(as_of(log.series[LENGTH], found.steps), WINDOW)
         grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9) if len(length) else length
-        condition &= ~((grown > FLAT) & (grown > smooth / np.maximum(low, 1e-9)))  # NaN, where the length is not known yet, excludes nothing
+        condition &= ~((grown > FLAT) & (grown > smooth / np.maximum(low, 1e-9)))
     at = first(condition)
     if at is None:
         return None

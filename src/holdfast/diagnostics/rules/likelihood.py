@@ -33,11 +33,14 @@ FAST = 5
 PACE = 0.002
 """Share of the log-likelihood that an update takes off: 0.2 % an update is a fifth in a hundred. Controls at a sane
 step stay below 0.05 %."""
+LEAST = 0.0005
+"""Nats per token: of a sharp policy, whose tokens are nearly certain, a share is next to nothing."""
 MAJORITY = 0.58
 """Share of correct rollouts that lose likelihood. Plateaus of sane runs hover at 0.5 and reach 0.56 (means of 8)."""
 DECAYED = 0.02
 """Share of its best log-likelihood that the correct set has lost: above the ripples that selection makes."""
 FAST_PACE = 0.01
+FAST_LEAST = 0.0025
 FAST_MAJORITY = 0.65
 FAST_DECAYED = 0.05
 ACCELERATION = 2.0
@@ -60,13 +63,19 @@ def _pace(change: Values, likelihood: Values, window: int) -> Values:
     return -trailing_mean(change, window) / np.maximum(-trailing_mean(likelihood, window), 1e-6)
 
 
+def _displaces(change: Values, share: Values, likelihood: Values) -> Truths:
+    """Where updates take likelihood from most correct rollouts, slowly but steadily."""
+    paced = (_pace(change, likelihood, SLOW) > PACE) & (-trailing_mean(change, SLOW) > LEAST)
+    return paced & (trailing_mean(share, SLOW) > MAJORITY)
+
+
 def stagnation(log: Log) -> Hit | None:
     """LLD001: the updates take likelihood from correct rollouts, whose likelihood has stopped rising."""
     found = rows(log, *DISPLACED)
     change, share, likelihood = found.columns
     smooth = trailing_mean(likelihood, FAST)
     flat = rows_since(smooth >= highest(smooth)) >= FAST
-    condition = (_pace(change, likelihood, SLOW) > PACE) & (trailing_mean(share, SLOW) > MAJORITY) & flat
+    condition = _displaces(change, share, likelihood) & flat
     at = first(held(condition, FAST))
     if at is None:
         return None
@@ -93,7 +102,7 @@ def _decay_displaced(log: Log) -> Hit | None:
     found = rows(log, *DISPLACED)
     change, share, likelihood = found.columns
     lost = _lost(likelihood)
-    condition = (_pace(change, likelihood, SLOW) > PACE) & (trailing_mean(share, SLOW) > MAJORITY) & (lost > DECAYED)
+    condition = _displaces(change, share, likelihood) & (lost > DECAYED)
     condition[: FAST - 1] = False
     at = first(condition)
     if at is None:
@@ -118,7 +127,8 @@ def _decay_drifting(log: Log) -> Hit | None:
     found = rows(log, *DRIFTING)
     drift, likelihood = found.columns
     lost = _lost(likelihood)
-    condition = (_pace(drift, likelihood, SLOW) > PACE / 2) & (lost > DECAYED)
+    paced = (_pace(drift, likelihood, SLOW) > PACE / 2) & (-trailing_mean(drift, SLOW) > LEAST / 2)
+    condition = paced & (lost > DECAYED)
     condition[: SLOW - 1] = False
     at = first(condition)
     if at is None:
@@ -145,6 +155,7 @@ def spiral(log: Log) -> Hit | None:
     before = delayed(_pace(change, likelihood, SLOW), FAST)
     condition = (
         (pace > FAST_PACE)
+        & (-trailing_mean(change, FAST) > FAST_LEAST)
         & (pace > ACCELERATION * before)
         & (trailing_mean(share, FAST) > FAST_MAJORITY)
         & (lost > FAST_DECAYED)
@@ -184,8 +195,7 @@ def first_action(log: Log) -> Hit | None:
     lost = _lost(one)
     condition = (behind > unsure) & (behind > BEHIND * -highest(trailing_mean(one, FAST)))
     condition &= (lost > FAST_DECAYED) & (lost > _lost(two))
-    condition &= (_pace(change, likelihood, SLOW) > PACE) & (trailing_mean(share, SLOW) > MAJORITY)
-    condition &= _lost(likelihood) > DECAYED
+    condition &= _displaces(change, share, likelihood) & (_lost(likelihood) > DECAYED)
     condition[: SLOW - 1] = False
     at = first(condition)
     if at is None:
