@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.terminal import out, program
+from holdfast.cli.terminal import err, out, program
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ def diagnose(
     explain: Annotated[
         str | None, typer.Option(metavar="CODE", help="What a code means, and what to change.", show_default=False)
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Also write a page of plots, all runs on one.", show_default=False),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also what would log the series that are missing.")
     ] = False,
@@ -56,8 +60,11 @@ def diagnose(
     from holdfast.diagnostics.codes import chosen
 
     codes = chosen(",".join(select or []), where="--select")
-    logs = [log for path in paths for log in _read(path)]
+    found = [(log, path) for path in paths for log in _read(path)]
+    logs = [log for log, _ in found]
     diagnoses = [_diagnose(log, codes) for log in logs]
+    if html is not None:
+        _write_page(html, [(log, told, path) for (log, path), told in zip(found, diagnoses, strict=True)])
     if as_json:
         from holdfast.diagnostics import present
 
@@ -90,6 +97,13 @@ def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
         findings=tuple(one for one in told.findings if one.code in codes),
         cannot_tell=tuple(one for one in told.cannot_tell if one.code in codes),
     )
+
+
+def _write_page(page: Path, runs: list[tuple[Log, Diagnosis, Path]]) -> None:
+    from holdfast.diagnostics.report import reported, write_report
+
+    write_report(page, [reported(log, told, path) for log, told, path in runs])
+    err().print(f"wrote {page}", soft_wrap=True)
 
 
 # ---- on the screen

@@ -39,6 +39,8 @@ def rows(log: Log, *names: str) -> Rows:
     if len(series) < len(names):
         return Rows(np.empty(0, np.int64), tuple(np.empty(0) for _ in names))
     steps = series[0].steps
+    if all(np.array_equal(steps, one.steps) for one in series[1:]):
+        return Rows(steps, tuple(one.values for one in series))
     for one in series[1:]:
         steps = np.intersect1d(steps, one.steps, assume_unique=True)
     return Rows(steps, tuple(one.values[np.searchsorted(one.steps, steps)] for one in series))
@@ -59,13 +61,18 @@ def until_begins(log: Log, *names: str) -> Log:
     """The log up to where all of the series have begun: weaker evidence is asked only while there is no better."""
     if not all(name in log.series for name in names):
         return log
-    return log.until(int(max(log.series[name].steps[0] for name in names)) - 1)
+    return _before(log, max(int(log.series[name].steps[0]) for name in names))
 
 
 def until_begins_any(log: Log, *names: str) -> Log:
     """The log up to where the first of the series begins."""
     begun = [int(log.series[name].steps[0]) for name in names if name in log.series]
-    return log.until(min(begun) - 1) if begun else log
+    return _before(log, min(begun)) if begun else log
+
+
+def _before(log: Log, step: int) -> Log:
+    """Most series begin with the log, and before that there is nothing to look for."""
+    return log.until(step - 1) if len(log.steps) and log.steps[0] < step else replace(log, series={})
 
 
 def as_of(series: Series, steps: NDArray[np.int64]) -> Values:
@@ -170,8 +177,3 @@ def most_since(values: Values, restart: Truths) -> Values:
 def first(condition: Truths) -> int | None:
     """Index of the first row where it is true."""
     return int(np.argmax(condition)) if condition.any() else None
-
-
-def without(log: Log, *names: str) -> Log:
-    """The log without some series."""
-    return replace(log, series={name: one for name, one in log.series.items() if name not in names})

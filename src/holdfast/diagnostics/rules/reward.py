@@ -28,7 +28,8 @@ COLLAPSED = 0.4
 
 def collapse(log: Log) -> Hit | None:
     """RWD001, by the best reward that has begun."""
-    return earliest(*(_collapse(until_begins_any(log, *REWARDS[:rank]), name) for rank, name in enumerate(REWARDS)))
+    logged = [name for name in REWARDS if name in log.series]
+    return earliest(*(_collapse(until_begins_any(log, *logged[:rank]), name) for rank, name in enumerate(logged)))
 
 
 def _collapse(log: Log, name: str) -> Hit | None:
