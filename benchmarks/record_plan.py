@@ -82,6 +82,7 @@ CURT = Organism(
     host="holdfast",
     split=HELD_OUT,
     recipe="quickstart",
+    steps=42,
     settings=(
         *_SMALL,
         *_options("--train.questions 8 --train.lr 4e-4 --train.warmup 2 --train.optimizer_steps_per_rollout 4"),

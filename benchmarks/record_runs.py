@@ -215,7 +215,7 @@ def mirror_runs() -> Iterator[Planned]:
 
 
 _HELD_OUT_TOYS = {
-    "plain": (1, 2, 3, 4),
+    "plain": (1, 2, 3, 4, 5, 6),
     "giant-steps": (1, 2),
     "large-steps": (1, 2),
     "long": (1, 2),
