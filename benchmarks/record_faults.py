@@ -225,6 +225,13 @@ def easier_questions(trainer: Trainer, start: int) -> Step:
     return _at(trainer, start, lambda: _ask(trainer, [e for e in _asked(trainer) if e.id in easy]))
 
 
+def hard_questions(trainer: Trainer, start: int) -> Step:
+    """Questions of two hops only, of which the starting policy gets few right."""
+    assert trainer.workspace.world is not None
+    hard = {q.example.id for q in trainer.workspace.world.questions["train"] if len(q.hops) == 2}
+    return _at(trainer, start, lambda: _ask(trainer, [e for e in _asked(trainer) if e.id in hard]))
+
+
 def _asked(trainer: Trainer) -> list[Example]:
     return list(trainer.workspace.train)
 

@@ -150,7 +150,7 @@ def rambler_runs() -> Iterator[Planned]:
     """One run for nearly every cause, to tune the rules on."""
     one = (
         *("plain", "giant-steps", "dead", "empty", "leak", "hot", "overflow", "large-steps", "long", "silent"),
-        *("exhausted", "noisy", "harder", "resumed", "inert", "ailing", "stale", "slower"),
+        *("mute", "exhausted", "noisy", "harder", "resumed", "inert", "ailing", "stale", "slower"),
     )
     yield from _runs(RAMBLER, dict.fromkeys(one, (1,)))
     yield from _spirals(RAMBLER, (1, 2), 60)
@@ -253,7 +253,7 @@ def curt_runs() -> Iterator[Planned]:
         "easier": (1,),
         "overflow": (1,),
         "plateau": (1,),
-        "silent": (1,),
+        "mute": (1,),
         "poisoned": (1,),
         "faster": (1,),
         "topk": (1,),
@@ -274,6 +274,7 @@ def strayer_runs() -> Iterator[Planned]:
 # the reward and by the series that the fault is about, never by what the rules say.
 _TURNED_OUT = {
     "echo-silent-s1": "healthy-sharpening",  # nobody turned silent
+    "rambler-silent-s1": "healthy-sharpening",  # the same
 }
 
 
