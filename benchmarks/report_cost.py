@@ -1,0 +1,145 @@
+"""What `report.html` and its samples cost a run, as shares of its steps, and how large the files get.
+
+    python benchmarks/report_cost.py
+    python benchmarks/report_cost.py --recipe quickstart --steps 12 --json report_cost.json
+
+A short run of a recipe with the local engine. In every step displacement is measured twice on the same rollouts, with
+and without the episodes that are written token by token, the order changing from step to step; the samples are
+written, and then the report. Shown are medians with a 95 % interval from order statistics, and the same as a share of
+the step's seconds. The report of a run is written so rarely that it takes a hundredth of the run's time at most; "every
+n steps" says how often that is.
+
+Then reports of made-up logs: one run of 10,000 steps, and twenty of them.
+
+With one thread (OMP_NUM_THREADS=1), seconds are the process's CPU seconds, which other jobs on the machine hardly
+disturb; else they are wall-clock seconds. Needs no network; the first time it makes the recipe's warm start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.config import load
+from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.log import Log, Series
+from holdfast.diagnostics.report import ReportedRun, write_report
+from holdfast.diagnostics.report.charts import CHARTS
+from holdfast.tracking import METRICS_FILE, MetricsFile
+from holdfast.train import trainer as engine
+from holdfast.train.events import Silent
+from holdfast.train.folder import RunFolder
+from holdfast.train.live_report import REPORT_FILE, SHARE, LiveReport
+from holdfast.train.session import open_workspace
+from holdfast.train.start import starting_policy
+from measuring import median_interval, seconds_now, table, write_json
+
+
+def timed(work: Callable[..., Any], *args: Any, **more: Any) -> tuple[float, Any]:
+    started = seconds_now()
+    result = work(*args, **more)
+    return seconds_now() - started, result
+
+
+class TwoMeasures:
+    """Stands in for the engine's `measure`: runs it with and without the shown episodes."""
+
+    def __init__(self) -> None:
+        self.real = engine.measure
+        self.plain: list[float] = []
+        self.shown: list[float] = []
+
+    def __call__(self, *args: Any, generator: torch.Generator, shown: int, **more: Any) -> Any:
+        state = generator.get_state()
+        result = None
+        for count in (0, shown) if len(self.plain) % 2 else (shown, 0):
+            generator.set_state(state)
+            seconds, found = timed(self.real, *args, generator=generator, shown=count, **more)
+            (self.shown if count else self.plain).append(seconds)
+            result = found if count else result
+        return result
+
+
+def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
+    """Seconds of every step, of the token-level part of its displacement, of its samples' files and of a report."""
+    config = load(recipe, ["--run.threads", str(torch.get_num_threads()), "--run.dir", str(folder)])
+    made = RunFolder(folder / "run")
+    made.begin(config)
+    torch.manual_seed(config.run.seed)
+    workspace = open_workspace(config)
+    trainer = engine.Trainer(workspace, starting_policy(workspace, Silent()))
+    both = TwoMeasures()
+    engine.measure = both  # type: ignore[assignment]
+    metrics_file = MetricsFile(folder / "run" / METRICS_FILE)
+    report = LiveReport(folder / "run", print)
+    seconds: dict[str, list[float]] = {"step": [], "samples": [], "report": []}
+    for step in range(1, steps + 1):
+        whole, (metrics, groups, examples) = timed(trainer.step)
+        metrics_file.log(step, metrics)
+        shown = config.track.trajectories
+        written, _ = timed(made.add_samples, step, groups, examples, shown, trainer.displacement)
+        seconds["step"].append(whole - both.plain[-1])  # displacement was measured once too often
+        seconds["samples"].append(written)
+        seconds["report"].append(timed(report.write)[0])
+    engine.measure = both.real
+    seconds["tokens"] = [a - b for a, b in zip(both.shown, both.plain, strict=True)]
+    return seconds
+
+
+def long_run(steps: int) -> ReportedRun:
+    rng = np.random.default_rng(0)
+    names = sorted({line.series for chart in CHARTS for row in chart.rows for line in row.lines})
+    series = {name: Series(np.arange(steps), 0.5 + 0.1 * rng.standard_normal(steps)) for name in names}
+    log = Log(format="holdfast", host="holdfast", name="long", series=series, steps=np.arange(steps))
+    return ReportedRun(log=log, diagnosis=diagnose(log))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="collapse")
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    recipe = Path(__file__).parents[1] / "recipes" / f"{options.recipe}.toml"
+    raw: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        seconds = run(recipe, options.steps, folder)
+        size = {path.name: path.stat().st_size for path in sorted((folder / "run").glob("*.*"))}
+        step = median_interval(seconds["step"])[0]
+        labels = {"tokens": "log-probs of the shown tokens", "samples": "writing the samples", "report": "a report"}
+        rows = []
+        for name, label in labels.items():
+            middle, low, high = median_interval(seconds[name][1:])  # the first report loads plotly
+            rows.append(
+                (label, f"{1000 * middle:.1f}", f"{1000 * low:.1f} to {1000 * high:.1f}", f"{middle / step:.2%}")
+            )
+        print(table(["what", "ms", "95 %", "of a step"], rows))
+        every = math.ceil(median_interval(seconds["report"][1:])[0] / SHARE / step)
+        print(f"\na step takes {step:.2f} s; the first report {seconds['report'][0]:.2f} s; one every {every} steps")
+        sizes = [
+            (name, f"{size[name] / 1000:.0f}")
+            for name in size
+            if name in (REPORT_FILE, "displacement.jsonl", "trajectories.jsonl")
+        ]
+        print("\n" + table([f"after {options.steps} steps", "kB"], sizes))
+        raw |= {"seconds": seconds, "bytes": size}
+        long = long_run(10_000)
+        rows = []
+        for label, runs in (("one run of 10,000 steps", [long]), ("twenty of them", [long] * 20)):
+            took, path = timed(write_report, folder / "long.html", runs)
+            rows.append((label, f"{took:.2f}", f"{path.stat().st_size / 1e6:.1f}"))
+            raw[label] = {"seconds": took, "bytes": path.stat().st_size}
+        print("\n" + table(["report", "s", "MB"], rows))
+    write_json(options.json, raw)
+
+
+if __name__ == "__main__":
+    main()
