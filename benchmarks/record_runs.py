@@ -109,6 +109,13 @@ _FAULTS = {
     "topk": ("sampler-mismatch", "truncated_sampler", 20, "", "the sampler keeps two tokens from step 21 on"),
     "long": ("truncation", "length_bonus", 15, "", "an advantage for length from step 16 on"),
     "silent": ("answer-avoidance", "", 0, "--reward.em 1 --reward.format -0.6", "a wrong answer costs more than none"),
+    "mute": (
+        "answer-avoidance",
+        "hard_questions",
+        0,
+        "--reward.em 1 --reward.format -0.9 --train.lr 6e-4",
+        "questions of two hops only, and a wrong answer costs nearly as much as a right one gives",
+    ),
     "inert": (
         "inert-penalty",
         "one_step",
