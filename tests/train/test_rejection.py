@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from holdfast.config import Config
-from holdfast.errors import CheckpointError, RolloutError
+from holdfast.errors import CheckpointError
 from holdfast.train import rejection
+from holdfast.train.model import load_model
 from holdfast.train.rejection import KEPT, rejection_sampling, whole_steps
+from holdfast.train.session import open_workspace
+from holdfast.train.short_answers import short_answers
 from holdfast.train.start import starting_policy
 from holdfast.trajectory import Group
 
@@ -88,10 +92,13 @@ def test_a_stopped_sampling_goes_on_after_its_last_whole_step(
     assert (resumed / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
-def test_nothing_right_and_another_recipe(recipe: Recipe, tmp_path: Path) -> None:
+def test_nothing_right_leaves_the_start_as_it_is(recipe: Recipe, tmp_path: Path, told: Any) -> None:
     config = recipe({"train.steps": 1})
-    with pytest.raises(RolloutError, match="none of the 16 sampled episodes is right"):
-        rejection_sampling(config, tmp_path / "run")
+    model = rejection_sampling(config, tmp_path / "run", observer=told)
+    assert any("none of the 16 sampled episodes was right" in note for note in told.notes)
+    start = starting_policy(open_workspace(config), told).model.state_dict()
+    saved = load_model(config.model, model, torch.device("cpu")).model.state_dict()
+    assert all(torch.equal(saved[name], value) for name, value in start.items())
     with pytest.raises(CheckpointError, match="sampled under another recipe"):
         rejection_sampling(recipe({"train.steps": 2}), tmp_path / "run")
 
@@ -106,9 +113,6 @@ def test_steps_without_their_last_row_are_dropped(tmp_path: Path) -> None:
 
 def test_short_answers_are_taught(recipe: Recipe, told: Any) -> None:
     """A model taught on questions behind passages learns to copy; what it learns are the answer and the end."""
-    from holdfast.train.session import open_workspace
-    from holdfast.train.short_answers import short_answers
-
     for teaches in ("direct", "rag"):
         workspace = open_workspace(recipe({"warm_start.teaches": teaches}))
         tokenizer = starting_policy(workspace, told).tokenizer

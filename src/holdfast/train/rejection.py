@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.config import Config
 from holdfast.data import Sampler
-from holdfast.errors import CheckpointError, RolloutError
+from holdfast.errors import CheckpointError
 from holdfast.jsonl import write_jsonl
 from holdfast.train.checkpoint import save_whole_model
 from holdfast.train.episodes import training_rollouts
@@ -36,7 +36,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, observer: Observer | No
 
     `train.steps` batches of `train.questions` questions with `train.group_size` samples each; then as many optimizer
     steps as the recipe's run would make, at `train.lr`. In a folder that was begun before, sampling goes on after its
-    last whole step. Raises `RolloutError` when nothing is right.
+    last whole step. When nothing is right, the saved model is the start.
     """
     observer = observer or Silent()
     folder = RunFolder(run_dir)
@@ -64,12 +64,13 @@ def rejection_sampling(config: Config, run_dir: Path, *, observer: Observer | No
             for row in done[step]
         ]
         if not episodes:
-            raise RolloutError(
-                f"none of the {config.train.steps * config.train.questions * config.train.group_size} sampled episodes "
-                "is right, so there is nothing to learn from. Start from a better policy ([warm_start])"
+            sampled = config.train.steps * config.train.questions * config.train.group_size
+            observer.note(
+                f"none of the {sampled} sampled episodes was right, so there was nothing to learn from: the saved "
+                "model is the one it started from. Begin with a better one ([warm_start])"
             )
         own = config.train
-        steps = own.steps * own.optimizer_steps_per_rollout
+        steps = own.steps * own.optimizer_steps_per_rollout if episodes else 0
         observer.stage(f"learning from {len(episodes)} right episodes", steps)
         for row in warm_start(
             policy.model,
