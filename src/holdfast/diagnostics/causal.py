@@ -5,6 +5,7 @@ Sums run in a fixed order, so a value is the same, bit for bit, whether the log 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,15 +60,18 @@ def has(log: Log, *names: str) -> bool:
 
 def until_begins(log: Log, *names: str) -> Log:
     """The log up to where all of the series have begun: weaker evidence is asked only while there is no better."""
-    if not all(name in log.series for name in names):
-        return log
-    return _before(log, max(int(log.series[name].steps[0]) for name in names))
+    begun = _begun(log, names)
+    return _before(log, max(begun)) if len(begun) == len(names) else log
 
 
 def until_begins_any(log: Log, *names: str) -> Log:
     """The log up to where the first of the series begins."""
-    begun = [int(log.series[name].steps[0]) for name in names if name in log.series]
+    begun = _begun(log, names)
     return _before(log, min(begun)) if begun else log
+
+
+def _begun(log: Log, names: Sequence[str]) -> list[int]:
+    return [int(log.series[name].steps[0]) for name in names if name in log.series and len(log.series[name])]
 
 
 def _before(log: Log, step: int) -> Log:

@@ -39,8 +39,12 @@ MAJORITY = 0.58
 """Share of correct rollouts that lose likelihood. Plateaus of sane runs hover at 0.5 and reach 0.56 (means of 8)."""
 DECAYED = 0.02
 """Share of its best log-likelihood that the correct set has lost: above the ripples that selection makes."""
+SURE = 2.0
+"""Standard errors. Few, because displacement has to say the same."""
 FAST_PACE = 0.01
 FAST_LEAST = 0.0025
+FAST_MOST = 0.5
+"""Share of the rows that show it: one bad update is no spiral."""
 FAST_MAJORITY = 0.65
 FAST_DECAYED = 0.05
 ACCELERATION = 2.0
@@ -54,7 +58,7 @@ def _lost(likelihood: Values) -> Values:
     smooth = trailing_mean(likelihood, FAST)
     best = highest(smooth)
     drop = best - smooth
-    clear = drop > 2 * noise(likelihood, FAST) / np.sqrt(FAST)
+    clear = drop > SURE * noise(likelihood, FAST) / np.sqrt(FAST)
     return np.where(clear, drop / np.maximum(-best, 1e-6), 0.0)
 
 
@@ -74,7 +78,7 @@ def stagnation(log: Log) -> Hit | None:
     found = rows(log, *DISPLACED)
     change, share, likelihood = found.columns
     smooth = trailing_mean(likelihood, FAST)
-    flat = rows_since(smooth >= highest(smooth)) >= FAST
+    flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST
     condition = _displaces(change, share, likelihood) & flat
     at = first(held(condition, FAST))
     if at is None:
@@ -157,6 +161,7 @@ def spiral(log: Log) -> Hit | None:
         (pace > FAST_PACE)
         & (-trailing_mean(change, FAST) > FAST_LEAST)
         & (pace > ACCELERATION * before)
+        & (trailing_mean((-change > FAST_LEAST).astype(float), FAST) > FAST_MOST)
         & (trailing_mean(share, FAST) > FAST_MAJORITY)
         & (lost > FAST_DECAYED)
     )
@@ -243,8 +248,10 @@ JUMP = 0.15
 """Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, when they have
 long been told of; updates of runs that hold stay below 0.12."""
 JUMP_SHARE = 0.15
-RATIO_JUMP = -0.08
-"""Nats per sampled token, by the product of ratios: ordinary updates stay above -0.02."""
+RATIO_JUMP = -0.15
+"""Nats per sampled token, by the product of ratios. Single updates of a displacement collapse reach -0.11."""
+FIRST_JUMP = -0.03
+"""The same in the first five rows, where nothing has decayed yet: runs that learn begin above -0.002."""
 UNUSUAL = 8.0
 """Times the usual size of an update, in the rows before."""
 CLIPPED = 0.03
@@ -282,7 +289,8 @@ def _jump_ratio(log: Log) -> Hit | None:
     found = rows(log, RATIO, "rollout/length")
     product, length = found.columns
     per_token = product / np.maximum(length, 1.0)
-    at = first((per_token < RATIO_JUMP) & _unusual(per_token))
+    at_first = (per_token < FIRST_JUMP) & (np.arange(len(per_token)) < FAST)
+    at = first(at_first | ((per_token < RATIO_JUMP) & _unusual(per_token)))
     if at is None:
         return None
     return Hit(
@@ -303,7 +311,7 @@ def _jump_clipped(log: Log) -> Hit | None:
     clipped, reward = found.columns
     before = delayed(trailing_mean(reward, FAST), 1)
     gone = (reward < (1 - GONE) * before) & (before - reward > 4 * delayed(noise(reward, FAST), 1))
-    at = first(gone & (rows_since((clipped > CLIPPED) & _unusual(clipped)) == 1))
+    at = first(gone & ~delayed(gone, 1) & (rows_since((clipped > CLIPPED) & _unusual(clipped)) == 1))
     if at is None:
         return None
     return Hit(

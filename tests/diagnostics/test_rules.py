@@ -1,0 +1,264 @@
+"""Every code on a run made for it, and on a perturbed twin that has the same look and not the disease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.diagnostics.codes import CODES
+from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.rules import RULES
+
+MakeLog = Callable[..., Log]
+Change = Callable[[np.ndarray], Any]
+SEEDS = range(5)
+
+
+def codes(log: Log) -> dict[str, int]:
+    """Code -> step."""
+    return {finding.code: finding.step for finding in diagnose(log).findings}
+
+
+# ---- ways to change a series
+
+
+def ramp(start: int, to: float, length: int = 20) -> Change:
+    """From its value at a row to another, in a straight line, and there it stays."""
+
+    def change(values: np.ndarray) -> np.ndarray:
+        t = np.clip((np.arange(len(values)) - start) / length, 0, 1)
+        return values + t * (to - values[start])
+
+    return change
+
+
+def step(start: int, to: float) -> Change:
+    """Another value from a row on."""
+
+    def change(values: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(values)) >= start, to + 0.02 * (values - values.mean()), values)
+
+    return change
+
+
+def spike(at: int, to: float) -> Change:
+    """Another value at one row."""
+    return lambda values: np.where(np.arange(len(values)) == at, to, values)
+
+
+def always(value: float) -> Change:
+    return lambda values: np.full(len(values), value)
+
+
+DECAY: dict[str, Change] = {
+    "displacement__correct": step(20, -0.006),
+    "displacement__fraction": step(20, 0.66),
+    "likelihood__correct": ramp(22, -0.75, 30),
+}
+SPIRAL = DECAY | {
+    "displacement__correct": lambda v: np.where(np.arange(len(v)) < 40, step(20, -0.004)(v), -0.03),
+    "likelihood__correct": ramp(35, -1.1, 15),
+}
+CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
+    # code: changes, and the steps between which they must be found
+    "LLD001": [
+        (DECAY | {"likelihood__correct": lambda v: np.where(np.arange(len(v)) < 22, v, -0.651)}, (25, 45)),
+    ],
+    "LLD002": [
+        (DECAY, (23, 40)),
+        (
+            {
+                "drift__positive": step(20, -0.003),
+                "likelihood__positive": ramp(22, -0.8, 30),
+                "displacement__correct": lambda v: [None] * len(v),
+            },
+            (23, 45),
+        ),
+    ],
+    "LLD003": [(SPIRAL, (40, 50))],
+    "LLD004": [
+        (
+            DECAY
+            | {
+                "likelihood__correct__action_1": ramp(22, -0.9, 15),
+                "likelihood__correct__action_2": ramp(22, -0.72, 15),
+            },
+            (24, 45),
+        )
+    ],
+    "ISD001": [({"ratio__log_product": ramp(25, -6.0)}, (26, 45))],
+    "STP001": [
+        ({"displacement__correct": spike(25, -0.4)}, (26, 26)),
+        ({"ratio__log_product": spike(25, -15.0)}, (26, 26)),
+        (
+            {
+                "clip__fraction": spike(25, 0.2),
+                "reward__mean": step(26, 0.05),
+                "ratio__log_product": lambda v: [None] * len(v),
+                "displacement__correct": lambda v: [None] * len(v),
+            },
+            (27, 27),
+        ),
+        ({"displacement__correct": spike(0, -0.9)}, (1, 1)),
+    ],
+    "ENT001": [({"entropy__mean": ramp(30, 2.0)}, (33, 45)), ({"entropy__mean": ramp(30, 5.0)}, (31, 40))],
+    "ENT002": [
+        ({"entropy__mean": lambda v: v * np.exp(-np.arange(len(v)) / 6)}, (15, 60)),
+        ({"entropy__mean": lambda v: 1e-3 * v}, (5, 6)),
+    ],
+    "GRD001": [({"grad__norm": step(30, 9.0)}, (32, 33))],
+    "GRD002": [
+        ({"grad__norm": spike(30, np.nan)}, (31, 31)),
+        ({"loss__policy": spike(12, np.inf)}, (13, 13)),
+        ({"grad__skipped": spike(30, 2.0)}, (31, 31)),
+    ],
+    "RWD001": [({"reward__mean": ramp(30, 0.05)}, (38, 55)), ({"reward__mean": step(30, 0.1)}, (38, 45))],
+    "RWD002": [
+        ({"rollout__answered_fraction": ramp(20, 0.2)}, (24, 40)),
+        ({"reward__em": ramp(20, 0.05), "rollout__answered_fraction": lambda v: [None] * len(v)}, (24, 45)),
+    ],
+    "PEN001": [
+        ({"penalty__active_fraction": always(0.0)}, (3, 3)),
+        ({"loss__penalty": always(0.0), "penalty__active_fraction": lambda v: [None] * len(v)}, (3, 3)),
+    ],
+    "MSK001": [
+        ({"loss__tokens": lambda v: 2.4 * v}, (1, 1)),
+        ({"loss__tokens": lambda v: np.where(np.arange(len(v)) < 20, v, 2.4 * v)}, (21, 21)),
+        (
+            {
+                "loss__tokens": lambda v: [None] * len(v),
+                "sampler__logprob_gap": lambda v: [None] * len(v),
+                "likelihood__correct": lambda v: v - 4,
+                "likelihood__incorrect": lambda v: v - 4,
+            },
+            (2, 2),
+        ),
+    ],
+    "SMP001": [
+        ({"sampler__logprob_gap": step(20, 0.25)}, (21, 22)),
+        ({"sampler__logprob_gap": step(20, -0.12)}, (21, 24)),
+        ({"sampler__mass_kept": step(20, 0.5)}, (22, 24)),
+        (
+            {
+                "sampler__logprob_gap": lambda v: [None] * len(v),
+                "likelihood__incorrect": lambda v: np.where(np.arange(len(v)) < 20, v, -4.0),
+            },
+            (22, 24),
+        ),
+    ],
+    "GRP001": [({"rollout__mixed_groups": always(0.0)}, (5, 5))],
+    "RET001": [
+        ({"retrieval__error_fraction": step(30, 0.8)}, (31, 31)),
+        ({"rollout__failed_fraction": step(30, 0.4)}, (31, 31)),
+    ],
+    "RET002": [({"retrieval__empty_fraction": step(30, 1.0)}, (31, 31))],
+    "TRN001": [({"rollout__truncated_fraction": ramp(30, 0.9)}, (32, 40))],
+}
+TWINS: dict[str, list[dict[str, Change]]] = {
+    # The same kind of change, and not the disease.
+    "LLD001": [
+        {"likelihood__correct": lambda v: np.where(np.arange(len(v)) < 22, v, -0.651)},  # a plateau, not displaced
+        {"displacement__fraction": step(20, 0.5), "displacement__correct": step(20, -0.001)},
+    ],
+    "LLD002": [
+        DECAY | {"displacement__correct": step(20, 0.002)},  # less likely only because others are correct
+        DECAY | {"displacement__fraction": step(20, 0.45)},  # a few rollouts make the mean
+        DECAY | {"likelihood__correct": ramp(20, -0.3, 40)},  # displaced in the update, and back in the next
+    ],
+    "LLD003": [DECAY, DECAY | {"displacement__correct": spike(40, -0.1)}],
+    "LLD004": [
+        {"likelihood__correct__action_1": ramp(22, -0.9, 15)},  # nothing is displaced
+        DECAY
+        | {"likelihood__correct__action_1": ramp(22, -0.9, 15), "likelihood__correct__action_2": ramp(22, -1.0, 15)},
+    ],
+    "ISD001": [{"ratio__log_product": spike(30, -9.0)}, {"ratio__log_product": ramp(25, -0.8)}],
+    "STP001": [
+        {"displacement__correct": spike(25, -0.09)},
+        SPIRAL | {"displacement__correct": lambda v: spike(55, -0.4)(SPIRAL["displacement__correct"](v))},
+        {"reward__mean": step(26, 0.05)},  # harder questions
+        {
+            "reward__mean": step(25, 0.05),
+            "clip__fraction": spike(25, 0.2),  # they clip tokens too, in the same row
+            "ratio__log_product": lambda v: [None] * len(v),
+        },
+    ],
+    "ENT001": [
+        {"entropy__mean": ramp(30, 0.9)},
+        {"entropy__mean": step(30, 1.6)},  # from one row to the next: another question set
+        {"entropy__mean": ramp(30, 2.0), "rollout__length": ramp(28, 400.0)},  # rollouts of another kind
+        {"entropy__mean": spike(30, 3.0)},
+    ],
+    "ENT002": [{"entropy__mean": lambda v: 0.1 * v}],
+    "GRD001": [{"grad__norm": spike(30, 9.0)}, {"grad__norm": step(30, 1.0)}],
+    "GRD002": [{"grad__norm": spike(30, 1e6)}, {"likelihood__correct": spike(30, np.nan)}],
+    "RWD001": [
+        {"reward__mean": ramp(30, 0.6)},
+        {"reward__mean": spike(30, 0.0)},
+        # Harder questions: the reward falls at once and is learned again.
+        {
+            "reward__mean": lambda v: np.where(
+                np.arange(len(v)) < 30, v, 0.2 + np.minimum(0.04 * (np.arange(len(v)) - 30), 0.5)
+            )
+        },
+    ],
+    "RWD002": [
+        {"rollout__answered_fraction": ramp(20, 0.2), "reward__mean": ramp(20, 0.1)},  # paid for, the other way
+        {"rollout__answered_fraction": ramp(20, 0.9)},
+        {"reward__em": ramp(20, 0.05), "reward__mean": ramp(20, 0.1)},
+    ],
+    "PEN001": [
+        {"penalty__active_fraction": spike(0, 0.0)},
+        # Nobody to protect yet.
+        {
+            "penalty__active_fraction": lambda v: np.where(np.arange(len(v)) < 10, 0.0, v),
+            "penalty__preserved_share": lambda v: np.where(np.arange(len(v)) < 10, 0.0, v),
+        },
+    ],
+    "MSK001": [{"loss__tokens": lambda v: 1.02 * v}, {"likelihood__incorrect": lambda v: v - 4}],
+    "SMP001": [
+        {"sampler__logprob_gap": step(20, 0.02)},
+        {"sampler__logprob_gap": always(0.14), "sampler__mass_kept": always(0.9)},  # top-p 0.9, as set
+        {"loss__tokens": lambda v: 2.4 * v, "sampler__logprob_gap": always(4.0)},  # it is the mask
+    ],
+    "GRP001": [{"rollout__mixed_groups": ramp(10, 0.0)}, {"rollout__mixed_groups": always(0.1)}],
+    "RET001": [{"retrieval__error_fraction": spike(30, 0.2)}, {"retrieval__error_fraction": always(0.05)}],
+    "RET002": [{"retrieval__empty_fraction": always(0.1)}],
+    "TRN001": [{"rollout__truncated_fraction": always(0.4)}, {"rollout__truncated_fraction": spike(30, 0.5)}],
+}
+
+
+def test_there_is_a_case_and_a_twin_for_every_code() -> None:
+    assert set(CASES) == set(TWINS) == set(CODES) == {rule.code for rule in RULES}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_that_is_well_has_no_findings(make_log: MakeLog, seed: int) -> None:
+    assert codes(make_log(seed=seed)) == {}
+    assert codes(make_log(seed=seed, rows=400)) == {}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("code", "number"), [(code, i) for code, cases in CASES.items() for i in range(len(cases))])
+def test_it_is_found(make_log: MakeLog, code: str, number: int, seed: int) -> None:
+    changes, (earliest, latest) = CASES[code][number]
+    found = codes(make_log(seed=seed, **changes))
+    assert code in found, found
+    assert earliest <= found[code] <= latest, found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("code", "number"), [(code, i) for code, twins in TWINS.items() for i in range(len(twins))])
+def test_its_twin_is_left_alone(make_log: MakeLog, code: str, number: int, seed: int) -> None:
+    assert code not in codes(make_log(seed=seed, **TWINS[code][number]))
+
+
+@pytest.mark.parametrize(("code", "number"), [(code, i) for code, cases in CASES.items() for i in range(len(cases))])
+def test_the_cause_comes_first(make_log: MakeLog, code: str, number: int) -> None:
+    """A made disease has one cause; whatever else its series show comes with it or later."""
+    changes, _ = CASES[code][number]
+    first, *_ = diagnose(make_log(**changes)).findings
+    assert first.code == code or (code, first.code) in {("LLD003", "LLD002"), ("LLD004", "LLD002")}
