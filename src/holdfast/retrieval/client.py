@@ -11,6 +11,7 @@ lose its calls. `HOLDFAST_TOKEN` is: a server that was started with it wants it.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import threading
@@ -18,14 +19,12 @@ import weakref
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from holdfast.errors import ConfigError, MissingExtra, RetrievalError, RetrieverTimeout, RetrieverUnreachable
+from holdfast.errors import ConfigError, RetrievalError, RetrieverTimeout, RetrieverUnreachable
+from holdfast.retrieval.connections import Answer, Connections, require_h11
 from holdfast.retrieval.types import Hit
 from holdfast.retrieval.wire import parse_answer, request_body, retrieve_url
-
-if TYPE_CHECKING:
-    import httpx
 
 T = TypeVar("T")
 
@@ -57,21 +56,14 @@ class AsyncHTTPRetriever:
 
     Raises:
         ConfigError: the address or a number cannot be used.
-        MissingExtra: httpx is not installed.
+        MissingExtra: h11 is not installed.
     """
 
     def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
         self.url = _checked(address, timeout, retries, backoff)
         self.stats = ClientStats()
         self._retries, self._backoff, self._timeout = retries, backoff, timeout
-        httpx = _httpx()
-        token = os.environ.get("HOLDFAST_TOKEN")
-        self._client = httpx.AsyncClient(
-            timeout=None,  # httpx would bound the pauses between bytes, which a slow drip never ends; see _attempt
-            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
-            headers={"Authorization": f"Bearer {token}"} if token else None,
-            trust_env=False,
-        )
+        self._connections = Connections(self.url, token=os.environ.get("HOLDFAST_TOKEN") or None)
         # A search waits for its turn as long as it must: only an attempt that is on its way can time out.
         self._turns = asyncio.Semaphore(_CONNECTIONS)
 
@@ -90,7 +82,7 @@ class AsyncHTTPRetriever:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        self._connections.close()
 
     async def _search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         attempt = 0
@@ -102,28 +94,23 @@ class AsyncHTTPRetriever:
                 if last:
                     raise
             else:
-                if last or answer.status_code not in PASSING:
-                    return parse_answer(answer.status_code, answer.content, queries=len(queries), k=k, url=self.url)
+                if last or answer.status not in PASSING:
+                    return parse_answer(answer.status, answer.body, queries=len(queries), k=k, url=self.url)
                 asked_for = _retry_after(answer, self._timeout)
             attempt += 1
             self.stats.retries += 1
             await asyncio.sleep(max(_pause(self._backoff, attempt), asked_for))
 
-    async def _attempt(self, queries: Sequence[str], k: int) -> httpx.Response:
+    async def _attempt(self, queries: Sequence[str], k: int) -> Answer:
+        body = json.dumps(request_body(queries, k)).encode()
         async with self._turns:
             try:
                 async with asyncio.timeout(self._timeout):
-                    return await self._client.post(self.url, json=request_body(queries, k))
+                    return await self._connections.post(body)
             except TimeoutError as error:
                 raise RetrieverTimeout(
                     f"{self.url} did not answer within {self._timeout:g} seconds; is the retriever overloaded?"
                 ) from error
-            except _httpx().TransportError as error:
-                raise RetrieverUnreachable(
-                    f"{self.url} cannot be reached ({error or type(error).__name__}); is the retriever running there?"
-                ) from error
-            except _httpx().DecodingError as error:  # a body that is not what its headers say
-                raise RetrieverUnreachable(f"{self.url} sent what cannot be unpacked ({error})") from error
 
 
 class HTTPRetriever:
@@ -133,7 +120,7 @@ class HTTPRetriever:
 
     def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
         self.url = _checked(address, timeout, retries, backoff)
-        _httpx()
+        require_h11()
         self._settings = {"timeout": timeout, "retries": retries, "backoff": backoff}
         self._start()
 
@@ -193,20 +180,12 @@ def _checked(address: str, timeout: float, retries: int, backoff: float) -> str:
     return retrieve_url(address)
 
 
-def _httpx() -> Any:
-    try:
-        import httpx
-    except ImportError as error:
-        raise MissingExtra("httpx", "train") from error
-    return httpx
-
-
 def _pause(backoff: float, attempt: int) -> float:
     """Seconds before attempt 1, 2, …: `backoff`, twice that, …, each between half and one and a half times."""
     return backoff * 2 ** (attempt - 1) * _jitter.uniform(0.5, 1.5)
 
 
-def _retry_after(answer: httpx.Response, most: float) -> float:
+def _retry_after(answer: Answer, most: float) -> float:
     """Seconds the server asks to wait, `most` at the longest."""
     try:
         return min(max(float(answer.headers.get("retry-after", 0)), 0.0), most)

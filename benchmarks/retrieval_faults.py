@@ -1,0 +1,183 @@
+"""Both clients against a server that misbehaves: nothing is lost, nothing is mixed up, nothing is left behind.
+
+    python benchmarks/retrieval_faults.py --requests 20000 --share 0.3
+
+The server is a process of its own. A share of requests meets one of: silence until the client gives up, a reset
+connection, a 500, a body that is not JSON, half a body, a body a byte at a time. Half of the requests come from threads
+(`HTTPRetriever`), half from an event loop (`AsyncHTTPRetriever`), 64 at a time. Each answer must be that of its own
+query; each failure must be a `RetrievalError` of a class that says what it was, and be counted; afterwards there are as
+many threads and open files as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from holdfast.errors import RetrievalError
+from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
+from holdfast.retrieval.types import Hit
+from measuring import table, write_json
+
+AT_ONCE = 64
+FAULTS = ("silence", "reset", "status 500", "not JSON", "half a body", "drip")
+Outcome = list[list[Hit]] | RetrievalError
+
+
+def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
+    """The server; counts what it did in `met`."""
+    rng = random.Random(seed)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await answer(reader, writer):
+                pass
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """True while the connection can be used again."""
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        request = json.loads(await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0])))
+        result = [
+            [{"document": {"id": f"{query}/{i}", "contents": query}, "score": 1.0 - i} for i in range(request["topk"])]
+            for query in request["queries"]
+        ]
+        body = json.dumps({"result": result}).encode()
+        fault = rng.randrange(len(FAULTS)) if rng.random() < share else len(FAULTS)
+        met[fault] += 1
+        name = FAULTS[fault] if fault < len(FAULTS) else ""
+        if name == "silence":
+            await reader.read()  # until the client has enough
+            return False
+        if name == "reset":
+            writer.transport.abort()
+            return False
+        if name == "not JSON":
+            body = b"<html>try again</html>"
+        status = "500 Oops" if name == "status 500" else "200 OK"
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        if name == "half a body":
+            writer.write(body[: len(body) // 2])
+            await writer.drain()
+            return False
+        if name == "drip":
+            for byte in body:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.05)
+            return True
+        writer.write(body)
+        await writer.drain()
+        return True
+
+    async def main() -> None:
+        server = await asyncio.start_server(talk, "127.0.0.1", 0, backlog=1024)
+        port.value = server.sockets[0].getsockname()[1]
+        await server.serve_forever()
+
+    asyncio.run(main())
+
+
+def with_threads(address: str, queries: Sequence[str], settings: dict[str, Any]) -> tuple[list[Outcome], ClientStats]:
+    client = HTTPRetriever(address, **settings)
+
+    def ask(query: str) -> Outcome:
+        try:
+            return client.search([query], 2)
+        except RetrievalError as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        outcomes = list(pool.map(ask, queries))
+    client.close()
+    return outcomes, client.stats
+
+
+def with_loop(address: str, queries: Sequence[str], settings: dict[str, Any]) -> tuple[list[Outcome], ClientStats]:
+    async def main() -> tuple[list[Outcome], ClientStats]:
+        client = AsyncHTTPRetriever(address, **settings)
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(query: str) -> Outcome:
+            async with turns:
+                try:
+                    return await client.search([query], 2)
+                except RetrievalError as error:
+                    return error
+
+        outcomes = await asyncio.gather(*map(ask, queries))
+        await client.close()
+        return list(outcomes), client.stats
+
+    return asyncio.run(main())
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--share", type=float, default=0.3, help="of requests that meet a fault")
+    parser.add_argument("--timeout", type=float, default=0.5, help="seconds of an attempt")
+    parser.add_argument("--retries", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", help="write the raw numbers there")
+    options = parser.parse_args()
+    processes = multiprocessing.get_context("spawn")
+    port, met = processes.Value("i", 0), processes.Array("i", len(FAULTS) + 1)
+    server = processes.Process(target=misbehave, args=(options.share, options.seed, port, met), daemon=True)
+    server.start()
+    while not port.value:
+        time.sleep(0.05)
+    address = f"http://127.0.0.1:{port.value}"
+    settings = {"timeout": options.timeout, "retries": options.retries, "backoff": 0.01}
+    with_threads(address, ["warm up"], settings)
+    with_loop(address, ["warm up"], settings)
+    met[:] = [0] * len(met)
+    before = (threading.active_count(), open_files())
+    rows, raw = [], {}
+    for name, run in (("threads", with_threads), ("event loop", with_loop)):
+        queries = [f"{name} {i}" for i in range(options.requests // 2)]
+        began = time.perf_counter()
+        outcomes, stats = run(address, queries, settings)
+        took = time.perf_counter() - began
+        mixed_up = sum(
+            [hit.document.id for hit in outcome[0]] != [f"{query}/0", f"{query}/1"]
+            for query, outcome in zip(queries, outcomes, strict=True)
+            if not isinstance(outcome, RetrievalError)
+        )
+        failed = Counter(type(outcome).__name__ for outcome in outcomes if isinstance(outcome, RetrievalError))
+        lost = len(queries) - (len(outcomes) - failed.total()) - failed.total()
+        counted = stats.failed == failed and stats.answered + failed.total() == stats.searches == len(queries)
+        untyped = failed["RetrievalError"]
+        answered = len(queries) - failed.total()
+        rows.append([name, len(queries), answered, stats.retries, lost, mixed_up, untyped, counted, f"{took:.0f}"])
+        raw[name] = {"answered": answered, "failed": dict(failed), "retries": stats.retries, "mixed_up": mixed_up}
+        print(f"{name}: {dict(failed)}")
+    server.kill()
+    server.join()
+    header = ["searches", "answered", "retries", "lost", "mixed up", "untyped", "all counted", "seconds"]
+    print(table(["client", *header], rows))
+    print("the server met attempts with:", dict(zip([*FAULTS, "an answer"], met[:], strict=True)))
+    after = (threading.active_count(), open_files())
+    print(f"threads and open files before: {before}, after: {after}")
+    write_json(options.json, {**raw, "met": met[:], "before": before, "after": after})
+
+
+if __name__ == "__main__":
+    main()
