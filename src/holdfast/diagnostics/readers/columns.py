@@ -68,6 +68,13 @@ class Columns:
         """[R]: the step of every row."""
         return np.array(self._steps, np.int64)
 
+    def filled(self) -> NDArray[np.bool_]:
+        """[R]: the rows that have any value."""
+        result = np.zeros(len(self._steps), bool)
+        for numbers, _ in self._columns.values():
+            result[np.array(numbers, np.uint32)] = True
+        return result
+
     def names(self) -> list[str]:
         """As the host wrote them."""
         return list(self._columns)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.diagnostics.readers.columns import number_in
 from holdfast.diagnostics.readers.frames import Frame, Row, dotted
 from holdfast.diagnostics.readers.jsonl import Batch
 from holdfast.diagnostics.readers.tally import Tally
@@ -19,7 +18,6 @@ FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=Tr
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RAY = re.compile(r"\s*\([^()]*\bpid=\d+[^()]*\) ?")
-_NUMPY = re.compile(r"(?:np|numpy)\.\w+\((.*)\)")
 _WORDS = {"True": 1.0, "False": 0.0}
 _LONGEST_SETTINGS = 1 << 20  # characters
 
@@ -49,15 +47,21 @@ class Console:
                 yield places, rows
 
     def _row(self, line: str, number: int) -> Row | None:
-        line = _COLOUR.sub("", line).rstrip()
-        marks = list(STEP.finditer(line))  # what stands before the last may be a progress bar's
-        if not marks:
+        if "\x1b" in line:
+            line = _COLOUR.sub("", line)
+        mark = _last_mark(line)
+        if mark is None:
             return None
-        row: Row = {"step": int(marks[-1][1])}
-        for part in line[marks[-1].end() :].split(" - "):
+        row: Row = {"step": int(mark[1])}
+        for part in line[mark.end() :].rstrip().split(" - "):
             name, _, text = part.rpartition(":")
-            value = _value(text) if name else None
-            if value is None or name == "step":
+            if text[-1:] == ")" and text.startswith("np."):
+                text = text[text.find("(") + 1 : -1]  # np.float64(0.5)
+            try:
+                value: float | None = float(text)
+            except ValueError:
+                value = _WORDS.get(text)
+            if value is None or not name or name == "step":
                 self.tally.add("left out {n values}: no number", number, part)
             else:
                 row[name] = value
@@ -81,8 +85,12 @@ class Console:
             self.tally.add("the settings are not known: the configuration that verl printed cannot be read")
 
 
-def _value(text: str) -> float | None:
-    """`0.3`, `nan`, `True`, `np.float64(0.3)`."""
-    inner = _NUMPY.fullmatch(text)
-    text = inner[1] if inner else text
-    return _WORDS[text] if text in _WORDS else number_in(text)
+def _last_mark(line: str) -> re.Match[str] | None:
+    """The last `step:12 - ` of a line: what stands before may be a progress bar's."""
+    at = line.rfind("step:")
+    while at >= 0:
+        mark = STEP.match(line, at)
+        if mark is not None:
+            return mark
+        at = line.rfind("step:", 0, at)
+    return None

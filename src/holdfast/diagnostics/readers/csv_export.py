@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.diagnostics.readers.columns import Columns, number_in
 from holdfast.diagnostics.readers.frames import Frame, Row, axis_of, history_frame, is_metric
 from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import LONGEST, lines
+from holdfast.diagnostics.readers.text import lines
 
 _MANY = 500
 _RANGES = ("__MIN", "__MAX")
@@ -29,7 +29,10 @@ class Part:
 
 def is_header(line: str) -> bool:
     """Whether the first line of a file names the columns of a history."""
-    names = next(csv.reader([line[:LONGEST]]), []) if line.count('"') % 2 == 0 else []
+    try:
+        names = next(csv.reader([line.rstrip("\r")]), [])
+    except csv.Error:
+        return False
     return len(names) > 1 and axis_of(names) is not None
 
 

@@ -60,6 +60,8 @@ def find(path: Path) -> list[Found]:
         if path.is_dir():
             return _in_folder(path)
         found = _file(path)
+    except DataError:
+        raise
     except PermissionError as error:
         raise DataError(f"{error.filename or path} may not be read: its permissions forbid it") from None
     except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in a name

@@ -146,7 +146,7 @@ def _nothing(found: Found, tally: Tally) -> str:
     kinds = {
         "lines": "has no row of metrics with a step",
         "array": "has no row of metrics with a step",
-        "state": "has no log_history",
+        "state": "has no log_history with a row of metrics",
         "csv": "has no row of metrics with a step",
         "console": "has neither rows with a step nor lines as of verl's console (`step:1 - name:0.5 - …`)",
     }

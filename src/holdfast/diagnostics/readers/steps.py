@@ -16,13 +16,13 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
     """Series by the host's names, and every step that logged anything. Rows of one step merge, and of two values the
     later one counts; what a resumed run wrote again is gone. Empties `columns`."""
     steps = columns.steps()
-    alive = _alive(steps, tally)
+    alive = columns.filled()  # a row without a value is no sign of a resumed run
+    alive[alive] = _alive(steps[alive], tally)
     result: dict[str, Series] = {}
     shared: dict[bytes, NDArray[np.int64]] = {}
     repeated = 0
     for name, (rows, values) in columns.take():
-        if alive is not None:
-            rows, values = rows[alive[rows]], values[alive[rows]]
+        rows, values = rows[alive[rows]], values[alive[rows]]
         at = steps[rows]
         if (np.diff(at) <= 0).any():
             order = np.argsort(at, kind="stable")
@@ -40,11 +40,11 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
     return result, every
 
 
-def _alive(steps: NDArray[np.int64], tally: Tally) -> NDArray[np.bool_] | None:
-    """[R]: the rows that no resumed run wrote again; None when all are."""
+def _alive(steps: NDArray[np.int64], tally: Tally) -> NDArray[np.bool_]:
+    """[R]: the rows that no resumed run wrote again."""
     points = list(_resumes(steps))
     if not points:
-        return None
+        return np.ones(len(steps), bool)
     again = np.full(len(steps) + 1, np.iinfo(np.int64).max)
     for row, _ in points:
         again[row] = steps[row]
