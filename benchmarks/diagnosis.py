@@ -22,6 +22,7 @@ from typing import Any
 
 from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.diagnose import diagnose, fall_of
+from holdfast.diagnostics.fall import Fall, curve_of
 from holdfast.diagnostics.log import Log
 from library import FOLDER, Recording, copies, load, read_manifest
 
@@ -57,8 +58,12 @@ class Case:
     fell: bool
     fall_length: float | None
     """From the reward's peak to half of it."""
+    steep: float | None
+    """From where nine tenths of the peak were last left, to there."""
     lead: float | None
     """From the first finding to there; None without a finding before it."""
+    possible: float | None
+    """From the fault's beginning to there: no finding could have come earlier."""
     early: bool
     """A finding before the fault began."""
     alarm: bool
@@ -91,7 +96,9 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
         healthy=recording.healthy,
         fell=fall is not None,
         fall_length=None if fall is None else (fall.half_step - fall.peak_step) / every,
+        steep=None if fall is None else (fall.half_step - _last_high(log, fall)) / every,
         lead=(fall.half_step - before[0][1]) / every if fall is not None and before else None,
+        possible=None if fall is None else (fall.half_step - begins) / every,
         early=not recording.healthy and any(f not in later and f[0] not in known for f in found),
         alarm=recording.healthy and any(code not in known for code, _ in found),
         findings=tuple(later),
@@ -99,6 +106,14 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
         silent=tuple(c.code for c in diagnosis.cannot_tell),
         symptom_only=bool(before) and all(code == "RWD001" for code, _ in before),
     )
+
+
+def _last_high(log: Log, fall: Fall) -> int:
+    """The last step before the fall's end at which less than a tenth of the peak was lost."""
+    curve = curve_of(log)
+    assert curve is not None
+    high = curve.steps[(curve.lost < 0.1) & (curve.steps < fall.half_step)]
+    return int(high[-1]) if len(high) else fall.peak_step
 
 
 def cases_of(recordings: Iterable[Recording], folder: Path = FOLDER) -> list[Case]:
@@ -146,14 +161,20 @@ def numbers(cases: Sequence[Case]) -> dict[str, str]:
     faulty = [c for c in cases if not c.healthy]
     found = [c for c in faulty if c.findings]
     leads, falls = [c.lead or 0.0 for c in fell], [c.fall_length or 0.0 for c in fell]
+    shares = [(c.lead or 0.0) / max(c.possible or 1.0, 1.0) for c in fell]
     return {
         "collapses found before half of the peak was lost": share(fell, lambda c: c.lead is not None),
-        "of them by more than the fall itself (RWD001)": share(
-            fell, lambda c: c.lead is not None and not c.symptom_only
-        ),
+        "the same, by another code than RWD001": share(fell, lambda c: c.lead is not None and not c.symptom_only),
         "lead, median of all collapses (rollout batches)": f"{median(leads):g}" if fell else "none",
         "length of the fall, median (rollout batches)": f"{median(falls):g}" if fell else "none",
+        "length of the fall from nine tenths of the peak, median": f"{median(c.steep or 0.0 for c in fell):g}"
+        if fell
+        else "none",
+        "lead as a share of the longest possible, median": f"{median(shares):.2f}" if fell else "none",
         "lead at least as long as the fall": share(fell, lambda c: (c.lead or 0.0) >= (c.fall_length or 0.0)),
+        "lead at least as long as the fall from nine tenths": share(
+            fell, lambda c: (c.lead or 0.0) >= (c.steep or 0.0)
+        ),
         "false alarms among healthy runs": share(healthy, lambda c: c.alarm),
         "findings before a fault began": share(faulty, lambda c: c.early),
         "right code first, of faulty runs with a finding": share(found, lambda c: c.right),
@@ -178,6 +199,10 @@ def by(cases: Sequence[Case], key: Callable[[Case], str]) -> str:
         right = f"{sum(c.right for c in faulty)} of {len(faulty)}" if faulty else ""
         lines.append(f"| {value} | {len(own)} | {len(fell)} | {timely} | {alarms} | {right} | {counted} |")
     return "\n".join(lines)
+
+
+def _beats_steep(case: Case) -> bool:
+    return (case.lead or 0.0) >= (case.steep or 0.0)
 
 
 def _fell(case: Case) -> bool:
@@ -301,9 +326,14 @@ batch.
 
 A collapse is a faulty run whose reward fell to half of its peak. A false alarm is a finding on a healthy run that
 names nothing the run has: some healthy runs have a truncated sampler, and may be told so. Findings before a fault
-began count apart, and not as found. `RWD001` is the fall itself and never the right code. Copies are noisy (a tenth of
-each series' spread), thinned (every 2nd and every 5th row), incomplete (a quarter of the series missing) and cut (the
-last quarter missing)."""
+began count apart, and not as found. `RWD001` is the fall itself and never the right code.
+
+The lead is from the first finding to the step at which half of the peak is lost; the fall is from the peak to there,
+or from the last step that had nine tenths of it. The longest possible lead is from the fault's beginning: many faults
+strike from one batch to the next, and the reward is gone before a mean of five batches shows it.
+
+Copies are noisy (a tenth of each series' spread), thinned (every 2nd and every 5th row), incomplete (a quarter of the
+series missing) and cut (the last quarter missing)."""
 
 
 def main() -> None:
