@@ -121,14 +121,15 @@ def noise(values: Values, window: int) -> Values:
     """Standard deviation of a value around the curve, from the differences of neighbours so far.
 
     The last `window` differences are left out, where there are more: a break that is to be judged must not excuse
-    itself. 0 at the first row.
+    itself. Of a few differences the estimate is widened. 0 at the first row.
     """
     if len(values) < 2:
         return np.zeros_like(values)
     sums = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(values)))])
     counts = np.arange(len(values))
     counts = np.where(counts > 2 * window, counts - window, counts)
-    return sums[counts] / np.maximum(counts, 1) / _DIFFERENCE
+    few = np.maximum(counts, 1)
+    return sums[counts] / few * (1 + 2 / few) / _DIFFERENCE
 
 
 def held(condition: Truths, count: int) -> Truths:

@@ -21,6 +21,8 @@ FEWEST = 3
 """Values before anything is said."""
 NOISE = 4.0
 """A fall counts when it exceeds this many standard errors of the difference of the two means."""
+HALF = 0.5 - 1e-9
+"""Of the peak, but for rounding."""
 REWARDS = ("reward/mean", "reward/em", "reward/f1", "eval/em", "eval/f1", "eval/em_greedy")
 """What is taken for the reward, the best first: a log of evaluations alone still has a curve."""
 
@@ -72,7 +74,7 @@ def curve_of(log: Log, name: str | None = None) -> Curve | None:
 def fall_of(log: Log) -> Fall | None:
     """Where the reward lost half of its peak; None when it never did."""
     curve = curve_of(log)
-    at = None if curve is None else first(curve.lost >= 0.5)
+    at = None if curve is None else first(curve.lost >= HALF)
     if curve is None or at is None:
         return None
     return Fall(int(curve.steps[int(np.argmax(curve.means[: at + 1]))]), int(curve.steps[at]))

@@ -1,0 +1,106 @@
+"""Every code in words, and the settings these words name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import setting_names
+from holdfast.diagnostics.codes import CODES
+from holdfast.diagnostics.observe import LOGGED_BY, best_set, how_to_log, logged_by
+from holdfast.diagnostics.rules import RULES
+from holdfast.diagnostics.texts import TEXTS
+
+CODE = re.compile(r"`([^`]+)`")
+HOSTS = ("holdfast", "trl", "verl", "unknown")
+
+# What stands in backticks beside settings: names of code, files, series and sections.
+CALLS = {
+    "SearchRollouts",
+    "reward_functions",
+    "rollout_func",
+    "env_mask",
+    "tool_mask",
+    "response_mask",
+    "TokenBatch",
+    "trajectories.jsonl",
+    "[reward]",
+    "with_penalties(GRPOTrainer)",
+    "with_penalties(GRPOTrainer, LLDS(coef=0.2))",
+    '"sapo"',
+    "holdfast train",
+}
+
+
+def words(host: str) -> Iterator[tuple[str, str]]:
+    """(where, what stands in backticks) for a host, but calls."""
+    for code, text in TEXTS.items():
+        for said in CODE.findall(text.change[host]):  # type: ignore[index]
+            if said not in CALLS:
+                yield code, said
+    for start, how in LOGGED_BY[host].items():  # type: ignore[index]
+        for said in CODE.findall(how):
+            if said not in CALLS:
+                yield f"LOGGED_BY {start!r}", said
+
+
+def test_every_code_has_words() -> None:
+    assert set(TEXTS) == set(CODES)
+    for code, text in TEXTS.items():
+        assert set(text.change) == set(HOSTS), code
+        for part in (text.means, text.bad, text.problems, *text.change.values()):
+            assert part.endswith(".") and "  " not in part, (code, part)
+        assert text.means.count(". ") == 0, f"{code}: one sentence"
+
+
+def test_holdfasts_settings_exist() -> None:
+    said = [(where, re.split(r"[ =]", word)[0]) for where, word in words("holdfast")]
+    assert len(said) > 25
+    assert [pair for pair in said if pair[1] not in {*setting_names(), "eval.every"}] == []
+
+
+def test_holdfasts_settings_take_the_values() -> None:
+    from holdfast.config import load
+
+    for _, word in words("holdfast"):
+        name, equals, value = word.partition(" = ")
+        if equals:
+            load(None, [f"--{name}", value.strip('"')])
+
+
+def test_fields_of_trl_exist() -> None:
+    config = pytest.importorskip("trl").GRPOConfig
+    fields = {field.name for field in dataclasses.fields(config)}
+    said = [(where, word.partition("=")[0]) for where, word in words("trl")]
+    assert len(said) > 20
+    logged = {"completions/mean_length", "clip_ratio/region_mean", "entropy", "frac_reward_zero_std", "reward"}
+    assert [pair for pair in said if pair[1] not in fields | logged] == []
+
+
+def test_paths_of_verl_exist() -> None:
+    if importlib.util.find_spec("verl") is None:
+        pytest.skip("verl is not installed")
+    import verl
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
+    said = [(where, word.partition("=")[0]) for where, word in words("verl")]
+    assert len(said) > 15
+    logged = ("actor/", "response_length/", "critic/", "rollout_corr/")
+    paths = [pair for pair in said if not pair[1].startswith(logged)]
+    assert [pair for pair in paths if OmegaConf.select(config, pair[1], default="none") == "none"] == []
+
+
+def test_what_would_log_a_series() -> None:
+    assert "with_penalties" in (logged_by("trl", "displacement/correct") or "")
+    assert logged_by("verl", "displacement/correct") is None
+    assert how_to_log("verl", ["displacement/correct"]) == "Nothing in verl logs it; `holdfast train` does."
+    for host in ("holdfast", "trl"):
+        for rule in RULES:
+            names, able = best_set(host, rule.needs)  # type: ignore[arg-type]
+            assert able and how_to_log(host, names), (host, rule.code)  # type: ignore[arg-type]
