@@ -82,14 +82,15 @@ CHARTS = (
         "Displacement: what an update does to its own rollouts",
         "Below 0 for correct rollouts: they become less likely although they were rewarded.",
         (
+            # Apart, because wrong rollouts move ten times as far, and right ones matter most where they pass 0.
             Row(
-                "change, nats per token",
-                (
-                    Line("displacement/correct", "correct", RIGHT),
-                    Line("displacement/incorrect", "incorrect", WRONG, "dash"),
-                    Line("drift/positive", "A > 0", RIGHT),
-                    Line("drift/negative", "A < 0", WRONG, "dash"),
-                ),
+                "correct rollouts: change, nats per token",
+                (Line("displacement/correct", "correct", RIGHT), Line("drift/positive", "A > 0", RIGHT)),
+                mark=0.0,
+            ),
+            Row(
+                "incorrect rollouts: change, nats per token",
+                (Line("displacement/incorrect", "incorrect", WRONG), Line("drift/negative", "A < 0", WRONG)),
                 mark=0.0,
             ),
             Row("share of correct ones that fell", (Line("displacement/fraction", "fell", "ink"),), mark=0.5),

@@ -16,8 +16,8 @@ from holdfast.diagnostics.report.phases import phases_of
 from holdfast.diagnostics.report.sorted_samples import samples_chart
 from holdfast.diagnostics.report.values import ReportedRun
 
-RUN_COLORS = 7
-"""Colours of page.css that tell runs apart; from the eighth run on they come again with another dash."""
+RUN_COLORS = 6
+"""Colours of page.css that tell runs apart; from the seventh run on they come again with another dash."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _POINTS = 6_000
 _MOST, _FEWEST = 800, 120
@@ -70,7 +70,8 @@ def _run(run: ReportedRun, index: int) -> dict[str, Any]:
 
 def _chart(chart: Chart, runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
     several = len(runs) > 1
-    rows = [part for row in chart.rows for part in (_apart(row) if several else [row])]
+    names = {name for run in runs for name in run.log.series}
+    rows = [part for row in chart.rows for part in (_apart(row, names) if several else [row])]
     drawn = [row for row in (_row(row, runs, most) for row in rows) if row["traces"]]
     series = {trace["series"] for row in drawn for trace in row["traces"]}
     pins = [
@@ -82,9 +83,9 @@ def _chart(chart: Chart, runs: Sequence[ReportedRun], most: int) -> dict[str, An
     return {"id": chart.id, "title": chart.title, "caption": chart.caption, "rows": drawn, "pins": pins, "x": "step"}
 
 
-def _apart(row: Row) -> list[Row]:
+def _apart(row: Row, names: set[str]) -> list[Row]:
     """The row with each of its lines in a row of its own, for several runs to share."""
-    lines = [line for line in row.lines if not line.minor]
+    lines = [line for line in row.lines if not line.minor and line.series in names]
     return [
         replace(row, title=f"{row.title}: {line.label}" if len(lines) > 1 else row.title, lines=(line,))
         for line in lines

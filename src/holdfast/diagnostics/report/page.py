@@ -19,8 +19,8 @@ _OFFLINE = (
 )
 _LEGEND = (
     '<noscript><p class="problem">The plots need JavaScript.</p></noscript>'
-    '<p class="soft">Bold: the mean of the last five logged values; faint: every value. Drag to zoom in all plots, '
-    "double-click to see everything again.</p>"
+    '<p class="soft">Bold: the mean of the last five logged values; faint: every value.<span class="mouse"> Drag '
+    "to zoom in all plots, double-click to see everything again.</span></p>"
 )
 _MOST_SETTINGS = 600
 _MOST_TEXT = 400
@@ -30,9 +30,7 @@ def html(runs: Sequence[ReportedRun], *, plotly: str, foot: Sequence[str]) -> st
     """The whole file. `plotly` is plotly.js, gzipped, as base64; `foot` are the closing lines."""
     title = runs[0].log.name if len(runs) == 1 else f"{len(runs)} runs"
     data = page_data(runs)
-    chart_of = {
-        series: c["id"] for c in data["charts"] for r in c["rows"] for t in r["traces"] for series in [t["series"]]
-    }
+    chart_of = {trace["series"]: c["id"] for c in data["charts"] for row in c["rows"] for trace in row["traces"]}
     parts = [
         f"<h1>{_text(title)}</h1>",
         *(_one(runs[0], chart_of) if len(runs) == 1 else _several(runs)),
