@@ -141,7 +141,7 @@ def test_commands_exist() -> None:
         strange = [o for o in options if "." not in o and o.partition("=")[0] not in flags]
         assert not strange, f"{page}: holdfast {verb} has no {strange}"
         settings = settings_in(rest)
-        takes_settings = verb in ("train", "launch", "probe", "reproduce")
+        takes_settings = verb in ("train", "launch", "probe", "reproduce", "eval", "table")
         assert not settings or takes_settings, f"{page}: holdfast {verb} takes no settings"
         load(None, settings)
         for word in rest:
