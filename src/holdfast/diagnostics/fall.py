@@ -19,7 +19,7 @@ WINDOW = 5
 """Logged values in the running mean: what docs/results.md and the papers' curves are smoothed by."""
 FEWEST = 3
 """Values before anything is said."""
-NOISE = 4.0
+NOISE = 5.0
 """A fall counts when it exceeds this many standard errors of the difference of the two means."""
 HALF = 0.5 - 1e-9
 """Of the peak, but for rounding."""
