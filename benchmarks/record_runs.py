@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from holdfast.lab.experiments.arms import UNTRUNCATED
 from record_plan import (
     COLLAPSE,
     COLLAPSE_TRL,
@@ -59,6 +60,38 @@ def collapse_runs() -> Iterator[Planned]:
             settings=("--loss.penalty.name", "llds", "--loss.penalty.coef", "0.5"),
             steps=80,
         )
+
+
+_HALF = ("--loss.penalty.normalizer", "paper", "--loss.penalty.coef", "0.5")
+_LABORATORY = {  # arms of `holdfast reproduce death-spiral`, 80 steps: its name there, cause, settings, seeds
+    "lab-grpo": ("GRPO", "displacement", (), (11,)),
+    "lab-sane-step": ("GRPO, sane step", "healthy-sharpening", ("--train.lr", "1.2e-4"), (11,)),
+    "lab-untruncated": ("GRPO, untruncated sampler", "healthy-sharpening", UNTRUNCATED, (11,)),
+    "lab-kl": ("KL to the reference", "healthy-sharpening", ("--loss.kl_coef", "0.1"), (11,)),
+    "lab-lld": (
+        "LLD",
+        "healthy-sharpening",
+        ("--loss.penalty.name", "llds", "--loss.penalty.gate", "token", *_HALF),
+        (11,),
+    ),
+    "lab-sapo": ("SAPO", "healthy-sharpening", ("--loss.penalty.name", "sapo", *_HALF), (11,)),
+}
+
+
+def laboratory_runs() -> Iterator[Planned]:
+    """Runs of the laboratory: the same recipe, longer, other seeds."""
+    for arm, (title, cause, settings, seeds) in _LABORATORY.items():
+        for seed in seeds:
+            yield Planned(
+                organism=COLLAPSE,
+                arm=arm,
+                cause=cause,
+                seed=seed,
+                how=f"{title}, an arm of the laboratory's death spiral, 80 steps",
+                settings=settings,
+                also=() if settings == UNTRUNCATED else _TRUNCATED,
+                steps=80,
+            )
 
 
 def collapse_trl_runs() -> Iterator[Planned]:
@@ -208,7 +241,7 @@ def _toy_runs(organism: Organism, arms: dict[str, tuple[int, ...]]) -> Iterator[
 
 def echo_runs() -> Iterator[Planned]:
     """TRL without a search agent, for calibration."""
-    yield from _toy_runs(ECHO, dict.fromkeys(_TOY_FAULTS, (1,)))
+    yield from _toy_runs(ECHO, dict.fromkeys(_TOY_FAULTS, (1,)) | {"resumed": (7,)})  # TRL resumes exactly
 
 
 def order_runs() -> Iterator[Planned]:
@@ -228,7 +261,7 @@ _HELD_OUT_TOYS = {
     "long": (1, 2),
     "noisy": (1, 2, 3),
     "cosine": (1, 2, 3),
-    "resumed": (1,),
+    "resumed": (7,),
     "plateau": (1,),
     "poisoned": (1,),
     "hot": (1,),
@@ -282,12 +315,14 @@ def strayer_runs() -> Iterator[Planned]:
 _TURNED_OUT = {
     "echo-silent-s1": "healthy-sharpening",  # nobody turned silent
     "rambler-silent-s1": "healthy-sharpening",  # the same
+    "order-silent-s1": "healthy-sharpening",  # the same
+    "order-exhausted-s1": "healthy-sharpening",  # entropy 0.42 to 0.25, as without it 0.42 to 0.31
 }
 
 
 def everything() -> list[Planned]:
     """All runs, in the order in which they are worth making."""
-    calibration = (collapse_runs, collapse_trl_runs, echo_runs, rambler_runs)
+    calibration = (collapse_runs, laboratory_runs, collapse_trl_runs, echo_runs, rambler_runs)
     held_out = (quickstart_runs, order_runs, curt_runs, mirror_runs, strayer_runs)
     planned = [one for runs in (*calibration, *held_out) for one in runs()]
     return [replace(one, cause=_TURNED_OUT.get(one.name, one.cause)) for one in planned]
