@@ -40,8 +40,8 @@ class EvalFolder:
         if there is not None and there != wanted:
             name = next(name for name in {**wanted, **there} if there.get(name) != wanted.get(name))
             raise ConfigError(
-                f"{self.path} holds an evaluation with another {name} ({_shown(there.get(name))}, and now "
-                f"{_shown(wanted.get(name))}); give another --out, or delete that folder"
+                f"{self.path} holds an evaluation with {name} = {_shown(there.get(name))}, and this one has "
+                f"{_shown(wanted.get(name))}; give another --out, or delete that folder"
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,139 @@
+"""`holdfast eval` and `holdfast table`: refusals in sentences, and one evaluation of a model in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from typer.testing import CliRunner
+
+from holdfast.cli.main import app
+from holdfast.world.model import build_tokenizer
+
+
+def holdfast(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.replace("│ ", "").split())
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Callable[[str, int], str]:
+    def write(name: str, count: int) -> str:
+        rows = [{"question": f"What is {i}?", "golden_answers": [str(i)]} for i in range(count)]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return name
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model of random weights, saved."""
+    folder = tmp_path_factory.mktemp("model") / "tiny-qwen"
+    tokenizer = build_tokenizer(["Question: What is 1?\nAnswer: 2\n"] * 20)
+    config = transformers.Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["eval", "m", "--method", "rags"], "--method rags: there is no such method; did you mean rag?"),
+        (["eval", "m", "--method", "x"], "there are direct, cot, rag, ircot, search-o1, r1, search-r1"),
+        (["eval", "m", "--data", "q.jsonl"], "no passages are given for --data q.jsonl"),
+        (["eval", "m", "--method", "cot", "--data", "gone.jsonl"], "gone.jsonl does not exist"),
+        (["eval", "m", "--method", "cot", "--data", "hotpot"], "did you mean 'hotpotqa'?"),
+        (["eval", "m", "n"], "one model at a time: m was given, and n besides"),
+        (["eval", "m", "--protocol.max_turn", "3"], "did you mean protocol.max_turns?"),
+        (["eval", "m", "--server", "nowhere", "--tokenizer", "none"], "'nowhere' is no address of a server"),
+        (["eval", "m", "--data", "q.jsonl", "--retrieval.url", "http://h:1", "--retrieval.corpus", "c"], "Leave out"),
+        (["eval", "compare", "a"], "compare takes two folders of results"),
+        (["eval", "compare", "a", "b"], "a does not exist: give a folder of eval"),
+        (["table"], "give folders of holdfast eval, or --published MODEL"),
+        (["table", "gone"], "gone does not exist"),
+        (["table", "."], "holds no finished results of holdfast eval"),
+        (["table", "--published", "gpt"], "--published gpt: no rows are known for it"),
+        (["table", "--short"], "they go with --make RECIPE"),
+        (["table", "--train.steps", "3"], "they go with --make RECIPE"),
+        (["table", "x", "--make", "world"], "--make makes the results itself"),
+        (["table", "--make", "wrld"], "there is no recipe 'wrld' here"),
+        (["table", "--make", "world", "--rows", "PPO"], "no row has that in its name"),
+        (["table", "--make", "world", "--run.seed", "3"], "--run.seed: the table sets this for each of its runs"),
+        (["table", "--make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
+        (["table", "--published", "qwen2.5-3b", "--against", "x"], "--against names an own row"),
+    ],
+)
+def test_refusals(arguments: list[str], said: str, questions: Callable[[str, int], str], tmp_path: Path) -> None:
+    questions("q.jsonl", 2)
+    text = holdfast(*arguments, code=2)
+    assert "error: " in text and said in text
+    assert not list(tmp_path.rglob("results.json"))
+
+
+def test_a_model_is_evaluated_resumed_and_compared(model: str, questions: Callable[[str, int], str]) -> None:
+    data = questions("mine.jsonl", 5)
+    text = holdfast("eval", model, "--method", "direct", "--data", data, "--limit", "4")
+    folder = Path("runs/evals/tiny-qwen-direct-mine")
+    assert str(folder / "results.json") in text and "mean of sets" in text
+    results = json.loads((folder / "results.json").read_text())
+    assert results["sets"]["mine"]["questions"] == 4 and results["row"] == "tiny-qwen direct"
+    assert "4 of 4 answers are there already" in holdfast(
+        "eval", model, "--method", "direct", "--data", data, "--limit", "4"
+    )
+    refused = holdfast("eval", model, "--method", "direct", "--data", data, code=2)
+    assert "holds an evaluation with questions = 4, and this one has 5" in refused
+    sampled = ["eval", model, "--method", "direct", "--data", data, "--limit", "4", "--samples", "2", "--name", "own"]
+    holdfast(*sampled, "--out", "b", "--sampling.temperature", "0.5")
+    told = json.loads(Path("b/results.json").read_text())
+    assert (told["decoding"], told["samples"], told["row"]) == ("sampled at temperature 0.5", 2, "own")
+    text = holdfast("eval", "compare", str(folder), "b")
+    assert "mine 4 0.000 0.000" in text and "decoding differs: greedy and sampled at temperature 0.5" in text
+
+
+def test_a_table_of_what_was_evaluated(model: str, questions: Callable[[str, int], str]) -> None:
+    data = questions("mine.jsonl", 3)
+    for name in ("one", "two"):
+        holdfast("eval", model, "--method", "cot", "--data", data, "--name", name, "--out", f"all/{name}")
+    Path("all/two/results.json").unlink()
+    text = holdfast("table", "all", "--out", "tables")
+    assert "note: all/two is not finished and left out" in text and "| one | 0.000 |" in text
+    assert {path.name for path in Path("tables").iterdir()} == {"table.md", "table.csv", "table.tex"}
+    assert "tabular" in holdfast("table", "all/one", "--format", "tex")
+
+
+def test_the_page_shows_the_command_of_every_training_row() -> None:
+    from holdfast.evals.rows import ROWS
+
+    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    shown: Any = holdfast("table", "--commands")
+    for row in ROWS:
+        command = row.command("quickstart").replace(" --warm_start.plain_steps 0", "")
+        assert command + " " in page, row.name
+        assert row.command("quickstart") in shown
