@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.search.protocol import CLEAN, answer_char_span
-from holdfast.search.tokens import REPLACEMENT, cut_ids, decode, encode, token_span
+from holdfast.search.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, token_span
 
 
 def slow_span(tokens, char_span, tokenizer):
@@ -142,3 +142,47 @@ def test_foreign_text_cannot_write_a_special_token(tokenizer):
 def test_empty(tokenizer):
     assert encode(tokenizer, "") == []
     assert decode(tokenizer, []) == ""
+
+
+# ---- the text, token by token
+
+
+def slow_lengths(tokens, text, tokenizer):
+    """By bytes: a token completes the characters whose last byte is one of its own."""
+    ends, length = [], 0
+    for token in tokens:
+        if token != tokenizer.eos_token_id:
+            length += len(tokenizer.convert_ids_to_tokens(token))
+        ends.append(length)
+    character_ends = [len(text[: i + 1].encode()) for i in range(len(text))]
+    completed = [sum(at <= end for at in character_ends) for end in ends]
+    return [b - a for a, b in zip([0, *completed], completed, strict=False)]
+
+
+def test_the_characters_of_each_token_on_random_texts(tokenizer):
+    rng = random.Random(0)
+    pieces = ["<answer>", "</answer>", ">\n\n", " Orsa", "鰐", "é", "🦊🦊", "x", "\n", " ", "漢字", "’", "👩‍👩‍👧"]
+    for _ in range(200):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 9)))
+        ids = encode(tokenizer, text)
+        if rng.random() < 0.5:  # the end of the sequence is sampled, and stands in no text
+            ids.append(tokenizer.eos_token_id)
+        found = char_lengths(ids, text, tokenizer)
+        assert found == slow_lengths(ids, text, tokenizer) and sum(found) == len(text)
+
+
+def test_the_characters_of_tokens_that_decode_otherwise_alone():
+    """A first token without a space before it, as SentencePiece's have: tokens alone do not give the text."""
+    own = Tokenizer(models.WordLevel({"▁the": 0, "▁lake": 1, "s": 2}, unk_token="s"))
+    own.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=own)
+    assert decode(tokenizer, [0, 1, 2]) == "the lakes" and decode(tokenizer, [1]) == "lake"
+    assert char_lengths([0, 1, 2], "the lakes", tokenizer) == [3, 5, 1]
+
+
+def test_no_token_no_character(tokenizer):
+    assert char_lengths([], "", tokenizer) == []
+    assert char_lengths([tokenizer.eos_token_id], "", tokenizer) == [0]
+    # bytes that are no character: whatever the text shows for them is shared out and nothing is lost
+    broken = encode(tokenizer, "鰐")[:2]
+    assert sum(char_lengths(broken, decode(tokenizer, broken), tokenizer)) == len(decode(tokenizer, broken))

@@ -1,0 +1,115 @@
+"""What an update did, rollout by rollout and token by token: against a forward pass of each episode alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Loss
+from holdfast.train.displacement import measure
+from holdfast.train.episodes import learnable
+from holdfast.train.model import LanguageModel
+from holdfast.train.update import old_pass
+from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
+
+Measure = Callable[..., Any]
+
+
+def an_episode(question: int, k: int, tokenizer: Any, *, failed: bool = False) -> Trajectory:
+    ids = tokenizer("<search> lake </search>", add_special_tokens=False)["input_ids"]
+    said = tokenizer(f"<answer> town {k} é </answer>", add_special_tokens=False)["input_ids"]
+    turns = [Turn(tokens=tuple(ids), logprobs=(0.0,) * len(ids), observation=(5, 6, 7), action=Search("lake"),
+                  text=tokenizer.decode(ids))]  # fmt: skip
+    if k % 2:
+        turns = []
+    turns.append(
+        Turn(tokens=tuple(said), logprobs=(0.0,) * len(said), action=Answer("town"), text=tokenizer.decode(said))
+    )
+    right = float((question + k) % 3 == 0)
+    return Trajectory(
+        example_id=str(question),
+        prompt=(3, 4, 5),
+        turns=tuple(turns),
+        status=Status.RETRIEVAL_FAILED if failed else Status.OK,
+        reward=None if failed else right,
+        reward_parts={} if failed else {"em": right},
+    )
+
+
+@pytest.fixture
+def step(make_model: Callable[..., Any], tokenizer: Any) -> Measure:
+    """step(shown=2, rows=4): (metrics, displacement, the groups, what each token's log-prob did)."""
+
+    def go(*, shown: int, rows: int = 100, failed: tuple[tuple[int, int], ...] = ()) -> Any:
+        groups = [
+            Group(str(q), tuple(an_episode(q, k, tokenizer, failed=(q, k) in failed) for k in range(3)))
+            for q in range(4)
+        ]
+        before, after = (
+            LanguageModel(model=make_model(seed=s), tokenizer=tokenizer, autocast_dtype=None) for s in (0, 1)
+        )
+        batch = learnable(groups, Loss(), pad_token_id=0, device=torch.device("cpu"))
+        _, batch, _ = old_pass(batch, [[list(range(len(batch)))]], before.forward(1.0), None)
+        generator = torch.Generator().manual_seed(0)
+        metrics, displacement = measure(
+            batch, groups, after.forward(1.0), tokenizer,
+            rows=rows, shown=shown, micro_batch_tokens=60, generator=generator,
+        )  # fmt: skip
+
+        def alone(trajectory: Trajectory) -> list[float]:
+            one = TokenBatch.from_trajectories([Group("x", (trajectory,))], pad_token_id=0)
+            new, old = (m.forward(1.0)(one.token_ids, one.loss_mask)[0] for m in (after, before))
+            with torch.no_grad():
+                return (new - old)[one.loss_mask].tolist()
+
+        return metrics, displacement, groups, alone, generator
+
+    return go
+
+
+def test_every_token_of_the_shown_episodes(step: Measure) -> None:
+    _, displacement, groups, alone, _ = step(shown=3)
+    assert list(displacement.shown) == [0, 1, 2]
+    for question, turns in displacement.shown.items():
+        trajectory = groups[question].trajectories[0]
+        assert len(turns) == len(trajectory.turns) == 2
+        assert [c for turn in turns for c in turn.changes] == pytest.approx(alone(trajectory), abs=1e-4)
+        for own, turn in zip(turns, trajectory.turns, strict=True):
+            assert sum(own.chars) == len(turn.text) and len(own.chars) == len(own.changes) == len(turn.tokens or ())
+
+
+def test_shown_episodes_change_no_metric(step: Measure) -> None:
+    """They are measured beside the rollouts that were drawn, and the draws stay what they were."""
+    plain, without, _, _, one = step(shown=0, rows=4)
+    metrics, displacement, _, _, other = step(shown=4, rows=4)
+    assert without.shown == {} and len(displacement.shown) == 4
+    assert metrics == pytest.approx(plain, abs=1e-5) and metrics["displacement/rows"] == 4
+    assert displacement.correct == pytest.approx(without.correct, abs=1e-5)
+    assert displacement.incorrect == pytest.approx(without.incorrect, abs=1e-5)
+    assert torch.equal(one.get_state(), other.get_state())
+
+
+def test_the_lists_are_what_the_metrics_are_means_of(step: Measure) -> None:
+    metrics, displacement, groups, alone, _ = step(shown=1)
+    means = {True: [], False: []}  # type: dict[bool, list[float]]
+    for group in groups:
+        for trajectory in group.trajectories:
+            changes = alone(trajectory)
+            means[trajectory.correct].append(sum(changes) / len(changes))
+    assert sorted(displacement.correct) == pytest.approx(sorted(means[True]), abs=1e-4)
+    assert sorted(displacement.incorrect) == pytest.approx(sorted(means[False]), abs=1e-4)
+    assert metrics["displacement/correct"] == pytest.approx(sum(means[True]) / len(means[True]), abs=1e-4)
+
+
+def test_a_failed_episode_is_not_shown_and_moves_no_other(step: Measure) -> None:
+    """Failed episodes have no row in the batch: the rows of those after them shift."""
+    _, displacement, groups, alone, _ = step(shown=4, failed=((0, 1), (1, 0), (2, 2)))
+    assert list(displacement.shown) == [0, 2, 3]
+    for question, turns in displacement.shown.items():
+        assert [c for turn in turns for c in turn.changes] == pytest.approx(
+            alone(groups[question].trajectories[0]), abs=1e-4
+        )
