@@ -155,7 +155,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"retrieval__error_fraction": step(30, 0.8)}, (31, 31)),
         ({"rollout__failed_fraction": step(30, 0.4)}, (31, 31)),
     ],
-    "RET002": [({"retrieval__empty_fraction": step(30, 1.0)}, (31, 31))],
+    "RET002": [({"retrieval__empty_fraction": step(30, 1.0)}, (32, 32))],
     "TRN001": [({"rollout__truncated_fraction": ramp(30, 0.9)}, (32, 40))],
 }
 TWINS: dict[str, list[dict[str, Change]]] = {
@@ -226,7 +226,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
     "GRP001": [{"rollout__mixed_groups": ramp(10, 0.0)}, {"rollout__mixed_groups": always(0.1)}],
     "RET001": [{"retrieval__error_fraction": spike(30, 0.2)}, {"retrieval__error_fraction": always(0.05)}],
-    "RET002": [{"retrieval__empty_fraction": always(0.1)}],
+    "RET002": [{"retrieval__empty_fraction": always(0.1)}, {"retrieval__empty_fraction": spike(30, 1.0)}],
     "TRN001": [{"rollout__truncated_fraction": always(0.4)}, {"rollout__truncated_fraction": spike(30, 0.5)}],
 }
 

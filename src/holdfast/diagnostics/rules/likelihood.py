@@ -250,7 +250,7 @@ long been told of; updates of runs that hold stay below 0.12."""
 JUMP_SHARE = 0.15
 RATIO_JUMP = -0.15
 """Nats per sampled token, by the product of ratios. Single updates of a displacement collapse reach -0.11."""
-FIRST_JUMP = -0.03
+FIRST_JUMP = -0.06
 """The same in the first five rows, where nothing has decayed yet: runs that learn begin above -0.002."""
 UNUSUAL = 8.0
 """Times the usual size of an update, in the rows before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.diagnostics.causal import first, lowest, noise, rows, trailing_mean
+from holdfast.diagnostics.causal import first, held, lowest, noise, rows, trailing_mean
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
@@ -13,12 +13,12 @@ FAILING = 0.1
 NOTHING = 0.3
 
 
-def _share(log: Log, name: str, bound: float, says: str) -> Hit | None:
-    """A share whose mean over three rows exceeds a bound."""
+def _share(log: Log, name: str, bound: float, says: str, *, running: int = 1) -> Hit | None:
+    """A share whose mean over three rows exceeds a bound, as do the last rows themselves."""
     found = rows(log, name)
     (share,) = found.columns
     smooth = trailing_mean(share, FEW)
-    at = first((smooth > bound) & (share > bound))
+    at = first((smooth > bound) & held(share > bound, running))
     if at is None:
         return None
     return Hit(int(found.steps[at]), says.format(smooth[at]), {name: float(smooth[at])}, (name,))
@@ -33,8 +33,8 @@ def failing(log: Log) -> Hit | None:
 
 
 def nothing(log: Log) -> Hit | None:
-    """RET002."""
-    return _share(log, EMPTY, NOTHING, "Searches return nothing: {:.0%} of them.")
+    """RET002. A step may have a single search, so one row proves nothing."""
+    return _share(log, EMPTY, NOTHING, "Searches return nothing: {:.0%} of them.", running=2)
 
 
 TRUNCATED = "rollout/truncated_fraction"

@@ -21,7 +21,7 @@ def has_penalty(log: Log) -> bool:
 
 
 def inert(log: Log) -> Hit | None:
-    """PEN001. Rows in which no rollout was there to protect prove nothing."""
+    """PEN001. Rows in which there was no rollout to protect, or nothing to learn, prove nothing."""
     return earliest(
         _always_zero(rows(log, ACTIVE, SHARE), ACTIVE, log),
         _always_zero(rows(until_begins(log, ACTIVE, SHARE), ACTIVE), ACTIVE, log),
@@ -32,6 +32,8 @@ def inert(log: Log) -> Hit | None:
 def _always_zero(found: Rows, name: str, log: Log) -> Hit | None:
     value, *share = found.columns
     asked = share[0] > 0 if share else np.ones(len(value), bool)
+    if MIXED in log.series:
+        asked &= as_of(log.series[MIXED], found.steps) != 0
     at = first((np.cumsum(asked) >= FEW) & asked & (np.cumsum(asked & (value != 0)) == 0))
     if at is None:
         return None
