@@ -6,6 +6,8 @@ import gzip
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +306,13 @@ def test_compressed_files_are_read_whatever_their_names(tmp_path: Path) -> None:
         assert same_series(log, plain) and log.name == plain.name
         packed.rename(tmp_path / "x.jsonl")
         assert same_series(read_log(tmp_path / "x.jsonl"), plain)
+
+
+# ---- cost
+
+
+def test_reading_loads_numpy_and_nothing_else() -> None:
+    code = "import sys\nbefore = {*sys.modules}\nimport holdfast.diagnostics.readers\nprint(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded - sys.stdlib_module_names - {"__mp_main__"} == {"holdfast", "numpy"}

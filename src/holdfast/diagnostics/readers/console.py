@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.diagnostics.readers.columns import number_in
 from holdfast.diagnostics.readers.frames import Frame, Row, dotted
 from holdfast.diagnostics.readers.jsonl import Batch
 from holdfast.diagnostics.readers.tally import Tally
@@ -53,14 +54,15 @@ class Console:
         if mark is None:
             return None
         row: Row = {"step": int(mark[1])}
-        for part in line[mark.end() :].rstrip().split(" - "):
+        text = line[mark.end() :].rstrip()
+        if ":np.float64(" in text:  # half of what verl prints: `_value` would do, but slowly
+            text = text.replace(":np.float64(", ":").replace(") - ", " - ")
+        for part in text.split(" - "):
             name, _, text = part.rpartition(":")
-            if text[-1:] == ")" and text.startswith("np."):
-                text = text[text.find("(") + 1 : -1]  # np.float64(0.5)
             try:
                 value: float | None = float(text)
             except ValueError:
-                value = _WORDS.get(text)
+                value = _value(text)
             if value is None or not name or name == "step":
                 self.tally.add("left out {n values}: no number", number, part)
             else:
@@ -94,3 +96,9 @@ def _last_mark(line: str) -> re.Match[str] | None:
             return mark
         at = line.rfind("step:", 0, at)
     return None
+
+
+def _value(text: str) -> float | None:
+    """What `float` does not read: `True`, `np.float32(0.3)`, with or without the last bracket."""
+    text = text.rpartition("(")[2].removesuffix(")") if text.startswith("np.") else text.removesuffix(")")
+    return _WORDS[text] if text in _WORDS else number_in(text)

@@ -39,7 +39,7 @@ TRL = (
     Name("reward", "reward/mean"),
     Name("frac_reward_zero_std", "rollout/mixed_groups", "1 − x"),
     Name("entropy", "entropy/mean"),
-    Name("grad_norm", "grad/norm", differs="of the last optimizer step before the log line, not a mean"),
+    Name("grad_norm", "grad/norm"),
     Name("clip_ratio/region_mean", "clip/fraction"),
     Name("completions/mean_length", "rollout/length"),
     Name("completions/clipped_ratio", "rollout/truncated_fraction"),
@@ -54,7 +54,7 @@ VERL = (
     Name("critic/advantages/mean", "advantage/token_mean"),
     Name("actor/entropy", "entropy/mean"),
     Name("actor/grad_norm", "grad/norm"),
-    Name("actor/pg_clipfrac", "clip/fraction", differs="without what the second clip of dual-clip PPO stops"),
+    Name("actor/pg_clipfrac", "clip/fraction"),
     Name("actor/lr", "lr"),
     Name(
         "response_length/mean",
