@@ -75,6 +75,11 @@ def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_p
     assert "Settings that differ (1)" in page and "train.lr" in page and "run.seed" not in page
 
 
+def test_runs_of_one_name_are_told_apart(collapse: ReportedRun, tmp_path: Path) -> None:
+    data = data_of(page_of(write_report(tmp_path / "r.html", [collapse] * 3)))
+    assert [run["name"] for run in data["runs"]] == ["collapse", "collapse (2)", "collapse (3)"]
+
+
 def test_hostile_texts_stay_texts(collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path) -> None:
     episode = replace(collapse.episodes[0], question=HOSTILE, answer=HOSTILE, golden_answers=(HOSTILE,))
     log = replace(

@@ -200,7 +200,7 @@ function logTicks(row) {
   const all = row.traces.flatMap((t) => [...t.raw.y, ...(t.mean ? t.mean.y : []), row.mark]);
   const values = all.filter((y) => y > 0).map(Math.log10);
   const decades = Math.max(...values) - Math.min(...values);
-  return decades > 8 ? Math.ceil(decades / 5) : decades > 1.2 ? 1 : "D2";
+  return decades > 8 ? Math.ceil(decades / 5) : decades > 2.2 ? 1 : "D2";
 }
 
 function shadePhases(made, range, width) {

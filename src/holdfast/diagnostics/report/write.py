@@ -8,8 +8,10 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -45,7 +47,7 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
     path = Path(path)
     if not any(len(series) for run in runs for series in run.log.series.values()):
         raise DataError(f"{path} is not written: no log holds a number at any step, so there is nothing to draw")
-    page = html(runs, plotly=_plotly(), foot=_foot())
+    page = html(_told_apart(runs), plotly=_plotly(), foot=_foot())
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +61,17 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
             f"the report {path} cannot be written ({error.strerror}); name a file in a folder that can"
         ) from error
     return path
+
+
+def _told_apart(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """The runs with a number behind a name that came before."""
+    seen: Counter[str] = Counter()
+    named = []
+    for run in runs:
+        seen[run.log.name] += 1
+        count = seen[run.log.name]
+        named.append(run if count == 1 else replace(run, log=replace(run.log, name=f"{run.log.name} ({count})")))
+    return named
 
 
 @cache
