@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,44 @@ def test_methods_through_a_server(completion_server: CompletionServer, words: An
         assert (len(completion_server.bodies), results["micro"]["searches"]) == (calls, searches)
     asked = {body["prompt"] for body in completion_server.bodies}
     assert sum("<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>" in text for text in asked) == 12
+
+
+Q = prompts.QUERY_OPEN, prompts.QUERY_CLOSE
+SEQUENCES: dict[str, tuple[list[str], list[str]]] = {
+    # method: what the server says call by call, closing texts left out as servers do; the queries that follow from it
+    "direct": ([" Mira"], []),
+    "cot": (["She is <answer> Mira"], []),
+    "rag": ([" Mira"], ["Who wrote it?"]),
+    "ircot": (["It is a book. And more.", "So the answer is: Mira.", " Mira"], ["wrote it?", "It is a book."]),
+    "search-o1": (
+        [f"Hm {Q[0]}it", f"{prompts.FINDINGS} Mira did.", f"And {Q[0]}it", r"So \boxed{Mira}"],
+        ["it"],
+    ),
+    "r1": (["<think> m </think> <answer> Mira"], []),
+    "search-r1": (["<search> it", "hm", "<search> more", "<answer> Mira"], ["it", "more"]),
+}
+
+
+@pytest.mark.parametrize("method", SEQUENCES)
+def test_every_method_makes_exactly_its_calls(
+    method: str, completion_server: CompletionServer, words: Any, tmp_path: Path
+) -> None:
+    turns, queries = SEQUENCES[method]
+    left = list(turns)
+    completion_server.saying = lambda body: choice(left.pop(0))
+    shelf = Shelf({query: [ORSA] for query in queries})
+    policy = policy_of(completion_server, words, concurrency=1)
+    question = [example(0, "Who wrote it?", "Mira")]
+    results = Evaluation(subject_of(policy, local=False), method, question, shelf).run(tmp_path, Told())
+    policy.close()
+    assert left == [] and len(completion_server.bodies) == len(turns)
+    assert shelf.queries == queries
+    assert results["micro"]["em"] == 1.0 and results["micro"]["calls"] == len(turns)
+    assert results["micro"]["searches"] == len(queries)
+    contexts = [body["prompt"] for body in completion_server.bodies]
+    if method in ("search-o1", "search-r1"):  # one text that only grows, but for the reading of documents
+        own = [text for text in contexts if not text.startswith("Read the documents")]
+        assert all(after.startswith(before) for before, after in itertools.pairwise(own)) and len(own) > 1
 
 
 def test_one_bad_question_does_not_fail_the_others(

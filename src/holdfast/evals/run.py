@@ -90,7 +90,7 @@ class Evaluation:
     def run(self, out: Path, observer: Observer, *, batch: int = 128) -> dict[str, Any]:
         """Answer what is not answered yet, and write everything; returns what results.json holds.
 
-        `batch` is in questions. Raises `RolloutError` when every question of a batch failed.
+        `batch` is in answers, of whole questions. Raises `RolloutError` when every question of a batch failed.
         """
         folder = EvalFolder(out)
         settings = self.settings() | {"batch": batch if self.subject.local else None}
@@ -101,8 +101,9 @@ class Evaluation:
             observer.note(f"{len(done)} of {total} answers are there already, in {out}")
         observer.stage(f"evaluating {self.method}", total)
         observer.advance(len(done), _running(done))
-        for start in range(0, len(self.examples), batch):
-            part = self.examples[start : start + batch]
+        size = max(batch // count, 1)
+        for start in range(0, len(self.examples), size):
+            part = self.examples[start : start + size]
             asked = [(example, k) for example in part for k in range(count)]
             missing = [(example, k) for example, k in asked if _id(example, k) not in done]
             if not missing:
