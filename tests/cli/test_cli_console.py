@@ -12,6 +12,7 @@ from rich.console import Console
 from holdfast.cli.columns import COLUMNS, columns_for, legend
 from holdfast.cli.console import Lines, LiveTable, _Stage, open_console
 from holdfast.cli.terminal import duration, is_live, spark
+from holdfast.diagnostics.finding import Finding
 
 STEP = {
     "reward/mean": 0.25,
@@ -63,6 +64,34 @@ def drawn(table: LiveTable, screen: Screen) -> str:
 
 
 # ---- plain lines
+
+
+FINDING = Finding(
+    code="LLD002", step=2, summary="Correct rollouts are being made unlikely.", evidence={}, series=(), remedy="Stop."
+)
+
+
+def test_an_alarm_is_a_line_of_its_own() -> None:
+    console, lines, _ = lines_console()
+    lines.step(2, 60, STEP)
+    lines.alarm(FINDING)
+    *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert last == "LLD002 step 2: Correct rollouts are being made unlikely."
+
+
+def test_an_alarm_stands_above_the_table_and_marks_its_row() -> None:
+    screen = Screen()
+    table = LiveTable(screen, Clock())
+    with table.running():
+        table.stage("training", 60)
+        for step in (1, 2):
+            table.step(step, 60, STEP)
+        table.alarm(FINDING)
+        with screen.capture() as captured:
+            screen.print(table._render())
+    assert "LLD002 step 2: Correct rollouts" in screen.text
+    rows = [line for line in captured.get().splitlines() if "0.250" in line][-2:]
+    assert ["\x1b[1;31m" in row.partition("0.250")[0] for row in rows] == [False, True]
 
 
 def test_plain_lines_of_a_run() -> None:

@@ -15,7 +15,7 @@ import pytest
 from holdfast.cli import recipes
 from holdfast.cli.command import split
 from holdfast.config import load, validate
-from holdfast.errors import RolloutError
+from holdfast.errors import GuardStop, RolloutError
 from holdfast.train.events import Observer
 
 Run = Callable[..., Any]
@@ -325,6 +325,11 @@ def test_an_error_after_a_checkpoint_says_how_to_go_on(engine: Any, holdfast: Ru
     stderr = holdfast("train", "--run.name=my run", code=2).stderr
     assert stderr.startswith("error: the retriever is down\n")
     assert stderr.endswith("To go on from there:\n  holdfast train --resume 'runs/my run'\n")
+
+
+def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(GuardStop("stopped by guard.on after step 20: LLD003."), make_checkpoint(20))
+    assert holdfast("train", code=3).stderr == "stopped by guard.on after step 20: LLD003.\n"
 
 
 def test_an_error_that_says_how_to_go_on_says_it_once(engine: Any, holdfast: Run) -> None:

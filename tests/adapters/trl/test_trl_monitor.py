@@ -1,0 +1,99 @@
+"""The rules as a callback of a real trainer: what it finds, when it stops, and that a file says the same."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+trl = pytest.importorskip("trl")
+
+from transformers import TrainerControl, TrainerState  # noqa: E402
+
+from holdfast.adapters.trl_monitor import FINDINGS_FILE, Monitoring  # noqa: E402
+from holdfast.diagnostics.diagnose import diagnose  # noqa: E402
+from holdfast.diagnostics.readers import read_log  # noqa: E402
+from holdfast.errors import ConfigError  # noqa: E402
+
+RECORDINGS = sorted((Path(__file__).parents[3] / "benchmarks" / "recordings").glob("*trl*.json.gz"))
+
+
+class Arguments:
+    """What of TrainingArguments the callback reads."""
+
+    def __init__(self, output_dir: Path) -> None:
+        self.output_dir, self.device = str(output_dir), "cpu"
+
+
+def feed(callback: Monitoring, rows: list[dict[str, Any]], folder: Path) -> TrainerControl:
+    """The rows of a log, as a trainer would send them; stops when it would."""
+    args, state, control = Arguments(folder), TrainerState(is_world_process_zero=True), TrainerControl()
+    callback.on_train_begin(args, state, control)
+    for row in rows:
+        state.global_step = row["step"]
+        callback.on_log(args, state, control, logs={k: v for k, v in row.items() if k != "step"})
+        if control.should_training_stop:
+            break
+    callback.on_train_end(args, state, control)
+    return control
+
+
+def test_a_real_trainer_is_watched_and_stopped(make_trainer: Any, tmp_path: Path, caplog: Any) -> None:
+    callback = Monitoring(on="GRD002", action="stop")
+    trainer = make_trainer(trl.GRPOTrainer, output_dir=str(tmp_path))
+    trainer.add_callback(callback)
+    log = trainer.log
+
+    def poisoned(logs: dict[str, Any], *more: Any) -> None:
+        log(logs | ({"grad_norm": math.nan} if trainer.state.global_step == 2 else {}), *more)
+
+    trainer.log = poisoned
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        trainer.train()
+    assert trainer.state.global_step == 2
+    assert (tmp_path / "checkpoint-2").is_dir()
+    assert "GRD002 step 2: grad/norm is not a finite number" in caplog.text
+    assert "GRD002" in [f["code"] for f in json.loads((tmp_path / FINDINGS_FILE).read_text())["findings"]]
+
+
+@pytest.mark.parametrize("path", RECORDINGS[:6], ids=[path.name.partition(".")[0] for path in RECORDINGS[:6]])
+def test_it_finds_what_the_file_shows(path: Path, tmp_path: Path) -> None:
+    import gzip
+
+    rows = json.loads(gzip.open(path, "rt").read())["log_history"]
+    callback = Monitoring()
+    feed(callback, rows, tmp_path)
+    offline = [(finding.code, finding.step) for finding in diagnose(read_log(path)).findings]
+    assert [(finding.code, finding.step) for finding in callback.findings] == offline
+
+
+def test_a_resumed_trainer_is_told_what_is_new(tmp_path: Path) -> None:
+    callback = Monitoring()
+    args, control = Arguments(tmp_path), TrainerControl()
+    known = [{"step": 1, "grad_norm": 0.5}, {"step": 2, "grad_norm": math.nan}]
+    state = TrainerState(log_history=known, is_world_process_zero=True)
+    callback.on_train_begin(args, state, control)
+    assert [finding.code for finding in callback.findings] == ["GRD002"]
+    state.global_step = 3
+    callback.on_log(args, state, control, logs={"grad_norm": math.nan})
+    assert len(callback.findings) == 1
+
+
+def test_warn_does_not_stop(tmp_path: Path) -> None:
+    control = feed(Monitoring(on="GRD"), [{"step": 1, "grad_norm": math.nan}], tmp_path)
+    assert not control.should_training_stop and not control.should_save
+    control = feed(Monitoring(on="LLD", action="stop"), [{"step": 1, "grad_norm": math.nan}], tmp_path)
+    assert not control.should_training_stop
+    control = feed(Monitoring(on="GRD", action="stop"), [{"step": 1, "grad_norm": math.nan}], tmp_path)
+    assert control.should_training_stop and control.should_save
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no finding's code begins with 'LDL003'"):
+        Monitoring(on="LDL003")
+    with pytest.raises(ConfigError, match="it is 'warn' or 'stop'"):
+        Monitoring(action="halt")  # type: ignore[arg-type]
