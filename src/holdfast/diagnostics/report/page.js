@@ -118,7 +118,8 @@ function lanes(pins, range, width) {
   for (const [step, codes] of [...groups].sort((a, b) => a[0] - b[0])) {
     if (step < range[0] || step > range[1]) continue;
     const x = ((step - range[0]) / (range[1] - range[0] || 1)) * width;
-    const text = codes.length > 2 ? codes[0] + " +" + (codes.length - 1) : codes.join(" ");
+    const whole = codes.join(" "), fits = codes.length < 2 || whole.length * 7 < width * 0.3;
+    const text = fits ? whole : codes[0] + " +" + (codes.length - 1);
     const room = text.length * 7 + 8;
     const left = Math.min(Math.max(0, x - room / 2), Math.max(0, width - room));
     let lane = taken.findIndex((end) => end <= left);
