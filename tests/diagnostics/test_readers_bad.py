@@ -113,6 +113,7 @@ def rows_of(*steps: int, name: str = "actor/entropy") -> list[tuple[int, dict[st
         ((5, 6, 7, 1, 2), {1: 3, 2: 4}, "once, from step 7 back to step 1: left out 3 rows"),
         ((1, 2, 3, 2, 3, 1, 2), {1: 5, 2: 6}, "2 times, first from step 3 back to step 2: left out 5 rows"),
         ((1, 2, 900, 3, 4), {1: 0, 2: 1, 3: 3, 4: 4}, "once, from step 900 back to step 3: left out 1 row "),
+        ((1, 9, 2, 10, 3, 4), {1: 0, 2: 2, 3: 4, 4: 5}, "once, from step 10 back to step 3: left out 2 rows"),
         ((1, 2, 3, 2, 4), {1: 0, 2: 3, 3: 2, 4: 4}, "Replaced 1 value by later ones of the same step."),
         ((1, 2, 2, 3), {1: 0, 2: 2, 3: 3}, "Replaced 1 value by later ones of the same step."),
     ],
@@ -137,6 +138,11 @@ def test_what_a_resumed_run_no_longer_logs_is_gone(tmp_path: Path) -> None:
     rows = [(1, {"x": 1}), (2, {"x": 1, "y": 1}), (3, {"y": 1}), (2, {"x": 2}), (3, {"x": 2})]
     log = read_log(written(tmp_path, verl(*rows)))
     assert "y" not in log.series and log.series["x"].values.tolist() == [1, 2, 2]
+
+
+def test_the_later_value_counts_whatever_else_its_row_has(tmp_path: Path) -> None:
+    log = read_log(written(tmp_path, verl((1, {"x": 1, "y": 0}), (1, {"x": 2}), (1, {"x": 3, "y": 0}), (1, {"z": 0}))))
+    assert log.series["x"].values.tolist() == [3]
 
 
 def test_the_same_value_twice_is_no_news(tmp_path: Path) -> None:
@@ -225,8 +231,10 @@ def test_a_state_that_breaks_off(tmp_path: Path) -> None:
     assert log.notes[0].startswith("The file breaks off, or has no JSON from here on (row ")
 
 
-def test_a_state_in_one_line_with_nan(tmp_path: Path) -> None:
-    state = {"log_history": [{"step": 1, "reward": math.nan}, 5, {"step": 2, "reward": 1.0}], "max_steps": 9}
+@pytest.mark.parametrize("block", [7, 1 << 17])
+def test_a_state_in_one_line_with_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(text_module, "BLOCK", block)
+    state = {"log_history": [{"step": 1, "reward": math.nan}, 10**30, {"step": 2, "reward": 1.0}], "max_steps": 9}
     log = read_log(written(tmp_path, json.dumps(state), "other.json"))
     assert np.array_equal(log.series["reward/mean"].values, [math.nan, 1.0], equal_nan=True)
     assert log.settings == {"max_steps": 9}

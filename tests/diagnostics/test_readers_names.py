@@ -114,6 +114,8 @@ def test_no_two_names_become_one_series() -> None:
     assert len({target.ours for target in result.values()}) == len(names)
     assert result["holdfast/reward/mean"].ours == "reward/mean"
     assert translation("trl", reversed(names)) == result
+    both = translation("trl", ["reward", "reward/mean"])
+    assert (both["reward/mean"].ours, both["reward"].ours) == ("reward/mean", "reward")
 
 
 def test_a_doubtful_name_stays() -> None:

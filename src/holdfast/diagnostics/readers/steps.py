@@ -67,13 +67,9 @@ def _resumes(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     step again: it belongs to its step, and nothing is left out.
     """
     falls = (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
-    if not falls:
-        return
-    highest = -1
-    for at, end in zip(falls, [*falls[1:], len(steps)], strict=True):
-        highest = max(highest, int(steps[at - 1]))
+    for at, end in zip(falls, [*falls[1:], len(steps)], strict=False):
+        highest = int(steps[at - 1])  # of all that still counts: after a late row the log is beyond it again
         beyond = at + int(np.searchsorted(steps[at:end], highest, side="right"))
         late = beyond < end and steps[beyond - 1] == steps[at]
         if not late:
             yield at, highest
-            highest = -1
