@@ -7,12 +7,14 @@ one after another; passages are fetched row by row; the answer is built as objec
 batches across requests, no de-duplication, no cache. Written from a description of the design, not from its code.
 
 `--ranking bm25s` ranks as FlashRAG does with bm25s (`bm25s.tokenize`, `BM25.retrieve`). `--ranking own` ranks with
-holdfast's own search in the same index, so that the serving alone is compared.
+holdfast's own search in the same index, so that the serving alone is compared. `--serving holdfast --ranking bm25s` is
+the other way round: holdfast's server, without a cache, around bm25s' ranking.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.postings import Ranked
+from holdfast.retrieval.server.app import make_app
+from holdfast.retrieval.server.kept import KeptQueries
 
 
 class QueryRequest(BaseModel):
@@ -38,12 +43,19 @@ class Bm25sSearch:
         self._index = bm25s.BM25.load(folder / "bm25s", mmap=True, load_vocab=True)
         self._index.backend = "numpy"
         self._stemmer = Stemmer.Stemmer("english")
-        self._documents = retriever.documents
+        self.documents, self.corpus_hash = retriever.documents, retriever.corpus_hash
+
+    def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
+        return [self._one(query, k) for query in queries]
 
     def search(self, query: str, k: int) -> list[dict[str, Any]]:
+        found = self._one(query, k)
+        return [_item(self.documents[int(row)], score) for row, score in zip(found.rows, found.scores, strict=True)]
+
+    def _one(self, query: str, k: int) -> Ranked:
         tokens = bm25s.tokenize([query], stopwords="en", stemmer=self._stemmer, show_progress=False)
         rows, scores = self._index.retrieve(tokens, k=k, show_progress=False, n_threads=0)
-        return [_item(self._documents[int(row)], score) for row, score in zip(rows[0], scores[0], strict=True)]
+        return Ranked(rows[0], scores[0])
 
 
 class OwnSearch:
@@ -65,8 +77,13 @@ def main() -> None:
     parser.add_argument("index", type=Path)
     parser.add_argument("--port", type=int, default=8001)
     parser.add_argument("--ranking", choices=["bm25s", "own"], default="bm25s")
+    parser.add_argument("--serving", choices=["reference", "holdfast"], default="reference")
     options = parser.parse_args()
     retriever = BM25Retriever.load(options.index)
+    if options.serving == "holdfast":
+        app = make_app(Bm25sSearch(options.index, retriever), kept=KeptQueries(0))  # type: ignore[arg-type]
+        uvicorn.run(app, port=options.port, log_level="warning", access_log=False)
+        return
     search = Bm25sSearch(options.index, retriever) if options.ranking == "bm25s" else OwnSearch(retriever)
     app = FastAPI()
 

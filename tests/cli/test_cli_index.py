@@ -35,7 +35,10 @@ def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> Non
         (["index", "corpus.jsonl"], "name the folder of the index: --out DIR"),
         (["index", "nothing.jsonl", "--out", "x"], "nothing.jsonl does not exist"),
         (["index", "show", "nowhere", "query"], "nowhere holds no index"),
-        (["index", "show", "my-index", "query", "--protocol", "nonsense"], "--protocol nonsense: there is no such preset"),
+        (
+            ["index", "show", "my-index", "query", "--protocol", "nonsense"],
+            "--protocol nonsense: there is no such preset",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_a_sentence(corpus: Path, holdfast: Run, arguments: list[str], message: str) -> None:
@@ -49,3 +52,33 @@ def test_help_lists_the_commands(holdfast: Run) -> None:
     assert holdfast("index", code=2).output.strip() == text.strip()
     assert "--replace-invalid" in holdfast("index", "build", "--help").stdout
     assert "--replace-invalid" in holdfast("index", "--replace-invalid", "--help").stdout
+
+
+def test_a_plan_is_printed_and_nothing_done(corpus: Path, holdfast: Run, encoder: Any) -> None:
+    text = holdfast("index", "--plan", "--passages", "21015324").stdout
+    assert "21,015,324 passages of" in text
+    for kind in ("BM25", "dense 768, fp16", "dense 768, sq8"):
+        assert f"\n{kind} " in text
+    assert "name the model: --dense MODEL" in text
+    assert max(map(len, text.splitlines()[:-1])) <= 90
+    text = holdfast("index", "corpus.jsonl", "--plan", "--dense", str(encoder())).stdout
+    assert "2 passages of" in text and "dense 32, fp16" in text
+    assert "give a corpus, or --passages N" in holdfast("index", "--plan", code=2).stderr
+
+
+def test_a_dense_index(corpus: Path, holdfast: Run, encoder: Any) -> None:
+    model = encoder()
+    holdfast("index", "corpus.jsonl", "--out", "dense", "--dense", str(model))
+    shown = holdfast("index", "show", "dense", "towns", "--topk", "2")
+    assert shown.stdout.count("Doc ") == 2
+    model.rename(model.with_name("moved"))
+    assert "cannot be loaded as an encoder" in holdfast("index", "show", "dense", "towns", code=2).stderr
+    moved = holdfast("index", "show", "dense", "towns", "--topk", "2", "--model", str(model.with_name("moved")))
+    assert moved.stdout == shown.stdout
+
+
+@pytest.mark.parametrize("options", [["--sq8"], ["--vectors", "v.npy"], ["--query-prefix", ""]])
+def test_options_of_a_dense_index_need_its_model(corpus: Path, holdfast: Run, options: list[str]) -> None:
+    said = holdfast("index", "corpus.jsonl", "--out", "x", *options, code=2).stderr
+    assert "are of a dense index: name its model with --dense MODEL" in said
+    assert "--no-stem is of BM25" in holdfast("index", "c", "--out", "x", "--dense", "m", "--no-stem", code=2).stderr

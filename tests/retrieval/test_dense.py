@@ -231,7 +231,8 @@ def test_sq8_keeps_the_order_of_clustered_vectors_and_faiss_reads_it(tmp_path: P
 
         def note(self, message: str) -> None: ...
 
-    write_sq8(vectors, tmp_path / "sq8.faiss", Unheard())
+    np.save(tmp_path / "vectors.npy", vectors)
+    write_sq8(tmp_path / "vectors.npy", tmp_path / "sq8.faiss", Unheard())
     exact = ExactSearch(vectors, CPU).best(queries, 3)
     found = SQ8Search(tmp_path / "sq8.faiss").best(queries, 3)
     recall = np.mean([len({*a.rows} & {*b.rows}) / 3 for a, b in zip(exact, found, strict=True)])

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast.cli.terminal import err, out, program
+from holdfast.cli.terminal import duration, err, out, program
 from holdfast.errors import ConfigError
 
 
@@ -42,13 +42,13 @@ app = typer.Typer(
 @app.command("build")
 def build(
     corpus: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="CORPUS",
             help="JSONL (also .gz), a .tsv of DPR, or a folder of .md and .txt files.",
             show_default=False,
         ),
-    ],
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="The index folder.", show_default=False)
     ] = None,
@@ -77,8 +77,20 @@ def build(
     ] = None,
     device: Annotated[str, typer.Option(help="Dense: auto, cpu or cuda.")] = "auto",
     batch: Annotated[int, typer.Option(min=1, help="Dense: passages encoded at once.")] = 64,
+    plan: Annotated[bool, typer.Option("--plan", help="Print disk, memory and time, and do nothing.")] = False,
+    passages: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="--plan: for so many passages.", show_default=False)
+    ] = None,
+    dimensions: Annotated[
+        int, typer.Option("--dimensions", min=1, help="--plan: of the vectors, if no model is named.")
+    ] = 768,
 ) -> None:
     """Index a corpus. Interrupted, the same command goes on where it stopped."""
+    if plan:
+        _print_plan(corpus, passages, dense, dimensions, device)
+        return
+    if corpus is None:
+        raise ConfigError("name a corpus: holdfast index CORPUS --out DIR")
     if folder is None:
         raise ConfigError("name the folder of the index: --out DIR")
     _refuse_misfits(stem=stem, dense=dense, sq8=sq8, vectors=vectors, prefixes=(query_prefix, passage_prefix))
@@ -116,6 +128,50 @@ def _refuse_misfits(
         raise ConfigError("--sq8, --vectors and the prefixes are of a dense index: name its model with --dense MODEL")
     if dense is not None and not stem:
         raise ConfigError("--no-stem is of BM25; an encoder reads whole texts. Leave it out, or leave --dense out")
+
+
+def _print_plan(corpus: Path | None, passages: int | None, dense: str | None, dimensions: int, device: str) -> None:
+    from holdfast.cli.extra import train_extra
+
+    with train_extra(err(), "measuring"):
+        from holdfast.retrieval import plan
+
+        sample, count = plan.sample_of(corpus, passages)
+        size = plan.size_of(sample, count)
+        rate = None
+        if dense is not None:
+            rate, dimensions = plan.encoding_rate(dense, sample, device)
+        row = plan.row_seconds(dimensions, device)
+        rows = [plan.bm25_needs(size, plan.bm25_rate(sample))]
+        rows += [plan.dense_needs(size, dimensions, rate, row, sq8=sq8) for sq8 in (False, True)]
+
+    lines: list[tuple[str, ...]] = [
+        ("", "disk", "at most,", "memory,", "memory,", "time to", f"{plan.QUERIES}"),
+        ("index", "", "building", "building", "searching", "build", "queries"),
+    ]
+    for needs in rows:
+        sizes = (needs.disk, needs.building_disk, needs.building_memory, needs.memory)
+        times = (needs.build_seconds, needs.batch_seconds)
+        lines.append((needs.kind, *map(_bytes, sizes), *("–" if t is None else duration(t) for t in times)))
+    console = out()
+    console.print(f"{size.passages:,} passages of {size.text:.0f} bytes and {size.pairs:.0f} different words")
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for name, *cells in lines:
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        console.print("  ".join([name.ljust(widths[0]), *numbers]), soft_wrap=True)
+    console.print(
+        "Memory: with less, it works from disk, slower. Times: measured here on a little and scaled"
+        + (". To learn how long encoding takes, name the model: --dense MODEL." if dense is None else ".")
+    )
+
+
+def _bytes(count: float) -> str:
+    """In units of 1024.
+
+    >>> [_bytes(n) for n in (2_000, 5e6, 34e9)]
+    ['0.0 GiB', '0.0 GiB', '31.7 GiB']
+    """
+    return f"{count / 2**30:.1f} GiB"
 
 
 @app.command("show")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -47,3 +48,14 @@ class NpyWriter:
 def mapped(path: Path) -> NDArray[Any]:
     """A `.npy` file as a read-only array that the system pages in and out."""
     return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def blocks(path: Path, rows: int) -> Iterator[NDArray[Any]]:
+    """The rows of a `.npy` file, so many at a time, read and not mapped: pages of a map count as memory in use."""
+    array = np.load(path, mmap_mode="r")
+    row_items = int(np.prod(array.shape[1:], dtype=np.int64))
+    with open(path, "rb") as file:
+        file.seek(array.offset)
+        for first in range(0, len(array), rows):
+            count = min(rows, len(array) - first)
+            yield np.fromfile(file, array.dtype, count * row_items).reshape(count, *array.shape[1:])

@@ -58,7 +58,7 @@ def build_dense(
             refuse_strange_vectors(given, documents, encoder, str(vectors))
         _encode(folder, path, documents, encoder, given, watcher, block)
         if sq8:
-            write_sq8(np.load(path, mmap_mode="r"), folder / SQ8, watcher)
+            write_sq8(path, folder / SQ8, watcher)
         probe = [round(float(value), 6) for value in encoder.queries([PROBE])[0]]
         settings = {"kind": "dense", "documents": read.documents, "corpus_sha256": read.corpus_sha256}
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}

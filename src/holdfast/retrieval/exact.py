@@ -27,7 +27,7 @@ class ExactSearch:
 
     def best(self, queries: NDArray[np.float32], k: int) -> list[Ranked]:
         """The `k` best rows of each of `queries` [queries, dimensions]."""
-        wanted = torch.from_numpy(np.ascontiguousarray(queries)).to(self._device)
+        wanted = torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(self._device)
         count = len(self._vectors)
         reached = torch.full((len(queries), 1), -torch.inf, device=self._device)
         near: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []

@@ -8,27 +8,33 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError, MissingExtra
+from holdfast.retrieval.arrays import blocks
 from holdfast.retrieval.building import Watcher, begin
 from holdfast.retrieval.postings import Ranked
 
 CHUNK_ROWS = 16_384
-_SAMPLE = 100_000  # rows that the range of a dimension is learned from
 _NTOTAL = slice(8, 16)  # in faiss' header, behind the kind (4 bytes) and the dimensions (4)
 
 
-def write_sq8(vectors: NDArray[Any], path: Path, watcher: Watcher) -> None:
-    """Quantise `vectors` [rows, dimensions] into a faiss file. Memory: the sample and one chunk."""
+def write_sq8(vectors: Path, path: Path, watcher: Watcher) -> None:
+    """Quantise a `.npy` file of vectors [rows, dimensions] into a faiss file: one pass for the range of each dimension,
+    one for the codes. Memory: one chunk."""
     faiss = _faiss()
-    count, dimensions = vectors.shape
+    count, dimensions = np.load(vectors, mmap_mode="r").shape
+    begin(watcher, "ranges of dimensions", count)
+    low, high = np.full(dimensions, np.inf, np.float32), np.full(dimensions, -np.inf, np.float32)
+    done = 0
+    for block in blocks(vectors, CHUNK_ROWS):
+        low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
+        done += len(block)
+        watcher.advance(done)
     index = faiss.IndexScalarQuantizer(dimensions, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
-    step = max(count // _SAMPLE, 1)
-    index.train(np.ascontiguousarray(vectors[::step][:_SAMPLE], np.float32))
+    index.train(np.stack([low, high]).astype(np.float32))  # what training on all rows would learn
     head = bytearray(faiss.serialize_index(index).tobytes())
     if head[_NTOTAL] != bytes(8) or head[-8:] != bytes(8):
         raise DataError("this version of faiss writes its files in another way; install faiss-cpu 1.15")
@@ -37,10 +43,11 @@ def write_sq8(vectors: NDArray[Any], path: Path, watcher: Watcher) -> None:
     begin(watcher, "quantising", count)
     with open(path, "wb") as file:
         file.write(head)
-        for first in range(0, count, CHUNK_ROWS):
-            chunk = np.ascontiguousarray(vectors[first : first + CHUNK_ROWS], np.float32)
-            file.write(index.sa_encode(chunk).data)
-            watcher.advance(min(first + CHUNK_ROWS, count))
+        done = 0
+        for block in blocks(vectors, CHUNK_ROWS):
+            file.write(index.sa_encode(np.ascontiguousarray(block, np.float32)).data)
+            done += len(block)
+            watcher.advance(done)
     if SQ8Search(path).count != count:
         raise DataError(f"faiss cannot read back what was written to {path}; install faiss-cpu 1.15")
 
