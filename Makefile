@@ -62,9 +62,10 @@ $(VENV)-verl/.setup $(VENV)-trl/.setup: $(VENV)-%/.setup: pyproject.toml constra
 	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH) -e '.[train,$*]' pytest peft
 	@touch $@
 
-# The table in docs/metrics.md, from the glossary in the code.
+# The table in docs/metrics.md, from the glossary in the code; tables and sections of docs/diagnose.md, from the rules.
 docs: dev
 	$(BIN)/python tests/contracts/test_metrics_glossary.py
+	$(BIN)/python tests/contracts/test_diagnose_page.py
 
 # constraints.txt, from a fresh environment with the newest of everything but torch.
 constraints:

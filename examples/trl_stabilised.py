@@ -9,6 +9,7 @@ import sys
 from trl import GRPOConfig, GRPOTrainer
 
 from holdfast.adapters.trl import LLDS, with_penalties
+from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
 from holdfast.config import load
 from holdfast.train.session import open_workspace
@@ -45,6 +46,7 @@ def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir
     rollouts = SearchRollouts(world.train_retriever, world.protocol)
     data = question_dataset(world.train)
     trainer = Trainer(model, functions, args=args, train_dataset=data, rollout_func=rollouts)
+    trainer.add_callback(Monitoring())  # says what the log shows, while it trains: docs/diagnose.md
     trainer.train()
     return trainer
 

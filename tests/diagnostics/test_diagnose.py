@@ -167,7 +167,7 @@ def test_in_verl_the_series_it_can_log_are_asked_for(make_log: MakeLog) -> None:
     open_ = {one.code: one for one in cannot_tell(make_log(only=("reward/mean", "entropy/mean"), host="verl"))}
     assert open_["LLD002"].missing == ("drift/positive", "likelihood/positive")
     assert "holdfast_observe" in open_["LLD002"].remedy
-    assert open_["LLD003"].remedy.startswith("Nothing in verl logs it")
+    assert open_["LLD004"].remedy.startswith("Nothing in verl logs it")
 
 
 def test_without_a_penalty_none_is_inert(make_log: MakeLog) -> None:

@@ -73,13 +73,23 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         (
             {
                 "drift__positive": step(20, -0.003),
-                "likelihood__positive": ramp(22, -0.8, 30),
+                "likelihood__positive": lambda v: ramp(22, -0.8, 30)(v - 0.65),
                 "displacement__correct": lambda v: [None] * len(v),
             },
             (23, 45),
         ),
     ],
-    "LLD003": [(SPIRAL, (40, 50))],
+    "LLD003": [
+        (SPIRAL, (40, 50)),
+        (
+            {
+                "drift__positive": lambda v: np.where(np.arange(len(v)) < 40, -0.002, -0.015),
+                "likelihood__positive": lambda v: ramp(35, -1.1, 15)(v - 0.65),
+                "displacement__correct": lambda v: [None] * len(v),
+            },
+            (40, 52),
+        ),
+    ],
     "LLD004": [
         (
             DECAY

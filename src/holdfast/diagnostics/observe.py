@@ -23,7 +23,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "likelihood/correct": _TRL_LOSS,
         "likelihood/incorrect": _TRL_LOSS,
         "ratio/": _TRL_LOSS,
-        "loss/tokens": _TRL_LOSS,
+        "loss/tokens": "`with_penalties(GRPOTrainer)`, beside `SearchRollouts`",
         "penalty/": "`with_penalties(GRPOTrainer, LLDS(coef=0.2))`",
         "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
         "clip/": "every GRPOTrainer (`clip_ratio/region_mean`)",

@@ -64,7 +64,7 @@ def test_a_real_trainer_is_watched_and_stopped(make_trainer: Any, tmp_path: Path
 def test_it_finds_what_the_file_shows(path: Path, tmp_path: Path) -> None:
     import gzip
 
-    rows = json.loads(gzip.open(path, "rt").read())["log_history"]
+    rows = json.loads(gzip.decompress(path.read_bytes()))["log_history"]
     callback = Monitoring()
     feed(callback, rows, tmp_path)
     offline = [(finding.code, finding.step) for finding in diagnose(read_log(path)).findings]

@@ -153,34 +153,58 @@ def _decay_drifting(log: Log) -> Hit | None:
 
 def spiral(log: Log) -> Hit | None:
     """LLD003: the decay feeds itself."""
+    return earliest(_spiral_displaced(log), _spiral_drifting(until_begins(log, *DISPLACED)))
+
+
+def _accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
+    """Where the last updates take much more likelihood than those before; `scale` is what of an update is seen."""
+    pace = _pace(change, likelihood, FAST)
+    before = delayed(_pace(change, likelihood, SLOW), FAST)
+    fast = (pace > scale * FAST_PACE) & (-trailing_mean(change, FAST) > scale * FAST_LEAST)
+    most = trailing_mean((-change > scale * FAST_LEAST).astype(float), FAST) > FAST_MOST
+    result = fast & most & (pace > ACCELERATION * before) & (_lost(likelihood) > FAST_DECAYED)
+    result[: FAST - 1] = False
+    return result
+
+
+def _spiral_displaced(log: Log) -> Hit | None:
     found = rows(log, *DISPLACED)
     change, share, likelihood = found.columns
-    pace, lost = _pace(change, likelihood, FAST), _lost(likelihood)
-    before = delayed(_pace(change, likelihood, SLOW), FAST)
-    condition = (
-        (pace > FAST_PACE)
-        & (-trailing_mean(change, FAST) > FAST_LEAST)
-        & (pace > ACCELERATION * before)
-        & (trailing_mean((-change > FAST_LEAST).astype(float), FAST) > FAST_MOST)
-        & (trailing_mean(share, FAST) > FAST_MAJORITY)
-        & (lost > FAST_DECAYED)
-    )
-    condition[: FAST - 1] = False
-    at = first(condition)
+    at = first(_accelerates(change, likelihood, 1.0) & (trailing_mean(share, FAST) > FAST_MAJORITY))
     if at is None:
         return None
     numbers = {
         "displacement/correct": float(trailing_mean(change, FAST)[at]),
         "displacement/fraction": float(trailing_mean(share, FAST)[at]),
         "likelihood/correct": float(trailing_mean(likelihood, FAST)[at]),
-        "share of log-likelihood lost": float(lost[at]),
+        "share of log-likelihood lost": float(_lost(likelihood)[at]),
     }
     return Hit(
         int(found.steps[at]),
-        f"The decay of correct rollouts accelerates: an update now takes {pace[at]:.1%} off their log-likelihood, "
-        f"from {numbers['displacement/fraction']:.0%} of them.",
+        f"The decay of correct rollouts accelerates: an update now takes {_pace(change, likelihood, FAST)[at]:.1%} off "
+        f"their log-likelihood, from {numbers['displacement/fraction']:.0%} of them.",
         numbers,
         DISPLACED,
+    )
+
+
+def _spiral_drifting(log: Log) -> Hit | None:
+    found = rows(log, *DRIFTING)
+    drift, likelihood = found.columns
+    at = first(_accelerates(drift, likelihood, 0.5))
+    if at is None:
+        return None
+    numbers = {
+        "drift/positive": float(trailing_mean(drift, FAST)[at]),
+        "likelihood/positive": float(trailing_mean(likelihood, FAST)[at]),
+        "share of log-likelihood lost": float(_lost(likelihood)[at]),
+    }
+    return Hit(
+        int(found.steps[at]),
+        "The decay of rollouts with positive advantage accelerates: they are "
+        f"{_lost(likelihood)[at]:.1%} below their best log-likelihood.",
+        numbers,
+        DRIFTING,
     )
 
 
@@ -326,7 +350,7 @@ def _jump_clipped(log: Log) -> Hit | None:
 RULES = (
     Rule("LLD001", stagnation, (DISPLACED,)),
     Rule("LLD002", decay, (DISPLACED, DRIFTING)),
-    Rule("LLD003", spiral, (DISPLACED,)),
+    Rule("LLD003", spiral, (DISPLACED, DRIFTING)),
     Rule("LLD004", first_action, ((*DISPLACED, *ACTIONS),)),
     Rule("ISD001", ratio_drift, ((RATIO,),)),
     Rule(

@@ -1,0 +1,139 @@
+"""docs/diagnose.md shows what the rules say of themselves: the table of what a log can decide, and a section per code.
+
+Run as a script (`make docs`) this writes those parts of the page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.diagnostics.codes import CODES
+from holdfast.diagnostics.observe import LOGGED_BY, logged_by
+from holdfast.diagnostics.readers.names import TRL, VERL
+from holdfast.diagnostics.rules import RULES
+from holdfast.diagnostics.texts import TEXTS
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "diagnose.md"
+PARTS = ("table", "codes")
+MARK = "<!-- {} made from holdfast.diagnostics by `make docs`; edit the texts there -->\n"
+END = "<!-- end of {} -->\n"
+
+OBSERVED = {
+    "trl": "`with_penalties(GRPOTrainer)`, which leaves the loss as it is",
+    "verl": "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is",
+}
+EQUAL = ("RWD001", "GRD002", "ENT001")  # any of their sets of series will do
+STOCK = {"trl": {row.ours for row in TRL}, "verl": {row.ours for row in VERL}}
+
+
+def everything(name: str) -> bool:
+    return True
+
+
+def stock(host: str) -> Callable[[str], bool]:
+    return lambda name: name in STOCK[host]
+
+
+def observed(host: str) -> Callable[[str], bool]:
+    return lambda name: name in STOCK[host] or logged_by(host, name) == OBSERVED[host]  # type: ignore[arg-type]
+
+
+def whole(host: str) -> Callable[[str], bool]:
+    return lambda name: logged_by(host, name) is not None  # type: ignore[arg-type]
+
+
+COLUMNS: dict[str, Callable[[str], bool]] = {
+    "holdfast": everything,
+    "TRL, stock": stock("trl"),
+    "TRL, observed": observed("trl"),
+    "TRL, `SearchRollouts` too": whole("trl"),
+    "verl, stock": stock("verl"),
+    "verl, observed": observed("verl"),
+}
+
+
+def answer(code: str, logs: Callable[[str], bool]) -> str:
+    """Whether a log with these series decides a code: by the rule's best evidence, by weaker one, or not."""
+    if code == "PEN001" and logs is not everything:
+        return "with a penalty" if logs("penalty/active_fraction") else "–"
+    needs = next(rule.needs for rule in RULES if rule.code == code)
+    able = [all(logs(name) for name in names) for names in needs]
+    if able[0] or (any(able) and code in EQUAL):
+        return "yes"
+    return "partly" if any(able) else "–"
+
+
+def table() -> str:
+    rows = [f"| code | {' | '.join(COLUMNS)} |", "|---|" + "---|" * len(COLUMNS)]
+    for code in CODES:
+        answers = [answer(code, logs) for logs in COLUMNS.values()]
+        rows.append(f"| [{code}](#{anchor(code)}) | {' | '.join(answers)} |")
+    return "\n".join(rows) + "\n"
+
+
+def anchor(code: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title(code).lower()).replace(" ", "-")
+
+
+def title(code: str) -> str:
+    return f"{code}: {TEXTS[code].name}"
+
+
+def section(code: str) -> str:
+    text, rule = TEXTS[code], next(rule for rule in RULES if rule.code == code)
+    needs = "; or ".join(", ".join(f"`{name}`" for name in names) for names in rule.needs)
+    figure = DOCS / "figures" / f"{code.lower()}.svg"
+    lines = [f"### {title(code)}", "", f"{text.means} {text.bad}", ""]
+    if figure.is_file():
+        lines += [f"![{text.name}, in a recorded run](figures/{figure.name})", ""]
+    lines += [f"* **Needs** {needs}."]
+    hosts = [("holdfast", "holdfast"), ("TRL", "trl"), ("verl", "verl")]
+    lines += [f"* **Change, in {name}.** {text.change[host]}" for name, host in hosts]  # type: ignore[index]
+    lines += [f"* **Known problems.** {text.problems}", ""]
+    return "\n".join(lines)
+
+
+def made() -> dict[str, str]:
+    return {"table": table(), "codes": "\n".join(section(code) for code in CODES)}
+
+
+def filled(page: str) -> str:
+    """The page with its made parts as they should be."""
+    for part, text in made().items():
+        head, mark, rest = page.partition(MARK.format(part))
+        _, end, tail = rest.partition(END.format(part))
+        assert mark and end, f"the page has lost the marks of its {part}"
+        page = head + mark + text + end + tail
+    return page
+
+
+def test_the_page_shows_the_rules() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == filled(page), "docs/diagnose.md is behind the code: run `make docs`"
+
+
+def test_there_is_a_section_for_every_code() -> None:
+    headings = re.findall(r"^### ([A-Z]{3}\d{3}): ", PAGE.read_text(encoding="utf-8"), re.M)
+    assert headings == list(CODES)
+
+
+def test_what_a_log_can_decide() -> None:
+    """Some rows of the table, from knowing the hosts."""
+    assert [answer("LLD002", logs) for logs in COLUMNS.values()] == ["yes", "–", "yes", "yes", "–", "partly"]
+    assert [answer("ENT001", logs) for logs in COLUMNS.values()] == ["yes"] * 6
+    assert [answer("STP001", logs) for logs in COLUMNS.values()] == ["yes", "partly", "yes", "yes", "partly", "partly"]
+    assert [answer("RET001", logs) for logs in COLUMNS.values()][:4] == ["yes", "–", "–", "yes"]
+
+
+@pytest.mark.parametrize("host", ["trl", "verl"])
+def test_every_way_of_observing_is_one_the_table_knows(host: str) -> None:
+    assert OBSERVED[host] in LOGGED_BY[host].values()  # type: ignore[index]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
