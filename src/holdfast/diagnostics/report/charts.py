@@ -33,6 +33,10 @@ class Row:
     """A level to draw a line at."""
     nonzero: bool = False
     """Leave out series that are 0 all along: nothing happened there."""
+    hosts: str = ""
+    """Names of other trainers for what is in this row: a regular expression. They are drawn where a log has them."""
+    sparse: bool = False
+    """The series of `hosts` are logged rarely."""
     optional: bool = False
     """Nobody misses these series."""
 
@@ -54,9 +58,7 @@ TWINS = {
 """What verl's losses can see, and what stands in its place elsewhere: where one is logged, the other is not missing."""
 _ACTION = re.compile(r"likelihood/(correct|incorrect)/action_(\d+)")
 _MOST_ACTIONS = 5
-_HOST_EVALS = re.compile(r"eval/reward/mean|val-core/.+/(acc|reward|em|score)/mean@\d+")
-"""Evaluations of TRL and of verl, whose scores are whatever the user's reward functions measure."""
-_EVAL_COLORS = ("third", "action-4", "action-5")
+_HOST_COLORS = ("third", "action-4", "action-5")
 _MOST_UNKNOWN = 12
 RIGHT, WRONG = "right", "wrong"
 
@@ -74,6 +76,9 @@ CHARTS = (
                     Line("eval/em", "dev, sampled", RIGHT, points=True),
                     Line("eval/em_greedy", "dev, greedy", WRONG, "dash", points=True, minor=True),
                 ),
+                # Evaluations of TRL and of verl: their scores are whatever the user's reward functions measure.
+                hosts=r"eval/reward/mean|val-core/.+/(acc|reward|em|score)/mean@\d+",
+                sparse=True,
             ),
         ),
     ),
@@ -188,11 +193,8 @@ CHARTS = (
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
             Row(
                 "divergence from the reference",
-                (
-                    Line("loss/kl", "loss/kl, times its coefficient", "ink"),
-                    Line("kl", "kl", "ink"),
-                    Line("actor/kl_loss", "actor/kl_loss", "ink"),
-                ),
+                (Line("loss/kl", "times its coefficient", "ink"),),
+                hosts=r"kl|actor/kl_loss",  # without it
                 optional=True,
             ),
         ),
@@ -215,9 +217,9 @@ def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, 
 
 def _filled(row: Row, names: set[str]) -> Row:
     """The row with lines whose names only a log knows."""
-    if row.title == "reward":
-        found = sorted(filter(_HOST_EVALS.fullmatch, names))[: len(_EVAL_COLORS)]
-        lines = [Line(name, name, color, points=True) for name, color in zip(found, _EVAL_COLORS, strict=False)]
+    if row.hosts:
+        found = sorted(name for name in names if re.fullmatch(row.hosts, name))[: len(_HOST_COLORS)]
+        lines = [Line(name, name, color, points=row.sparse) for name, color in zip(found, _HOST_COLORS, strict=False)]
         return replace(row, lines=(*row.lines, *lines))
     kind = row.title.removesuffix(", action by action")
     if kind == row.title:
