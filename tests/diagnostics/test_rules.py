@@ -177,6 +177,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     "LLD002": [
         DECAY | {"displacement__correct": step(20, 0.002)},  # less likely only because others are correct
         DECAY | {"displacement__fraction": step(20, 0.45)},  # a few rollouts make the mean
+        DECAY | {"advantage__token_mean": always(0.3)},  # long rollouts are preferred, and right ones are short
         DECAY | {"likelihood__correct": ramp(20, -0.3, 40)},  # displaced in the update, and back in the next
     ],
     "LLD003": [DECAY, DECAY | {"displacement__correct": spike(40, -0.1)}],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from holdfast.diagnostics.log import Log, Series
 
 Values = NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
 Truths = NDArray[np.bool_]
 
 _DIFFERENCE = 1.128
@@ -108,7 +110,7 @@ def lowest(values: Values) -> Values:
     return np.minimum.accumulate(values) if len(values) else values
 
 
-def delayed(values: Values, back: int) -> Values:
+def delayed(values: NDArray[T], back: int) -> NDArray[T]:
     """The value `back` rows before; the first one where there are not so many.
 
     >>> delayed(np.array([1.0, 2.0, 3.0]), 2).tolist()

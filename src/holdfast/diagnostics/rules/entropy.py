@@ -17,6 +17,7 @@ from holdfast.diagnostics.causal import (
     trailing_mean,
 )
 from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.rules.fair import fair
 from holdfast.diagnostics.rules.rule import Hit, Rule
 
 ENTROPY, LENGTH = "entropy/mean", "rollout/length"
@@ -47,7 +48,7 @@ def surge(log: Log) -> Hit | None:
     condition &= rise > SURE * noise(entropy, WINDOW) / np.sqrt(WINDOW)
     steps_up = np.diff(entropy, prepend=entropy[:1])
     rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
-    condition &= rest > REST * low
+    condition &= (rest > REST * low) & fair(log, found.steps)
     condition[: WINDOW - 1] = False
     if has(log, LENGTH):
         # NaN, where the length is not known yet, excludes nothing.

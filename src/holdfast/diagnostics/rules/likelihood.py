@@ -24,6 +24,7 @@ from holdfast.diagnostics.causal import (
     until_begins,
 )
 from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.rules.fair import fair
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
 SLOW = 8
@@ -79,7 +80,7 @@ def stagnation(log: Log) -> Hit | None:
     change, share, likelihood = found.columns
     smooth = trailing_mean(likelihood, FAST)
     flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST
-    condition = _displaces(change, share, likelihood) & flat
+    condition = _displaces(change, share, likelihood) & flat & fair(log, found.steps)
     at = first(held(condition, FAST))
     if at is None:
         return None
@@ -106,7 +107,7 @@ def _decay_displaced(log: Log) -> Hit | None:
     found = rows(log, *DISPLACED)
     change, share, likelihood = found.columns
     lost = _lost(likelihood)
-    condition = _displaces(change, share, likelihood) & (lost > DECAYED)
+    condition = _displaces(change, share, likelihood) & (lost > DECAYED) & fair(log, found.steps)
     condition[: FAST - 1] = False
     at = first(condition)
     if at is None:
@@ -170,7 +171,8 @@ def _accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
 def _spiral_displaced(log: Log) -> Hit | None:
     found = rows(log, *DISPLACED)
     change, share, likelihood = found.columns
-    at = first(_accelerates(change, likelihood, 1.0) & (trailing_mean(share, FAST) > FAST_MAJORITY))
+    most = trailing_mean(share, FAST) > FAST_MAJORITY
+    at = first(_accelerates(change, likelihood, 1.0) & most & fair(log, found.steps))
     if at is None:
         return None
     numbers = {
@@ -224,7 +226,7 @@ def first_action(log: Log) -> Hit | None:
     lost = _lost(one)
     condition = (behind > unsure) & (behind > BEHIND * -highest(trailing_mean(one, FAST)))
     condition &= (lost > FAST_DECAYED) & (lost > _lost(two))
-    condition &= _displaces(change, share, likelihood) & (_lost(likelihood) > DECAYED)
+    condition &= _displaces(change, share, likelihood) & (_lost(likelihood) > DECAYED) & fair(log, found.steps)
     condition[: SLOW - 1] = False
     at = first(condition)
     if at is None:

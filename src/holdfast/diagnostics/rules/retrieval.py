@@ -6,7 +6,6 @@ from holdfast.diagnostics.causal import first, held, lowest, noise, rows, traili
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
-WINDOW = 5
 FEW = 3
 ERRORS, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fraction", "retrieval/empty_fraction"
 FAILING = 0.1
@@ -45,9 +44,10 @@ def truncation(log: Log) -> Hit | None:
     """TRN001."""
     found = rows(log, TRUNCATED)
     (share,) = found.columns
-    smooth = trailing_mean(share, WINDOW)
-    rise = smooth - lowest(smooth)
-    condition = (rise > RISE) & (rise > 3 * noise(share, WINDOW) / WINDOW**0.5)
+    smooth = trailing_mean(share, FEW)
+    low = lowest(smooth)
+    rise = smooth - low
+    condition = (rise > RISE) & (rise > 4 * noise(share, FEW) / FEW**0.5) & held(share > low + RISE / 2, 2)
     condition[: FEW - 1] = False
     at = first(condition)
     if at is None:
