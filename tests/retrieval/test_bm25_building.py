@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +65,24 @@ def test_killed_anywhere_it_goes_on(write_corpus: Write, tmp_path: Path, killing
             assert any("going on with" in note for note in again.notes)
         assert contents(out) == expected
     assert kills > 10
+
+
+def test_a_killed_process_loses_nothing_that_was_committed(write_corpus: Write, tmp_path: Path) -> None:
+    """SIGKILL: no clean-up runs, no buffer is written."""
+    corpus, out = write_corpus(6000), tmp_path / "index"
+    build_bm25(corpus, tmp_path / "whole", chunk=500)
+    code = "import sys; from pathlib import Path; from holdfast.retrieval.bm25_building import build_bm25\n"
+    code += "build_bm25(Path(sys.argv[1]), Path(sys.argv[2]), chunk=500)"
+    for chunks in (2, 7):
+        process = subprocess.Popen([sys.executable, "-c", code, str(corpus), str(out)])
+        while process.poll() is None and len(building.commits(tmp_path / "index.building")) < chunks:
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+    assert building.commits(tmp_path / "index.building") or out.is_dir()  # a fast machine may be done
+    if not out.is_dir():
+        build_bm25(corpus, out, chunk=500)
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_killed_twice_in_the_middle_of_a_chunk(

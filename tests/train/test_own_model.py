@@ -19,6 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from holdfast.config import Config, Model
 from holdfast.errors import ConfigError, ModelError
+from holdfast.retrieval.bm25_building import build_bm25
+from holdfast.retrieval.dense_building import build_dense
+from holdfast.retrieval.encoder import spec_of
+from holdfast.retrieval.index import open_index
 from holdfast.search.protocol import CLEAN, render_prompt
 from holdfast.train.checkpoint import list_checkpoints
 from holdfast.train.events import Silent
@@ -106,6 +110,31 @@ def base(own: Callable[..., Config], lesson: dict[str, Any], tmp_path_factory: p
 @pytest.fixture(scope="module")
 def instruct(own: Callable[..., Config], lesson: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return warm_start_only(own("raw-chat", lesson), tmp_path_factory.mktemp("instruct") / "run")
+
+
+@pytest.mark.parametrize("how", ["dense index", "served index"])
+def test_it_trains_with_an_index_of_any_kind(
+    own: Callable[..., Config],
+    base: Path,
+    home: Path,
+    tmp_path: Path,
+    encoder: Any,
+    retrieve_server: Callable[..., Any],
+    how: str,
+) -> None:
+    folder = tmp_path / "index"
+    changes: dict[str, Any] = {"retrieval.corpus": "world", "train.steps": 1}
+    if how == "dense index":
+        build_dense(home / "corpus.jsonl", folder, spec_of(str(encoder())), device="cpu")
+        changes["retrieval.index"] = str(folder)
+    else:
+        build_bm25(home / "corpus.jsonl", folder)
+        changes["retrieval.url"] = retrieve_server(open_index(folder)).url
+    train(own(base, changes), tmp_path / "run")
+    (row,) = rows_of(tmp_path / "run")
+    assert row["rollout/searches"] > 0
+    assert row["retrieval/error_fraction"] == 0
+    assert open_agent(tmp_path / "run").retriever.search(["place"], 3)[0]
 
 
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:

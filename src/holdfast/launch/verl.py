@@ -63,10 +63,13 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "retrieval.corpus": (
-        "rollouts of verl run on many machines and ask a server. Serve these passages with Search-R1's /retrieve "
-        "protocol, and set retrieval.url to its address"
+        "rollouts of verl run on many machines and ask a server. Serve these passages (`holdfast index`, then "
+        "`holdfast serve`), and set retrieval.url to its address"
     ),
-    "retrieval.index": "rollouts of verl ask a server, which has its own index; set retrieval.url to its address",
+    "retrieval.index": (
+        "rollouts of verl run on many machines and ask a server. Start `holdfast serve` with this folder, and set "
+        "retrieval.url to its address"
+    ),
     "warm_start.steps": (
         "verl's trainer has no warm start. Make the model with `holdfast train RECIPE --stage warm-start`, set "
         "model.path to the folder it names, and warm_start.steps = 0"

@@ -15,8 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.errors import MissingExtra
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import HTTPRetriever
+from holdfast.retrieval.server.run import serve
 
 Start = Callable[..., Any]
 
@@ -69,14 +71,20 @@ def test_a_token_from_the_environment(
     client.close()
 
 
+def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast\[server\]'"):
+        serve(index_folder, port=0)
+
+
 def test_what_cannot_be_served_is_a_sentence(index_folder: Path, tmp_path: Path) -> None:
-    def serve(*arguments: object) -> str:
+    def refusal(*arguments: object) -> str:
         command = [sys.executable, "-m", "holdfast", "serve", *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2
         return done.stderr
 
-    assert "holds no index" in serve(tmp_path, "--port", 0)
+    assert "holds no index" in refusal(tmp_path, "--port", 0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in serve(index_folder, "--port", port)
+        assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in refusal(index_folder, "--port", port)

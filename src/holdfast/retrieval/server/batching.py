@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
 from holdfast.retrieval.postings import Ranked
 from holdfast.retrieval.server.kept import KeptQueries
-from holdfast.retrieval.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from holdfast.retrieval.server.metrics import Metrics  # prometheus_client, of the [server] extra
 
 Rank = Callable[[Sequence[str], int], list[Ranked]]
 Outcome = Ranked | Exception
