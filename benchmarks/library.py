@@ -55,15 +55,11 @@ class Recording:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the run's resolved recipe has that is no default."""
     fall: tuple[int, int] | None = None
-    """Measured, by the log's own steps: where the reward peaked, where it had lost half of it; None: it never did."""
+    """Measured by `fall`, in steps of the log: where the reward peaked, and where half of that was lost."""
 
     @property
     def healthy(self) -> bool:
         return self.cause.startswith("healthy")
-
-    @property
-    def collapsed(self) -> bool:
-        return not self.healthy and self.fall is not None
 
 
 def read_manifest(folder: Path = FOLDER) -> list[Recording]:
