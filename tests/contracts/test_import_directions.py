@@ -75,6 +75,7 @@ ALLOWED: dict[str, set[str]] = {
         "retrieval.types",
         "rewards",
         "rollout",
+        "scoring",
         "search",
         "tracking",
         "trajectory",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROWS = ["RAG after SFT", "Rejection sampling", "Search-R1 GRPO", "+ LLDS-A-MA"]
+ROWS = ["SFT on search episodes", "RAG after SFT", "Rejection sampling", "Search-R1 GRPO", "+ LLDS-A-MA"]
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_a_short_table_that_was_killed(tmp_path: Path) -> None:
         )
 
     killed = start()
-    first = out / "runs" / "rag-after-sft-s11" / "model" / "config.json"
+    first = out / "runs" / "sft-on-search-episodes-s11" / "model" / "config.json"
     deadline = time.monotonic() + 240
     while not first.exists():
         assert killed.poll() is None and time.monotonic() < deadline, killed.communicate()[0]
@@ -47,5 +47,5 @@ def test_a_short_table_that_was_killed(tmp_path: Path) -> None:
     assert [row["row"] for row in rows] == ROWS
     assert all(row[one] for row in rows for one in ("world-1hop", "world-2hop", "average", "low", "decoding"))
     assert rows[-1]["gain_over"] == "Search-R1 GRPO" and "RAG after SFT" in text
-    assert [row["searches"] for row in rows] == ["1", "2", "2", "2"]
-    assert "rag, bare prompt" in rows[0]["remarks"]
+    assert [row["searches"] for row in rows] == ["2", "1", "2", "2", "2"]
+    assert "rag, bare prompt" in rows[1]["remarks"]

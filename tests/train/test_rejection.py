@@ -112,12 +112,12 @@ def test_steps_without_their_last_row_are_dropped(tmp_path: Path) -> None:
 
 
 def test_short_answers_are_taught(recipe: Recipe, told: Any) -> None:
-    """A model taught on questions behind passages learns to copy; what it learns are the answer and the end."""
+    """What is learned are the answer and the end; behind passages only where one of them holds the answer."""
     for teaches in ("direct", "rag"):
         workspace = open_workspace(recipe({"warm_start.teaches": teaches}))
         tokenizer = starting_policy(workspace, told).tokenizer
-        lessons = short_answers(workspace, tokenizer, 5)
-        assert len(lessons) == 5
+        lessons = short_answers(workspace, tokenizer, 20)
+        assert len(lessons) == 20 if teaches == "direct" else 0 < len(lessons) < 20
         for lesson in lessons:
             text = tokenizer.decode([i for i, m in zip(lesson.token_ids, lesson.loss_mask, strict=True) if m])
             prompt = tokenizer.decode([i for i, m in zip(lesson.token_ids, lesson.loss_mask, strict=True) if not m])
@@ -126,3 +126,4 @@ def test_short_answers_are_taught(recipe: Recipe, told: Any) -> None:
             (example,) = [e for e in workspace.train if e.question == question]
             assert text.removesuffix(tokenizer.eos_token).strip() == example.golden_answers[0]
             assert ("Doc 1(Title: " in prompt) == (teaches == "rag")
+            assert teaches == "direct" or any(gold in prompt for gold in example.golden_answers)

@@ -64,7 +64,9 @@ def evaluate(
     bare: Annotated[
         bool, typer.Option("--bare", help="direct and rag: no instructions, as a model taught on examples is asked.")
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Answers at once: less takes less memory, and a stop loses less.")] = 128,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Answers at once: fewer take less memory, and a stop loses less.")
+    ] = 128,
 ) -> None:
     """Evaluate a model with a method, or compare two results.
 

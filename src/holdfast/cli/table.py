@@ -179,12 +179,14 @@ def _make(plan: Plan, at_once: int) -> int:
     from holdfast.lab.runner import refuse_other_runs, run_jobs
 
     trained, evaluated = training_jobs(plan), evaluations(plan)
-    refuse_other_runs(trained)
+    refuse_other_runs([job for jobs in trained for job in jobs])
     console = err()
+    failures = []
     with stopping(plan.out):
-        console.print(f"training {len(trained)} rows, {at_once} at a time, in {plan.out}", soft_wrap=True)
-        with watching(console) as watch:
-            failures = run_jobs(trained, at_once, plan.out / "logs", watch)
+        for jobs in filter(None, trained):
+            console.print(f"training {len(jobs)} rows, {at_once} at a time, in {plan.out}", soft_wrap=True)
+            with watching(console) as watch:
+                failures += run_jobs(jobs, at_once, plan.out / "logs", watch)
         for failure in failures:
             console.print(f"failed: {failure.job.name}: {failure.reason} (see {failure.log})", soft_wrap=True)
 

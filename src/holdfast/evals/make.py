@@ -51,20 +51,21 @@ class Evaluating:
         return [*words, "--data", self.data, "--name", self.row.name, "--out", str(self.out)]
 
 
-def training_jobs(plan: Plan) -> list[Job]:
-    """A job per row and seed, seed by seed."""
-    return [
-        Job(
-            row.name,
-            seed,
-            plan.recipe,
-            ("--run.threads", "1", *plan.settings, *row.settings),
-            plan.out / "runs" / f"{slug(row.name.replace('+', 'with'))}-s{seed}",
-            stage=row.stage,
-        )
-        for seed in plan.seeds
-        for row in plan.rows
-    ]
+def training_jobs(plan: Plan) -> tuple[list[Job], list[Job]]:
+    """A job per row and seed, seed by seed: those of the recipe's start, and those that come after one of them."""
+    jobs: tuple[list[Job], list[Job]] = ([], [])
+    for seed in plan.seeds:
+        for row in plan.rows:
+            start = () if row.after is None else ("--model.path", str(_folder(plan, row.after, seed) / "model"))
+            overrides = ("--run.threads", "1", *plan.settings, *start, *row.settings)
+            jobs[bool(start)].append(
+                Job(row.name, seed, plan.recipe, overrides, _folder(plan, row.name, seed), stage=row.stage)
+            )
+    return jobs
+
+
+def _folder(plan: Plan, name: str, seed: int) -> Path:
+    return plan.out / "runs" / f"{slug(name.replace('+', 'with'))}-s{seed}"
 
 
 def evaluations(plan: Plan) -> list[Evaluating]:
@@ -76,7 +77,8 @@ def evaluations(plan: Plan) -> list[Evaluating]:
     rows = {row.name: row for row in plan.rows}
     return [
         Evaluating(job, rows[job.arm], plan.out / "evals" / job.folder.name, "world" if in_world else "test")
-        for job in training_jobs(plan)
+        for jobs in training_jobs(plan)
+        for job in jobs
     ]
 
 

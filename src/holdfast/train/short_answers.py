@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from holdfast.data import Sampler
+from holdfast.data import Example, Sampler
+from holdfast.errors import DataError
+from holdfast.retrieval.types import Hit
+from holdfast.scoring import sub_em
 from holdfast.search.bare import PLAIN, bare_answer, bare_question, bare_question_with_passages
 from holdfast.search.protocol import render_prompt
 from holdfast.train.session import Workspace
@@ -15,24 +19,42 @@ _AT_ONCE = 256
 
 def short_answers(workspace: Workspace, tokenizer: Any, most: int) -> list[Episode]:
     """At most `most` training questions as `warm_start.teaches` says; what is learned is the answer and the end of the
-    sequence. Passages are those that training sees."""
-    config = workspace.config
+    sequence.
+
+    Passages are those that training sees. A question whose passages hold no golden answer is left out: it would teach
+    to make one up. Raises `DataError` when none is left.
+    """
+    config, protocol = workspace.config, workspace.protocol
     examples = Sampler(workspace.train, config.warm_start.seed).next(most)
-    texts = [bare_question(example.question) for example in examples]
+    lessons = [(bare_question(example.question), example) for example in examples]
     if config.warm_start.teaches == "rag":
-        questions = [example.question for example in examples]
-        hits = [
-            found
-            for start in range(0, len(questions), _AT_ONCE)
-            for found in workspace.train_retriever.search(questions[start : start + _AT_ONCE], workspace.protocol.topk)
+        found = _found(workspace, examples)
+        lessons = [
+            (bare_question_with_passages(example.question, hits), example)
+            for example, hits in zip(examples, found, strict=True)
+            if sub_em(" ".join(hit.document.contents for hit in hits), example.golden_answers)
         ]
-        texts = [bare_question_with_passages(q, found) for q, found in zip(questions, hits, strict=True)]
+        if not lessons:
+            raise DataError(
+                f"none of {len(examples)} training questions has a golden answer in the {protocol.topk} passages found "
+                "for it, so there is nothing to teach with warm_start.teaches = 'rag'; check that [retrieval] and "
+                "[data] belong together"
+            )
     return [
         encode_episode(
             render_prompt(text, PLAIN, tokenizer, config.model.chat_template),
             [(bare_answer(example.golden_answers[0], tokenizer.eos_token), "")],
-            workspace.protocol,
+            protocol,
             tokenizer,
         )
-        for text, example in zip(texts, examples, strict=True)
+        for text, example in lessons
+    ]
+
+
+def _found(workspace: Workspace, examples: Sequence[Example]) -> list[list[Hit]]:
+    questions = [example.question for example in examples]
+    return [
+        hits
+        for start in range(0, len(questions), _AT_ONCE)
+        for hits in workspace.train_retriever.search(questions[start : start + _AT_ONCE], workspace.protocol.topk)
     ]
