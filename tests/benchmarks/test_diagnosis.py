@@ -147,3 +147,30 @@ def test_a_run_is_made_with_its_fault_packed_and_read_back(tmp_path: Path, monke
     rows = (tmp_path / recording.name / "metrics.jsonl").read_text().splitlines()
     record.make(planned, tmp_path)  # made already
     assert [json.loads(row)["step"] for row in rows] == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_run_of_trl_is_made_with_its_fault_and_read_without_the_observer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trl")
+    import record_echo
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    easy = {name: replace(task, enough=100.0) for name, task in record_echo.TASKS.items()}
+    monkeypatch.setattr(record_echo, "TASKS", easy)  # school ends after a lesson
+    planned = record_plan.Planned(
+        organism=replace(record_plan.ECHO, steps=3),
+        arm="poisoned",
+        cause="non-finite",
+        seed=1,
+        how="for a test",
+        fault="poisoned",
+        start=1,
+    )
+    record.make(planned, tmp_path)
+    recording = record.pack(planned, tmp_path, tmp_path)
+    assert recording is not None and recording.every == easy["echo"].k
+    log = library.load(recording, tmp_path)
+    assert np.isfinite(log.series["grad/norm"].values).tolist()[:2] == [True, False]
+    assert "likelihood/correct" not in library.load(recording, tmp_path, stock=True).series
