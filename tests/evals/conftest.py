@@ -87,6 +87,8 @@ class CompletionServer:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     replies: list[tuple[int, bytes]] = field(default_factory=list)
+    hold: threading.Event | None = None
+    """When set to an event, calls wait for it."""
 
 
 @pytest.fixture
@@ -100,6 +102,8 @@ def completion_server() -> Iterator[CompletionServer]:
                 state.bodies.append({"path": self.path, **body})
                 state.headers.append(dict(self.headers))
                 status, answer = state.replies.pop(0) if state.replies else (200, None)
+            if state.hold is not None:
+                state.hold.wait(30)
             if answer is None:
                 assert state.saying is not None
                 answer = json.dumps({"object": "text_completion", "choices": [state.saying(body)]}).encode()

@@ -229,6 +229,14 @@ def test_questions_know_their_set(write: Callable[..., str]) -> None:
     assert {set_of(one) for one in world} == {"world-1hop", "world-2hop"}
 
 
+def test_a_prepared_folder_stands_for_its_test_questions(write: Callable[..., str], tmp_path: Path) -> None:
+    write("nq/train.jsonl", [ROW])
+    with pytest.raises(DataError, match=r"nq holds none of test\.jsonl"):
+        load_questions([str(tmp_path / "nq")], load(None))
+    write("nq/test.jsonl", [ROW] * 2)
+    assert [one.id for one in load_questions([str(tmp_path / "nq")], load(None))] == ["nq/test/0", "nq/test/1"]
+
+
 def test_questions_that_cannot_be_found(write: Callable[..., str]) -> None:
     config = load(None)
     path = write("a.jsonl", [ROW])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.main import app
 from holdfast.errors import ConfigError, ModelError, RolloutError
 from holdfast.evals import prompts
 from holdfast.evals.run import Evaluation
@@ -126,6 +130,24 @@ def test_a_server_that_is_down_ends_the_evaluation(completion_server: Completion
     policy.close()
 
 
+def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: CompletionServer, words: Any) -> None:
+    completion_server.hold = threading.Event()
+    completion_server.saying = lambda body: choice("late")
+    policy = policy_of(completion_server, words, concurrency=2)
+    policy.submit([request(words, id=str(i)) for i in range(6)])
+    while len(completion_server.bodies) < 2:
+        time.sleep(0.01)
+    started = time.monotonic()
+    policy.release([str(i) for i in range(6)])
+    policy.close()
+    completion_server.hold.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("completions"):
+            thread.join(3)
+            assert not thread.is_alive()
+    assert time.monotonic() - started < 3 and len(completion_server.bodies) == 2
+
+
 def test_nobody_listens(words: Any) -> None:
     policy = OpenAIPolicy("http://127.0.0.1:9", "m", words, retries=0)
     (completion,) = generate(policy, [request(words)])
@@ -226,6 +248,21 @@ def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: Compl
         open_subject("some/model", config, run, samples=None, server=completion_server.url, tokenizer="/no/such")
     with pytest.raises(ConfigError, match="--tokenizer goes with --server"):
         open_subject("some/model", config, run, samples=None, tokenizer="none")
+
+
+def test_the_command_asks_a_server(
+    completion_server: CompletionServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    completion_server.saying = lambda body: choice(" Mira")
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n' * 3)
+    words = ["eval", "some/model", "--server", completion_server.url, "--tokenizer", "none", "--method", "direct"]
+    result = CliRunner().invoke(app, [*words, "--data", "q.jsonl"])
+    assert result.exit_code == 0, result.output
+    assert "1.000 (1.000–1.000)" in result.output
+    assert completion_server.headers[0]["Authorization"] == "Bearer key"
+    assert (tmp_path / "runs" / "evals" / "model-direct-q" / "results.json").is_file()
 
 
 @pytest.mark.parametrize("address", ["localhost:8000", "ftp://h", "http://", "http://h:x"])

@@ -15,13 +15,14 @@ from holdfast.world.bundle import world_of
 
 WORLD = {"world": "test", "world-dev": "dev", "world-train": "train"}
 """Names of the bundled world's regions."""
+_IN_FOLDER = ("test.jsonl", "test.parquet", "questions.jsonl", "questions.parquet")
 
 
 def load_questions(names: Sequence[str], config: Config, *, limit: int | None = None) -> list[Example]:
     """The questions that `names` name, in that order; of each set the first `limit`, if that is given.
 
     A name is `world`, `world-dev` or `world-train`; `test` or `dev`, the recipe's own files; or, as `open_questions`
-    reads them, a file, a set, several joined with `+`, `seven`, or `sample`. Raises `ConfigError` for a file the recipe
+    reads them, a file (or a folder with one), a set, several joined with `+`, `seven`, or `sample`. Raises `ConfigError` for a file the recipe
     does not name, and `DataError` for everything that cannot be read and for two questions with one id.
     """
     examples = [example for name in names for example in _named(name, config)]
@@ -57,7 +58,15 @@ def _named(name: str, config: Config) -> Sequence[Example]:
                 "world for the bundled world's"
             )
         return open_questions(path)
-    return open_questions(name)
+    return open_questions(_file_in(name) if Path(name).is_dir() else name)
+
+
+def _file_in(folder: str) -> str:
+    """The test questions of a folder that `holdfast data prepare` wrote."""
+    for name in _IN_FOLDER:
+        if (found := Path(folder) / name).is_file():
+            return str(found)
+    raise DataError(f"{folder} holds none of {', '.join(_IN_FOLDER)}; give a file of questions")
 
 
 def _refuse_twins(examples: Sequence[Example]) -> None:

@@ -77,6 +77,7 @@ class OpenAIPolicy:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="completions")
         self._flights: dict[Future[Completion], str] = {}
         self._failed_in_a_row = 0
+        self._closed = False
         self.failures: dict[str, str] = {}
         """Request id -> why there is no completion, of every request that failed."""
 
@@ -114,7 +115,8 @@ class OpenAIPolicy:
             del self._flights[flight]
 
     def close(self) -> None:
-        """End the threads and the connections."""
+        """End the threads and the connections; calls under way are not waited for."""
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
@@ -135,9 +137,9 @@ class OpenAIPolicy:
                         return _failed(request, reason)
             except self._httpx.TimeoutException:
                 reason = f"{self.url} did not answer within {self._timeout:g} seconds"
-            except self._httpx.HTTPError as error:
+            except (self._httpx.HTTPError, RuntimeError) as error:  # the latter from a client that was closed
                 reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
-            if attempt == self._retries:
+            if attempt == self._retries or self._closed:
                 return _failed(request, reason)
             time.sleep(self._backoff * 2**attempt * _jitter.uniform(0.5, 1.5))
             attempt += 1
