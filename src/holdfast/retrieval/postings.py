@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_ABOVE_ZERO = 1e-30
 _SLACK = 1e-4  # of a bound, for sums of float32: at most some hundred words, each rounded by 6e-8
 
 
@@ -78,16 +79,26 @@ class Postings:
                     break
                 rows, values = self._column(word)
                 touched.append(rows)
-                sums[rows] += values * np.float32(counts[word]) if counts[word] > 1 else values
+                own = sums[rows]
+                own += values * np.float32(counts[word]) if counts[word] > 1 else values
+                sums[rows] = own
                 left -= bound
                 if len(rows) >= k:
-                    reached = max(reached, _kth(sums[rows], k))
-            kept = [rows[sums[rows] >= reached - left - slack] for rows in touched]
-            candidates = np.unique(np.concatenate(kept))
-            partial = sums[candidates]
-        finally:
+                    reached = max(reached, _kth(own, k))
+            least = max(reached - left - slack, _ABOVE_ZERO)
+            kept, sums_kept = [], []
             for rows in touched:
-                sums[rows] = 0
+                own = sums[rows]
+                sums[rows] = 0  # so that a passage of two words is taken once
+                there = own >= least
+                kept.append(rows[there])
+                sums_kept.append(own[there])
+        except BaseException:
+            sums[:] = 0
+            raise
+        candidates, partial = np.concatenate(kept), np.concatenate(sums_kept)
+        in_order = np.argsort(candidates)
+        candidates, partial = candidates[in_order], partial[in_order]
         for word, bound in zip(rare_first[len(touched) :], bounds[len(touched) :], strict=True):
             if len(candidates) <= k:
                 break

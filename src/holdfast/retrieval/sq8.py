@@ -17,7 +17,7 @@ from holdfast.retrieval.arrays import blocks
 from holdfast.retrieval.building import Watcher, begin
 from holdfast.retrieval.postings import Ranked
 
-CHUNK_ROWS = 16_384
+CHUNK_ROWS = 4_096
 _NTOTAL = slice(8, 16)  # in faiss' header, behind the kind (4 bytes) and the dimensions (4)
 
 

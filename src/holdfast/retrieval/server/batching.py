@@ -44,6 +44,8 @@ class Batcher:
 
     def __init__(self, rank: Rank, batching: Batching, kept: KeptQueries, metrics: Metrics) -> None:
         self._rank, self._batching, self._kept, self._metrics = rank, batching, kept, metrics
+        outcomes = ("searched", "cached", "joined", "refused", "failed")
+        self._counts = {outcome: metrics.queries.labels(outcome) for outcome in outcomes}
         self._queue: deque[Key] = deque()
         self._flights: dict[Key, asyncio.Future[Outcome]] = {}
         self._arrived = asyncio.Event()
@@ -94,11 +96,11 @@ class Batcher:
             else:
                 new.append((query, k))
         if new and len(self._queue) + len(new) > self._batching.waiting:
-            self._metrics.queries.labels("refused").inc(len(queries))
+            self._counts["refused"].inc(len(queries))
             raise Overloaded(f"{len(self._queue)} queries wait already")
         joined += len(queries) - len(found) - len(flights) - len(new)
         for outcome, count in (("cached", len(found)), ("joined", joined), ("searched", len(new))):
-            self._metrics.queries.labels(outcome).inc(count)
+            self._counts[outcome].inc(count)
         if not self._queue:
             self._oldest = asyncio.get_running_loop().time()
         for key in new:
@@ -106,10 +108,9 @@ class Batcher:
         self._queue.extend(new)
         if new:
             self._arrived.set()
-        if flights:
-            # Not `gather`: a caller that goes away must not cancel a search that others wait for.
-            await asyncio.wait(flights.values())
-            found.update((query, flight.result()) for query, flight in flights.items())
+        for query, flight in flights.items():
+            # Shielded: a caller that goes away must not cancel a search that others wait for.
+            found[query] = await asyncio.shield(flight)
         return [found[query] for query in queries]
 
     async def _work(self) -> None:
@@ -139,7 +140,7 @@ class Batcher:
     def _land(self, outcomes: Iterable[tuple[str, Outcome]], k: int) -> None:
         for query, outcome in outcomes:
             if isinstance(outcome, Exception):
-                self._metrics.queries.labels("failed").inc()
+                self._counts["failed"].inc()
             else:
                 self._kept.put((query, k), outcome)
             self._flights.pop((query, k)).set_result(outcome)
