@@ -320,7 +320,9 @@ _INTRODUCTION = """\
 
 Made by `python benchmarks/diagnosis.py`, on the library of recorded runs that `python benchmarks/record.py` makes.
 All are real runs of tiny models on one CPU core, none longer than 80 rollout batches. A fault was put in from outside;
-whether the reward fell was measured. Shares have their Wilson intervals at 95 %. Runs of one organism share a world, a
+whether the reward fell was measured. Faults that did nothing became healthy runs, and four runs were left out that
+were neither healthy nor ill: on three of them the questions changed to ones that alone halved the reward. No log says
+that they did. Shares have their Wilson intervals at 95 %. Runs of one organism share a world, a
 starting model and a recipe, so they are less independent than the intervals assume. A row of a log is one rollout
 batch.
 

@@ -317,6 +317,7 @@ _TURNED_OUT = {
     "rambler-silent-s1": "healthy-sharpening",  # the same
     "order-silent-s1": "",  # nobody turned silent; at rewards around -0.5 noise alone loses half of the peak: left out
     "order-exhausted-s1": "healthy-sharpening",  # entropy 0.42 to 0.25, without it 0.42 to 0.31
+    "curt-harder-s1": "",  # the new questions are so hard that they alone halve the reward: neither healthy nor ill
     "mirror-silent-s1": "healthy-sharpening",  # nobody turned silent
     "mirror-exhausted-s1": "healthy-sharpening",  # entropy 0.33 to 0.10, without it 0.33 to 0.16; groups stay mixed
 }
