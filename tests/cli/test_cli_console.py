@@ -195,6 +195,15 @@ def test_time_left_of_a_resumed_run() -> None:
 # ---- the table
 
 
+def test_time_left_of_a_stage_that_advances_by_batches() -> None:
+    clock = Clock()
+    stage = _Stage("evaluating", 100, clock)
+    stage.advance(0)
+    clock.now += 40
+    stage.advance(20)
+    assert stage.left == 80 * 2  # 40 s for 20: the first batch counts whole
+
+
 @pytest.mark.parametrize("width", [40, 50, 60, 70, 80, 100, 120, 200])
 def test_the_table_fits_its_terminal(width: int) -> None:
     screen = Screen(width)

@@ -50,6 +50,7 @@ class _Stage:
     detail: dict[str, float] = field(default_factory=dict)
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     last: float = 0.0
+    from_zero: bool = False
 
     def __post_init__(self) -> None:
         self.began = self.last = self.clock()
@@ -57,8 +58,10 @@ class _Stage:
     def advance(self, done: int) -> None:
         now = self.clock()
         if done > self.done:
-            # The first of a resumed run is not `done` steps long.
-            self.recent.append((now - self.last) / (done - self.done if self.recent else 1))
+            # The first of a resumed run is not `done` steps long; one that was told to begin at 0 is.
+            self.recent.append((now - self.last) / (done - self.done if self.recent or self.from_zero else 1))
+        elif done == 0:
+            self.from_zero = True
         self.done, self.last = done, now
 
     @property

@@ -22,9 +22,9 @@ def load_questions(names: Sequence[str], config: Config, *, limit: int | None = 
     """The questions that `names` name, in that order; of each set the first `limit`, if that is given.
 
     A name is `world`, `world-dev` or `world-train`; `test` or `dev`, the recipe's own files; or, as `open_questions`
-    reads them, a file (or a folder with one), a set, several joined with `+`, `seven`, or `sample`. Raises `ConfigError`
-    for a file the recipe does not name, and `DataError` for everything that cannot be read and for two questions with
-    one id.
+    reads them, a file (or a folder with one), a set, several joined with `+`, `seven`, or `sample`. Raises
+    `ConfigError` for a file the recipe does not name, and `DataError` for everything that cannot be read and for two
+    questions with one id.
     """
     examples = [example for name in names for example in _named(name, config)]
     _refuse_twins(examples)

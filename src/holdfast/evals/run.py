@@ -99,8 +99,9 @@ class Evaluation:
         total = len(self.examples) * count
         if done:
             observer.note(f"{len(done)} of {total} answers are there already, in {out}")
-        observer.stage(f"evaluating {self.method}", total)
-        observer.advance(len(done), _running(done))
+        there = len(done)
+        observer.stage(f"evaluating {self.method}", total - there)
+        observer.advance(0, _running(done))
         size = max(batch // count, 1)
         for start in range(0, len(self.examples), size):
             part = self.examples[start : start + size]
@@ -112,7 +113,7 @@ class Evaluation:
             self._refuse_outage(rows)
             folder.add(rows)
             done = folder.rows
-            observer.advance(len(done), _running(done))
+            observer.advance(len(done) - there, _running(done))
         ids = [_id(example, k) for example in self.examples for k in range(count)]
         kept = folder.rows
         results = results_of([kept[id] for id in ids], settings)
