@@ -1,0 +1,94 @@
+"""What the rules cost while a run goes on: time of the alarms over time of the steps, in one and the same run.
+
+    HOLDFAST_CACHE=... OMP_NUM_THREADS=1 python benchmarks/monitor_cost.py --steps 20
+
+Processor seconds of one thread. The second part feeds the run's own rows to the monitor again and again, until its log
+is as long as asked for, and sets one more `observe` beside the run's median step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from holdfast.config import load
+from holdfast.diagnostics.monitor import Monitor
+from holdfast.tracking import METRICS_FILE, MetricsFile
+from holdfast.train.alarms import Alarms
+from holdfast.train.run import train
+from holdfast.train.trainer import Trainer
+
+ROWS = (100, 1_000, 10_000)
+RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.toml"
+
+
+def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    """The function, noting the processor seconds of every call."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        started = time.process_time()
+        try:
+            return function(*arguments, **named)
+        finally:
+            seconds.append(time.process_time() - started)
+
+    return call
+
+
+def a_run(steps: int, folder: Path) -> tuple[list[float], list[float], list[dict[str, Any]]]:
+    """Seconds of each step and of each look at it, and the rows that were logged."""
+    step_seconds: list[float] = []
+    alarm_seconds: list[float] = []
+    step, observe = Trainer.step, Alarms.observe
+    Trainer.step = timed(step, step_seconds)  # type: ignore[method-assign]
+    Alarms.observe = timed(observe, alarm_seconds)  # type: ignore[method-assign]
+    try:
+        settings = ["--train.steps", str(steps), "--eval.every", "0", "--eval.questions", "1", "--run.threads", "1"]
+        train(load(RECIPE, settings), folder)
+    finally:
+        Trainer.step, Alarms.observe = step, observe  # type: ignore[method-assign]
+    return step_seconds, alarm_seconds, MetricsFile(folder / METRICS_FILE).read()
+
+
+def at_length(rows: list[dict[str, Any]], length: int) -> float:
+    """Seconds of one more step when the log has `length` rows."""
+    monitor = Monitor()
+    numbers = [{k: v for k, v in row.items() if isinstance(v, float) and k != "time"} for row in rows]
+    for step in range(length):
+        for name, value in numbers[step % len(numbers)].items():
+            monitor._columns.setdefault(name, _column()).add(step, value)
+        monitor._steps.add(step, 0.0)
+    seconds: list[float] = []
+    observe = timed(monitor.observe, seconds)
+    for extra in range(10):
+        observe(length + extra, numbers[extra % len(numbers)])
+    return median(seconds[2:])
+
+
+def _column() -> Any:
+    from holdfast.diagnostics.monitor import _Column
+
+    return _Column()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20)
+    steps = parser.parse_args().steps
+    with tempfile.TemporaryDirectory() as folder:
+        step_seconds, alarm_seconds, rows = a_run(steps, Path(folder) / "run")
+    share = sum(alarm_seconds) / sum(step_seconds)
+    typical = median(step_seconds)
+    print(f"quickstart, {len(step_seconds)} steps: a step {typical:.2f} s, the alarms {share:.2%} of all steps")
+    for length in ROWS:
+        one = at_length(rows, length)
+        print(f"log of {length:,} rows: {1e3 * one:.1f} ms a step, {one / typical:.2%} of this run's step")
+
+
+if __name__ == "__main__":
+    main()
