@@ -18,6 +18,7 @@ Values = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 Truths = NDArray[np.bool_]
 
+_HUGE = 1e100
 _DIFFERENCE = 1.128
 """Mean absolute difference of two draws from a normal distribution, in its standard deviations: 2 / √π."""
 
@@ -50,9 +51,12 @@ def rows(log: Log, *names: str) -> Rows:
 
 
 def finite(series: Series) -> Series:
-    """Without NaN and infinities."""
+    """Without NaN and infinities; numbers beyond any meaning are cut to `_HUGE`, so that sums of them stay numbers."""
+    keep = np.abs(series.values) <= _HUGE
+    if keep.all():
+        return series
     keep = np.isfinite(series.values)
-    return series if keep.all() else Series(series.steps[keep], series.values[keep])
+    return Series(series.steps[keep], np.clip(series.values[keep], -_HUGE, _HUGE))
 
 
 def has(log: Log, *names: str) -> bool:
