@@ -35,6 +35,8 @@ USEFUL = {
     "train.lr": "learning rate",
     "eval.every": "evaluate every n steps",
     "checkpoint.every": "save every n steps",
+    "guard.on": "codes that count; empty: all",
+    "guard.action": "warn or stop",
     "track.wandb": "W&B project",
     "run.name": "name of the run folder",
     "run.seed": "seed of the run",
