@@ -137,15 +137,24 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: Complet
     policy.submit([request(words, id=str(i)) for i in range(6)])
     while len(completion_server.bodies) < 2:
         time.sleep(0.01)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("completions")]
     started = time.monotonic()
     policy.release([str(i) for i in range(6)])
     policy.close()
+    assert time.monotonic() - started < 5, "closing waits for the calls"
     completion_server.hold.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("completions"):
-            thread.join(3)
-            assert not thread.is_alive()
-    assert time.monotonic() - started < 3 and len(completion_server.bodies) == 2
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a call is tried again after the stop"
+    assert len(completion_server.bodies) == 2, "what was queued is still sent"
+
+
+def test_an_answer_that_drips_in_ends_at_the_deadline(completion_server: CompletionServer, words: Any) -> None:
+    completion_server.replies = [(202, b"x" * 1000)]
+    policy = OpenAIPolicy(completion_server.url, "m", words, retries=0, timeout=0.5)
+    (completion,) = generate(policy, [request(words)])
+    assert completion.error is not None and "did not answer within 0.5 seconds" in completion.error
+    policy.close()
 
 
 def test_nobody_listens(words: Any) -> None:

@@ -123,17 +123,16 @@ class OpenAIPolicy:
     def _complete(self, request: Request) -> Completion:
         attempt = 0
         while True:
-            answer: Completion | None = None
             try:
-                response = self._client.post(self.url, json=self._body(request))
-                if response.status_code == 200:
-                    answer = parse_completion(response.content, request, self.url)
+                status, body = self._post(self._body(request))
+                if status == 200:
+                    answer = parse_completion(body, request, self.url)
                     if answer.error is None:
                         return answer
                     reason = answer.error
                 else:
-                    reason = f"{self.url} answered {response.status_code}: {_quote(response.content)}"
-                    if response.status_code not in PASSING:
+                    reason = f"{self.url} answered {status}: {_quote(body)}"
+                    if status not in PASSING:
                         return _failed(request, reason)
             except self._httpx.TimeoutException:
                 reason = f"{self.url} did not answer within {self._timeout:g} seconds"
@@ -143,6 +142,17 @@ class OpenAIPolicy:
                 return _failed(request, reason)
             time.sleep(self._backoff * 2**attempt * _jitter.uniform(0.5, 1.5))
             attempt += 1
+
+    def _post(self, body: dict[str, Any]) -> tuple[int, bytes]:
+        """(status, body). Raises `httpx.TimeoutException` at the deadline, however slowly the answer drips in."""
+        deadline = time.monotonic() + self._timeout
+        parts = []
+        with self._client.stream("POST", self.url, json=body) as response:
+            for part in response.iter_bytes():
+                parts.append(part)
+                if time.monotonic() > deadline:
+                    raise self._httpx.ReadTimeout("the answer did not end in time")
+            return response.status_code, b"".join(parts)
 
     def _body(self, request: Request) -> dict[str, Any]:
         text = decode(self.tokenizer, request.token_ids)
