@@ -96,12 +96,11 @@ class DenseRetriever:
         spec = EncoderSpec(**(manifest["encoder"] | ({"model": model} if model else {})))
         encoder = Encoder(spec, device)
         refuse_other_model(encoder, manifest["probe"], f"the index {folder}")
-        search: _Search
+        # Copy-on-write, because torch wants memory it could write to; nothing does.
+        vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="c"))
+        search: _Search = ExactSearch(vectors, encoder.device)
         if manifest["storage"] == "sq8":
-            search = SQ8Search(folder / SQ8)
-        else:
-            # Copy-on-write, because torch wants memory it could write to; nothing does.
-            search = ExactSearch(np.asarray(np.load(folder / VECTORS, mmap_mode="c")), encoder.device)
+            search = SQ8Search(folder / SQ8, vectors)
         return cls(encoder, search, StoredDocuments(folder), manifest)
 
 

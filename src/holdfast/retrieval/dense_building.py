@@ -41,9 +41,10 @@ def build_dense(
 ) -> None:
     """Encode a corpus (`holdfast.retrieval.corpus.passages`) into the index folder `out`.
 
-    Interrupted, it goes on when called again with the same arguments. Vectors are stored in half precision, or with
-    `sq8` in a byte a dimension. `vectors`: take them from a file (`holdfast.retrieval.vectors`) instead of encoding;
-    a few are encoded all the same, to see whether they are this model's. Raises `DataError`, `ModelError`.
+    Interrupted, it goes on when called again with the same arguments. Vectors are stored in half precision; with `sq8`
+    they are searched by codes of a byte a dimension, beside them. `vectors`: take them from a file
+    (`holdfast.retrieval.vectors`) instead of encoding; a few are encoded all the same, to see whether they are this
+    model's. Raises `DataError`, `ModelError`.
     """
 
     def work(folder: Path, watcher: Watcher) -> dict[str, Any]:
@@ -51,14 +52,12 @@ def build_dense(
         watcher.stage("loading the model")
         encoder = Encoder(spec, device, batch=batch)
         documents = StoredDocuments(folder)
-        # With sq8 the halves are only a step on the way.
-        path = folder / SCRATCH / VECTORS if sq8 else folder / VECTORS
         given = None if vectors is None else open_vectors(vectors, len(documents), encoder.dimensions)
         if given is not None:
             refuse_strange_vectors(given, documents, encoder, str(vectors))
-        _encode(folder, path, documents, encoder, given, watcher, block)
+        _encode(folder, documents, encoder, given, watcher, block)
         if sq8:
-            write_sq8(path, folder / SQ8, watcher)
+            write_sq8(folder / VECTORS, folder / SQ8, watcher)
         probe = [round(float(value), 6) for value in encoder.queries([PROBE])[0]]
         settings = {"kind": "dense", "documents": read.documents, "corpus_sha256": read.corpus_sha256}
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}
@@ -71,7 +70,6 @@ def build_dense(
 
 def _encode(
     folder: Path,
-    path: Path,
     documents: StoredDocuments,
     encoder: Encoder,
     given: NDArray[Any] | None,
@@ -83,7 +81,7 @@ def _encode(
     begin(watcher, "encoding passages" if given is None else "copying vectors", len(documents), done)
     if done:
         watcher.note(f"going on after {done:,} passages")
-    with NpyWriter(path, np.float16, (len(documents), encoder.dimensions), rows=done) as out:
+    with NpyWriter(folder / VECTORS, np.float16, (len(documents), encoder.dimensions), rows=done) as out:
         for first in range(done, len(documents), block):
             end = min(first + block, len(documents))
             if given is None:

@@ -40,14 +40,7 @@ class ExactSearch:
             which, rows = torch.nonzero(products >= bound, as_tuple=True)
             near.append((which.cpu().numpy(), rows.cpu().numpy() + first))
         owners, found = (np.concatenate(parts) for parts in zip(*near, strict=True))
-        return [self._settled(query, found[owners == i], k) for i, query in enumerate(queries)]
-
-    def _settled(self, query: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> Ranked:
-        """The best of few rows, by products of float64."""
-        rows = np.unique(rows)
-        products = (self._vectors[rows].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
-        best = np.argsort(-products, kind="stable")[:k]
-        return Ranked(rows[best], products[best].astype(np.float32))
+        return [settle(self._vectors, query, found[owners == i], k) for i, query in enumerate(queries)]
 
     def _chunk(self, first: int) -> torch.Tensor:
         if first in self._held:
@@ -56,3 +49,11 @@ class ExactSearch:
         if self._device.type == "cuda" and torch.cuda.mem_get_info(self._device)[0] > 4 * chunk.nbytes + 2**30:
             self._held[first] = chunk
         return chunk.float()
+
+
+def settle(vectors: NDArray[Any], query: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> Ranked:
+    """The `k` best of few rows, by products of float64; equal ones in the order of the corpus."""
+    rows = np.unique(rows)
+    products = (vectors[rows].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+    best = np.argsort(-products, kind="stable")[:k]
+    return Ranked(rows[best], products[best].astype(np.float32))

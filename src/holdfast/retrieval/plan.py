@@ -100,15 +100,15 @@ def dense_needs(
     size: Size, dimensions: int, per_second: float | None, row_seconds: float, *, sq8: bool, chunk_rows: int = 65_536
 ) -> Needs:
     """`per_second`: passages encoded; `row_seconds`: to compare `QUERIES` queries with one row."""
-    documents, halves = (size.text + 8) * size.passages, 2.0 * dimensions * size.passages
-    index = documents + (halves / 2 if sq8 else halves)
+    documents, bytes_ = (size.text + 8) * size.passages, 1.0 * dimensions * size.passages
+    disk = documents + (3 if sq8 else 2) * bytes_
     chunk = 4.0 * dimensions * min(chunk_rows, size.passages)
     return Needs(
         kind=f"dense {dimensions}, {'sq8' if sq8 else 'fp16'}",
-        disk=index,
-        building_disk=index + (halves if sq8 else 0),
+        disk=disk,
+        building_disk=disk,
         building_memory=_ID * size.passages + chunk,
-        memory=index + chunk,
+        memory=documents + (bytes_ if sq8 else 2 * bytes_ + chunk),
         build_seconds=None if per_second is None else size.passages / per_second,
         batch_seconds=None if sq8 else row_seconds * size.passages,
     )
