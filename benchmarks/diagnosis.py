@@ -250,7 +250,7 @@ def summary(cases: Sequence[Case]) -> str:
         "By host": by(runs, lambda c: c.host),
         "Copies": by(made, lambda c: c.copy),
         "TRL's stock logs, by cause": by(stock, lambda c: c.cause) if stock else "",
-        "Logs that can tell": telling(cases),
+        "Logs in which each question can be answered, or does not arise": telling(cases),
     }
     return "\n\n".join(["\n".join(lines), *(f"### {name}\n\n{text}" for name, text in sections.items() if text)])
 
@@ -335,7 +335,11 @@ or from the last step that had nine tenths of it. The longest possible lead is f
 strike from one batch to the next, and the reward is gone before a mean of five batches shows it.
 
 Copies are noisy (a tenth of each series' spread), thinned (every 2nd and every 5th row), incomplete (a quarter of the
-series missing) and cut (the last quarter missing)."""
+series missing) and cut (the last quarter missing).
+
+Some logs cannot tell: `echo`, `order` and `mirror` are TRL with its own sampler, which logs no probabilities of the
+sampler and knows no searches; the runs of the collapse recipe were made before searches that find nothing were
+counted."""
 
 
 def main() -> None:

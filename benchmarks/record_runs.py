@@ -306,7 +306,23 @@ def curt_runs() -> Iterator[Planned]:
 
 def strayer_runs() -> Iterator[Planned]:
     """The local engine, held out: displacement."""
-    yield from _spirals(STRAYER, (1, 2, 3, 4), 60)
+    yield from _spirals(STRAYER, (1, 2), 60)
+    sampler = ("--sampling.top_p", "0.9", "--sampling.top_k", "64")
+    for arm, cause, settings, seeds, how in (
+        ("truncated", "healthy-sharpening", sampler, (1, 2), "the collapse recipe's sampler"),
+        ("decay", "displacement", (*sampler, "--train.lr", "5e-4"), (1, 2, 3), "the same with its learning rate"),
+    ):
+        for seed in seeds:
+            yield Planned(
+                organism=STRAYER,
+                arm=arm,
+                cause=cause,
+                seed=seed,
+                how=f"{how}, 60 steps",
+                settings=settings,
+                also=_TRUNCATED,
+                steps=60,
+            )
     yield from _runs(STRAYER, {"plain": (1, 2), "noisy": (1,), "giant-steps": (1,)})
 
 
