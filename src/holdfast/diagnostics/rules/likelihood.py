@@ -270,9 +270,9 @@ def ratio_drift(log: Log) -> Hit | None:
     )
 
 
-JUMP = 0.15
+JUMP = 0.1
 """Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, when they have
-long been told of; updates of runs that hold stay below 0.12."""
+long been told of."""
 JUMP_SHARE = 0.15
 RATIO_JUMP = -0.15
 """Nats per sampled token, by the product of ratios. Single updates of a displacement collapse reach -0.11."""
@@ -300,7 +300,7 @@ def step_too_large(log: Log) -> Hit | None:
 def _jump_displaced(log: Log) -> Hit | None:
     found = rows(log, "displacement/correct", "likelihood/correct")
     change, likelihood = found.columns
-    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood) & _unusual(change))
+    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood) & _unusual(change) & fair(log, found.steps))
     if at is None:
         return None
     return Hit(
