@@ -63,7 +63,7 @@ def surge(log: Log) -> Hit | None:
         f"Entropy surges while rollouts keep their length: {smooth[at]:.3g} nats, {smooth[at] / low[at] - 1:.0%} above "
         "its lowest.",
         {ENTROPY: float(smooth[at]), "lowest so far": float(low[at])},
-        (ENTROPY, LENGTH) if has(log, LENGTH) else (ENTROPY,),
+        (ENTROPY, LENGTH) if has(log.until(int(found.steps[at])), LENGTH) else (ENTROPY,),
     )
 
 

@@ -270,7 +270,7 @@ def ratio_drift(log: Log) -> Hit | None:
     )
 
 
-JUMP = 0.1
+JUMP = 0.12
 """Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, when they have
 long been told of."""
 JUMP_SHARE = 0.15
@@ -300,7 +300,7 @@ def step_too_large(log: Log) -> Hit | None:
 def _jump_displaced(log: Log) -> Hit | None:
     found = rows(log, "displacement/correct", "likelihood/correct")
     change, likelihood = found.columns
-    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood) & _unusual(change) & fair(log, found.steps))
+    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood) & _unusual(change))
     if at is None:
         return None
     return Hit(
