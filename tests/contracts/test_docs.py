@@ -136,8 +136,9 @@ def test_commands_exist() -> None:
         assert verb in group.commands, f"{page}: holdfast {verb} does not exist"  # type: ignore[attr-defined]
         command = group.commands[verb]  # type: ignore[attr-defined]
         parameters = [*command.params]
-        if rest and (inner := getattr(command, "commands", {}).get(rest[0])):
-            parameters += inner.params
+        inner = getattr(command, "commands", {})  # `index CORPUS` is `index build CORPUS`
+        if rest and (chosen := inner.get(rest[0]) or inner.get(getattr(command, "default", None))):
+            parameters += chosen.params
         flags = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
         options = [word for word in rest if word.startswith("--")]
         strange = [o for o in options if "." not in o and o.partition("=")[0] not in flags]
