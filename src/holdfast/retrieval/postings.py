@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ABOVE_ZERO = 1e-30
-_SLACK = 1e-4  # of a bound, for sums of float32: at most some hundred words, each rounded by 6e-8
+_SLACK = 2.4e-7  # of a sum, for each word in it: float32 rounds by 6e-8, in the sums here and in the final ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Postings:
         rare_first = sorted(counts, key=lambda word: (self._starts[word + 1] - self._starts[word], word))
         bounds = [float(self._largest[word]) * counts[word] for word in rare_first]
         left = sum(bounds)
-        slack = _SLACK * left
+        slack = _SLACK * (len(words) + 2) * left
         sums = self._buffer()
         touched: list[NDArray[Any]] = []
         reached = 0.0  # some k passages have at least this
