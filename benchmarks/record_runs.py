@@ -126,6 +126,7 @@ _SPIRAL = (
     *("--sampling.top_p", "0.9", "--sampling.top_k", "64"),
     *("--train.lr", "9e-4", "--train.optimizer_steps_per_rollout", "10"),
 )
+_DECAY = ("--train.lr", "7e-4", "--train.optimizer_steps_per_rollout", "10", "--train.warmup", "15")
 _FAULTS = {
     # arm: (cause, the function of record_faults, start, settings, what was done)
     "giant-steps": ("step-too-large", "giant_steps", 25, "", "the learning rate times 30 from step 26 on"),
@@ -205,7 +206,7 @@ def _spirals(organism: Organism, seeds: tuple[int, ...], steps: int) -> Iterator
             seed=seed,
             how=f"the collapse recipe's sampler, steps per rollout and more learning rate, {steps} steps",
             settings=_SPIRAL,
-            also=_TRUNCATED,
+            also=(*_TRUNCATED, "step-too-large"),  # three times the rate at which the organism learns, at once
             steps=steps,
         )
 
@@ -310,7 +311,8 @@ def strayer_runs() -> Iterator[Planned]:
     sampler = ("--sampling.top_p", "0.9", "--sampling.top_k", "64")
     for arm, cause, settings, seeds, how in (
         ("truncated", "healthy-sharpening", sampler, (1, 2), "the collapse recipe's sampler"),
-        ("decay", "displacement", (*sampler, "--train.lr", "5e-4"), (1, 2, 3), "the same with its learning rate"),
+        ("brisk", "displacement", (*sampler, "--train.lr", "5e-4"), (1,), "the same, nearly at its rate"),
+        ("decay", "displacement", (*sampler, *_DECAY), (1, 2, 3), "the same, above its rate, warmed up slowly"),
     ):
         for seed in seeds:
             yield Planned(
@@ -318,10 +320,10 @@ def strayer_runs() -> Iterator[Planned]:
                 arm=arm,
                 cause=cause,
                 seed=seed,
-                how=f"{how}, 60 steps",
+                how=how,
                 settings=settings,
                 also=_TRUNCATED,
-                steps=60,
+                steps=80 if arm == "decay" else 60,
             )
     yield from _runs(STRAYER, {"plain": (1, 2), "noisy": (1,), "giant-steps": (1,)})
 
