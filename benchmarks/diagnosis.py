@@ -321,10 +321,12 @@ _INTRODUCTION = """\
 Made by `python benchmarks/diagnosis.py`, on the library of recorded runs that `python benchmarks/record.py` makes.
 All are real runs of tiny models on one CPU core, none longer than 80 rollout batches. A fault was put in from outside;
 whether the reward fell was measured. Faults that did nothing became healthy runs, and four runs were left out that
-were neither healthy nor ill: on three of them the questions changed to ones that alone halved the reward. No log says
-that they did. Shares have their Wilson intervals at 95 %. Runs of one organism share a world, a
-starting model and a recipe, so they are less independent than the intervals assume. A row of a log is one rollout
-batch.
+were neither healthy nor ill: on three of them the questions changed to ones that alone halved the reward, and no log
+says that they did.
+
+Thresholds were chosen on the calibration runs alone; the held-out runs are of other recipes and worlds. Shares have
+their Wilson intervals at 95 %. Runs of one organism share a world, a starting model and a recipe, and those of one seed
+all that goes before the fault, so they are less independent than the intervals assume. Lengths are in rollout batches.
 
 A collapse is a faulty run whose reward fell to half of its peak. A false alarm is a finding on a healthy run that
 names nothing the run has: some healthy runs have a truncated sampler, and may be told so. Findings before a fault
