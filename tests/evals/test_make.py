@@ -12,7 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.evals.make import Plan, evaluations, startable, training_jobs
+from holdfast.evals.rows import rows_of
+
 ROWS = ["SFT on search episodes", "RAG after SFT", "Rejection sampling", "Search-R1 GRPO", "+ LLDS-A-MA"]
+
+
+def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
+    recipe = Path(__file__).parents[2] / "recipes" / "quickstart.toml"
+    plan = Plan(recipe=recipe, rows=rows_of(["RAG"]), seeds=(11, 12), settings=(), out=tmp_path)
+    first, then = training_jobs(plan)
+    assert [job.arm for job in first] == ["SFT on search episodes"] * 2 and [job.seed for job in then] == [11, 12]
+    (first[1].folder / "model").mkdir(parents=True)
+    ready, waiting = startable(plan, then)
+    assert [job.seed for job in ready] == [12] and [job.seed for job in waiting] == [11]
+    assert startable(plan, first) == (first, [])
+    assert ready[0].config.model.path == str(first[1].folder / "model")
+    assert [one.command()[-1] for one in evaluations(plan)] == [
+        str(tmp_path / "evals" / j.folder.name) for j in first + then
+    ]
 
 
 @pytest.mark.slow

@@ -175,27 +175,31 @@ def _plan(make: str, texts: Sequence[str], seeds: int, settings: Sequence[str], 
 def _make(plan: Plan, at_once: int) -> int:
     """Train and evaluate what is not there; how many rows failed."""
     from holdfast.cli.reproduce import stopping, watching
-    from holdfast.evals.make import evaluate_all, evaluations, training_jobs
+    from holdfast.evals.make import evaluate_all, evaluations, startable, training_jobs
     from holdfast.lab.runner import refuse_other_runs, run_jobs
 
     trained, evaluated = training_jobs(plan), evaluations(plan)
     refuse_other_runs([job for jobs in trained for job in jobs])
     console = err()
-    failures = []
+    lost = 0
     with stopping(plan.out):
         for jobs in filter(None, trained):
-            console.print(f"training {len(jobs)} rows, {at_once} at a time, in {plan.out}", soft_wrap=True)
+            ready, waiting = startable(plan, jobs)
+            for job in waiting:
+                console.print(f"{job.name}: left out, because the row it starts from failed", soft_wrap=True)
+            console.print(f"training {len(ready)} rows, {at_once} at a time, in {plan.out}", soft_wrap=True)
             with watching(console) as watch:
-                failures += run_jobs(jobs, at_once, plan.out / "logs", watch)
-        for failure in failures:
-            console.print(f"failed: {failure.job.name}: {failure.reason} (see {failure.log})", soft_wrap=True)
+                failures = run_jobs(ready, at_once, plan.out / "logs", watch)
+            for failure in failures:
+                console.print(f"failed: {failure.job.name}: {failure.reason} (see {failure.log})", soft_wrap=True)
+            lost += len(failures) + len(waiting)
 
         def told(one: Any, reason: str | None) -> None:
             console.print(f"{one.row.name}: {'FAILED: ' + reason if reason else 'evaluated'}", soft_wrap=True)
 
         failed = evaluate_all(evaluated, at_once, plan.out / "logs", told)
     _keep_plan(plan)
-    return len(failures) + len(failed)
+    return lost + len(failed)
 
 
 def _keep_plan(plan: Plan) -> None:

@@ -64,6 +64,16 @@ def training_jobs(plan: Plan) -> tuple[list[Job], list[Job]]:
     return jobs
 
 
+def startable(plan: Plan, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """(jobs whose start is there, jobs that wait for one whose training failed)."""
+    after = {row.name: row.after for row in plan.rows}
+    ready: tuple[list[Job], list[Job]] = ([], [])
+    for job in jobs:
+        start = after[job.arm]
+        ready[start is not None and not (_folder(plan, start, job.seed) / "model").is_dir()].append(job)
+    return ready
+
+
 def _folder(plan: Plan, name: str, seed: int) -> Path:
     return plan.out / "runs" / f"{slug(name.replace('+', 'with'))}-s{seed}"
 
