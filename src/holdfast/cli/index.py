@@ -79,7 +79,8 @@ def build(
     batch: Annotated[int, typer.Option(min=1, help="Dense: passages encoded at once.")] = 64,
     plan: Annotated[bool, typer.Option("--plan", help="Print disk, memory and time, and do nothing.")] = False,
     passages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="--plan: for so many passages.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="--plan: of so many; without a corpus, wiki-18.", show_default=False),
     ] = None,
     dimensions: Annotated[
         int, typer.Option("--dimensions", min=1, help="--plan: of the vectors, if no model is named.")

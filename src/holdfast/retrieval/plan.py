@@ -64,21 +64,22 @@ class Needs:
 def size_of(sample: Sequence[Document], count: int) -> Size:
     """Scale a few passages to `count`. Raises `ConfigError` for no passages."""
     if not sample or count < 1:
-        raise ConfigError("there is nothing to plan for: give a corpus, or --passages N")
+        raise ConfigError("the corpus holds no passage: there is nothing to plan for")
     lines = [json.dumps({"id": d.id, "contents": d.contents}, ensure_ascii=False).encode() for d in sample]
     different = [len(set(d.contents.lower().split())) for d in sample]
     return Size(passages=count, text=float(np.mean([len(line) + 1 for line in lines])), pairs=float(np.mean(different)))
 
 
 def sample_of(corpus: Path | None, count: int | None) -> tuple[list[Document], int]:
-    """The first passages of a corpus and how many it holds; without one, made-up passages of a hundred words."""
+    """The first passages of a corpus and how many it holds; without one, made-up passages of a hundred words, as
+    many as wiki-18 has unless `count` says otherwise."""
     if corpus is not None:
         found = passages(corpus, on_skip=lambda _: None)
         return list(islice(found, _SAMPLE)), count_rows(corpus) if count is None else count
     rng = np.random.default_rng(0)
     ranks = rng.zipf(1.26, (_SAMPLE, 100)) % 30_000  # about 57 different words, as wiki-18 has
     texts = [" ".join(f"w{rank:04d}" for rank in row) for row in ranks.tolist()]
-    return [Document(str(10_000_000 + i), f'"A title"\n{text}') for i, text in enumerate(texts)], count or 0
+    return [Document(str(10_000_000 + i), f'"A title"\n{text}') for i, text in enumerate(texts)], count or WIKI_18
 
 
 def bm25_needs(size: Size, per_second: float) -> Needs:
