@@ -110,3 +110,11 @@ def test_padding_on_the_left_pools_the_same() -> None:
 def test_a_model_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded as an encoder"):
         Encoder(EncoderSpec(model=str(tmp_path)), "cpu")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda"])
+def test_a_device_that_is_not_there(encoder: Any, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=f"--device {device}"):
+        Encoder(EncoderSpec(model=str(encoder())), device)
+    assert Encoder(EncoderSpec(model=str(encoder())), "auto").device.type == "cpu"

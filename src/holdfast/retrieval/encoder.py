@@ -151,12 +151,10 @@ class Encoder:
     """A loaded model. Vectors are float32; on a GPU the model itself computes in half precision."""
 
     def __init__(self, spec: EncoderSpec, device: str = "auto", *, batch: int = 64) -> None:
-        """`device`: auto, cpu or cuda. `batch`: texts at once. Raises `ModelError`."""
+        """`device`: auto, cpu or cuda. `batch`: texts at once. Raises `ModelError`, `ConfigError`."""
         from transformers import AutoModel, AutoTokenizer
 
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.spec, self.device, self._batch = spec, torch.device(device), batch
+        self.spec, self.device, self._batch = spec, device_of(device), batch
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(spec.model)
             model = AutoModel.from_pretrained(
@@ -196,6 +194,17 @@ class Encoder:
                 vectors = torch.nn.functional.normalize(vectors, dim=-1)
             made[rows] = vectors.cpu().numpy()
         return made
+
+
+def device_of(name: str) -> torch.device:
+    """auto, cpu or cuda. Raises `ConfigError` for what is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {name}: give auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda, but torch finds no GPU here; give cpu, or install a torch for your GPU")
+    return torch.device(name)
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:

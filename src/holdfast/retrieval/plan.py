@@ -142,15 +142,13 @@ def encoding_rate(model: str, sample: Sequence[Document], device: str) -> tuple[
 
 def row_seconds(dimensions: int, device: str) -> float:
     """Seconds to compare `QUERIES` queries with one row of half precision, as exact search does."""
-    import torch
-
+    from holdfast.retrieval.encoder import device_of
     from holdfast.retrieval.exact import ExactSearch
 
-    on = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu"))
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((65_536, dimensions), np.float32).astype(np.float16)
     queries = rng.standard_normal((QUERIES, dimensions), np.float32)
-    search = ExactSearch(rows, on)
+    search = ExactSearch(rows, device_of(device))
     search.best(queries, 3)
     began = perf_counter()
     search.best(queries, 3)

@@ -44,19 +44,21 @@ def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start, number: signal.Signals) -> None:
-    # Two seconds in which the batch waits for others: all requests are inside when the signal comes.
-    process, address = serve_process(index_folder, "--wait-ms", "2000", "--batch", "500")
-
-    def ask(i: int) -> int:
-        body = {"queries": [f"lake {i}"]}
-        return httpx.post(f"{address}/retrieve", json=body, timeout=20, trust_env=False).status_code
-
-    with ThreadPoolExecutor(40) as pool:
-        asked = [pool.submit(ask, i) for i in range(40)]
-        time.sleep(1.2)
-        process.send_signal(number)
-        assert [one.result() for one in asked] == [200] * 40
-    process.communicate(timeout=20)
+    # Seconds in which the batch waits for others: all requests are inside when the signal comes.
+    process, address = serve_process(index_folder, "--wait-ms", "4000", "--batch", "500")
+    host, port = address.removeprefix("http://").split(":")
+    sockets = [socket.create_connection((host, int(port)), timeout=30) for _ in range(40)]
+    for i, connection in enumerate(sockets):
+        body = f'{{"query": "lake {i}"}}'
+        connection.sendall(f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    while "holdfast_waiting_queries 40.0" not in httpx.get(f"{address}/metrics", trust_env=False).text:
+        time.sleep(0.05)
+    process.send_signal(number)
+    for connection in sockets:
+        with connection:
+            answer = b"".join(iter(lambda own=connection: own.recv(65536), b""))  # until the server closes
+            assert answer.startswith(b"HTTP/1.1 200 OK") and b"Orsa" in answer
+    process.communicate(timeout=30)
     assert process.returncode == 0
 
 
