@@ -320,7 +320,7 @@ _INTRODUCTION = """\
 
 Made by `python benchmarks/diagnosis.py`, on the library of recorded runs that `python benchmarks/record.py` makes.
 All are real runs of tiny models on one CPU core, none longer than 80 rollout batches. A fault was put in from outside;
-whether the reward fell was measured. Faults that did nothing became healthy runs, and four runs were left out that
+whether the reward fell was measured. Faults that did nothing became healthy runs, and five runs were left out that
 were neither healthy nor ill: on three of them the questions changed to ones that alone halved the reward, and no log
 says that they did.
 

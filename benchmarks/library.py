@@ -20,6 +20,7 @@ import numpy as np
 import tomli_w
 
 from holdfast.config import Config
+from holdfast.diagnostics.fall import fall_of
 from holdfast.diagnostics.log import Log, Series
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -27,7 +28,6 @@ MANIFEST = "manifest.json"
 LOGS = {"holdfast": "metrics.jsonl", "trl": "trainer_state.json"}  # the host's own names
 DIGITS = 5
 OURS = "holdfast/"  # what the observer adds to TRL's log
-WINDOW = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Recording:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the run's resolved recipe has that is no default."""
     fall: tuple[int, int] | None = None
-    """Measured by `fall`, in steps of the log: where the reward peaked, and where half of that was lost."""
+    """Measured by `fall_of`, in steps of the log: where the reward peaked, and where half of that was lost."""
 
     @property
     def healthy(self) -> bool:
@@ -200,34 +200,7 @@ def _gaps(log: Log, rng: np.random.Generator) -> Log:
     return replace(log, series={name: series for name, series in log.series.items() if name not in gone})
 
 
-# ---- what really happened
-
-
-def fall(steps: np.ndarray, reward: np.ndarray) -> tuple[int, int] | None:
-    """(peak, half): where the mean of five rewards was highest, and the first step at which half of that is lost.
-
-    Counted from 0, or from the lowest mean so far where that is below 0.
-    None when it never is, or when the reward never rose above its first mean.
-    """
-    known = np.isfinite(reward)
-    steps, reward = steps[known], reward[known]
-    if len(reward) < WINDOW:
-        return None
-    means, ends = np.convolve(reward, np.full(WINDOW, 1 / WINDOW), "valid"), steps[WINDOW - 1 :]
-    highest, floor = np.maximum.accumulate(means), np.minimum(0.0, np.minimum.accumulate(means))
-    lost = np.flatnonzero((means - floor <= (highest - floor) / 2) & (highest > means[0]))
-    if not len(lost):
-        return None
-    return int(ends[int(np.argmax(means[: lost[0] + 1]))]), int(ends[lost[0]])
-
-
-def fall_in(packed_log: bytes, host: str) -> tuple[int, int] | None:
-    """`fall` of a packed log, read without the readers under test. Of a step that was logged twice, the last."""
-    text = gzip.decompress(packed_log).decode()
-    if host == "trl":
-        rows, name = json.loads(text)["log_history"], "reward"
-    else:
-        rows, name = [json.loads(line) for line in text.splitlines()], "reward/mean"
-    last = {row["step"]: row[name] for row in rows if name in row}
-    steps = sorted(last)
-    return fall(np.array(steps), np.array([last[s] for s in steps], float))
+def measured(recording: Recording, folder: Path = FOLDER) -> Recording:
+    """The recording, with the fall of its packed log."""
+    fall = fall_of(load(recording, folder))
+    return replace(recording, fall=None if fall is None else (fall.peak_step, fall.half_step))

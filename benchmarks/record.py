@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config import Config
-from library import FOLDER, LOGS, MANIFEST, Recording, fall_in, log_file, packed, read_manifest, write_manifest
+from library import FOLDER, LOGS, MANIFEST, Recording, log_file, measured, packed, read_manifest, write_manifest
 from record_plan import TOYS, Planned
 from record_runs import everything
 
@@ -56,7 +56,6 @@ def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
     own = planned.organism
     resolved = tomllib.loads((made / "config.toml").read_text(encoding="utf-8"))
     optimizer_steps = resolved.get("train", {}).get("optimizer_steps_per_rollout", 10)
-    small = packed(log, own.host)
     recording = Recording(
         name=planned.name,
         organism=own.name,
@@ -71,10 +70,9 @@ def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
         recipe=own.recipe,
         settings=_changed(resolved),
         every=optimizer_steps if own.host == "trl" else 1,
-        fall=fall_in(small, own.host),
     )
-    log_file(recording, folder).write_bytes(small)
-    return recording
+    log_file(recording, folder).write_bytes(packed(log, own.host))
+    return measured(recording, folder)
 
 
 def _changed(resolved: dict[str, Any]) -> dict[str, Any]:
@@ -110,8 +108,11 @@ def update(recordings: list[Recording], folder: Path = FOLDER) -> None:
     known = {r.name: r for r in read_manifest(folder)} if (folder / MANIFEST).is_file() else {}
     planned = {p.name: p for p in everything()}
     rows = {n: r for n, r in {**known, **{r.name: r for r in recordings}}.items() if n in planned}
-    # A label is the plan's, whenever the run was made.
-    labelled = [replace(r, cause=planned[n].cause, also=planned[n].also, how=planned[n].how) for n, r in rows.items()]
+    # A label is the plan's and a fall is the present definition's, whenever the run was made.
+    labelled = [
+        measured(replace(r, cause=planned[n].cause, also=planned[n].also, how=planned[n].how), folder)
+        for n, r in rows.items()
+    ]
     write_manifest(labelled, versions(), folder)
 
 

@@ -137,8 +137,6 @@ def _in_trl(organism: Organism, *settings: str) -> Organism:
 
 
 COLLAPSE_TRL = _in_trl(COLLAPSE)
-RAMBLER_TRL = _in_trl(RAMBLER)
-STRAYER_TRL = _in_trl(STRAYER)
 
 
 def _toy(name: str, split: str) -> Organism:
