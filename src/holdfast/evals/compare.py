@@ -63,11 +63,9 @@ def compare(a: Path, b: Path) -> Comparison:
         )
     means_a, means_b = question_means(rows_a, "em"), question_means(rows_b, "em")
     single = len(means_a) == len(rows_a) and len(means_b) == len(rows_b)
-    by_set: dict[str, list[str]] = {}
+    by_set: dict[str, dict[str, None]] = {}  # ids in order, each once
     for row in rows_a:
-        id = row["id"].rpartition("#")[0]
-        if id not in (own := by_set.setdefault(row["set"], [])):
-            own.append(id)
+        by_set.setdefault(row["set"], {})[row["id"].rpartition("#")[0]] = None
     found, draws = [], {}
     for seed, (name, ids) in enumerate(by_set.items()):
         pairs = [(means_a[id], means_b[id]) for id in ids]
