@@ -112,12 +112,12 @@ def test_plain_lines_of_a_run() -> None:
         "reward 0.250  EM 0.200  right -0.910  wrong -10.13  displ. -0.0123  entropy 0.800  search 1.60  penalty 12.3%"
     )
     assert console.file.getvalue() == (  # type: ignore[attr-defined]
-        "warm start (8 steps)\n"
+        "warm start 0/8\n"
         "warm start 2/8  loss 0.500  6.0 s left\n"  # at every quarter
         "warm start 4/8  loss 0.250  4.0 s left\n"
         "warm start 6/8  loss 0.167  2.0 s left\n"
         "warm start: done in 8.0 s  loss 0.125\n"
-        "training (4 steps)\n"
+        "training 0/4\n"
         "step 0/4  dev EM 0.200\n"
         f"step 1/4  {step}  30 s left\n"  # 3 steps of 10 s
         f"step 2/4  {step}  dev EM 0.300  30 s left\n"  # 2 steps of (10 + 20) / 2 s

@@ -419,7 +419,7 @@ def test_progress_is_plain_where_nobody_watches(engine: Any, holdfast: Run) -> N
 
     engine.script = script
     text = holdfast("train").stdout
-    assert text.startswith("holdfast · runs/quickstart\ntraining (2 steps)\nstep 1/2  reward 0.250")
+    assert text.startswith("holdfast · runs/quickstart\ntraining 0/2\nstep 1/2  reward 0.250")
     assert "\x1b" not in text
 
 

@@ -95,7 +95,7 @@ class Lines:
     def stage(self, name: str, total: int | None = None) -> None:
         self.finish()
         self._stage, self._said = _Stage(name, total, self._clock), 0
-        self._say(name + (f" ({total} steps)" if total else ""))
+        self._say(name + (f" 0/{total}" if total else ""))
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
         stage = self._stage
