@@ -64,18 +64,21 @@ def main(
       [cyan]holdfast train --dry-run > my.toml[/cyan]
           writes a recipe with every setting explained: make it yours, and run
           it with [cyan]holdfast train my.toml[/cyan]
+
+      [cyan]holdfast diagnose PATH[/cyan]
+          says why a run is dying, from its log: holdfast's, TRL's, verl's, W&B's
     """
 
 
 app.command("train", cls=SettingsCommand)(train.train)
 app.command("ask")(ask.ask)
-app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
-app.add_typer(data.app, name="data", rich_help_panel="Evaluation")
-app.add_typer(index.app, name="index", rich_help_panel="Retrieval")
-app.command("serve", rich_help_panel="Retrieval")(serve.serve)
 app.command("diagnose")(diagnose.diagnose)
-app.command("probe", cls=SettingsCommand, rich_help_panel="Laboratory")(probe.probe)
-app.command("launch", cls=SettingsCommand, rich_help_panel="Other engines")(launch.launch)
-app.add_typer(doctor.app, name="doctor", rich_help_panel="Other engines")
-app.command("reproduce", cls=SettingsCommand, rich_help_panel="Laboratory")(reproduce.reproduce)
-app.command("table", cls=SettingsCommand, rich_help_panel="Laboratory")(table.table)
+app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
+app.add_typer(index.app, name="index")
+app.command("serve")(serve.serve)
+app.add_typer(data.app, name="data", rich_help_panel="Papers")
+app.command("table", cls=SettingsCommand, rich_help_panel="Papers")(table.table)
+app.command("reproduce", cls=SettingsCommand, rich_help_panel="Papers")(reproduce.reproduce)
+app.command("probe", cls=SettingsCommand, rich_help_panel="Papers")(probe.probe)
+app.command("launch", cls=SettingsCommand, rich_help_panel="Other trainers")(launch.launch)
+app.add_typer(doctor.app, name="doctor", rich_help_panel="Other trainers")
