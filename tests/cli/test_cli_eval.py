@@ -137,3 +137,8 @@ def test_the_page_shows_the_command_of_every_training_row() -> None:
         command = row.command("quickstart").replace(" --warm_start.plain_steps 0", "")
         assert command + " " in page, row.name
         assert row.command("quickstart") in shown
+
+
+def test_a_setting_may_have_a_value_like_the_name_of_an_argument() -> None:
+    """`world` is one letter from `words`, which is what the command calls its arguments."""
+    assert "no option" not in holdfast("eval", "gone", "--retrieval.corpus", "world", code=2)

@@ -40,7 +40,8 @@ class SettingsCommand(TyperCommand):
         own = {option for parameter in self.get_params(ctx) for option in getattr(parameter, "opts", ())}
         settings, rest = split(args, own)
         for word in settings:
-            _refuse_misspelt_option(word.partition("=")[0], own)
+            if word.startswith("--"):  # not a value
+                _refuse_misspelt_option(word.partition("=")[0], own)
         ctx.meta["settings"] = settings
         return super().parse_args(ctx, rest)
 

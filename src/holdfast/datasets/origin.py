@@ -9,9 +9,7 @@ from typing import Any, Protocol
 
 from holdfast.datasets.catalogue import HUB
 from holdfast.errors import DataError, MissingExtra
-
-REACH_SECONDS = 5.0
-"""How long the hub may take to say anything at all. Its client would try many times, longer each time."""
+from holdfast.hub import unreachable
 
 
 class Origin(Protocol):
@@ -48,7 +46,7 @@ class Hub:
         try:
             return Path(hub.hf_hub_download(**where, local_files_only=True))
         except errors.LocalEntryNotFoundError:
-            _reach(hub)
+            _reach()
         try:
             return Path(hub.hf_hub_download(**where))
         except errors.LocalEntryNotFoundError as error:
@@ -84,13 +82,10 @@ def origin_of(text: str | None) -> Origin:
     raise DataError(f"{text} is neither a folder that exists nor a data set on the hub, such as {HUB}")
 
 
-def _reach(hub: Any) -> None:
+def _reach() -> None:
     """One short request before the client's patient ones. Raises `DataError`."""
-    endpoint = hub.constants.ENDPOINT
-    try:
-        hub.get_session().head(endpoint, timeout=REACH_SECONDS)
-    except Exception as error:  # of httpx or of requests, by the client's version; or the client's own: offline mode
+    if (why := unreachable()) is not None:
         raise DataError(
-            f"{endpoint} cannot be reached ({error}), and the file is not in the hub's cache. Go online, or fetch the "
-            "files elsewhere and name their folder: --from FOLDER, with SET/SPLIT.jsonl in it"
-        ) from error
+            f"{why}, and the file is not in the hub's cache. Go online, or fetch the files elsewhere and name their "
+            "folder: --from FOLDER, with SET/SPLIT.jsonl in it"
+        )

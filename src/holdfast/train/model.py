@@ -16,6 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.config import Model
 from holdfast.errors import ConfigError, MissingExtra, ModelError
+from holdfast.hub import unreachable
 from holdfast.search.tokens import decode, encode
 from holdfast.train.forward import token_logprobs
 
@@ -63,6 +64,8 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
     adapters = folder / _ADAPTERS
     if folder.is_dir() and not (folder / "config.json").is_file() and not adapters.is_file():
         raise ModelError(f"model.path = {str(path)!r} is a folder without config.json: no model was saved there")
+    if not folder.is_dir():
+        _refuse_without_hub(str(path))
     with quiet():
         tokenizer = _load_tokenizer(path)
         if adapters.is_file():
@@ -153,6 +156,22 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+def _refuse_without_hub(model: str) -> None:
+    """Raise `ModelError` for a hub id that is not in the cache when there is no hub."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        return  # no hub id: transformers says so at once
+    if cached is None and (why := unreachable()) is not None:
+        raise ModelError(
+            f"model.path = {model!r} is no folder here and not in the hub's cache, and {why}. Check the spelling, go "
+            "online, or give the path of a downloaded model"
+        )
 
 
 def _load_tokenizer(path: str | Path) -> Any:
