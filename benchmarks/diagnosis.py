@@ -1,11 +1,12 @@
 """How well the rules do on the library of recorded runs: found in time, false alarms, the right code first.
 
     python benchmarks/diagnosis.py --each              # calibration: thresholds may be chosen here
+    python benchmarks/diagnosis.py --split tuning      # and here, since its one reading as held-out runs
     python benchmarks/diagnosis.py --split held-out    # judged here; every reading is written down
     python benchmarks/diagnosis.py --page              # docs/diagnose_numbers.md, from the last readings
 
 Counts are of runs, each with its Wilson interval at 95 %; copies are counted apart from the runs they were made of.
-`RIGHT` says which codes are right for which cause. It was written before the held-out runs were made.
+`RIGHT` says which codes are right for which cause. It was written before any held-out run was made.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ RIGHT: dict[str, frozenset[str]] = {
 READINGS = "readings.jsonl"
 PAGE = Path(__file__).parents[1] / "docs" / "diagnose_numbers.md"
 STOCK = "stock log"
+SET = 2
+"""Which held-out set a reading is of: the first one is spent, and is the tuning side now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,27 +286,27 @@ def readings() -> list[dict[str, Any]]:
 
 
 def write_down(split: str, cases: Sequence[Case], note: str) -> None:
-    """Add this reading to the list: every one of held-out, the last one of calibration."""
-    row = {"split": split, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", "rules": commit(), "note": note}
+    """Add this reading to the list: every one of held-out, the last one of the others."""
+    row = {"split": split, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", "rules": commit(), "note": note, "set": SET}
     runs = [c for c in cases if not c.copy]
     row |= {"runs": len(runs), "numbers": numbers(runs), "text": summary(cases)}
-    kept = [old for old in readings() if old["split"] == "held-out" or split == "held-out"]
+    kept = [old for old in readings() if old["split"] == "held-out" or old["split"] != split]
     text = "".join(json.dumps(one) + "\n" for one in [*kept, row])
     (FOLDER / READINGS).write_text(text, encoding="utf-8")
 
 
 def page() -> str:
-    """docs/diagnose_numbers.md: the last reading of each split, and how often held-out was read."""
+    """docs/diagnose_numbers.md: the last reading of each split and held-out set, and how often held-out was read."""
     rows = readings()
-    last: dict[str, dict[str, Any]] = {row["split"]: row for row in rows}
+    last = {(row["split"], row.get("set", 1) if row["split"] == "held-out" else 0): row for row in rows}
     parts = [_INTRODUCTION]
-    for split in ("held-out", "calibration"):
-        if split in last:
-            row = last[split]
-            parts.append(f"## {split.capitalize()}\n\nRead {row['date']} UTC, rules of commit {row['rules']}.\n")
+    for key, title in _SECTIONS.items():
+        if key in last:
+            row = last[key]
+            parts.append(f"## {title}\n\nRead {row['date']} UTC, rules of commit {row['rules']}.\n")
             parts.append(row["text"])
     read = [row for row in rows if row["split"] == "held-out"]
-    parts.append("## Readings of the held-out runs\n\n" + (_READ if read else "None so far."))
+    parts.append("## Readings of held-out runs\n\n" + (_READ if read else "None so far."))
     parts += [f"{n}. {r['date']}, rules of {r['rules']}, {r['runs']} runs. {r['note']}" for n, r in enumerate(read, 1)]
     parts.append(f"## Which codes are right\n\n{_right_table()}")
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -314,17 +317,28 @@ def _right_table() -> str:
     return "\n".join(["| what was done to the run | right codes |", "|---|---|", *rows])
 
 
+_SECTIONS = {
+    ("held-out", 2): "Held-out, the second set",
+    ("held-out", 1): "The first held-out set, as it was read",
+    ("tuning", 0): "Tuning: the first held-out set, with the rules as they are",
+    ("calibration", 0): "Calibration",
+}
 _READ = "Every reading, what changed between them included:"
 _INTRODUCTION = """\
 # How well the rules do
 
 Made by `python benchmarks/diagnosis.py`, on the library of recorded runs that `python benchmarks/record.py` makes.
 All are real runs of tiny models on one CPU core, none longer than 80 rollout batches. A fault was put in from outside;
-whether the reward fell was measured. Faults that did nothing became healthy runs, and five runs were left out that
-were neither healthy nor ill: on three of them the questions changed to ones that alone halved the reward, and no log
-says that they did.
+whether the reward fell was measured. In the first two parts of the library faults that did nothing became healthy runs,
+and five runs were left out that were neither healthy nor ill: on three of them the questions changed to ones that alone
+halved the reward, and no log says that they did.
 
-Thresholds were chosen on the calibration runs alone; the held-out runs are of other recipes and worlds. Shares have
+There were two rounds. In the first, thresholds were chosen on the calibration runs alone, and the held-out runs, of
+other recipes and worlds, were read once: all four targets were missed. That reading stands below as it was written.
+Those runs are the tuning side since, and bore on the rules. For the second round other organisms were planned, with the
+shares of the causes, before any of them was made: `scout` and `rover` on the local engine and as search agents in TRL,
+and `shift` in TRL. Nobody ran the rules on them, or drew them, before their one reading; nothing was changed after it.
+Of one run, `shift-plain-s1`, some lines of log were seen by mistake, and it is left out. Shares have
 their Wilson intervals at 95 %. Runs of one organism share a world, a starting model and a recipe, and those of one seed
 all that goes before the fault, so they are less independent than the intervals assume. Lengths are in rollout batches.
 
@@ -346,15 +360,15 @@ counted."""
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--split", choices=("calibration", "held-out"), default="calibration")
+    parser.add_argument("--split", choices=("calibration", "tuning", "held-out"), default="calibration")
     parser.add_argument("--each", action="store_true", help="a line for every run")
-    parser.add_argument("--only", help="runs whose name contains this; calibration only, and not written down")
+    parser.add_argument("--only", help="runs whose name contains this, never of held-out; not written down")
     parser.add_argument("--note", default="", help="what changed since the last reading")
     parser.add_argument("--json", type=Path, help="write every case there")
     parser.add_argument("--page", action="store_true", help=f"only write {PAGE.name}")
     own = parser.parse_args()
     if not own.page:
-        split = "calibration" if own.only else own.split
+        split = "calibration" if own.only and own.split == "held-out" else own.split
         wanted = [r for r in read_manifest() if r.split == split and (own.only or "") in r.name]
         cases = cases_of(wanted)
         print(each(cases) if own.each else summary(cases))

@@ -110,10 +110,13 @@ def update(recordings: list[Recording], folder: Path = FOLDER) -> None:
     rows = {n: r for n, r in {**known, **{r.name: r for r in recordings}}.items() if n in planned}
     # A label is the plan's and a fall is the present definition's, whenever the run was made.
     labelled = [
-        measured(replace(r, cause=planned[n].cause, also=planned[n].also, how=planned[n].how), folder)
-        for n, r in rows.items()
+        measured(replace(r, split=planned[n].organism.split, **_labels(planned[n])), folder) for n, r in rows.items()
     ]
     write_manifest(labelled, versions(), folder)
+
+
+def _labels(planned: Planned) -> dict[str, Any]:
+    return {"cause": planned.cause, "also": planned.also, "how": planned.how}
 
 
 def main() -> None:

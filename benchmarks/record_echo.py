@@ -1,7 +1,9 @@
 """Runs of TRL that are no search agents: `GRPOTrainer` with its own sampler on a toy, for the library.
 
 `echo`: repeat six letters; reward 1 for all of them, else 0. `order`: put five digits in order; reward is the share of
-digits in their place. The model is made and taught on the spot, in seconds, and not too well.
+digits in their place. `mirror`: five letters from the last to the first; 0.3 for the right number, 0.7 for all of
+them. `shift`: each of four digits times three, without carries; the share of digits, squared. The model is made and
+taught on the spot, in seconds, and not too well.
 """
 
 from __future__ import annotations
@@ -80,6 +82,18 @@ TASKS = {
         rate=3e-4,
         length=14,
         every=2,
+    ),
+    "shift": Task(
+        symbols="0123456789",
+        count=4,
+        answer=lambda shown: [str(int(digit) * 3 % 10) for digit in shown],
+        enough=0.25,
+        hidden=40,
+        questions=5,
+        group=8,
+        k=5,
+        rate=6e-4,
+        length=15,
     ),
 }
 
@@ -195,6 +209,8 @@ def _score(name: str, said: str, answer: str) -> float:
     own, right = said.split(), answer.split()
     if name == "order":
         return sum(a == b for a, b in zip(own, right, strict=False)) / max(len(own), len(right))
+    if name == "shift":
+        return (sum(a == b for a, b in zip(own, right, strict=False)) / max(len(own), len(right))) ** 2
     if name == "mirror":
         return 0.3 * (len(own) == len(right)) + 0.7 * (own == right)
     return float(own == right)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-CALIBRATION, HELD_OUT = "calibration", "held-out"
+CALIBRATION, TUNING, HELD_OUT = "calibration", "tuning", "held-out"
+"""`tuning` was held out once, and its one reading is kept; since then thresholds may be chosen on it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ RAMBLER = Organism(
 CURT = Organism(
     name="curt",
     host="holdfast",
-    split=HELD_OUT,
+    split=TUNING,
     recipe="quickstart",
     steps=42,
     settings=(
@@ -97,7 +98,7 @@ CURT = Organism(
 STRAYER = Organism(
     name="strayer",
     host="holdfast",
-    split=HELD_OUT,
+    split=TUNING,
     recipe="collapse",
     settings=(
         *_SMALL,
@@ -124,7 +125,7 @@ COLLAPSE = Organism(
 QUICKSTART = Organism(
     name="quickstart",
     host="holdfast",
-    split=HELD_OUT,
+    split=TUNING,
     recipe="quickstart",
     settings=_options("--run.threads 1 --run.device cpu --eval.every 0"),
     steps=40,
@@ -145,6 +146,48 @@ def _toy(name: str, split: str) -> Organism:
 
 
 ECHO = _toy("echo", CALIBRATION)
-ORDER = _toy("order", HELD_OUT)
-MIRROR = _toy("mirror", HELD_OUT)
-TOYS = ("echo", "order", "mirror")
+ORDER = _toy("order", TUNING)
+MIRROR = _toy("mirror", TUNING)
+SHIFT = replace(_toy("shift", HELD_OUT), steps=44)
+TOYS = ("echo", "order", "mirror", "shift")
+
+# The second held-out set. Deeper and narrower, larger groups, three optimizer steps, F1 for a reward.
+SCOUT = Organism(
+    name="scout",
+    host="holdfast",
+    split=HELD_OUT,
+    recipe="quickstart",
+    steps=36,
+    settings=(
+        *_SMALL,
+        *_options("--model.layers 3 --train.questions 5 --train.group_size 6 --train.lr 6e-4 --train.warmup 3"),
+        *_options("--train.optimizer_steps_per_rollout 3 --reward.em 0 --reward.f1 1"),
+    ),
+    school=(
+        *_options("--world.seed 29 --world.people 70 --world.train_questions 900 --world.two_hop 0.25"),
+        *_options("--world.mismatch 0.05 --model.hidden 32 --warm_start.steps 900 --warm_start.batch 32"),
+        *_options("--warm_start.seed 8"),
+    ),
+)
+# Fewer words of filler, a longer failure, a reward in two parts: displacement under the truncated sampler.
+ROVER = Organism(
+    name="rover",
+    host="holdfast",
+    split=HELD_OUT,
+    recipe="collapse",
+    steps=56,
+    settings=(
+        *_SMALL,
+        *_options("--train.questions 6 --train.group_size 5 --train.lr 3e-4 --train.warmup 4"),
+        *_options("--train.optimizer_steps_per_rollout 6 --reward.em 0.7 --reward.f1 0.3"),
+    ),
+    school=(
+        *_options("--world.seed 31 --world.people 110 --world.train_questions 1100 --world.mismatch 0.08"),
+        *_options("--world.two_hop 0.35 --world.filler_words 300 --model.hidden 40"),
+        *("--world.filler_length", "[3, 6]", "--world.ramble_length", "[14, 22]"),
+        *_options("--warm_start.plain_steps 1100 --warm_start.steps 400 --warm_start.batch 32 --warm_start.seed 9"),
+        *_options("--warm_start.ramble 0.14"),
+    ),
+)
+SCOUT_TRL = _in_trl(SCOUT)
+ROVER_TRL = _in_trl(ROVER)

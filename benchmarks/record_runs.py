@@ -19,6 +19,7 @@ from record_plan import (
     Organism,
     Planned,
 )
+from record_second import second_runs
 from seeds import ARMS
 
 _TRUNCATED = ("sampler-mismatch",)  # what the collapse recipe has beside everything else
@@ -342,7 +343,8 @@ _TURNED_OUT = {
 def everything() -> list[Planned]:
     """All runs, in the order in which they are worth making."""
     calibration = (collapse_runs, laboratory_runs, collapse_trl_runs, echo_runs, rambler_runs)
-    held_out = (quickstart_runs, order_runs, curt_runs, mirror_runs, strayer_runs)
-    planned = [one for runs in (*calibration, *held_out) for one in runs()]
+    tuning = (quickstart_runs, order_runs, curt_runs, mirror_runs, strayer_runs)
+    planned = [one for runs in (*calibration, *tuning) for one in runs()]
+    planned += second_runs(_runs, _toy_runs)
     labelled = [replace(one, cause=_TURNED_OUT.get(one.name, one.cause)) for one in planned]
     return [one for one in labelled if one.cause]

@@ -26,7 +26,7 @@ def test_the_split_is_by_organism_and_host() -> None:
     for r in RECORDINGS:
         sides[r.organism, r.host].add(r.split)
     assert all(len(splits) == 1 for splits in sides.values())
-    assert {r.split for r in RECORDINGS} <= {record_plan.CALIBRATION, record_plan.HELD_OUT}
+    assert {r.split for r in RECORDINGS} <= {record_plan.CALIBRATION, record_plan.TUNING, record_plan.HELD_OUT}
 
 
 def test_every_recording_is_in_the_plan_and_every_log_is_there() -> None:

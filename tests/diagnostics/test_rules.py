@@ -63,6 +63,10 @@ SPIRAL = DECAY | {
     "displacement__correct": lambda v: np.where(np.arange(len(v)) < 40, step(20, -0.004)(v), -0.03),
     "likelihood__correct": ramp(35, -1.1, 15),
 }
+LONGER: dict[str, Change] = {
+    "advantage__token_mean": lambda v: np.where(np.arange(len(v)) < 28, 0.01, 0.25),
+    "rollout__length": ramp(28, 200.0),
+}
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     # code: changes, and the steps between which they must be found
     "LLD001": [
@@ -100,7 +104,10 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
             (24, 45),
         )
     ],
-    "ISD001": [({"ratio__log_product": ramp(25, -6.0)}, (26, 45))],
+    "ISD001": [
+        ({"ratio__log_product": ramp(25, -6.0)}, (26, 45)),
+        ({"ratio__log_product": step(25, -0.8), "reward__mean": ramp(26, 0.05)}, (28, 40)),
+    ],
     "STP001": [
         ({"displacement__correct": spike(25, -0.4)}, (26, 26)),
         ({"ratio__log_product": spike(25, -15.0)}, (26, 26)),
@@ -115,7 +122,11 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ),
         ({"displacement__correct": spike(0, -0.9)}, (1, 1)),
     ],
-    "ENT001": [({"entropy__mean": ramp(30, 2.0)}, (33, 45)), ({"entropy__mean": ramp(30, 5.0)}, (31, 40))],
+    "ENT001": [
+        ({"entropy__mean": ramp(30, 2.0)}, (33, 45)),
+        ({"entropy__mean": ramp(30, 5.0)}, (31, 40)),
+        ({"entropy__mean": ramp(30, 1.12, 8), "reward__mean": ramp(31, 0.05)}, (36, 46)),
+    ],
     "ENT002": [
         ({"entropy__mean": lambda v: v * np.exp(-np.arange(len(v)) / 6)}, (15, 60)),
         ({"entropy__mean": lambda v: 1e-3 * v}, (5, 6)),
@@ -126,7 +137,12 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"loss__policy": spike(12, np.inf)}, (13, 13)),
         ({"grad__skipped": spike(30, 2.0)}, (31, 31)),
     ],
-    "RWD001": [({"reward__mean": ramp(30, 0.05)}, (38, 55)), ({"reward__mean": step(30, 0.1)}, (38, 45))],
+    "RWD001": [
+        ({"reward__mean": ramp(30, 0.05)}, (36, 55)),
+        ({"reward__mean": step(30, 0.1)}, (38, 45)),
+        # So noisy that a mean of five cannot tell, and so slow that a mean of ten can.
+        ({"reward__mean": lambda v: ramp(25, 0.25)(v) + 0.1 * (-1) ** np.arange(len(v))}, (38, 60)),
+    ],
     "RWD002": [
         ({"rollout__answered_fraction": ramp(20, 0.2)}, (24, 40)),
         ({"reward__em": ramp(20, 0.05), "rollout__answered_fraction": lambda v: [None] * len(v)}, (24, 45)),
@@ -166,7 +182,11 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"rollout__failed_fraction": step(30, 0.4)}, (31, 31)),
     ],
     "RET002": [({"retrieval__empty_fraction": step(30, 1.0)}, (32, 32))],
-    "TRN001": [({"rollout__truncated_fraction": ramp(30, 0.9)}, (32, 40))],
+    "TRN001": [
+        ({"rollout__truncated_fraction": ramp(30, 0.9), "reward__mean": ramp(30, 0.3)}, (32, 40)),
+        (LONGER | {"reward__mean": ramp(32, 0.3)}, (29, 36)),
+        (LONGER | {"reward__mean": ramp(32, 0.3), "displacement__correct": spike(40, -0.4)}, (29, 36)),
+    ],
 }
 TWINS: dict[str, list[dict[str, Change]]] = {
     # The same kind of change, and not the disease.
@@ -179,6 +199,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         DECAY | {"displacement__fraction": step(20, 0.45)},  # a few rollouts make the mean
         DECAY | {"advantage__token_mean": always(0.3)},  # long rollouts are preferred, and right ones are short
         DECAY | {"likelihood__correct": ramp(20, -0.3, 40)},  # displaced in the update, and back in the next
+        DECAY | {"displacement__correct": spike(30, -0.06)},  # one bad update makes the mean
     ],
     "LLD003": [DECAY, DECAY | {"displacement__correct": spike(40, -0.1)}],
     "LLD004": [
@@ -199,6 +220,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
     "ENT001": [
         {"entropy__mean": ramp(30, 0.9)},
+        {"entropy__mean": ramp(30, 1.12, 8)},  # the reward holds
         {"entropy__mean": step(30, 1.6)},  # from one row to the next: another question set
         {"entropy__mean": ramp(30, 2.0), "rollout__length": ramp(28, 400.0)},  # rollouts of another kind
         {"entropy__mean": spike(30, 3.0)},
@@ -238,7 +260,18 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     "GRP001": [{"rollout__mixed_groups": ramp(10, 0.0)}, {"rollout__mixed_groups": always(0.1)}],
     "RET001": [{"retrieval__error_fraction": spike(30, 0.2)}, {"retrieval__error_fraction": always(0.05)}],
     "RET002": [{"retrieval__empty_fraction": always(0.1)}, {"retrieval__empty_fraction": spike(30, 1.0)}],
-    "TRN001": [{"rollout__truncated_fraction": always(0.4)}, {"rollout__truncated_fraction": spike(30, 0.5)}],
+    "TRN001": [
+        {"rollout__truncated_fraction": always(0.4)},
+        {"rollout__truncated_fraction": spike(30, 0.5)},
+        LONGER | {"reward__mean": ramp(22, 1.6, 40)},  # they grow, and it pays
+        LONGER | {"advantage__token_mean": always(0.02), "reward__mean": ramp(32, 0.3)},  # nothing prefers them
+        # Running on is how they do not answer.
+        {
+            "rollout__truncated_fraction": ramp(30, 0.4),
+            "rollout__answered_fraction": ramp(30, 0.1),
+            "reward__mean": ramp(25, 1.5, 30),
+        },
+    ],
 }
 
 

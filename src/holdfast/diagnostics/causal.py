@@ -104,6 +104,18 @@ def trailing_mean(values: Values, window: int) -> Values:
     return total / np.minimum(np.arange(1, len(values) + 1), window)
 
 
+def trailing_lowest(values: Values, window: int) -> Values:
+    """The minimum of the last `window` values.
+
+    >>> trailing_lowest(np.array([1.0, 2.0, 3.0, 0.5]), 2).tolist()
+    [1.0, 1.0, 2.0, 0.5]
+    """
+    found = values
+    for back in range(1, min(window, len(values))):
+        found = np.minimum(found, delayed(values, back))
+    return found
+
+
 def highest(values: Values) -> Values:
     """The maximum so far."""
     return np.maximum.accumulate(values) if len(values) else values

@@ -69,7 +69,9 @@ def settle(hits: Mapping[str, Hit]) -> dict[str, Hit]:
     if leak is not None and gap is not None and leak.step <= gap.step:
         del told["SMP001"]  # the sampler has no log-probs of what it did not sample
     jump = told.get("STP001")
-    if jump is not None and any(told[code].step < jump.step for code in SLOW if code in told):
+    if jump is not None and "TRN001" in told and told["TRN001"].step <= jump.step:
+        del told["STP001"]  # right rollouts are short ones then, and sink because long ones are pulled up
+    elif jump is not None and any(told[code].step < jump.step for code in SLOW if code in told):
         del told["STP001"]
     elif jump is not None:
         told = {code: hit for code, hit in told.items() if code not in (*DECAYS, "LLD004")}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import Values, finite, first, has, highest, lowest, noise, trailing_mean
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.causal import Truths, Values, as_of, finite, first, has, highest, lowest, noise, trailing_mean
+from holdfast.diagnostics.log import Log, Series
 
 WINDOW = 5
 """Logged values in the running mean: what docs/results.md and the papers' curves are smoothed by."""
@@ -52,23 +52,44 @@ class Fall:
     """The first step at which at most half of that is left."""
 
 
-def curve_of(log: Log, name: str | None = None) -> Curve | None:
-    """The curve of a reward, the best one that is logged unless it is named; None without it. Causal in its rows."""
+def curve_of(log: Log, name: str | None = None, *, window: int = WINDOW, errors: float = NOISE) -> Curve | None:
+    """The curve of a reward, the best one that is logged unless it is named; None without it. Causal in its rows.
+
+    `window` and `errors` may be other than the definition's, to see a fall that is within its noise.
+    """
     name = name or next((one for one in REWARDS if has(log, one)), None)
     if name is None or not has(log, name):
         return None
     series = finite(log.series[name])
-    means = trailing_mean(series.values, WINDOW)
+    means = trailing_mean(series.values, window)
     index = np.arange(len(means))
     peak_at = np.maximum.accumulate(np.where(means >= highest(means), index, 0))
     peak = means[peak_at]
-    counts = np.minimum(index + 1, WINDOW)
+    counts = np.minimum(index + 1, window)
     error = noise(series.values, WINDOW) * np.sqrt(1 / counts + 1 / counts[peak_at])
     height = peak - np.minimum(lowest(series.values), 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        lost = np.where((peak - means > NOISE * error) & (height > 0), (peak - means) / height, 0.0)
+        lost = np.where((peak - means > errors * error) & (height > 0), (peak - means) / height, 0.0)
     lost[: FEWEST - 1] = 0.0
     return Curve(name, series.steps, series.values, means, lost)
+
+
+LONG = 2 * WINDOW
+"""Values in the mean by which a slow fall shows in a noisy reward."""
+LIKELY = 3.0
+"""Standard errors: enough where another series says why."""
+THIRD = 1 / 3
+"""Of the peak. In the longer mean no healthy recorded run lost a quarter by more than 3 standard errors."""
+
+
+def falling(log: Log, steps: NDArray[np.int64]) -> Truths:
+    """[len(steps)]: where the reward has lost a third of its peak, in either mean: probably, not surely."""
+    result = np.zeros(len(steps), bool)
+    for window in (WINDOW, LONG):
+        curve = curve_of(log, window=window, errors=LIKELY)
+        if curve is not None:
+            result |= as_of(Series(curve.steps, curve.lost), steps) >= THIRD
+    return result
 
 
 def fall_of(log: Log) -> Fall | None:

@@ -191,7 +191,8 @@ TEXTS: Mapping[str, Text] = {
         "runs the reward falls dozens of steps later.",
         change=PENALTY,
         problems="Runs with a weak penalty can live in this state for long. `likelihood/correct` alone is not "
-        "believed: as accuracy changes, so does which rollouts are correct.",
+        "believed: as accuracy changes, so does which rollouts are correct. The loss per update has to stand out of "
+        "its own scatter, so one bad update is none.",
     ),
     "LLD003": Text(
         name="death spiral",
@@ -216,7 +217,7 @@ TEXTS: Mapping[str, Text] = {
         "back (importance-sampling distribution drift, arXiv 2603.10069).",
         change=PENALTY,
         problems="The mean is over all rollouts, wrong ones included, which are meant to lose likelihood. It is a sum "
-        "over tokens: long rollouts drift sooner.",
+        "over tokens: long rollouts drift sooner. While the reward falls, a third of the usual drift is enough.",
     ),
     "ENT001": Text(
         name="entropy surge",
@@ -225,7 +226,7 @@ TEXTS: Mapping[str, Text] = {
         "In the published collapses this goes before the fall of the reward.",
         change=PENALTY,
         problems="A change of data or temperature raises entropy too. Runs trained for exploration, with an entropy "
-        "bonus, are meant to.",
+        "bonus, are meant to. While the reward holds, entropy has to rise by two fifths; while it falls, by a quarter.",
     ),
     "ENT002": Text(
         name="entropy exhausted",
@@ -250,7 +251,8 @@ TEXTS: Mapping[str, Text] = {
     ),
     "TRN001": Text(
         name="truncation rising",
-        means="More and more episodes run out of turns or tokens.",
+        means="More and more episodes run out of turns or tokens, or grow towards that because advantages prefer long "
+        "ones, and the reward does not rise with it.",
         bad="A truncated episode has no answer and no reward, so the longer ones are unlearned whatever they contain; "
         "or the agent has lost the habit of ending.",
         change={
@@ -261,7 +263,8 @@ TEXTS: Mapping[str, Text] = {
             "the responses are sound.",
             "unknown": "Raise the budget of tokens and turns if the episodes are sound; read some.",
         },
-        problems="Late in other collapses episodes ramble and this is a symptom: look at what was found before it.",
+        problems="Late in other collapses episodes ramble and this is a symptom: look at what was found before it. "
+        "Long rollouts are left alone while the reward rises with them.",
     ),
     "RWD002": Text(
         name="answers avoided",
@@ -278,7 +281,7 @@ TEXTS: Mapping[str, Text] = {
     ),
     "RWD001": Text(
         name="reward collapse",
-        means="The reward has lost 40 % of its peak.",
+        means="The reward has lost 40 % of its peak, or a third of it over ten rows.",
         bad="This is the event, not the cause. What was found before it says why.",
         change={
             "holdfast": "Go back to a checkpoint from before the first finding, and change what that one says; "

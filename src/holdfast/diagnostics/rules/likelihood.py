@@ -20,9 +20,11 @@ from holdfast.diagnostics.causal import (
     noise,
     rows,
     rows_since,
+    trailing_lowest,
     trailing_mean,
     until_begins,
 )
+from holdfast.diagnostics.fall import falling
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.fair import fair
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
@@ -68,9 +70,16 @@ def _pace(change: Values, likelihood: Values, window: int) -> Values:
     return -trailing_mean(change, window) / np.maximum(-trailing_mean(likelihood, window), 1e-6)
 
 
+def _steady(change: Values, window: int) -> Truths:
+    """Where the mean of the last rows is below 0 by more than their own scatter explains: no single row makes it."""
+    mean = trailing_mean(change, window)
+    scatter = np.sqrt(np.maximum(trailing_mean(change**2, window) - mean**2, 0.0))
+    return -mean > SURE * scatter / np.sqrt(window - 1)
+
+
 def _displaces(change: Values, share: Values, likelihood: Values) -> Truths:
     """Where updates take likelihood from most correct rollouts, slowly but steadily."""
-    paced = (_pace(change, likelihood, SLOW) > PACE) & (-trailing_mean(change, SLOW) > LEAST)
+    paced = _steady(change, SLOW) & (_pace(change, likelihood, SLOW) > PACE) & (-trailing_mean(change, SLOW) > LEAST)
     return paced & (trailing_mean(share, SLOW) > MAJORITY)
 
 
@@ -163,7 +172,7 @@ def _accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
     before = delayed(_pace(change, likelihood, SLOW), FAST)
     fast = (pace > scale * FAST_PACE) & (-trailing_mean(change, FAST) > scale * FAST_LEAST)
     most = trailing_mean((-change > scale * FAST_LEAST).astype(float), FAST) > FAST_MOST
-    result = fast & most & (pace > ACCELERATION * before) & (_lost(likelihood) > FAST_DECAYED)
+    result = fast & most & _steady(change, FAST) & (pace > ACCELERATION * before) & (_lost(likelihood) > FAST_DECAYED)
     result[: FAST - 1] = False
     return result
 
@@ -251,21 +260,29 @@ DRIFT = -1.5
 at a sane step stay above -0.1, healthy plateaus above -0.8."""
 
 
+DRIFT_FALLING = -0.5
+"""The same while the reward falls: controls that fall by chance stay above."""
+MEMORY = 2 * FAST
+
+
 def ratio_drift(log: Log) -> Hit | None:
     """ISD001."""
     found = rows(log, RATIO)
     (product,) = found.columns
     smooth = trailing_mean(product, FAST)
-    condition = smooth < DRIFT
-    condition &= held(product < DRIFT / 2, 3)  # not a single spike
+    condition = (smooth < DRIFT) & held(product < DRIFT / 2, 3)  # not a single spike
+    # A fall of the reward is noticed rows after what made it, when there may be nothing right left to update on.
+    condition |= falling(log, found.steps) & (trailing_lowest(smooth, MEMORY) < DRIFT_FALLING)
+    condition[: FAST - 1] = False
     at = first(condition)
     if at is None:
         return None
+    worst = float(trailing_lowest(smooth, MEMORY)[at])
     return Hit(
         int(found.steps[at]),
-        f"Importance ratios drift: the ratios of a rollout multiply to {np.exp(smooth[at]):.2g} on average before its "
+        f"Importance ratios drift: the ratios of a rollout multiply to {np.exp(worst):.2g} on average before its "
         "batch is used up.",
-        {RATIO: float(smooth[at])},
+        {RATIO: worst},
         (RATIO,),
     )
 

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from holdfast.diagnostics.causal import first, held, lowest, noise, rows, trailing_mean
-from holdfast.diagnostics.log import Log
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.diagnostics.causal import (
+    Truths,
+    as_of,
+    delayed,
+    finite,
+    first,
+    held,
+    highest,
+    lowest,
+    noise,
+    rows,
+    trailing_mean,
+)
+from holdfast.diagnostics.log import Log, Series
+from holdfast.diagnostics.rules.fair import ADVANTAGE
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
 FEW = 3
@@ -40,14 +56,59 @@ TRUNCATED = "rollout/truncated_fraction"
 RISE = 0.15
 
 
+LENGTH, REWARD = "rollout/length", "reward/mean"
+WINDOW = 5
+PREFERRED = 0.1
+"""Mean advantage per token of long rollouts. Where right answers are longer than wrong ones it is as high early in a
+run, but then the reward rises with the length."""
+GROWN = 0.03
+"""Share of its length by which a rollout has grown."""
+UNSURE = 4.0
+"""Standard errors."""
+
+
 def truncation(log: Log) -> Hit | None:
     """TRN001."""
+    return earliest(_grows(log), _truncates(log))
+
+
+def _grows(log: Log) -> Hit | None:
+    """Rollouts grow because advantages prefer long ones, and the reward does not rise with them."""
+    found = rows(log, ADVANTAGE, LENGTH)
+    advantage, length = (trailing_mean(column, WINDOW) for column in found.columns)
+    error, unsure = (UNSURE * noise(column, WINDOW) / WINDOW**0.5 for column in found.columns)
+    grown = length - lowest(length)
+    condition = (advantage > PREFERRED) & (advantage > error) & (grown > GROWN * length) & (grown > unsure)
+    condition &= ~_pays(log, found.steps)
+    condition[: WINDOW - 1] = False
+    at = first(condition)
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"Rollouts grow towards their limit, to {length[at]:.3g} tokens from {length[at] - grown[at]:.3g}: advantages "
+        "prefer long ones, and the reward does not rise with them.",
+        {LENGTH: float(length[at]), ADVANTAGE: float(advantage[at])},
+        (LENGTH, ADVANTAGE),
+    )
+
+
+def _pays(log: Log, steps: NDArray[np.int64]) -> Truths:
+    """Where the reward is higher than ever before the last rows: rollouts that pay may be long."""
+    reward = finite(log.series.get(REWARD, Series(steps[:0], np.empty(0))))
+    mean = trailing_mean(reward.values, WINDOW)
+    rises = mean > delayed(highest(mean), WINDOW)
+    return as_of(Series(reward.steps, rises.astype(float)), steps) > 0
+
+
+def _truncates(log: Log) -> Hit | None:
     found = rows(log, TRUNCATED)
     (share,) = found.columns
     smooth = trailing_mean(share, FEW)
     low = lowest(smooth)
     rise = smooth - low
-    condition = (rise > RISE) & (rise > 4 * noise(share, FEW) / FEW**0.5) & held(share > low + RISE / 2, 2)
+    condition = (rise > RISE) & (rise > UNSURE * noise(share, FEW) / FEW**0.5) & held(share > low + RISE / 2, 2)
+    condition &= ~_pays(log, found.steps)
     condition[: FEW - 1] = False
     at = first(condition)
     if at is None:
@@ -63,5 +124,5 @@ def truncation(log: Log) -> Hit | None:
 RULES = (
     Rule("RET001", failing, ((ERRORS,), (FAILED,))),
     Rule("RET002", nothing, ((EMPTY,),)),
-    Rule("TRN001", truncation, ((TRUNCATED,),)),
+    Rule("TRN001", truncation, ((TRUNCATED,), (ADVANTAGE, LENGTH))),
 )

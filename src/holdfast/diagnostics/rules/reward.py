@@ -18,12 +18,14 @@ from holdfast.diagnostics.causal import (
     until_begins,
     until_begins_any,
 )
-from holdfast.diagnostics.fall import REWARDS, Curve, curve_of
+from holdfast.diagnostics.fall import LONG, REWARDS, THIRD, Curve, curve_of
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
 COLLAPSED = 0.4
 """Share of its peak that the reward has lost: docs/results.md calls that a collapse."""
+SURE = 4.0
+"""Standard errors by which a third must be lost in the mean of ten values, where the mean of five is too noisy."""
 
 
 def collapse(log: Log) -> Hit | None:
@@ -36,14 +38,17 @@ def _collapse(log: Log, name: str) -> Hit | None:
     curve = curve_of(log, name)
     if curve is None:
         return None
-    at = first((curve.lost >= COLLAPSED) & ~_waits(curve))
+    longer = curve_of(log, name, window=LONG, errors=SURE)
+    assert longer is not None
+    at = first(((curve.lost >= COLLAPSED) | (longer.lost >= THIRD)) & ~_waits(curve))
     if at is None:
         return None
-    peak = float(highest(curve.means)[at])
+    told = curve if curve.lost[at] >= COLLAPSED else longer
+    peak = float(highest(told.means)[at])
     return Hit(
         int(curve.steps[at]),
-        f"The reward has lost {curve.lost[at]:.0%} of its peak: {curve.means[at]:.3g}, down from {peak:.3g}.",
-        {curve.name: float(curve.means[at]), "peak": peak},
+        f"The reward has lost {told.lost[at]:.0%} of its peak: {told.means[at]:.3g}, down from {peak:.3g}.",
+        {curve.name: float(told.means[at]), "peak": peak},
         (curve.name,),
     )
 

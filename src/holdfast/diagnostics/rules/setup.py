@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import Rows, as_of, first, held, highest, lowest, rows, trailing_mean, until_begins
+from holdfast.diagnostics.causal import (
+    Rows,
+    as_of,
+    first,
+    held,
+    highest,
+    lowest,
+    noise,
+    rows,
+    trailing_mean,
+    until_begins,
+)
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
@@ -50,6 +61,8 @@ TRAINED, LENGTH = "loss/tokens", "rollout/length"
 SURPRISE = ("likelihood/correct", "likelihood/incorrect", "entropy/mean")
 MORE = 1.2
 """Times the sampled tokens. One observation doubles a rollout; a dropped empty row or a rounding is 1 %."""
+UNSURE = 4.0
+"""Standard deviations of the difference, where the two are not of the same rollouts."""
 EXCESS = 1.0
 """Nats per token by which the tokens in the loss surprise the policy beyond its entropy. Passages of a foreign text do
 so by 1.5 and more; a sampler at another temperature or with old weights stays below, or its gap tells."""
@@ -63,7 +76,8 @@ def leak(log: Log) -> Hit | None:
 def _more_tokens(log: Log) -> Hit | None:
     found = rows(log, TRAINED, LENGTH)
     trained, length = found.columns
-    at = first(trained > MORE * length)
+    more = trained - length
+    at = first((trained > MORE * length) & (more > UNSURE * noise(more, FEW)))
     if at is None:
         return None
     return Hit(
