@@ -89,6 +89,14 @@ def test_a_model_that_takes_no_positions_from_us_is_found_out(make_model, tokeni
         HFPolicy(model, tokenizer)
 
 
+def test_weights_that_are_not_finite_are_named(make_model, tokenizer):
+    model = make_model()
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(float("nan"))
+    with pytest.raises(ModelError, match="log-probs that are not finite"):
+        HFPolicy(model, tokenizer)
+
+
 def test_a_model_with_adapters(make_model, tokenizer, reference):
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)

@@ -154,7 +154,7 @@ class PenaltyMixin(_Trainer):
         batch |= row_tensors(inputs, mask)
         if own.penalty is not None and own.penalty.needs_answers:
             batch["holdfast_answer_weight"] = answer_weight(self, inputs, own.penalty)
-        self._observer.rollout_batch(batch, mask)
+        self._observer.rollout_batch(batch, mask, episodes="trajectory" in inputs[0])
         self._observer.start_displacement(batch, mask, rows=own.displacement_rows)
         return batch
 

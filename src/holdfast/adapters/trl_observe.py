@@ -54,12 +54,17 @@ class Observer:
 
     # ---- once per rollout batch
 
-    def rollout_batch(self, batch: dict[str, Any], mask: Tensor) -> None:
-        """What can be read off before the first optimizer step."""
+    def rollout_batch(self, batch: dict[str, Any], mask: Tensor, *, episodes: bool) -> None:
+        """What can be read off before the first optimizer step.
+
+        `episodes`: the rewards of a search agent log the length as it was sampled, which is not measured here again.
+        """
         args = self.trainer.args
         steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
         trained = float(mask.sum(-1).float().mean())
-        metrics = {"optimizer_steps_per_rollout": steps, "rollout/length": trained, "loss/tokens": trained}
+        metrics = {"optimizer_steps_per_rollout": steps, "loss/tokens": trained}
+        if not episodes:
+            metrics["rollout/length"] = trained
         advantages = batch["advantages"]
         metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
         old, sampled = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")

@@ -76,7 +76,13 @@ def check_exact(model: Any, device: torch.device) -> None:
     last = torch.tensor([[ids[0][5]], [ids[1][2]]], device=device)
     cached = planned_forward(model, cache, last, positions.unsqueeze(1), mask)[:, -1].float().log_softmax(-1)
     plain = [model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1] for row in ids]
-    gap = (cached - torch.stack(plain).float().log_softmax(-1)).abs().max().item()
+    whole = torch.stack(plain).float().log_softmax(-1)
+    if whole.isnan().any():
+        raise ModelError(
+            f"{type(model).__name__} gives log-probs that are not finite: its weights have overflowed or hold NaN. Go "
+            "back to a checkpoint from before that, and lower the learning rate"
+        )
+    gap = (cached - whole).abs().max().item()
     allowed = 0.5 if model.dtype in (torch.float16, torch.bfloat16) else 0.05
     if not gap <= allowed:
         raise ModelError(

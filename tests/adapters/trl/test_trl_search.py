@@ -120,9 +120,16 @@ def test_row_tensors_travel_with_their_rows(searching: Any, monkeypatch: pytest.
     assert len({tuple(inputs["completion_ids"].flatten().tolist()) for inputs in seen}) > 4
 
 
-def test_the_log_has_what_can_be_seen(searching: Any) -> None:
+def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = searching(LLDS(coef=0.2))
+    observed: set[str] = set()
+    log = type(trainer._observer)._log
+    monkeypatch.setattr(
+        type(trainer._observer), "_log", lambda self, metrics: (observed.update(metrics), log(self, metrics))
+    )
     trainer.train()
+    assert "loss/tokens" in observed
+    assert "rollout/length" not in observed  # the rewards measure it, as it was sampled
     logged = {name for row in trainer.state.log_history for name in row}
     for name in (
         "likelihood/correct",
