@@ -338,7 +338,17 @@ other recipes and worlds, were read once: all four targets were missed. That rea
 Those runs are the tuning side since, and bore on the rules. For the second round other organisms were planned, with the
 shares of the causes, before any of them was made: `scout` and `rover` on the local engine and as search agents in TRL,
 and `shift` in TRL. Nobody ran the rules on them, or drew them, before their one reading; nothing was changed after it.
-Of one run, `shift-plain-s1`, some lines of log were seen by mistake, and it is left out. Shares have
+Of one run, `shift-plain-s1`, some lines of log were seen by mistake, and it is left out. Eleven of its runs fell to half,
+fewer than the twenty wanted, so ten more were made just before the reading, of faults that fall most often; of the nine
+displaced runs three fell. So most of its collapses are breaks.
+
+On that set collapses are found in time and the first code is right. The other two targets are missed. False alarms are
+7 of 42: five `ENT001`, all on `scout`, whose entropy is low, so that a small rise is a large share of the lowest mean; and
+two `LLD002` on `shift`, whose right answers are nearly certain, with no fall of the reward to come. These are the likely
+reasons; the constants were left alone. The lead is shorter than the fall from the peak, because a break leaves less than
+that between its beginning and the loss of half: it is three quarters of the longest possible.
+
+Shares have
 their Wilson intervals at 95 %. Runs of one organism share a world, a starting model and a recipe, and those of one seed
 all that goes before the fault, so they are less independent than the intervals assume. Lengths are in rollout batches.
 
