@@ -16,9 +16,9 @@ from typing import Any
 
 import tomli_w
 import torch
+from datasets import Dataset
 from trl import GRPOConfig
 
-from datasets import Dataset
 from holdfast.world.model import build_model, build_tokenizer
 from record_plan import Planned
 from record_trl import SHORT, GiantSteps, finish, trainer_class

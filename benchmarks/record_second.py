@@ -1,8 +1,8 @@
 """The second held-out set, planned after the first had been read and before any of its runs was made.
 
-Collapses were to be spread over their mechanisms, half of them slow (displacement); of the nine displaced runs three fell
-to half, so most collapses here are breaks. Faults are those that certainly do something, so that no label has to be changed by how a run went:
-a run that was not made in time, and a healthy run whose reward fell to half, are left out.
+Collapses were to be spread over their mechanisms, half of them slow (displacement); of the nine displaced runs three
+fell to half, so most collapses here are breaks. Faults are those that certainly do something, so that no label has to
+be changed by how a run went: a run that was not made in time is left out.
 """
 
 from __future__ import annotations
