@@ -23,7 +23,7 @@ def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     stretch, and both ends.
 
     >>> thin(np.array([0.0, 1.0, 9.0, 1.0, 0.0, -7.0, 0.0, 0.0]), 6).tolist()
-    [0, 2, 3, 4, 5, 7]
+    [0, 2, 4, 5, 7]
     """
     count = len(values)
     if count <= most:
