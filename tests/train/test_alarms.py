@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.config import Config, load
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.present import as_json
+from holdfast.diagnostics.present import FINDINGS_FILE, as_json
 from holdfast.diagnostics.readers import read_log
 from holdfast.errors import ConfigError, GuardStop
-from holdfast.train.alarms import FINDINGS_FILE, Alarms
+from holdfast.train.alarms import Alarms
 from holdfast.train.checkpoint import list_checkpoints
 from holdfast.train.folder import RunFolder
 from holdfast.train.run import resume, train

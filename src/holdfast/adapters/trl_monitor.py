@@ -21,13 +21,12 @@ from transformers import TrainerCallback
 from holdfast.diagnostics.codes import chosen
 from holdfast.diagnostics.finding import Finding
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.present import as_json, to_text
+from holdfast.diagnostics.present import FINDINGS_FILE, write_findings
 from holdfast.diagnostics.readers.names import CHANGES, translation
 from holdfast.errors import ConfigError
 
 __all__ = ["FINDINGS_FILE", "Monitoring"]
 
-FINDINGS_FILE = "findings.json"
 _logger = logging.getLogger("holdfast")
 
 
@@ -79,8 +78,7 @@ class Monitoring(TrainerCallback):
 
     def _write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        text = to_text(as_json(self.monitor.log(), self.monitor.diagnosis()))
-        (folder / FINDINGS_FILE).write_text(text, encoding="utf-8")
+        write_findings(folder, self.monitor.log(), self.monitor.diagnosis())
 
 
 def _ours(row: Mapping[str, Any]) -> dict[str, float]:

@@ -204,7 +204,7 @@ def _make(plan: Plan, at_once: int) -> int:
 
 def _keep_plan(plan: Plan) -> None:
     """What the table was made of, for whoever finds the folder."""
-    from holdfast.evals.state import write_whole
+    from holdfast.evals.state import write_json
 
     told = {"recipe": plan.recipe.stem, "rows": [row.name for row in plan.rows], "seeds": list(plan.seeds)}
-    write_whole(plan.out / "plan.json", json.loads(json.dumps(told | {"settings": list(plan.settings)})))
+    write_json(plan.out / "plan.json", json.loads(json.dumps(told | {"settings": list(plan.settings)})))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError
+from holdfast.files import write_whole
 from holdfast.jsonl import write_jsonl
 
 SETTINGS, ROWS, RESULTS = "settings.json", "questions.jsonl", "results.json"
@@ -48,7 +49,7 @@ class EvalFolder:
             if there is None:
                 if (self.path / ROWS).exists():
                     raise ConfigError(f"{self.path} holds answers without {SETTINGS}; give another --out")
-                write_whole(self.path / SETTINGS, wanted)
+                write_json(self.path / SETTINGS, wanted)
         except OSError as error:
             raise ConfigError(
                 f"{self.path} cannot be written ({error.strerror}); give --out a folder that can"
@@ -76,7 +77,7 @@ class EvalFolder:
         ordered = [self._rows[id] for id in ids]
         if [row["id"] for row in read_whole_rows(self.path / ROWS)] != list(ids):
             write_jsonl(self.path / ROWS, ordered)
-        write_whole(self.path / RESULTS, results)
+        write_json(self.path / RESULTS, results)
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -116,11 +117,9 @@ def read_whole_rows(path: Path) -> list[Row]:
     return rows
 
 
-def write_whole(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a crash leaves the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_results(path: Path) -> dict[str, Any]:

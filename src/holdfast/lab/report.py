@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.files import write_whole
 from holdfast.lab.figures import draw
 from holdfast.lab.page import html
 from holdfast.lab.results import markdown
@@ -17,16 +17,9 @@ from holdfast.lab.values import Experiment, Runs
 def write_report(experiment: Experiment, results: Mapping[str, Any], runs: Runs, out: Path) -> Path:
     """The three files, numbers first; returns the page. Raises `MissingExtra` without matplotlib."""
     out.mkdir(parents=True, exist_ok=True)
-    _write(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    _write(out / "page.md", markdown(results))
+    write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_whole(out / "page.md", markdown(results))
     shown = [figure for figure in experiment.figures if any(arm in runs for arm in figure.arms)]
     drawings = [(figure, draw(figure, runs, key=f"f{i}")) for i, figure in enumerate(shown)]
-    _write(out / "index.html", html(results, drawings))
+    write_whole(out / "index.html", html(results, drawings))
     return out / "index.html"
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

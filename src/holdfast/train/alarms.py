@@ -9,19 +9,17 @@ from holdfast.config import Config, setting_values
 from holdfast.diagnostics.codes import chosen
 from holdfast.diagnostics.finding import Finding
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.present import as_json, to_text
+from holdfast.diagnostics.present import write_findings
 from holdfast.train.checkpoint import step_folder
 from holdfast.train.events import Observer
-from holdfast.train.folder import RunFolder, write_whole
-
-FINDINGS_FILE = "findings.json"
+from holdfast.train.folder import RunFolder
 
 
 class Alarms:
     """Listens to the metrics of a run."""
 
     def __init__(self, config: Config, folder: RunFolder, observer: Observer) -> None:
-        self._path: Path = folder.path / FINDINGS_FILE
+        self._folder = folder.path
         self._observer = observer
         self._codes = chosen(config.guard.on, where="guard.on")
         self._stops = config.guard.action == "stop"
@@ -44,7 +42,7 @@ class Alarms:
         self._write()
 
     def _write(self) -> None:
-        write_whole(self._path, to_text(as_json(self._monitor.log(), self._monitor.diagnosis())))
+        write_findings(self._folder, self._monitor.log(), self._monitor.diagnosis())
 
 
 def stopped(finding: Finding, run_dir: Path) -> str:

@@ -6,7 +6,6 @@ import errno
 import itertools
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from typing import Any
 from holdfast.config import Config, dump, load
 from holdfast.data import Example
 from holdfast.errors import CheckpointError, ConfigError
+from holdfast.files import write_whole
 from holdfast.jsonl import write_jsonl
 from holdfast.tracking import METRICS_FILE, MetricsFile
 from holdfast.train.displacement import Displacement, TurnChange
@@ -170,10 +170,3 @@ def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
                 yield row
         except (ValueError, KeyError, TypeError):
             continue
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a crash leaves the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(temporary, path)
