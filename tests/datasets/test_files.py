@@ -8,8 +8,8 @@ import json
 import pytest
 
 from holdfast.data import Example, read_questions
+from holdfast.datasets.catalogue import FORMS
 from holdfast.datasets.files import iter_examples, place_of, read_examples, write_examples
-from holdfast.datasets.rows import FORMS
 from holdfast.errors import DataError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.data import Example
-from holdfast.datasets.rows import FORMS, example_of, light, row_of
+from holdfast.datasets.catalogue import FORMS
+from holdfast.datasets.rows import example_of, light, row_of
 from holdfast.jsonl import BadField
 
 

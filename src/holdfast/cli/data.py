@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.terminal import err, out
-from holdfast.datasets.rows import FORMS
+from holdfast.datasets.catalogue import FORMS
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.datasets.rows import Form
+    from holdfast.datasets.catalogue import Form
     from holdfast.jsonl import Skipped
 
 app = typer.Typer(

@@ -1,12 +1,16 @@
-"""What exists: the seven sets that search agents are compared on, with their published sizes."""
+"""What exists: the seven sets that search agents are compared on, their published sizes, and forms of question files."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from holdfast.errors import DataError
+
+Form = Literal["jsonl", "searchr1", "verl", "skyrl"]
+FORMS: tuple[Form, ...] = get_args(Form)
 
 HUB = "RUC-NLPIR/FlashRAG_datasets"
 """All seven in one form, `SET/SPLIT.jsonl`; published results are made from it."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.data import Example
-from holdfast.datasets.rows import Form, example_of, row_of
+from holdfast.datasets.catalogue import Form
+from holdfast.datasets.rows import example_of, row_of
 from holdfast.errors import DataError, MissingExtra
 from holdfast.jsonl import BadField, Judge, Skipped, iter_rows, write_jsonl
 

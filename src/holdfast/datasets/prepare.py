@@ -8,10 +8,10 @@ from importlib.resources import files as package_files
 from pathlib import Path
 
 from holdfast.data import Example
-from holdfast.datasets.catalogue import SAMPLE, SETS, SEVEN, QASet, set_named
+from holdfast.datasets.catalogue import SAMPLE, SETS, SEVEN, Form, QASet, set_named
 from holdfast.datasets.files import iter_examples, read_examples, write_examples
 from holdfast.datasets.origin import Origin, origin_of
-from holdfast.datasets.rows import Form, light
+from holdfast.datasets.rows import light
 from holdfast.errors import DataError
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")

@@ -13,14 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from holdfast.data import Example
+from holdfast.datasets.catalogue import Form
 from holdfast.jsonl import BadField, clean_text, json_kind
 from holdfast.search.protocol import SEARCH_R1, prompt_text
-
-Form = Literal["jsonl", "searchr1", "verl", "skyrl"]
-FORMS: tuple[Form, ...] = get_args(Form)
 
 PREFIX = "searchR1_"
 """verl and SkyRL put it before the name of the set, and choose the reward by it."""
