@@ -1,4 +1,4 @@
-"""What exists: the seven sets that search agents are compared on, their published sizes, and forms of question files."""
+"""What exists: the seven sets that search agents are compared on, their sizes, and the forms of question files."""
 
 from __future__ import annotations
 
