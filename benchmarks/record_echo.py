@@ -2,8 +2,9 @@
 
 `echo`: repeat six letters; reward 1 for all of them, else 0. `order`: put five digits in order; reward is the share of
 digits in their place. `mirror`: five letters from the last to the first; 0.3 for the right number, 0.7 for all of
-them. `shift`: each of four digits times three, without carries; the share of digits, squared. The model is made and
-taught on the spot, in seconds, and not too well.
+them. `shift`: each of four digits times three, without carries; the share of digits, squared. `rotate`: five letters,
+the first of them last; half of the reward for the first letter, half for all. The model is made and taught on the spot,
+in seconds, and not too well.
 """
 
 from __future__ import annotations
@@ -94,6 +95,18 @@ TASKS = {
         k=5,
         rate=6e-4,
         length=15,
+    ),
+    "rotate": Task(
+        symbols="efghijklmn",
+        count=5,
+        answer=lambda shown: [*shown[1:], shown[0]],
+        enough=0.2,
+        hidden=40,
+        questions=6,
+        group=6,
+        k=4,
+        rate=5e-4,
+        length=16,
     ),
 }
 
@@ -211,6 +224,8 @@ def _score(name: str, said: str, answer: str) -> float:
         return sum(a == b for a, b in zip(own, right, strict=False)) / max(len(own), len(right))
     if name == "shift":
         return (sum(a == b for a, b in zip(own, right, strict=False)) / max(len(own), len(right))) ** 2
+    if name == "rotate":
+        return 0.5 * (own[:1] == right[:1]) + 0.5 * (own == right)
     if name == "mirror":
         return 0.3 * (len(own) == len(right)) + 0.7 * (own == right)
     return float(own == right)

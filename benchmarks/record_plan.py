@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 CALIBRATION, TUNING, HELD_OUT = "calibration", "tuning", "held-out"
-"""`tuning` was held out once, and its one reading is kept; since then thresholds may be chosen on it too."""
+"""`tuning` was held out, in two sets, and each has its one reading; since then thresholds may be chosen there too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,14 +148,15 @@ def _toy(name: str, split: str) -> Organism:
 ECHO = _toy("echo", CALIBRATION)
 ORDER = _toy("order", TUNING)
 MIRROR = _toy("mirror", TUNING)
-SHIFT = replace(_toy("shift", HELD_OUT), steps=44)
-TOYS = ("echo", "order", "mirror", "shift")
+SHIFT = replace(_toy("shift", TUNING), steps=44)
+ROTATE = replace(_toy("rotate", HELD_OUT), steps=46)
+TOYS = ("echo", "order", "mirror", "shift", "rotate")
 
 # The second held-out set. Deeper and narrower, larger groups, three optimizer steps, F1 for a reward.
 SCOUT = Organism(
     name="scout",
     host="holdfast",
-    split=HELD_OUT,
+    split=TUNING,
     recipe="quickstart",
     steps=36,
     settings=(
@@ -173,7 +174,7 @@ SCOUT = Organism(
 ROVER = Organism(
     name="rover",
     host="holdfast",
-    split=HELD_OUT,
+    split=TUNING,
     recipe="collapse",
     steps=56,
     settings=(
@@ -191,3 +192,64 @@ ROVER = Organism(
 )
 SCOUT_TRL = _in_trl(SCOUT)
 ROVER_TRL = _in_trl(ROVER)
+
+# The third held-out set. Nomads search with words of filler, and are truncated hard.
+NOMAD = Organism(
+    name="nomad",
+    host="holdfast",
+    split=HELD_OUT,
+    recipe="collapse",
+    steps=52,
+    settings=(
+        *_SMALL,
+        *_options("--train.questions 8 --train.group_size 5 --train.lr 3e-4 --train.warmup 4"),
+        *_options("--train.optimizer_steps_per_rollout 4 --reward.em 0.6 --reward.f1 0.4"),
+    ),
+    school=(
+        *_options("--world.seed 43 --world.people 130 --world.train_questions 1300 --world.mismatch 0.06"),
+        *_options("--world.two_hop 0.3 --world.filler_words 250 --model.hidden 48"),
+        *("--world.filler_length", "[2, 5]", "--world.ramble_length", "[14, 20]"),
+        *_options("--warm_start.plain_steps 1100 --warm_start.steps 380 --warm_start.batch 32 --warm_start.seed 12"),
+        *_options("--warm_start.ramble 0.13"),
+    ),
+)
+# Another preset and reduction, a deeper model, shorter fillers.
+DROVER = Organism(
+    name="drover",
+    host="holdfast",
+    split=HELD_OUT,
+    recipe="collapse",
+    steps=52,
+    settings=(
+        *_SMALL,
+        *_options("--model.layers 3 --train.questions 8 --train.lr 3e-4 --train.warmup 4"),
+        *_options("--train.optimizer_steps_per_rollout 4 --loss.reduction seq-mean-token-mean"),
+        *_options("--reward.em 0 --reward.f1 1"),
+    ),
+    school=(
+        *_options("--protocol.preset search-r1 --world.seed 47 --world.people 80 --world.train_questions 900"),
+        *_options("--world.mismatch 0.05 --world.two_hop 0.45 --world.filler_words 150 --model.hidden 40"),
+        *("--world.filler_length", "[2, 4]", "--world.ramble_length", "[12, 18]"),
+        *_options("--warm_start.plain_steps 1200 --warm_start.steps 380 --warm_start.batch 32 --warm_start.seed 14"),
+        *_options("--warm_start.ramble 0.15"),
+    ),
+)
+# No filler: a sharp policy, five optimizer steps, a reward in two parts.
+DELVER = Organism(
+    name="delver",
+    host="holdfast",
+    split=HELD_OUT,
+    recipe="quickstart",
+    steps=40,
+    settings=(
+        *_SMALL,
+        *_options("--train.questions 8 --train.group_size 5 --train.lr 5e-4 --train.warmup 3"),
+        *_options("--train.optimizer_steps_per_rollout 5 --reward.em 0.5 --reward.f1 0.5"),
+    ),
+    school=(
+        *_options("--world.seed 53 --world.people 95 --world.train_questions 1200 --world.two_hop 0.3"),
+        *_options("--world.mismatch 0.08 --model.hidden 40 --warm_start.steps 1000 --warm_start.batch 32"),
+        *_options("--warm_start.seed 17"),
+    ),
+)
+NOMAD_TRL = _in_trl(NOMAD)

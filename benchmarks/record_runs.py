@@ -20,6 +20,7 @@ from record_plan import (
     Planned,
 )
 from record_second import second_runs
+from record_third import pilot_runs, third_runs
 from seeds import ARMS
 
 _TRUNCATED = ("sampler-mismatch",)  # what the collapse recipe has beside everything else
@@ -345,6 +346,6 @@ def everything() -> list[Planned]:
     calibration = (collapse_runs, laboratory_runs, collapse_trl_runs, echo_runs, rambler_runs)
     tuning = (quickstart_runs, order_runs, curt_runs, mirror_runs, strayer_runs)
     planned = [one for runs in (*calibration, *tuning) for one in runs()]
-    planned += second_runs(_runs, _toy_runs)
+    planned += [*second_runs(_runs, _toy_runs), *pilot_runs(), *third_runs(_runs, _toy_runs)]
     labelled = [replace(one, cause=_TURNED_OUT.get(one.name, one.cause)) for one in planned]
     return [one for one in labelled if one.cause]
