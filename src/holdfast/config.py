@@ -93,6 +93,8 @@ class Retrieval(Section):
     """Queries kept in the LRU cache."""
     max_failed: float = Field(0.5, gt=0, le=1)
     """The run stops when a larger share of a step's episodes ends as `retrieval_failed`."""
+    drop: float = Field(0.0, ge=0, lt=1)
+    """Probability that a search finds nothing, by bad luck alone, in training rollouts: a fault to study."""
 
 
 class Model(Section):

@@ -240,6 +240,25 @@ def test_turns_are_reported_as_they_finish(run):
     assert len(told[0][1].observation) > 0, "observation included"
 
 
+def test_dropped_searches_find_nothing_by_each_tasks_own_luck(run):
+    script = {f"t{i}": [SEARCH, SEARCH, ANSWER] for i in range(60)}
+    shelf = Shelf()
+    trajectories, _, stats = run(script, drop=0.3, retriever=shelf)
+    missed = [tuple(not turn.hits for turn in trajectory.turns[:2]) for trajectory in trajectories]
+    # Of 120 searches 36 are expected: within three standard deviations.
+    assert 21 <= sum(map(sum, missed)) <= 51
+    assert len(set(missed)) == 4, "the two searches of an episode have their own luck"
+    assert all(
+        CLEAN.nothing_found in t.turns[0].observation_text for t, m in zip(trajectories, missed, strict=True) if m[0]
+    )
+    assert all(trajectory.status is Status.OK for trajectory in trajectories)
+    assert stats.searches == 120 and stats.failed_searches == 0
+    again, _, _ = run(script, drop=0.3)
+    assert again == trajectories
+    untouched, _, _ = run(script, drop=0.0)
+    assert all(turn.hits for trajectory in untouched for turn in trajectory.turns[:2])
+
+
 def test_statistics(run, tokenizer):
     (trajectory,), _, stats = run({"a": [SEARCH, ANSWER]})
     assert stats.tokens == sum(len(turn.tokens) for turn in trajectory.turns)

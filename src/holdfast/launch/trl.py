@@ -21,7 +21,7 @@ TINY = ("model.hidden", "model.layers", "model.heads")
 
 # The generated script reads these from the recipe it lies beside.
 RECIPE = frozenset(
-    [*section("data"), *section("retrieval", but=("max_failed",)), *section("protocol"), *section("world")]
+    [*section("data"), *section("retrieval", but=("max_failed", "drop")), *section("protocol"), *section("world")]
 )
 
 # These are arguments in the script, beside the options.
@@ -58,6 +58,7 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
+    "retrieval.drop": "it is a fault put in on purpose, and SearchRollouts has none. Leave it at 0",
     "loss.penalty.normalizer": (
         "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
         "protected tokens, which is logged as penalty/preserved_share"

@@ -70,6 +70,7 @@ REFUSED: Mapping[str, str] = {
         "rollouts of verl run on many machines and ask a server. Start `holdfast serve` with this folder, and set "
         "retrieval.url to its address"
     ),
+    "retrieval.drop": "it is a fault put in on purpose, and the agent loop has none. Leave it at 0",
     "warm_start.steps": (
         "verl's trainer has no warm start. Make the model with `holdfast train RECIPE --stage warm-start`, set "
         "model.path to the folder it names, and warm_start.steps = 0"

@@ -5,6 +5,7 @@ What happens inside an episode is `rollout/episode.py`.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ def run_rollouts(
     tokenizer: PreTrainedTokenizerBase,
     retries: int = 2,
     backoff_seconds: float = 0.5,
+    drop: float = 0.0,
     stats: RolloutStats | None = None,
     on_turn: Callable[[Task, Turn], None] | None = None,
 ) -> list[Trajectory]:
@@ -52,6 +54,8 @@ def run_rollouts(
     pauses that double from `backoff_seconds`.
 
     Args:
+        drop: probability that a search finds nothing, whatever is asked; drawn from the task's seed, so that the same
+            tasks have the same luck.
         stats: counts and times are added to it.
         on_turn: called with each finished turn, its observation included, in the order they finish.
 
@@ -60,7 +64,7 @@ def run_rollouts(
     """
     if len({task.id for task in tasks}) < len(tasks):
         raise ValueError("two tasks have the same id, but samples of one question need an id each")
-    run = _Run(policy, protocol, stats or RolloutStats(), on_turn)
+    run = _Run(policy, protocol, drop, stats or RolloutStats(), on_turn)
     desk = SearchDesk(retriever, protocol.topk, retries=retries, backoff_seconds=backoff_seconds, stats=run.stats)
     episodes = [(task, Episode(task.prompt, protocol, tokenizer)) for task in tasks]
     try:
@@ -78,6 +82,7 @@ _Running = tuple[Task, Episode]
 class _Run:
     policy: Policy
     protocol: SearchProtocol
+    drop: float
     stats: RolloutStats
     on_turn: Callable[[Task, Turn], None] | None
 
@@ -103,9 +108,14 @@ class _Run:
                         if completion.error is None:
                             self._finish_turn(task, episode)
                         movable.append((task, episode))
+                        continue
+                    self.stats.searches += 1
+                    if self._is_dropped(task, episode):
+                        episode.take_hits(())
+                        self._finish_turn(task, episode)
+                        movable.append((task, episode))
                     else:
                         searching.setdefault(query, []).append((task, episode))
-                        self.stats.searches += 1
             desk.ask(searching)
             if stuck and decoding and not desk.busy:
                 raise RolloutError(f"the policy has nothing to do, but {len(decoding)} requests are unanswered")
@@ -115,6 +125,10 @@ class _Run:
                     episode.take_hits(result)
                     self._finish_turn(task, episode)
                     movable.append((task, episode))
+
+    def _is_dropped(self, task: Task, episode: Episode) -> bool:
+        # A generator of its own: what is sampled must not depend on whether luck was asked.
+        return self.drop > 0 and random.Random(f"{task.seed}-{len(episode.turns)}").random() < self.drop
 
     def _poll(self) -> list[Completion]:
         started = time.perf_counter()

@@ -32,6 +32,7 @@ def roll_out(
     size: int,
     seed: tuple[object, ...],
     weights: Mapping[str, float] = EM,
+    drop: float = 0.0,
     stats: RolloutStats | None = None,
 ) -> list[Group]:
     """A group of `size` scored episodes for every question, in their order.
@@ -52,6 +53,7 @@ def roll_out(
         retriever=retriever,
         protocol=workspace.protocol,
         tokenizer=policy.tokenizer,
+        drop=drop,
         stats=stats,
     )
     failed, most = sum(t.status.is_failure for t in trajectories), workspace.config.retrieval.max_failed
@@ -99,6 +101,7 @@ def training_rollouts(
         size=config.train.group_size,
         seed=seed,
         weights=config.reward.model_dump(),
+        drop=config.retrieval.drop,
         stats=stats,
     )
 
