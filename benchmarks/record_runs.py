@@ -337,6 +337,7 @@ _TURNED_OUT = {
     "curt-exhausted-s1": "healthy-sharpening",  # entropy 0.20 to 0.05, without it to 0.12; groups stay mixed
     "strayer-brisk-s1": "",  # fell and came back, within the noise: neither healthy nor a collapse
     "mirror-silent-s1": "healthy-sharpening",  # nobody turned silent
+    "rover-harsh-s5": "healthy-sharpening",  # the reward rose and held, correct rollouts lost nothing
     "mirror-exhausted-s1": "healthy-sharpening",  # entropy 0.33 to 0.10, without it 0.33 to 0.16; groups stay mixed
 }
 

@@ -2,7 +2,7 @@
 
 More than half of the collapses are to be slow: the collapse recipe's truncated sampler, or a harder one, with ten
 optimizer steps a rollout batch, at rates under which a reward falls over 15 to 40 batches. Which rates do was tried on
-`rover`, of the second set: those four runs are tuning runs now.
+`rover` and `strayer`, of the older sets: those runs are tuning runs.
 
 Decided beforehand: runs are made in this order, and one that is not made in time is left out. No label changes by what
 the rules say. A healthy run whose reward fell to half would be left out, and named.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from record_plan import DELVER, DROVER, NOMAD, NOMAD_TRL, ROTATE, ROVER, Organism, Planned
+from record_plan import DELVER, DROVER, NOMAD, NOMAD_TRL, ROTATE, ROVER, STRAYER, Organism, Planned
 from record_second import Runs
 
 _TRUNCATED = ("sampler-mismatch",)
@@ -132,11 +132,9 @@ def _well(organism: Organism, arm: str, seed: int, settings: tuple[str, ...], ho
 
 def pilot_runs() -> Iterator[Planned]:
     """What was tried beforehand: tuning runs."""
-    tried = (("harsh", 5, 60, "5e-4", "10"), ("harsher", 5, 60, "9e-4", "15"))
-    tried += (("harshest", 6, 60, "1.2e-3", "20"), ("harsher", 6, 70, "8e-4", "15"))
-    for arm, seed, steps, rate, warmup in tried:
+    for organism, arm, seed, steps, rate, warmup in _TRIED:
         yield Planned(
-            organism=ROVER,
+            organism=organism,
             arm=arm,
             cause="displacement",
             seed=seed,
@@ -145,3 +143,14 @@ def pilot_runs() -> Iterator[Planned]:
             also=_TRUNCATED,
             steps=steps,
         )
+
+
+_TRIED = (
+    # organism, arm, seed, batches, rate, batches of warm-up
+    (ROVER, "harsh", 5, 60, "5e-4", "10"),
+    (ROVER, "harsher", 5, 60, "9e-4", "15"),
+    (ROVER, "harshest", 6, 60, "1.2e-3", "20"),
+    (ROVER, "harsher", 6, 70, "8e-4", "15"),
+    (STRAYER, "harsh", 5, 70, "5e-4", "15"),
+    (STRAYER, "harsher", 5, 70, "8e-4", "15"),
+)

@@ -67,6 +67,10 @@ LONGER: dict[str, Change] = {
     "advantage__token_mean": lambda v: np.where(np.arange(len(v)) < 28, 0.01, 0.25),
     "rollout__length": ramp(28, 200.0),
 }
+STOCK: dict[str, Change] = {  # what a stock log of TRL has not
+    "ratio__log_product": lambda v: [None] * len(v),
+    "displacement__correct": lambda v: [None] * len(v),
+}
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     # code: changes, and the steps between which they must be found
     "LLD001": [
@@ -115,17 +119,26 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
             {
                 "clip__fraction": spike(25, 0.2),
                 "reward__mean": step(26, 0.05),
-                "ratio__log_product": lambda v: [None] * len(v),
-                "displacement__correct": lambda v: [None] * len(v),
+                **STOCK,
             },
-            (27, 27),
+            (26, 26),
         ),
+        # Clipped before, and by less than twice as much; now the reward falls.
+        (
+            {
+                "clip__fraction": lambda v: np.where(np.arange(len(v)) < 25, 0.08, 0.14),
+                "reward__mean": ramp(24, 0.05, 10),
+                **STOCK,
+            },
+            (27, 36),
+        ),
+        ({"ratio__log_product": lambda v: np.where(np.arange(len(v)) < 3, -9.0, v)}, (2, 2)),
         ({"displacement__correct": spike(0, -0.9)}, (1, 1)),
     ],
     "ENT001": [
         ({"entropy__mean": ramp(30, 2.0)}, (33, 45)),
         ({"entropy__mean": ramp(30, 5.0)}, (31, 40)),
-        ({"entropy__mean": ramp(30, 1.12, 8), "reward__mean": ramp(31, 0.05)}, (36, 46)),
+        ({"entropy__mean": lambda v: ramp(30, 0.8)(0.3 * v)}, (36, 50)),  # of a sharp policy
     ],
     "ENT002": [
         ({"entropy__mean": lambda v: v * np.exp(-np.arange(len(v)) / 6)}, (15, 60)),
@@ -152,8 +165,8 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"loss__penalty": always(0.0), "penalty__active_fraction": lambda v: [None] * len(v)}, (3, 3)),
     ],
     "MSK001": [
-        ({"loss__tokens": lambda v: 2.4 * v}, (1, 1)),
-        ({"loss__tokens": lambda v: np.where(np.arange(len(v)) < 20, v, 2.4 * v)}, (21, 21)),
+        ({"loss__tokens": lambda v: 2.4 * v}, (2, 2)),
+        ({"loss__tokens": lambda v: np.where(np.arange(len(v)) < 20, v, 2.4 * v)}, (22, 22)),
         (
             {
                 "loss__tokens": lambda v: [None] * len(v),
@@ -200,6 +213,8 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         DECAY | {"advantage__token_mean": always(0.3)},  # long rollouts are preferred, and right ones are short
         DECAY | {"likelihood__correct": ramp(20, -0.3, 40)},  # displaced in the update, and back in the next
         DECAY | {"displacement__correct": spike(30, -0.06)},  # one bad update makes the mean
+        # Right answers are nearly certain: what they lose is a large share, and within its noise.
+        DECAY | {"likelihood__correct": lambda v: ramp(22, -0.1, 30)(-0.06 + 0.04 * np.sin(9.0 * np.arange(len(v))))},
     ],
     "LLD003": [DECAY, DECAY | {"displacement__correct": spike(40, -0.1)}],
     "LLD004": [
@@ -212,15 +227,14 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {"displacement__correct": spike(25, -0.09)},
         SPIRAL | {"displacement__correct": lambda v: spike(55, -0.4)(SPIRAL["displacement__correct"](v))},
         {"reward__mean": step(26, 0.05)},  # harder questions
-        {
-            "reward__mean": step(25, 0.05),
-            "clip__fraction": spike(25, 0.2),  # they clip tokens too, in the same row
-            "ratio__log_product": lambda v: [None] * len(v),
-        },
+        {"reward__mean": step(25, 0.05), "clip__fraction": spike(25, 0.06), **STOCK},  # they clip tokens too
+        {"clip__fraction": always(0.4), **STOCK},  # as a clip range per sequence does
+        {"ratio__log_product": spike(2, -9.0)},  # one row among the first proves nothing
     ],
     "ENT001": [
         {"entropy__mean": ramp(30, 0.9)},
-        {"entropy__mean": ramp(30, 1.12, 8)},  # the reward holds
+        {"entropy__mean": ramp(30, 1.12, 8)},
+        {"entropy__mean": lambda v: ramp(30, 0.5)(0.3 * v)},  # twice the entropy of a sharp policy, and little
         {"entropy__mean": step(30, 1.6)},  # from one row to the next: another question set
         {"entropy__mean": ramp(30, 2.0), "rollout__length": ramp(28, 400.0)},  # rollouts of another kind
         {"entropy__mean": spike(30, 3.0)},
@@ -251,7 +265,11 @@ TWINS: dict[str, list[dict[str, Change]]] = {
             "penalty__preserved_share": lambda v: np.where(np.arange(len(v)) < 10, 0.0, v),
         },
     ],
-    "MSK001": [{"loss__tokens": lambda v: 1.02 * v}, {"likelihood__incorrect": lambda v: v - 4}],
+    "MSK001": [
+        {"loss__tokens": lambda v: 1.02 * v},
+        {"loss__tokens": spike(20, 150.0)},
+        {"likelihood__incorrect": lambda v: v - 4},
+    ],
     "SMP001": [
         {"sampler__logprob_gap": step(20, 0.02)},
         {"sampler__logprob_gap": always(0.14), "sampler__mass_kept": always(0.9)},  # top-p 0.9, as set
@@ -272,6 +290,12 @@ TWINS: dict[str, list[dict[str, Change]]] = {
             "reward__mean": ramp(25, 1.5, 30),
         },
     ],
+}
+
+
+# A decay begins as a stagnation, and everything worse as a decay.
+FORERUNNERS = {(worse, "LLD001") for worse in ("LLD002", "LLD003", "LLD004")} | {
+    (worse, "LLD002") for worse in ("LLD003", "LLD004")
 }
 
 
@@ -305,4 +329,4 @@ def test_the_cause_comes_first(make_log: MakeLog, code: str, number: int) -> Non
     """A made disease has one cause; whatever else its series show comes with it or later."""
     changes, _ = CASES[code][number]
     first, *_ = diagnose(make_log(**changes)).findings
-    assert first.code == code or (code, first.code) in {("LLD003", "LLD002"), ("LLD004", "LLD002")}
+    assert first.code == code or (code, first.code) in FORERUNNERS

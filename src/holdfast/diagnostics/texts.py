@@ -172,8 +172,9 @@ TEXTS: Mapping[str, Text] = {
         bad="This is the other disease: not a slow loss of likelihood but an optimizer that overshoots. Penalties "
         "delay it and do not cure it.",
         change=SMALLER,
-        problems="From a stock log it is inferred from clipped tokens and a reward that is gone within five rows. In a "
-        "run already decaying (LLD001 to LLD003 before) a jump is the end of that decay, and this rule is silent.",
+        problems="From a stock log it is inferred from an update that clips more than a tenth of the tokens, and twice "
+        "as many as any before or while the reward falls; one that is gone in a row or two clips nothing. In a run "
+        "already decaying (LLD001 to LLD003 before) a jump is the end of that decay, and this rule is silent.",
     ),
     "LLD001": Text(
         name="likelihood of correct rollouts stagnates",
@@ -192,7 +193,7 @@ TEXTS: Mapping[str, Text] = {
         change=PENALTY,
         problems="Runs with a weak penalty can live in this state for long. `likelihood/correct` alone is not "
         "believed: as accuracy changes, so does which rollouts are correct. The loss per update has to stand out of "
-        "its own scatter, so one bad update is none.",
+        "its own scatter, so one bad update is none, and so has what was lost since the best.",
     ),
     "LLD003": Text(
         name="death spiral",
@@ -217,7 +218,7 @@ TEXTS: Mapping[str, Text] = {
         "back (importance-sampling distribution drift, arXiv 2603.10069).",
         change=PENALTY,
         problems="The mean is over all rollouts, wrong ones included, which are meant to lose likelihood. It is a sum "
-        "over tokens: long rollouts drift sooner. While the reward falls, a third of the usual drift is enough.",
+        "over tokens: long rollouts drift sooner. While the reward falls, half of the usual drift is enough.",
     ),
     "ENT001": Text(
         name="entropy surge",
@@ -226,7 +227,8 @@ TEXTS: Mapping[str, Text] = {
         "In the published collapses this goes before the fall of the reward.",
         change=PENALTY,
         problems="A change of data or temperature raises entropy too. Runs trained for exploration, with an entropy "
-        "bonus, are meant to. While the reward holds, entropy has to rise by two fifths; while it falls, by a quarter.",
+        "bonus, are meant to. It has to rise by a quarter and by 0.35 nats a token, 1.4 times as many likely tokens: a "
+        "policy so sharp that its entropy doubles with less is left alone.",
     ),
     "ENT002": Text(
         name="entropy exhausted",

@@ -16,7 +16,6 @@ from holdfast.diagnostics.causal import (
     rows,
     trailing_mean,
 )
-from holdfast.diagnostics.fall import falling
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.fair import fair
 from holdfast.diagnostics.rules.rule import Hit, Rule
@@ -25,9 +24,9 @@ ENTROPY, LENGTH = "entropy/mean", "rollout/length"
 WINDOW = 5
 SURGE = 1.25
 """Of the lowest five-row mean so far. Healthy plateaus ripple by up to a tenth, and more where entropy is near 0."""
-SURGE_ALONE = 1.4
-"""The same while the reward holds: healthy runs that are still learning wander by up to a third."""
-SURGE_NATS = 0.05
+NATS = 0.35
+"""Nats per token: 1.4 times as many likely tokens. A share alone says little, whatever the reward does: healthy runs
+that are still learning wander by up to 0.3 nats, which may be more than all the entropy of a sharp policy."""
 FLAT = 1.3
 """The length may have grown by this factor since entropy was lowest, or by less than entropy did: rambling follows a
 surge. Where rollouts grow first they are of another kind, and may well have another entropy."""
@@ -47,8 +46,7 @@ def surge(log: Log) -> Hit | None:
     smooth = trailing_mean(entropy, WINDOW)
     low = lowest(smooth)
     rise = smooth - low
-    enough = np.where(falling(log, found.steps), SURGE, SURGE_ALONE)
-    condition = (smooth > enough * low) & (rise > SURGE_NATS)
+    condition = (smooth > SURGE * low) & (rise > NATS)
     condition &= rise > SURE * noise(entropy, WINDOW) / np.sqrt(WINDOW)
     steps_up = np.diff(entropy, prepend=entropy[:1])
     rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)

@@ -42,8 +42,12 @@ MAJORITY = 0.58
 """Share of correct rollouts that lose likelihood. Plateaus of sane runs hover at 0.5 and reach 0.56 (means of 8)."""
 DECAYED = 0.02
 """Share of its best log-likelihood that the correct set has lost: above the ripples that selection makes."""
+DECAYED_NATS = 0.01
+"""The same in nats per token: where right answers are nearly certain, a share is next to nothing."""
 SURE = 2.0
 """Standard errors. Few, because displacement has to say the same."""
+SURE_LOST = 2.5
+"""The same for what is lost since the best mean so far: the best of many is an extreme."""
 FAST_PACE = 0.01
 FAST_LEAST = 0.0025
 FAST_MOST = 0.5
@@ -57,11 +61,11 @@ DRIFTING = ("drift/positive", "likelihood/positive")
 
 
 def _lost(likelihood: Values) -> Values:
-    """Share of its best five-row mean that a log-likelihood has lost; 0 while that is within the noise."""
+    """Share of its best five-row mean that a log-likelihood has lost; 0 while that is little or within the noise."""
     smooth = trailing_mean(likelihood, FAST)
     best = highest(smooth)
     drop = best - smooth
-    clear = drop > SURE * noise(likelihood, FAST) / np.sqrt(FAST)
+    clear = drop > np.maximum(DECAYED_NATS, SURE_LOST * noise(likelihood, FAST) / np.sqrt(FAST))
     return np.where(clear, drop / np.maximum(-best, 1e-6), 0.0)
 
 
@@ -255,9 +259,9 @@ def first_action(log: Log) -> Hit | None:
 
 
 RATIO = "ratio/log_product"
-DRIFT = -1.5
-"""Nats. e^-1.5 is a fifth: the average rollout has become five times less likely before the batch is used up. Controls
-at a sane step stay above -0.1, healthy plateaus above -0.8."""
+DRIFT = -1.0
+"""Nats. The average rollout has become e times less likely before its batch is used up. Controls at a sane step stay
+above -0.1, healthy plateaus above -0.75."""
 
 
 DRIFT_FALLING = -0.5
@@ -294,19 +298,21 @@ JUMP_SHARE = 0.15
 RATIO_JUMP = -0.15
 """Nats per sampled token, by the product of ratios. Single updates of a displacement collapse reach -0.11."""
 FIRST_JUMP = -0.06
-"""The same in the first five rows, where nothing has decayed yet: runs that learn begin above -0.002."""
+"""The same in two rows running of the first five, where nothing has decayed yet: runs that learn begin above -0.002."""
 UNUSUAL = 8.0
 """Times the usual size of an update, in the rows before."""
-CLIPPED = 0.03
-GONE = 0.5
-"""Share of the reward that is gone from one row to the next few."""
+CLIPPED = 0.1
+"""Share of the tokens that one update clips. Harder questions clip 3 %, healthy runs with small batches up to 12 %."""
+FURTHER = 2.0
+"""Times the largest share before."""
+BEFORE = 3
+"""Rows it takes to say what is usual."""
 
 
 def _unusual(change: Values) -> Truths:
-    """Rows whose absolute value is far beyond that of the rows before; true in the first ones, which have none."""
+    """Rows whose absolute value is far beyond that of the rows before; never in the first ones, which have none."""
     size = np.abs(change)
-    usual = delayed(trailing_mean(size, SLOW), 1)
-    return (size > UNUSUAL * usual) | (np.arange(len(size)) < 3)
+    return (size > UNUSUAL * delayed(trailing_mean(size, SLOW), 1)) & (np.arange(len(size)) >= BEFORE)
 
 
 def step_too_large(log: Log) -> Hit | None:
@@ -317,7 +323,8 @@ def step_too_large(log: Log) -> Hit | None:
 def _jump_displaced(log: Log) -> Hit | None:
     found = rows(log, "displacement/correct", "likelihood/correct")
     change, likelihood = found.columns
-    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood) & _unusual(change))
+    unusual = _unusual(change) | (np.arange(len(change)) < BEFORE)
+    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood) & unusual)
     if at is None:
         return None
     return Hit(
@@ -332,7 +339,7 @@ def _jump_ratio(log: Log) -> Hit | None:
     found = rows(log, RATIO, "rollout/length")
     product, length = found.columns
     per_token = product / np.maximum(length, 1.0)
-    at_first = (per_token < FIRST_JUMP) & (np.arange(len(per_token)) < FAST)
+    at_first = held(per_token < FIRST_JUMP, 2) & (np.arange(len(per_token)) < FAST)
     at = first(at_first | ((per_token < RATIO_JUMP) & _unusual(per_token)))
     if at is None:
         return None
@@ -346,22 +353,17 @@ def _jump_ratio(log: Log) -> Hit | None:
 
 
 def _jump_clipped(log: Log) -> Hit | None:
-    """From a stock log: an update that clips many tokens, and in the next rows the reward is gone.
-
-    Harder questions clip tokens too, but not before the reward falls.
-    """
+    """From a stock log: an update that clips many tokens, all at once or while the reward falls."""
     found = rows(log, "clip/fraction", "reward/mean")
     clipped, reward = found.columns
-    before = delayed(trailing_mean(reward, FAST), 1)
-    gone = (reward < (1 - GONE) * before) & (before - reward > 4 * delayed(noise(reward, FAST), 1))
-    at = first(gone & ~delayed(gone, 1) & (rows_since((clipped > CLIPPED) & _unusual(clipped)) == 1))
+    before = delayed(highest(clipped), 1)
+    at = first((clipped > CLIPPED) & ((clipped > FURTHER * before) | falling(log, found.steps)))
     if at is None:
         return None
     return Hit(
         int(found.steps[at]),
-        f"An update clipped {clipped[at - 1]:.0%} of the tokens, and {1 - reward[at] / before[at]:.0%} of the reward "
-        "was gone after it.",
-        {"clip/fraction": float(clipped[at - 1]), "reward/mean": float(reward[at])},
+        f"An update clipped {clipped[at]:.0%} of the tokens; none before had clipped more than {before[at]:.1%}.",
+        {"clip/fraction": float(clipped[at]), "most before": float(before[at]), "reward/mean": float(reward[at])},
         ("clip/fraction", "reward/mean"),
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.diagnostics.causal import (
     Rows,
+    Truths,
     as_of,
     first,
     held,
@@ -77,7 +79,7 @@ def _more_tokens(log: Log) -> Hit | None:
     found = rows(log, TRAINED, LENGTH)
     trained, length = found.columns
     more = trained - length
-    at = first((trained > MORE * length) & (more > UNSURE * noise(more, FEW)))
+    at = first(held((trained > MORE * length) & (more > UNSURE * noise(more, FEW)), 2))
     if at is None:
         return None
     return Hit(
@@ -124,6 +126,13 @@ def mismatch(log: Log) -> Hit | None:
     return earliest(_gap(log), _mass(log), _unlikely(until_begins(log, GAP)))
 
 
+def _sampled(log: Log, steps: NDArray[np.int64]) -> Truths:
+    """[len(steps)]: where the loss is of sampled tokens, as far as is logged: of others the sampler knows nothing."""
+    if TRAINED not in log.series or LENGTH not in log.series:
+        return np.ones(len(steps), bool)
+    return ~(as_of(log.series[TRAINED], steps) > MORE * as_of(log.series[LENGTH], steps))
+
+
 def _gap(log: Log) -> Hit | None:
     found = rows(log, GAP)
     (gap,) = found.columns
@@ -131,7 +140,7 @@ def _gap(log: Log) -> Hit | None:
     mass = np.where(np.isnan(mass), 1.0, mass)
     explained = TRUNCATED * -np.log(np.clip(mass, 1e-6, 1.0))
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
-    at = first((beyond > 4 * APART) | held(beyond > APART, 2))
+    at = first(held((beyond > APART) & _sampled(log, found.steps), 2))
     if at is None:
         return None
     return Hit(
