@@ -326,6 +326,12 @@ class Config(Section):
     track: Track = Track()
     guard: Guard = Guard()
 
+    def start_parts(self) -> dict[str, Any]:
+        """The settings that a starting policy depends on, by section."""
+        faults = {"retrieval": {"drop"}}  # of training rollouts, which come later
+        parts = ("world", "model", "protocol", "retrieval", "warm_start")
+        return {part: getattr(self, part).model_dump(exclude=faults.get(part)) for part in parts}
+
     @model_validator(mode="after")
     def _can_work(self) -> Config:
         if problems := list(contradictions(self)):

@@ -55,14 +55,14 @@ def test_arms_differ(experiment: Experiment) -> None:
 
 
 @ALL
-def test_plain_grpo_and_a_sane_step_are_always_there(experiment: Experiment) -> None:
+def test_plain_grpo_and_the_same_with_a_reliable_search_are_always_there(experiment: Experiment) -> None:
     controls = [arm for arm in experiment.arms if arm.control]
     assert controls
     path = RECIPES / f"{experiment.recipe}.toml"
     recipe = load(path)
-    steps = [load(path, [*arm.overrides, *strengths(arm)[0]]) for arm in controls]
-    assert all(config.loss.penalty.name == "none" for config in steps)
-    assert any(config.train.lr < recipe.train.lr for config in steps)
+    configs = [load(path, [*arm.overrides, *strengths(arm)[0]]) for arm in controls]
+    assert all(config.loss.penalty.name == "none" for config in configs)
+    assert any(config.retrieval.drop == 0 and config.train == recipe.train for config in configs)
 
 
 @ALL
@@ -90,13 +90,14 @@ def test_every_method_gets_a_sweep_of_the_same_size() -> None:
     arms = EXPERIMENTS["death-spiral"].arms
     swept = {arm.name: len(arm.sweep.values) for arm in arms if arm.sweep is not None}
     assert set(swept.values()) == {3}
-    assert set(swept) == {arm.name for arm in arms} - {"GRPO", "GRPO, untruncated sampler"}
+    assert set(swept) == {arm.name for arm in arms} - {"GRPO", "GRPO, reliable search", "GRPO, untruncated sampler"}
 
 
 def test_the_death_spiral_has_its_arms() -> None:
     names = {arm.name for arm in EXPERIMENTS["death-spiral"].arms}
     methods = {"LLD", "LLDS response", "LLDS action", "LLDS-MA", "SAPO", "GSPO", "GSPO + LLDS action"}
-    controls = {"GRPO", "GRPO, sane step", "GRPO, untruncated sampler", "KL to the reference"}
+    controls = {"GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, smaller step"}
+    methods.add("KL to the reference")
     assert names == methods | controls
 
 

@@ -22,7 +22,7 @@ from holdfast.lab.plan import (
     sweep_jobs,
 )
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "collapse.toml"
+RECIPE = Path(__file__).parents[2] / "recipes" / "flaky.toml"
 EXPERIMENT = find("death-spiral")
 PLAN = Plan("death-spiral", ("GRPO",), (11, 12), ("--train.steps", "3"), sweep=True, short=False, command="holdfast")
 WriteRun = Callable[..., Path]
@@ -33,7 +33,7 @@ def names(texts: list[str]) -> list[str]:
 
 
 def test_controls_stay_whatever_arms_are_asked_for() -> None:
-    controls = ["GRPO", "GRPO, untruncated sampler", "GRPO, sane step"]
+    controls = ["GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, smaller step"]
     assert names(["sapo"]) == [*controls, "SAPO"]
     assert names([]) == [arm.name for arm in EXPERIMENT.arms]
     assert names(["llds action"]) == [*controls, "LLDS action", "GSPO + LLDS action"]
@@ -46,10 +46,10 @@ def test_an_arm_that_is_none_is_refused() -> None:
 
 def test_an_arms_settings_come_after_the_users(tmp_path: Path) -> None:
     plan = replace(PLAN, settings=("--train.lr", "1e-2", "--train.steps", "7"), sweep=False)
-    sane, free = (EXPERIMENT.arm(name) for name in ("GRPO, sane step", "GRPO"))
-    jobs = report_jobs(plan, [sane, free], choose(plan, [sane, free], {}), RECIPE, tmp_path)
-    assert [(job.arm, job.seed) for job in jobs] == [(arm.name, seed) for seed in (11, 12) for arm in (sane, free)]
-    assert (jobs[0].config.train.lr, jobs[1].config.train.lr) == (1.2e-4, 1e-2)
+    smaller, free = (EXPERIMENT.arm(name) for name in ("GRPO, smaller step", "GRPO"))
+    jobs = report_jobs(plan, [smaller, free], choose(plan, [smaller, free], {}), RECIPE, tmp_path)
+    assert [(job.arm, job.seed) for job in jobs] == [(arm.name, seed) for seed in (11, 12) for arm in (smaller, free)]
+    assert (jobs[0].config.train.lr, jobs[1].config.train.lr) == (7.5e-5, 1e-2)
     assert {job.config.train.steps for job in jobs} == {7}
     assert {job.config.run.seed for job in jobs} == {11, 12}
     assert {job.config.run.threads for job in jobs} == {1}

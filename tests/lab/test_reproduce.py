@@ -128,7 +128,7 @@ def test_killed_hindered_and_finished(tiny: Any) -> None:
     assert results["unfinished"] == ["LLDS action, seed 11"]
     assert {arm["name"]: len(arm["runs"]) for arm in results["arms"]} == {
         "GRPO": 1,
-        "GRPO, sane step": 1,
+        "GRPO, reliable search": 1,
         "LLDS action": 0,
     }
 

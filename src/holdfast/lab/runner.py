@@ -129,8 +129,7 @@ def warm_starts(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
         config = job.config
         if not config.warm_start.steps:
             continue
-        parts = ("world", "model", "protocol", "retrieval", "warm_start")
-        key = json.dumps({part: getattr(config, part).model_dump() for part in parts}, sort_keys=True)
+        key = json.dumps(config.start_parts(), sort_keys=True)
         name = f"start-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
         made.setdefault(key, Job(job.arm, 0, job.recipe, job.overrides, folder / name, warm_start=True))
         needed[job.folder] = made[key]

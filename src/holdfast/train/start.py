@@ -197,15 +197,9 @@ def _fingerprint(config: Config) -> str:
     """Everything the starting policy depends on. Of a file it learns from that is its content, of a model's folder the
     names, sizes and times of its files; a hub id stands for itself."""
     # What says the same as before it existed stays out, so that what lies in caches is found.
-    usual = {"teaches"} if config.warm_start.teaches == "search" else set()
-    parts: dict[str, Any] = {
-        "version": __version__,
-        "world": config.world.model_dump(),
-        "model": config.model.model_dump(),
-        "protocol": config.protocol.model_dump(),
-        "retrieval": config.retrieval.model_dump(),
-        "warm_start": config.warm_start.model_dump(exclude=usual),
-    }
+    parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
+    if config.warm_start.teaches == "search":
+        del parts["warm_start"]["teaches"]
     if config.warm_start.teaches != "search" and config.data.train != "world":
         parts["questions"] = _digest(config.data.train, "data.train")
     if config.warm_start.data is not None:

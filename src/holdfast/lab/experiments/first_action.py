@@ -7,14 +7,14 @@ from holdfast.lab.experiments import arms as a
 from holdfast.lab.values import Claim, Experiment, Figure
 
 GRPO = a.GRPO.name
-NAMES = (GRPO, a.SANE_FIXED.name, a.LLDS_ACTION.name)
+NAMES = (GRPO, a.RELIABLE.name, a.LLDS_ACTION.name)
 
 EXPERIMENT = Experiment(
     name="first-action",
     title="The first action",
     shows="how often wrong rollouts begin right, and which action loses likelihood first",
-    recipe="collapse",
-    arms=(a.GRPO, a.SANE_FIXED, a.LLDS_ACTION_FIXED),
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, a.LLDS_ACTION_FIXED),
     minutes=4.5,
     notes=("A first search counts as right when it returns the passages of a right sibling's first search.",),
     claims=(
@@ -45,11 +45,11 @@ EXPERIMENT = Experiment(
         Claim(
             paper="control",
             where="the same in a run that holds",
-            says="In plain GRPO at a sane step, too, more wrong rollouts begin with a right search.",
+            says="In plain GRPO with a reliable search, too, more wrong rollouts begin with a right search.",
             asks="as above. If so, the share alone is no sign of a collapse",
-            test=judge.first_action_match_rises(a.SANE_FIXED.name),
+            test=judge.first_action_match_rises(a.RELIABLE.name),
         ),
-        a.SMALLER_STEP,
+        a.SAME_STEP,
     ),
     figures=(
         Figure("rollout/first_action_match", "Wrong rollouts with a right first search", NAMES, "Figure 5"),

@@ -17,8 +17,8 @@ EXPERIMENT = Experiment(
     name="masking",
     title="Masking answers",
     shows="the weight of answer tokens in LLDS, and how often the agent searches",
-    recipe="collapse",
-    arms=(a.GRPO, a.SANE_FIXED, a.LLDS_ACTION_FIXED, *ARMS),
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, a.LLDS_ACTION_FIXED, *ARMS),
     minutes=4.5,
     notes=(
         "In the paper masking is for base models that fall to one search per question. Half of the questions here need "
@@ -57,7 +57,7 @@ EXPERIMENT = Experiment(
             asks="test EM at the end, seed by seed",
             test=judge.ends_higher("LLDS-MA, paper", a.LLDS_ACTION.name),
         ),
-        a.SMALLER_STEP,
+        a.SAME_STEP,
     ),
     figures=(
         Figure("rollout/searches", "Searches per rollout", NAMES, "Figure 9"),

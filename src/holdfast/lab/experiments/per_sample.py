@@ -6,14 +6,14 @@ from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
 from holdfast.lab.values import Claim, Experiment, Figure
 
-NAMES = (a.GRPO.name, a.SANE_FIXED.name, a.PLAIN_SAMPLER.name, a.LLDS_ACTION.name)
+NAMES = (a.GRPO.name, a.RELIABLE.name, a.PLAIN_SAMPLER.name, a.LLDS_ACTION.name)
 
 EXPERIMENT = Experiment(
     name="per-sample",
     title="How many correct rollouts are displaced",
     shows="the share of correct rollouts that lose likelihood in an update, over training",
-    recipe="collapse",
-    arms=(a.GRPO, a.SANE_FIXED, a.PLAIN_SAMPLER, a.LLDS_ACTION_FIXED),
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, a.PLAIN_SAMPLER, a.LLDS_ACTION_FIXED),
     minutes=4.5,
     notes=(
         "The paper resets the weights before each question and makes one update on it alone. Here the update is the "
@@ -42,7 +42,7 @@ EXPERIMENT = Experiment(
             asks="the mean displacement of the run, seed by seed",
             test=judge.ends_higher(a.LLDS_ACTION.name, a.GRPO.name, "displacement"),
         ),
-        a.SMALLER_STEP,
+        a.SAME_STEP,
     ),
     figures=(
         Figure("displacement/fraction", "Share of correct rollouts displaced", NAMES, "Figure 3"),

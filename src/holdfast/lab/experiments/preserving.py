@@ -36,8 +36,8 @@ EXPERIMENT = Experiment(
     name="preserving",
     title="Which rollouts to preserve",
     shows="A ≥ 0, A > 0 or right ones × λ × both denominators, at frequent and at rare reward",
-    recipe="collapse",
-    arms=(a.GRPO, a.SANE_FIXED, RARE_GRPO, *ARMS),
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, RARE_GRPO, *ARMS),
     minutes=4.5,
     notes=(
         "“policy” divides by all tokens of the loss, as the authors' code does, “paper” by the tokens protected.",
@@ -79,7 +79,7 @@ EXPERIMENT = Experiment(
             asks="test EM at the end, seed by seed",
             test=judge.ends_higher(RARE_GRPO.name, _name("A ≥ 0", "0.5", "paper", True)),
         ),
-        a.SMALLER_STEP,
+        a.SAME_STEP,
     ),
     figures=tuple(
         figure
@@ -88,7 +88,7 @@ EXPERIMENT = Experiment(
             (
                 RARE_GRPO.name if rare else a.GRPO.name,
                 *(_name(rule, "0.5", "paper", rare) for rule in RULES),
-                *(() if rare else (a.SANE_FIXED.name,)),
+                *(() if rare else (a.RELIABLE.name,)),
             ),
             metrics=("reward/mean", "displacement/correct", "entropy/mean"),
         )

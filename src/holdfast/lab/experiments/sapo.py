@@ -16,8 +16,8 @@ EXPERIMENT = Experiment(
     name="sapo",
     title="SAPO: threshold and conditions",
     shows="τ = 0.6, 0.8, 1, 1.2, without the ratio's condition, and the code's A ≥ 0",
-    recipe="collapse",
-    arms=(a.GRPO, a.SANE_FIXED, *ARMS, NO_RATIO, CODE),
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, *ARMS, NO_RATIO, CODE),
     minutes=4.5,
     notes=(
         "γ = 0.5 over the tokens of protected rollouts. The reward is exact match; the paper's is token F1.",
@@ -63,11 +63,11 @@ EXPERIMENT = Experiment(
             asks="test EM at the end, seed by seed",
             test=judge.ends_higher("τ = 1.0", CODE.name),
         ),
-        a.SMALLER_STEP,
+        a.SAME_STEP,
     ),
     figures=a.dynamics(
         (a.GRPO.name, *(arm.name for arm in ARMS)),
-        (a.GRPO.name, "τ = 1.0", NO_RATIO.name, CODE.name, a.SANE_FIXED.name),
+        (a.GRPO.name, "τ = 1.0", NO_RATIO.name, CODE.name, a.RELIABLE.name),
         metrics=("reward/mean", "ratio/log_product", "displacement/correct", "entropy/mean"),
     ),
 )

@@ -27,8 +27,8 @@ EXPERIMENT = Experiment(
     name="steps-per-rollout",
     title="Optimizer steps per rollout",
     shows="K = 1, 2, 5, 10, 20: what reuse of a rollout batch does, with and without a penalty",
-    recipe="collapse",
-    arms=(*GRPO, *LLDS, *SAPO, a.SANE_FIXED),
+    recipe="flaky",
+    arms=(*GRPO, *LLDS, *SAPO, a.RELIABLE),
     minutes=5,
     notes=(
         "K changes two things at once: how often a batch is used, and how large its mini-batches are, since the batch "
@@ -71,7 +71,7 @@ EXPERIMENT = Experiment(
             asks="the reward of K = 5 drops 5 steps later or never",
             test=judge.delays("GRPO, K = 5", "GRPO, K = 20"),
         ),
-        a.SMALLER_STEP,
+        a.SAME_STEP,
     ),
     figures=tuple(
         Figure(metric, title, arms, after)

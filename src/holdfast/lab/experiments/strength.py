@@ -13,8 +13,8 @@ EXPERIMENT = Experiment(
     name="strength",
     title="The strength of LLDS",
     shows="λ = 0, 0.01, 0.1, 0.2, 0.5, 1: the least that holds",
-    recipe="collapse",
-    arms=(a.GRPO, a.SANE_FIXED, *ARMS),
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, *ARMS),
     minutes=4.5,
     notes=("λ is over the tokens protected, as in the paper's equation; GRPO is λ = 0.",),
     claims=(
@@ -42,11 +42,11 @@ EXPERIMENT = Experiment(
             )
             for value in ("0.1", "0.2")
         ),
-        a.SMALLER_STEP,
+        a.SAME_STEP,
     ),
     figures=a.dynamics(
         (a.GRPO.name, *(arm.name for arm in ARMS)),
-        (a.GRPO.name, a.SANE_FIXED.name, "λ = 0.2"),
+        (a.GRPO.name, a.RELIABLE.name, "λ = 0.2"),
         metrics=("reward/mean", "likelihood/correct", "displacement/correct", "entropy/mean"),
     ),
 )
