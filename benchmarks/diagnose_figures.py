@@ -40,7 +40,9 @@ SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "LLD004": ("collapse-grpo-80-s2", ("likelihood/correct/action_1", "likelihood/correct/action_2")),
     "ISD001": ("collapse-grpo-80-s1", ("ratio/log_product",)),
     "ENT001": ("collapse-trl-grpo-s1", ("entropy/mean", "rollout/length")),
+    "ENT002": ("scout-trl-dead-s1", ("entropy/mean",)),
     "TRN001": ("rambler-long-s1", ("rollout/truncated_fraction",)),
+    "RWD002": ("curt-mute-s1", ("reward/em", "rollout/answered_fraction")),
     "RWD001": ("collapse-grpo-80-s3", ()),
 }
 
