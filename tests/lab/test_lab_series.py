@@ -16,6 +16,7 @@ from holdfast.lab.series import (
     between,
     decay_step,
     drop_step,
+    fall_step,
     is_collapse,
     read_run,
     summarise,
@@ -71,6 +72,9 @@ def test_moments(make_run: MakeRun) -> None:
     # Means of displacement: .1 until step 8, then .06, .02, -.02
     assert below_step(run, "displacement/correct", 0.0) == 11
     assert below_step(run, "grad/norm", 0.0) is None
+    # Highest .1, and -.02 is lower by .12
+    assert fall_step(run, "displacement/correct", 0.11) == 11
+    assert fall_step(run, "displacement/correct", 1.0) is None
     assert decay_step(run, "reward/mean", until=9) == 9
     assert decay_step(run, "grad/norm") is None
     assert at_step(run, "reward/mean", 12) == pytest.approx(0.9)

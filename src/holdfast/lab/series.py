@@ -149,6 +149,16 @@ def surge_step(run: RunSeries, metric: str, rise: float) -> int | None:
     return None
 
 
+def fall_step(run: RunSeries, metric: str, fall: float) -> int | None:
+    """The first step at which the metric's mean lies below its highest so far by `fall`."""
+    highest = float("-inf")
+    for step, value in zip(*run.means(metric), strict=True):
+        highest = max(highest, value)
+        if highest - value > fall:
+            return step
+    return None
+
+
 def decay_step(run: RunSeries, metric: str, until: int | None = None) -> int | None:
     """The step at which the metric's mean, over the steps up to `until`, was highest; None without the metric."""
     pairs = [(s, v) for s, v in zip(*run.means(metric), strict=True) if until is None or s <= until]

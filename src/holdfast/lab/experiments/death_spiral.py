@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.values import Arm, Claim, Experiment
+from holdfast.lab.values import Arm, Claim, Experiment, Figure
 
 GRPO = a.GRPO.name
 ARMS = (
@@ -30,6 +30,11 @@ ARMS = (
     ),
 )
 
+CONTROLS = (GRPO, a.RELIABLE.name, a.PLAIN_SAMPLER.name, a.SMALLER.name, "KL to the reference")
+MECHANISM = (
+    Figure("advantage/token_mean", "Mean advantage per token: below 0, failures are longer", CONTROLS),
+    Figure("sampler/mass_kept", "Probability of what the sampler may choose", CONTROLS),
+)
 EXPERIMENT = Experiment(
     name="death-spiral",
     title="The death spiral and its cures",
@@ -204,9 +209,12 @@ EXPERIMENT = Experiment(
             test=judge.holds_where("KL to the reference", GRPO),
         ),
     ),
-    figures=a.dynamics(
-        (GRPO, a.RELIABLE.name, a.PLAIN_SAMPLER.name, a.SMALLER.name, "KL to the reference"),
-        (GRPO, "LLD", "LLDS response", "LLDS action", "LLDS-MA"),
-        (GRPO, "SAPO", "GSPO", "GSPO + LLDS action"),
+    figures=(
+        *MECHANISM,
+        *a.dynamics(
+            CONTROLS,
+            (GRPO, "LLD", "LLDS response", "LLDS action", "LLDS-MA"),
+            (GRPO, "SAPO", "GSPO", "GSPO + LLDS action"),
+        ),
     ),
 )

@@ -13,6 +13,11 @@ def _arm(name: str, *words: str) -> Arm:
     return Arm(name, (*a.NONE, *words))
 
 
+TOOL = (
+    _arm("one search in ten fails", "--retrieval.drop", "0.1"),
+    _arm("one hop", "--world.two_hop", "0"),
+    _arm("no tool", "--protocol.max_turns", "1", "--warm_start.skip_search", "1"),
+)
 SAMPLER = (
     _arm("top-p alone", "--sampling.top_k", "0"),
     _arm("top-k alone", "--sampling.top_p", "1"),
@@ -21,20 +26,20 @@ SAMPLER = (
 LANGUAGE = (
     _arm("short filler", "--world.filler_length", "[1, 2]"),
     _arm("no filler", "--world.filler_words", "0", "--warm_start.ramble", "0"),
-    _arm("failures as long as successes", "--warm_start.ramble", "0"),
+    _arm("no rambles", "--warm_start.ramble", "0"),
 )
 LOSS = (
     _arm("sequence mean", "--loss.reduction", "seq-mean-token-mean"),
     _arm("advantage without std", "--loss.advantage", "dr_grpo"),
     _arm("entropy bonus against", "--loss.entropy_coef", "-0.01"),
 )
-TASK = (
-    _arm("no tool", "--protocol.max_turns", "1", "--warm_start.skip_search", "1"),
-    _arm("one hop", "--world.two_hop", "0"),
+SCHEDULE = (
+    _arm("half the step, twice as long", "--train.lr", "7.5e-5", "--train.steps", "160", "--train.warmup", "30"),
+    _arm("no warm-up", "--train.warmup", "0"),
     _arm("groups of ten", "--train.group_size", "10", "--train.questions", "16"),
     _arm("half the batch", "--train.questions", "16"),
 )
-GROUPS = (SAMPLER, LANGUAGE, LOSS, TASK)
+GROUPS = (TOOL, SAMPLER, LANGUAGE, LOSS, SCHEDULE)
 
 
 def _answers(arm: str, where: str, says: str) -> Claim:
@@ -50,14 +55,12 @@ def _answers(arm: str, where: str, says: str) -> Claim:
 EXPERIMENT = Experiment(
     name="factors",
     title="What makes the organism prone",
-    shows="each factor of the collapse recipe switched alone: sampler, language, loss, task",
+    shows="each factor of the organism switched alone: tool, sampler, language, loss, schedule",
     recipe="flaky",
     arms=(a.GRPO, a.PLAIN_SAMPLER, a.RELIABLE, *(arm for group in GROUPS for arm in group)),
     minutes=4.5,
     notes=(
         "A factor that changes the world or the scripts has a warm start of its own, so its runs start elsewhere too.",
-        "Failures are longer because the scripts ramble before a guess; without rambles they are about as long as "
-        "successes.",
         "Without the tool every question is a guess and reward is next to nothing, so that arm can show that nothing "
         "collapses, and little more.",
     ),
@@ -69,19 +72,28 @@ EXPERIMENT = Experiment(
             asks="rises by 0.12, stays 20 steps within 0.1 of its peak, then loses 40 % of it",
             test=judge.collapses(GRPO),
         ),
-        a.OTHER_SAMPLER,
         a.SAME_STEP,
+        a.OTHER_SAMPLER,
+        Claim(
+            paper="control",
+            where="docs/laboratory.md, the mechanism: its pace is the step times the mean advantage per token",
+            says="Half the step only postpones it.",
+            asks="half the step and twice the steps: rises by 0.12, stays 20 steps within 0.1 of its peak, then loses "
+            "40 % of it",
+            test=judge.collapses("half the step, twice as long"),
+        ),
+        _answers("one search in ten fails", "the same, weaker", "Fewer failed searches do not collapse it."),
+        _answers("one hop", "multi-turn questions", "Questions of one hop do not collapse."),
         _answers("top-p alone", "top-p .95 is in the published script", "Top-p without top-k does not collapse."),
         _answers("top-k alone", "the other half of the sampler", "Top-k without top-p does not collapse."),
         _answers("short filler", "Theorem 4.2: low-probability tokens", "With little filler nothing collapses."),
         _answers("no filler", "Theorem 4.2: low-probability tokens", "Thoughts of low entropy do not collapse."),
         _answers(
-            "failures as long as successes",
-            "the sign of the mean advantage per token",
-            "When failures are as long as successes nothing collapses.",
+            "sequence mean",
+            "SAPO equation 9; the codes use the token mean. Its advantages sum to 0 over tokens whatever the lengths",
+            "The sequence mean cures it.",
         ),
-        _answers("sequence mean", "SAPO equation 9; the codes use the token mean", "The sequence mean cures it."),
-        _answers("one hop", "multi-turn questions", "Questions of one hop do not collapse."),
+        _answers("entropy bonus against", "what the penalties do besides", "Pushing entropy down is enough."),
         _answers("groups of ten", "SAPO trains with groups of ten", "Larger groups do not collapse."),
     ),
     figures=tuple(
