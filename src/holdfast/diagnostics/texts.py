@@ -173,8 +173,9 @@ TEXTS: Mapping[str, Text] = {
         "delay it and do not cure it.",
         change=SMALLER,
         problems="From a stock log it is inferred from an update that clips more than a tenth of the tokens, and twice "
-        "as many as any before or while the reward falls; one that is gone in a row or two clips nothing. In a run "
-        "already decaying (LLD001 to LLD003 before) a jump is the end of that decay, and this rule is silent.",
+        "as many as any before or while the reward falls. A clip range per sequence clips as many by design: there a "
+        "fall of the reward is enough. In a run already decaying (LLD001 to LLD003 before) a jump is the end of that "
+        "decay, and this rule is silent.",
     ),
     "LLD001": Text(
         name="likelihood of correct rollouts stagnates",
