@@ -47,6 +47,7 @@ OTHERWISE: dict[str, Any] = {
     "loss.ratio": "sequence",
     "model.gradient_checkpointing": True,
     "sampling.top_p": 0.9,
+    "retrieval.drop": 0.5,
     "train.micro_batch_tokens": 600,
 }
 
@@ -479,6 +480,20 @@ def test_an_outage_is_not_a_wrong_answer(trainer: Trainer) -> None:
     assert metrics["retrieval/error_fraction"] == 1.0
     batch = trainer._batch(groups)
     assert len(batch) == 16 - len(failed) and bool(batch.valid.all())
+
+
+def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
+    from holdfast.train.evaluate import evaluate
+
+    unlucky = trainer.config.retrieval.model_copy(update={"drop": 0.999})
+    object.__setattr__(trainer.workspace, "config", trainer.config.model_copy(update={"retrieval": unlucky}))
+    metrics, groups, _ = trainer.step()
+    searches = [turn for group in groups for t in group.trajectories for turn in t.turns if turn.observation]
+    assert searches and not any(turn.hits for turn in searches)
+    assert metrics["retrieval/empty_fraction"] == 1.0 and metrics["rollout/failed_fraction"] == 0.0
+
+    shown = evaluate(trainer.language_model, trainer.workspace.dev, trainer.workspace, samples=2, seed=0).sampled
+    assert any(turn.hits for episode in shown for turn in episode.turns)
 
 
 def test_too_many_failures_stop_the_run(trainer: Trainer) -> None:
