@@ -140,6 +140,23 @@ def test_two_arms(make_run: MakeRun, test: judge.Test, ours: list[float], other:
     assert word(test, seeds(make_run, "A", ours), seeds(make_run, "B", other)) is expected
 
 
+SURGE = {"entropy/mean": ramp(1.0, 20, 0.05)}
+CALM = {"entropy/mean": ramp(1.0, 20, 0.005)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "expected"),
+    [
+        (CALM, SURGE, Word.SHOWN),
+        (SURGE, SURGE, Word.NOT_SHOWN),  # whatever its reward does
+        (CALM, CALM, Word.CANNOT_TELL),
+    ],
+)
+def test_no_surge_where(make_run: MakeRun, ours: Any, other: Any, expected: Word) -> None:
+    runs = seeds(make_run, "A", HOLD, ours), seeds(make_run, "B", SPIRAL, other)
+    assert word(judge.no_surge_where("A", "B"), *runs) is expected
+
+
 @pytest.mark.parametrize(("em", "expected"), [(0.6, Word.SHOWN), (0.5, Word.NOT_SHOWN), (0.4, Word.NOT_SHOWN)])
 def test_ends_higher(make_run: MakeRun, em: float, expected: Word) -> None:
     runs = (seeds(make_run, "A", HOLD, em=em), seeds(make_run, "B", HOLD, em=0.5))

@@ -98,6 +98,19 @@ def holds_where(arm: str, other: str) -> Test:
     )
 
 
+def no_surge_where(arm: str, other: str, rise: float = 0.3) -> Test:
+    """Whether a method stops what goes before a collapse, and not only the collapse until the last step."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        ours, theirs = (surge_step(one, "entropy/mean", rise) for one in (run, control))
+        numbers: Numbers = {f"surge of {arm}": ours, f"of {other}": theirs}
+        return (None if theirs is None else ours is None), numbers
+
+    return each_pair(
+        arm, other, ask, f"entropy of {arm} did not surge where that of {other} did", f"{other} had no surge"
+    )
+
+
 def delays(arm: str, other: str, steps: int = 5) -> Test:
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         early, late = drop_step(control), drop_step(run)

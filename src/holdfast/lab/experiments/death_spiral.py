@@ -187,6 +187,16 @@ EXPERIMENT = Experiment(
             asks="test EM at the end, seed by seed",
             test=judge.ends_higher("SAPO", GRPO),
         ),
+        *(
+            Claim(
+                paper="control",
+                where="what goes before the collapse, and may only take longer",
+                says=f"{arm} stops the surge of entropy, and not only the fall of the reward until the last step.",
+                asks="entropy never rises 0.3 nats above its lowest, on the seeds on which that of GRPO does",
+                test=judge.no_surge_where(arm, GRPO),
+            )
+            for arm in ("LLDS action", "SAPO", a.PLAIN_SAMPLER.name)
+        ),
         Claim(
             paper="control",
             where="the question both papers leave open",
