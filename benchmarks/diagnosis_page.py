@@ -61,7 +61,9 @@ _TITLE = """\
 
 Made by `python benchmarks/diagnosis.py`, on the library of recorded runs that `python benchmarks/record.py` makes.
 All are real runs of tiny models on one CPU core, none longer than 80 rollout batches. A fault was put in from outside;
-whether the reward fell was measured. The rules were frozen and read once, more than once on runs that had no part in them:"""
+whether the reward fell was measured. On three sets of runs that had no part in the rules, these were frozen and read
+once. On the third two of the four targets are met, collapses found in time and the right code first; false alarms miss
+theirs by one run, and the lead meets its own only where a fall is counted from nine tenths of the peak:"""
 _STORY = """\
 ## What each round taught
 
@@ -78,7 +80,32 @@ alarms and the lead missed their targets. Five alarms were `ENT001` on `scout`, 
 by two fifths while the reward held, two were `LLD002` on `shift`, whose right answers are nearly certain: a share says
 little where there is little to share. Those runs are tuning runs since.
 
-**The third.** TO BE WRITTEN.
+**The third.** Again other organisms, planned with their causes before any was made: `nomad` and `drover`, displaced
+slowly by hard truncation and ten optimizer steps a batch, at rates tried on the older `rover` and `strayer`; `delver`;
+`nomad` as a search agent in TRL; and `rotate` in TRL. All 99 planned runs were made, none was left out or given another
+label, and nobody ran the rules on them, drew them or read their logs before the one reading; how many had fallen was
+counted before it. The rules had changed in this: `ENT001` wants a rise in nats as well as in share, `LLD002` and
+`LLD003` a loss of 2.5 standard errors, `ISD001` less drift, `MSK001`, `SMP001` and the first rows of `STP001` two rows
+running, and too large a step shows in a stock log by what it clips.
+
+* **Found in time: 42 of 42, met,** the 24 slow collapses included, and never by `RWD001` alone. **The right code first:
+  52 of 52, met.** Of TRL's stock logs 11 of 14; on the second set 4 of 22.
+* **False alarms: 3 of 46, missed by one run.** On `delver-noisy-s1`, with batches of three questions, episodes did run
+  on: four times as long, half of them cut off, and entropy up by half a nat; the reward, at a fifth and noisy, cannot
+  show whether it fell. `nomad-trl-plateau-s1` has right answers that are longer than wrong ones, and a mean length
+  that wandered to six tokens above its lowest. On `rotate-noisy-s1` one update on twelve short rollouts moved their
+  log-ratio by a fifth a token.
+* **The lead: a median of 6 batches. Against a fall of 14.5 from the peak it is missed;** against one of 1 from nine
+  tenths of the peak it is met, in 41 of 42. Slow collapses are told 8 batches before half is lost, and take 16 from the
+  peak. Nine tenths are the lenient reading of "the fall itself": a loss within the noise of the reward counts as none,
+  so they are often left one row before half is.
+
+Whether a slow collapse can be told at its peak was tried on the tuning runs, and it cannot: there the drift of the
+ratios and the share of correct rollouts that lose likelihood are those of runs that hold. Smaller falls of the reward,
+believed beside a drift, brought no lead and up to eight false alarms; `LLD001` on weaker terms came first in two
+collapses at most, and in eight to twenty-nine healthy runs.
+
+These are likely reasons, looked up after the reading; the rules were left as they were.
 
 ## What is counted
 
