@@ -30,14 +30,17 @@ class Text:
 PENALTY: Mapping[Host, str] = {
     "holdfast": 'Protect correct rollouts: `loss.penalty.name = "llds"` or `"sapo"`, with '
     "`train.optimizer_steps_per_rollout` of 2 or more; raise `loss.penalty.coef` if it is on. A smaller `train.lr` "
-    "helps as well.",
+    "helps as well. Where `sampling.top_p` or `sampling.top_k` cut the sampler, undo that first.",
     "trl": "Protect correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
-    "least twice `gradient_accumulation_steps`. A smaller `learning_rate` helps as well.",
+    "least twice `gradient_accumulation_steps`. A smaller `learning_rate` helps as well. Where `top_p` or `top_k` cut "
+    "the sampler, undo that first.",
     "verl": "Protect good rollouts: `actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`, with "
     "`actor_rollout_ref.actor.ppo_mini_batch_size` at most half of `data.train_batch_size`. A smaller "
-    "`actor_rollout_ref.actor.optim.lr` helps as well.",
+    "`actor_rollout_ref.actor.optim.lr` helps as well. Where `actor_rollout_ref.rollout.top_p` cuts the sampler, undo "
+    "that first.",
     "unknown": "Protect correct rollouts with a likelihood-preserving penalty (LLDS, Search Agent Policy "
-    "Optimization), or lower the learning rate or the number of optimizer steps per rollout batch.",
+    "Optimization), or lower the learning rate or the number of optimizer steps per rollout batch. "
+    "Where top-p or top-k cut the sampler, undo that first.",
 }
 
 SMALLER: Mapping[Host, str] = {
