@@ -141,20 +141,19 @@ def rise_step(run: RunSeries, metric: str, level: float) -> int | None:
 
 def surge_step(run: RunSeries, metric: str, rise: float) -> int | None:
     """The first step at which the metric's mean exceeds its lowest so far by `rise`."""
-    lowest = float("inf")
-    for step, value in zip(*run.means(metric), strict=True):
-        lowest = min(lowest, value)
-        if value - lowest > rise:
-            return step
-    return None
+    return _moved_step(run, metric, rise, sign=1)
 
 
 def fall_step(run: RunSeries, metric: str, fall: float) -> int | None:
     """The first step at which the metric's mean lies below its highest so far by `fall`."""
-    highest = float("-inf")
+    return _moved_step(run, metric, fall, sign=-1)
+
+
+def _moved_step(run: RunSeries, metric: str, by: float, sign: int) -> int | None:
+    lowest = float("inf")
     for step, value in zip(*run.means(metric), strict=True):
-        highest = max(highest, value)
-        if highest - value > fall:
+        lowest = min(lowest, sign * value)
+        if sign * value - lowest > by:
             return step
     return None
 
