@@ -113,7 +113,7 @@ def _label(axes: Any, figure: Figure, curves: Sequence[tuple[str, Any]]) -> None
         colour, line = _looks(figure, arm)
         own = {"transform": axes.transAxes, "clip_on": False}
         axes.plot([1.03, 1.1], [height, height], color=colour, linestyle=line, linewidth=2, **own)
-        axes.text(1.13, height, textwrap.fill(arm, 15), color=_INK, fontsize=9, va="center", linespacing=0.95, **own)
+        axes.text(1.13, height, textwrap.fill(arm, 18), color=_INK, fontsize=9, va="center", linespacing=0.95, **own)
     axes.set_ylim(low, high)
     axes.figure.subplots_adjust(left=0.13, right=0.65, top=0.9, bottom=0.16)
 
