@@ -79,7 +79,7 @@ def test_a_recipe_of_ones_own_hides_the_bundled_one(engine: Any, holdfast: Run) 
     ("recipe", "hint"),
     [
         ("quikstart", "did you mean quickstart?"),
-        ("zzz.toml", "give the path of a TOML file, or one of collapse, quickstart"),
+        ("zzz.toml", "give the path of a TOML file, or one of collapse, flaky, quickstart"),
     ],
 )
 def test_a_recipe_that_is_not_there(engine: Any, holdfast: Run, recipe: str, hint: str) -> None:
