@@ -126,14 +126,14 @@ EXPERIMENT = Experiment(
         Claim(
             paper=a.LLDS_PAPER,
             where="Figure 6 and the tables of results, LLDS-A",
-            says="LLDS with the action gate does not collapse where GRPO does.",
+            says="LLDS with the action gate keeps its reward where GRPO collapses.",
             asks="it keeps 85 % of its peak on the seeds on which GRPO collapsed",
             test=judge.holds_where("LLDS action", GRPO),
         ),
         Claim(
             paper=a.LLDS_PAPER,
             where="Figure 6 (v1), LLDS-R",
-            says="LLDS with the response gate does not collapse where GRPO does.",
+            says="LLDS with the response gate keeps its reward where GRPO collapses.",
             asks="the same",
             test=judge.holds_where("LLDS response", GRPO),
         ),
@@ -176,7 +176,7 @@ EXPERIMENT = Experiment(
         Claim(
             paper=a.SAPO_PAPER,
             where="Figure 1 and the main table",
-            says="SAPO does not collapse where GRPO does.",
+            says="SAPO keeps its reward where GRPO collapses.",
             asks="it keeps 85 % of its peak on the seeds on which GRPO collapsed",
             test=judge.holds_where("SAPO", GRPO),
         ),
