@@ -16,7 +16,7 @@ from holdfast.cli.recipes import find as find_recipe
 from holdfast.files import write_whole
 from holdfast.lab.experiments import find
 from holdfast.lab.figures import draw
-from holdfast.lab.plan import choose, finished, load_plan, report_jobs, sweep_jobs
+from holdfast.lab.plan import finished, load_plan, planned_jobs
 from holdfast.lab.values import Experiment, Figure, Runs
 
 DOCS = Path(__file__).parents[1] / "docs" / "laboratory"
@@ -31,9 +31,8 @@ def runs_of(out: Path) -> tuple[Experiment, Runs]:
     """The experiment in a folder of `holdfast reproduce`, and its finished runs."""
     plan = load_plan(out)
     experiment = find(plan.experiment)
-    recipe, arms = find_recipe(experiment.recipe), tuple(map(experiment.arm, plan.arms))
-    choices = choose(plan, arms, sweep_jobs(plan, arms, recipe, out))
-    return experiment, finished(report_jobs(plan, arms, choices, recipe, out))
+    _, jobs = planned_jobs(plan, experiment, find_recipe(experiment.recipe), out)
+    return experiment, finished(jobs)
 
 
 def alone(svg: str) -> str:

@@ -41,6 +41,16 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path: Path) -> None:
     assert config.loss.penalty.name == "sapo"
 
 
+def test_the_flaky_recipe_is_the_collapse_recipe_but_for_what_it_says() -> None:
+    """docs/laboratory.md compares the two."""
+    recipes = Path(__file__).parents[1] / "recipes"
+    first, second = (load(recipes / f"{name}.toml").model_dump() for name in ("collapse", "flaky"))
+    differing = {
+        f"{section}.{key}" for section in first for key in first[section] if first[section][key] != second[section][key]
+    }
+    assert differing == {"run.name", "retrieval.drop", "train.lr"}
+
+
 def test_overrides_beat_the_file_and_the_last_one_counts(tmp_path: Path) -> None:
     path = recipe(tmp_path, "[train]\nsteps = 7\n")
     assert load(path, ["--train.steps", "8", "--train.steps=9"]).train.steps == 9

@@ -18,6 +18,7 @@ from holdfast.lab.plan import (
     choose,
     finished,
     load_plan,
+    planned_arms,
     report_jobs,
     sweep_jobs,
 )
@@ -42,6 +43,11 @@ def test_controls_stay_whatever_arms_are_asked_for() -> None:
 def test_an_arm_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="no arm of death-spiral has that in its name; there are GRPO, "):
         names(["sapo", "ppo"])
+
+
+def test_an_arm_that_is_gone_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"death-spiral has no arm 'PPO' any more; .*new --out"):
+        planned_arms(replace(PLAN, arms=("GRPO", "PPO")), EXPERIMENT)
 
 
 def test_an_arms_settings_come_after_the_users(tmp_path: Path) -> None:

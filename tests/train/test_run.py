@@ -16,14 +16,12 @@ import pytest
 import torch
 
 from holdfast.config import Config, dump, load
-from holdfast.errors import CheckpointError, ConfigError, RetrievalError, RolloutError
+from holdfast.errors import CheckpointError, ConfigError
 from holdfast.metrics import glossary_entry
-from holdfast.retrieval.cache import CachedRetriever
-from holdfast.rollout.searching import RolloutStats
 from holdfast.train import run as engine
 from holdfast.train.checkpoint import find_damage, list_checkpoints, step_folder
 from holdfast.train.run import resume, train, warm_start_only
-from holdfast.train.session import open_agent, open_workspace
+from holdfast.train.session import open_agent
 from holdfast.train.trainer import Trainer
 
 Recipe = Callable[..., Config]
@@ -439,132 +437,6 @@ def test_a_run_without_contrast_is_told_of_and_ends(recipe: Recipe, tmp_path: Pa
     assert all(row["penalty/active_fraction"] == 0 for row in rows)
     assert ("GRP001", 5) in [(alarm.code, alarm.step) for alarm in told.alarms]
     assert "PEN001" not in [alarm.code for alarm in told.alarms]  # with nothing to learn, nothing drifts
-
-
-class Broken:
-    """A retriever that fails for the queries it is told to."""
-
-    in_process = True
-
-    def __init__(self, inner: Any, fails: Callable[[str], bool]) -> None:
-        self.inner, self.fails = inner, fails
-
-    def search(self, queries: Any, k: int) -> Any:
-        if any(map(self.fails, queries)):
-            raise RetrievalError("down")
-        return self.inner.search(queries, k)
-
-
-def break_training_searches(trainer: Trainer, fails: Callable[[str], bool]) -> None:
-    broken = CachedRetriever(Broken(trainer.workspace.train_retriever, fails), 0)
-    object.__setattr__(trainer.workspace, "train_retriever", broken)
-
-
-@pytest.fixture
-def trainer(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Trainer:
-    from holdfast.rollout import searching
-    from holdfast.train.events import Silent
-    from holdfast.train.start import starting_policy
-
-    monkeypatch.setattr(searching.time, "sleep", lambda _: None)  # between retries
-    workspace = open_workspace(recipe({"retrieval.max_failed": 0.9}))
-    return Trainer(workspace, starting_policy(workspace, Silent()))
-
-
-def test_an_outage_is_not_a_wrong_answer(trainer: Trainer) -> None:
-    """Episodes whose search failed are in no mean, no group and no gradient; the others are learned from."""
-    break_training_searches(trainer, lambda query: True)
-    metrics, groups, _ = trainer.step()
-    failed = [t for group in groups for t in group.trajectories if t.status.is_failure]
-    assert 0 < len(failed) < 16 and metrics["rollout/failed_fraction"] == len(failed) / 16
-    assert metrics["retrieval/error_fraction"] == 1.0
-    batch = trainer._batch(groups)
-    assert len(batch) == 16 - len(failed) and bool(batch.valid.all())
-
-
-def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
-    from holdfast.train.evaluate import evaluate
-
-    unlucky = trainer.config.retrieval.model_copy(update={"drop": 0.999})
-    object.__setattr__(trainer.workspace, "config", trainer.config.model_copy(update={"retrieval": unlucky}))
-    metrics, groups, _ = trainer.step()
-    searches = [turn for group in groups for t in group.trajectories for turn in t.turns if turn.observation]
-    assert searches and not any(turn.hits for turn in searches)
-    assert metrics["retrieval/empty_fraction"] == 1.0 and metrics["rollout/failed_fraction"] == 0.0
-
-    shown = evaluate(trainer.language_model, trainer.workspace.dev, trainer.workspace, samples=2, seed=0).sampled
-    assert any(turn.hits for episode in shown for turn in episode.turns)
-
-
-def test_too_many_failures_stop_the_run(trainer: Trainer) -> None:
-    config = trainer.config.model_copy(
-        update={"retrieval": trainer.config.retrieval.model_copy(update={"max_failed": 0.01})}
-    )
-    object.__setattr__(trainer.workspace, "config", config)
-    break_training_searches(trainer, lambda query: True)
-    with pytest.raises(
-        RolloutError, match=r"of 16 episodes failed, more than retrieval\.max_failed = 0\.01 .*--resume"
-    ):
-        trainer.step()
-
-
-def test_a_step_of_failures_alone_changes_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.trajectory import Group, Status, Trajectory
-
-    def all_fail(examples: Any) -> Any:
-        dead = Trajectory(example_id="q", prompt=(1,), turns=(), status=Status.RETRIEVAL_FAILED)
-        return [Group(e.id, (dead,) * 4) for e in examples], RolloutStats()
-
-    monkeypatch.setattr(trainer, "_rollout", all_fail)
-    before = [p.detach().clone() for p in trainer.parameters]
-    metrics, _, _ = trainer.step()
-    assert "reward/mean" not in metrics and "loss/policy" not in metrics and metrics["rollout/failed_fraction"] == 1
-    assert trainer.completed == 1
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.parameters, strict=True))
-
-
-# ---- disks
-
-
-def test_a_full_disk_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device", str(tmp_path / "run" / "metrics.jsonl"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr("holdfast.tracking.MetricsFile.log", full)
-        with pytest.raises(CheckpointError, match=r"metrics\.jsonl cannot be written: the disk is full.*--resume"):
-            train(recipe(), tmp_path / "run")
-    assert resume(tmp_path / "run").steps == 2  # once there is room
-
-
-def test_other_errors_of_the_system_are_not_hidden(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> None:
-        raise ConnectionResetError(104, "Connection reset by peer")
-
-    monkeypatch.setattr("holdfast.tracking.MetricsFile.log", broken)
-    with pytest.raises(ConnectionResetError):
-        train(recipe(), tmp_path / "run")
-
-
-def test_a_run_folder_that_cannot_be_made_is_refused_before_anything_is_done(
-    recipe: Recipe, tmp_path: Path, told: Any
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"run folder .* cannot be written \(.*run\.dir"):
-        train(recipe(), tmp_path / "file" / "run", observer=told)
-    assert told.stages == []
-
-
-def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
-    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "file" / "cache"))
-    made = warm_start_only(recipe({"warm_start.steps": 2}), tmp_path / "run", observer=told)
-    assert (made / "model.safetensors").is_file()
-    assert any("not kept for later runs" in note and "HOLDFAST_CACHE" in note for note in told.notes)
 
 
 # ---- the warm start alone

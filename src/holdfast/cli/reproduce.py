@@ -19,9 +19,9 @@ from holdfast.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.lab.plan import Choice, Plan
-    from holdfast.lab.runner import Failure, Job, Progress
-    from holdfast.lab.values import Arm, Experiment
+    from holdfast.lab.plan import Plan
+    from holdfast.lab.runner import Failure, Progress
+    from holdfast.lab.values import Experiment
 
 _OWN = {"run.dir", "run.name", "run.seed"}
 _SEEDS = 5
@@ -107,15 +107,16 @@ def _plan(
 
 def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list[Failure]:
     """The sweep, if there is one, then what it chose; every failure of either."""
-    from holdfast.lab.plan import sweep_jobs
+    from holdfast.lab.plan import planned_arms, planned_jobs, sweep_jobs
     from holdfast.lab.runner import refuse_other_runs, run_jobs
 
-    arms, recipe, console = _arms(plan, experiment), _recipe(experiment), out()
-    sweep = [job for found in sweep_jobs(plan, arms, recipe, folder).values() for job in found]
+    recipe, console = _recipe(experiment), out()
+    swept = sweep_jobs(plan, planned_arms(plan, experiment), recipe, folder).values()
+    sweep = [job for found in swept for job in found]
     with stopping(folder):
         failures = []
-        for title, make in (("sweep", lambda: sweep), ("runs", lambda: _jobs(plan, experiment, folder)[1])):
-            todo = make()
+        for title in ("sweep", "runs"):
+            todo = sweep if title == "sweep" else planned_jobs(plan, experiment, recipe, folder)[1]
             if not todo:
                 continue
             refuse_other_runs(todo)
@@ -125,26 +126,17 @@ def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list
         return failures
 
 
-def _jobs(plan: Plan, experiment: Experiment, folder: Path) -> tuple[dict[str, Choice], list[Job]]:
-    """What was chosen for each arm, from the sweep's runs as they are, and the runs to report."""
-    from holdfast.lab.plan import choose, report_jobs, sweep_jobs
-
-    arms, recipe = _arms(plan, experiment), _recipe(experiment)
-    choices = choose(plan, arms, sweep_jobs(plan, arms, recipe, folder))
-    return choices, report_jobs(plan, arms, choices, recipe, folder)
-
-
 def _write(plan: Plan, experiment: Experiment, folder: Path, failures: Sequence[Failure]) -> Path:
-    from holdfast.lab.plan import finished
+    from holdfast.lab.plan import finished, planned_arms, planned_jobs
     from holdfast.lab.report import write_report
     from holdfast.lab.results import results_of
 
-    choices, jobs = _jobs(plan, experiment, folder)
+    choices, jobs = planned_jobs(plan, experiment, _recipe(experiment), folder)
     runs = finished(jobs)
     if not runs:
         first = f" The first to fail said: {failures[0].reason} (see {failures[0].log})" if failures else ""
         raise ConfigError(f"no run of {folder} is finished, so there is nothing to report.{first}")
-    results = results_of(experiment, plan, _arms(plan, experiment), choices, jobs, runs, failures)
+    results = results_of(experiment, plan, planned_arms(plan, experiment), choices, jobs, runs, failures)
     return write_report(experiment, results, runs, folder)
 
 
@@ -167,13 +159,6 @@ def _close(page: Path, failures: Sequence[Failure]) -> None:
     if failures:
         out().print("The same command tries the failed runs again.")
         raise typer.Exit(1)
-
-
-def _arms(plan: Plan, experiment: Experiment) -> list[Arm]:
-    known = {arm.name: arm for arm in experiment.arms}
-    if gone := [name for name in plan.arms if name not in known]:
-        raise ConfigError(f"{experiment.name} has no arm {gone[0]!r} any more; run the experiment again in a new --out")
-    return [known[name] for name in plan.arms]
 
 
 def _recipe(experiment: Experiment) -> Path:

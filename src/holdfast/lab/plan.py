@@ -103,6 +103,21 @@ def arms_of(experiment: Experiment, texts: Sequence[str]) -> tuple[Arm, ...]:
     )
 
 
+def planned_arms(plan: Plan, experiment: Experiment) -> tuple[Arm, ...]:
+    """The arms of a plan, as the experiment has them now. Raises `ConfigError` for one that is gone."""
+    known = {arm.name: arm for arm in experiment.arms}
+    if gone := [name for name in plan.arms if name not in known]:
+        raise ConfigError(f"{experiment.name} has no arm {gone[0]!r} any more; run the experiment again in a new --out")
+    return tuple(known[name] for name in plan.arms)
+
+
+def planned_jobs(plan: Plan, experiment: Experiment, recipe: Path, out: Path) -> tuple[dict[str, Choice], list[Job]]:
+    """What was chosen for each arm, from the sweep's runs as they are, and the runs to report."""
+    arms = planned_arms(plan, experiment)
+    choices = choose(plan, arms, sweep_jobs(plan, arms, recipe, out))
+    return choices, report_jobs(plan, arms, choices, recipe, out)
+
+
 def sweep_jobs(plan: Plan, arms: Sequence[Arm], recipe: Path, out: Path) -> dict[tuple[str, int], list[Job]]:
     """(arm, index of its strength) -> its jobs on the tuning seeds."""
     if not plan.sweep:

@@ -52,6 +52,11 @@ def doubts(workspace: Workspace) -> Iterator[str]:
             "are over the whole vocabulary. This mismatch alone can make a run collapse: watch sampler/logprob_gap, or "
             "set top_p = 1 and top_k = 0"
         )
+    if config.retrieval.drop:
+        yield (
+            f"retrieval.drop = {config.retrieval.drop:g}: that share of the searches in training finds nothing, on "
+            "purpose. Set it to 0 unless that is what you study"
+        )
     splits = (("train", workspace.train), ("dev", workspace.dev), ("test", workspace.test))
     texts = {name: [_key(example) for example in examples] for name, examples in splits}
     for seen, unseen in (("train", "dev"), ("train", "test"), ("dev", "test")):

@@ -41,7 +41,7 @@ EXPERIMENT = Experiment(
     shows="plain GRPO rises and collapses; what each method and each control does about it",
     recipe="flaky",
     arms=ARMS,
-    minutes=4,
+    minutes=5,
     notes=(
         "The recipe was made to collapse: a fifth of the searches find nothing, so that failures are longer than "
         "successes for good; thoughts of high entropy; a sampler cut at top-p 0.9 and top-k 64 with log-probs over the "
