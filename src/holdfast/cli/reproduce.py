@@ -108,6 +108,7 @@ def _plan(
 def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list[Failure]:
     """The sweep, if there is one, then what it chose; every failure of either."""
     from holdfast.lab.plan import planned_arms, planned_jobs, sweep_jobs
+    from holdfast.lab.reuse import take_over
     from holdfast.lab.runner import refuse_other_runs, run_jobs
 
     recipe, console = _recipe(experiment), out()
@@ -120,6 +121,9 @@ def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list
             if not todo:
                 continue
             refuse_other_runs(todo)
+            if taken := take_over(todo, folder):
+                places = sorted({run.parent.parent.name for run in taken})
+                console.print(f"{len(taken)} of {len(todo)} runs are copied: {', '.join(places)} made them already")
             console.print(f"{experiment.name}: {title}, {len(todo)} runs, {at_once} at a time, in {folder}")
             with watching(console) as watch:
                 failures += run_jobs(todo, at_once, folder / "logs", watch)

@@ -108,7 +108,7 @@ def refuse_other_runs(jobs: Sequence[Job]) -> None:
         path = job.folder / "config.toml"
         if job.warm_start or not path.is_file():
             continue
-        there, wanted = _comparable(load(path)), _comparable(job.config)
+        there, wanted = comparable(load(path)), comparable(job.config)
         differing = [name for name, value in wanted.items() if there[name] != value]
         if differing:
             name = differing[0]
@@ -235,7 +235,7 @@ def _log(job: Job, logs: Path) -> Path:
     return logs / f"{job.folder.name}.log"
 
 
-def _comparable(config: Config) -> dict[str, object]:
+def comparable(config: Config) -> dict[str, object]:
     """Every setting but where the run lies and what it runs on."""
     sections = config.model_dump(exclude={"run"})
     flat: dict[str, object] = {"run.seed": config.run.seed}

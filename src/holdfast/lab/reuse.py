@@ -1,0 +1,48 @@
+"""Finished runs that another experiment has made already: a control is the same run wherever it stands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from holdfast.config import Config, load
+from holdfast.errors import ConfigError
+from holdfast.lab.runner import Job, comparable
+from holdfast.lab.series import RESULTS_FILE
+
+
+def take_over(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
+    """Copy what experiments beside `folder` have finished with the very settings and seed of a job not begun yet.
+
+    A run is a function of its settings, so nothing is lost by not making it twice.
+
+    Returns:
+        Run folder it was copied from -> the job that has it now.
+    """
+    wanted = {_key(job.config): job for job in jobs if not job.folder.exists()}
+    taken: dict[Path, Job] = {}
+    for run in _finished_beside(folder) if wanted else ():
+        try:
+            job = wanted.pop(_key(load(run / "config.toml")), None)
+        except ConfigError:  # of a version with other settings
+            continue
+        if job is not None:
+            taken[run] = job
+            part = job.folder.with_name(f".{job.folder.name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(run, part)
+            part.rename(job.folder)
+    return taken
+
+
+def _finished_beside(folder: Path) -> Iterator[Path]:
+    for kind in ("runs", "sweep"):
+        for results in sorted(folder.parent.glob(f"*/{kind}/*/{RESULTS_FILE}")):
+            if results.parent.parent.parent.resolve() != folder.resolve():
+                yield results.parent
+
+
+def _key(config: Config) -> str:
+    return json.dumps(comparable(config), sort_keys=True)
