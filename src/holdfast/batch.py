@@ -12,7 +12,7 @@ from holdfast.trajectory import Group, Trajectory
 
 _PER_ROW = ("rewards", "correct", "group_ids", "valid")
 _BOOL = ("loss_mask", "answer_mask", "correct", "valid")
-_INTEGER = ("token_ids", "attention_mask", "action_ids", "group_ids")
+_INTEGER = ("token_ids", "attention_mask", "action_ids", "group_ids", "kept_ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,9 @@ class TokenBatch:
     """float [B, T]: under an older policy, when the penalty anchors to one."""
     ref_logprobs: Tensor | None = None
     """float [B, T]: under the frozen reference."""
+    kept_ids: Tensor | None = None
+    """int32 [B, T, n]: the tokens that a truncated sampler kept, -1 for none. Where present, `old_logprobs` and all
+    others of the loss are over these."""
     values: Tensor | None = None
     """float [B, T]: a critic's values."""
     returns: Tensor | None = None
@@ -83,6 +86,8 @@ class TokenBatch:
             shapes: tuple[tuple[int, ...], ...] = ((rows,),) if name in _PER_ROW else ((rows, width),)
             if name == "advantages":
                 shapes = ((rows, 1), (rows, width))
+            if name == "kept_ids":
+                shapes = ((rows, width, *value.shape[2:3]),)
             if tuple(value.shape) not in shapes:
                 expected = " or ".join(str(list(s)) for s in shapes)
                 raise ValueError(f"{name} has shape {list(value.shape)}, but this batch needs {expected}")
@@ -180,7 +185,7 @@ class TokenBatch:
         longest = int(self.lengths.max()) if len(self) else 0
         if longest == self.token_ids.shape[1]:
             return self
-        return self._map(lambda value: value[:, :longest] if value.dim() == 2 else value)
+        return self._map(lambda value: value[:, :longest] if value.dim() > 1 else value)
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """Every tensor on `device`."""

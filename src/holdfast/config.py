@@ -142,6 +142,8 @@ class Sampling(Section):
     """Below 1 the sampler is truncated while log-probs are not: a disease of its own (docs/results.md). Warns."""
     top_k: int = Field(0, ge=0)
     """Above 0 the sampler is truncated to the k most likely tokens: as top_p."""
+    keep_mask: bool = False
+    """Log-probs of the loss over the tokens the sampler kept, so that both agree (arXiv 2512.02556). Needs top_k."""
 
 
 class WarmStart(Section):

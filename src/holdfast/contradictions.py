@@ -32,6 +32,12 @@ def contradictions(config: Any) -> Iterator[str]:
             f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one has no contrast. "
             "Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
         )
+    if config.sampling.keep_mask and not config.sampling.top_k:
+        yield (
+            "sampling.keep_mask = true with sampling.top_k = 0: the tokens kept at every position are held in memory, "
+            "and top_k bounds their number. Set sampling.top_k, 512 say, which rarely cuts more than top_p does; a "
+            "sampler that is not truncated needs no mask"
+        )
     if not any(config.reward.model_dump().values()):
         yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
     try:

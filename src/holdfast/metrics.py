@@ -70,6 +70,7 @@ METRICS: dict[str, str] = {
     "sampler/logprob_gap": "Mean of log-prob under the distribution sampled from minus old log-prob, on sampled "
     "tokens. Away from 0: truncation, or a sampler that is not the trainer's model.",
     "sampler/mass_kept": "Mean probability mass the sampler kept; 1 when it was not truncated.",
+    "sampler/keeps_mask": "1 where the log-probs of the loss are over the tokens the sampler kept. Absent elsewhere.",
     "advantage/token_mean": "Mean advantage over sampled tokens: below 0 when failures are longer.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
@@ -182,16 +183,18 @@ def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]
     return {"advantage/token_mean": float(spread.sum() / loss_mask.sum().clamp(min=1))}
 
 
-def sampler_gap(batch: TokenBatch, groups: Sequence[Group]) -> dict[str, float]:
-    """`sampler/logprob_gap`: log q − log π_old, where q is the truncated distribution if the sampler truncated."""
+def sampler_metrics(batch: TokenBatch, groups: Sequence[Group], *, keeps_mask: bool) -> dict[str, float]:
+    """`sampler/logprob_gap`: log q − log π_old, where q is the truncated distribution if the sampler truncated.
+
+    With `keeps_mask` (`sampling.keep_mask`) π_old is truncated alike, so that only another model or numerics are left.
+    """
     assert batch.old_logprobs is not None
     mask = batch.loss_mask
     gap = float(torch.where(mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
-    for group in groups:
-        for t in group.trajectories:
-            if not t.status.is_failure:
-                gap -= sum(math.log(max(mass, 1e-30)) for turn in t.turns for mass in turn.kept_mass or ())
-    return {"sampler/logprob_gap": gap / max(int(mask.sum()), 1)}
+    if not keeps_mask:
+        learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
+        gap -= sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.kept_mass or ())
+    return {"sampler/logprob_gap": gap / max(int(mask.sum()), 1)} | ({"sampler/keeps_mask": 1.0} if keeps_mask else {})
 
 
 def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> list[int]:

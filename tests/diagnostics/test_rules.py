@@ -274,6 +274,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {"sampler__logprob_gap": step(20, 0.02)},
         {"sampler__logprob_gap": always(0.14), "sampler__mass_kept": always(0.9)},  # top-p 0.9, as set
         {"loss__tokens": lambda v: 2.4 * v, "sampler__logprob_gap": always(4.0)},  # it is the mask
+        {"sampler__mass_kept": step(20, 0.5), "sampler__keeps_mask": always(1.0)},  # the loss is over what was kept
     ],
     "GRP001": [{"rollout__mixed_groups": ramp(10, 0.0)}, {"rollout__mixed_groups": always(0.1)}],
     "RET001": [{"retrieval__error_fraction": spike(30, 0.2)}, {"retrieval__error_fraction": always(0.05)}],

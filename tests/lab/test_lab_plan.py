@@ -34,7 +34,8 @@ def names(texts: list[str]) -> list[str]:
 
 
 def test_controls_stay_whatever_arms_are_asked_for() -> None:
-    controls = ["GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, smaller step"]
+    cures = ["GRPO, untruncated sampler", "GRPO, sampling mask kept"]
+    controls = ["GRPO", "GRPO, reliable search", *cures, "GRPO, smaller step"]
     assert names(["sapo"]) == [*controls, "SAPO"]
     assert names([]) == [arm.name for arm in EXPERIMENT.arms]
     assert names(["llds action"]) == [*controls, "LLDS action", "GSPO + LLDS action"]

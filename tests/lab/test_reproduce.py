@@ -28,8 +28,8 @@ def test_without_a_name_the_experiments_are_listed() -> None:
     text = holdfast()
     for name in EXPERIMENTS:
         assert name in text
-    # 5 seeds × 12 arms, and 9 swept arms × 3 strengths × 2 seeds: 60 + 54
-    assert "runs hours" in text and " 114 " in text
+    # 5 seeds × 13 arms, and 9 swept arms × 3 strengths × 2 seeds: 65 + 54
+    assert "runs hours" in text and " 119 " in text
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,10 @@ def test_killed_hindered_and_finished(tiny: Any) -> None:
     (out / "index.html").unlink()
     finish(start("--report-only"), 0)
     assert (out / "index.html").read_bytes() == page
+
+    # In a folder beside it nothing has to be trained again.
+    text = finish(start(*options, "--out", str(out.parent / "again")), 0)
+    assert "3 of 3 runs are copied: out made them already" in text and "done" not in text
 
     # The same folder with other settings is not taken for this experiment's.
     assert "was run with train.lr" in finish(start(*options, "--train.lr", "1e-3"), 2)

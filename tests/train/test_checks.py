@@ -83,6 +83,11 @@ def test_a_truncated_sampler_is_warned_of(recipe: Recipe, changes: Mapping[str, 
     assert "truncate the sampler" in told and "sampler/logprob_gap" in told
 
 
+def test_a_mask_that_is_kept_raises_no_doubt(recipe: Recipe) -> None:
+    changes = {"sampling.top_p": 0.95, "sampling.top_k": 50, "sampling.keep_mask": True}
+    assert list(doubts(open_workspace(recipe(changes)))) == []
+
+
 def test_searches_that_fail_on_purpose_are_told_of(recipe: Recipe) -> None:
     (told,) = doubts(open_workspace(recipe({"retrieval.drop": 0.25})))
     assert told.startswith("retrieval.drop = 0.25: ") and "Set it to 0" in told

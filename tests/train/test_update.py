@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def a_batch(rows: int = 7, seed: int = 3, vocabulary: int = 280) -> TokenBatch:
 def double(model: Any) -> Callable[..., Any]:
     """A forward pass in float64, so that different shapes of a batch differ by 1e-12 and not by 1e-6."""
 
-    def forward(ids: Tensor, mask: Tensor, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(ids: Tensor, mask: Tensor, entropy: bool = False, **_: Any) -> tuple[Tensor, Tensor | None]:
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].double()
         every = torch.nn.functional.pad(logits, (0, 0, 1, 0)).log_softmax(-1)
         picked = torch.where(mask, every.gather(-1, ids[..., None])[..., 0], 0.0)
@@ -119,10 +120,7 @@ def test_the_old_pass_puts_every_log_prob_where_its_row_is(make_model: Callable[
     model, batch = make_model(), a_batch()
     plan = plan_update(batch.lengths.tolist(), 3, 64, torch.Generator().manual_seed(0))
 
-    def forward(ids: Tensor, mask: Tensor, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        return token_logprobs(model, ids, mask, entropy=entropy)
-
-    minis, whole, metrics = old_pass(batch, plan, forward, None)
+    minis, whole, metrics = old_pass(batch, plan, partial(token_logprobs, model), None)
     assert whole.old_logprobs is not None
     with torch.no_grad():
         expected, entropies = token_logprobs(model, batch.token_ids, batch.loss_mask, entropy=True)
@@ -144,9 +142,7 @@ def test_nothing_has_changed_on_the_first_optimizer_step(
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
-    def forward(ids: Tensor, mask: Tensor, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        return token_logprobs(model, ids, mask, entropy=entropy, autocast_dtype=dtype)
-
+    forward = partial(token_logprobs, model, autocast_dtype=dtype)
     minis, _, _ = old_pass(batch, [[[0, 1], [2]], [[3, 4], [5]], [[6]]], forward, None)
     model.train(checkpointing)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -160,9 +156,7 @@ def test_the_noise_floor_sees_an_old_pass_of_other_shapes(make_model: Callable[.
     """The twin that must fail: old log-probs from elsewhere are not equal."""
     model, batch = make_model(), a_batch()
 
-    def forward(ids: Tensor, mask: Tensor, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        return token_logprobs(model, ids, mask, entropy=entropy)
-
+    forward = partial(token_logprobs, model)
     minis, _, _ = old_pass(batch, [[list(range(7))]], forward, None)
     first = minis[0][0]
     assert first.old_logprobs is not None
@@ -382,7 +376,7 @@ def test_a_step_without_a_finite_gradient_is_skipped_and_counted(make_model: Cal
     def update(plan: list[list[list[int]]], poisoned: int | None) -> tuple[dict[str, float], Any, Any]:
         model, passes = make_model(), 0
 
-        def forward(ids: Tensor, mask: Tensor, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+        def forward(ids: Tensor, mask: Tensor, entropy: bool = False, **_: Any) -> tuple[Tensor, Tensor | None]:
             nonlocal passes
             logprobs, entropies = token_logprobs(model, ids, mask, entropy=entropy)
             passes += torch.is_grad_enabled()  # not the old pass

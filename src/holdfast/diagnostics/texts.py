@@ -30,7 +30,7 @@ class Text:
 PENALTY: Mapping[Host, str] = {
     "holdfast": 'Protect correct rollouts: `loss.penalty.name = "llds"` or `"sapo"`, with '
     "`train.optimizer_steps_per_rollout` of 2 or more; raise `loss.penalty.coef` if it is on. A smaller `train.lr` "
-    "helps as well. Where `sampling.top_p` or `sampling.top_k` cut the sampler, undo that first.",
+    "helps as well. Where `sampling.top_p` or `sampling.top_k` cut the sampler, turn on `sampling.keep_mask` first.",
     "trl": "Protect correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
     "least twice `gradient_accumulation_steps`. A smaller `learning_rate` helps as well. Where `top_p` or `top_k` cut "
     "the sampler, undo that first.",
@@ -98,7 +98,8 @@ TEXTS: Mapping[str, Text] = {
         bad="Every ratio is wrong by the difference. With a sampler truncated by top-p or top-k and log-probs over the "
         "whole vocabulary, probability flows into tokens that are never sampled.",
         change={
-            "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`.",
+            "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`; or turn "
+            "on `sampling.keep_mask`, for log-probs over what is kept.",
             "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`; with `use_vllm=True` keep "
             "`vllm_importance_sampling_correction=True`.",
             "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`, keep "

@@ -71,6 +71,7 @@ REFUSED: Mapping[str, str] = {
         "retrieval.url to its address"
     ),
     "retrieval.drop": "it is a fault put in on purpose, and the agent loop has none. Leave it at 0",
+    "sampling.keep_mask": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
     "warm_start.steps": (
         "verl's trainer has no warm start. Make the model with `holdfast train RECIPE --stage warm-start`, set "
         "model.path to the folder it names, and warm_start.steps = 0"

@@ -88,6 +88,36 @@ def _most_likely_first(mass: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     return ranked, ids.gather(-1, order)
 
 
+def _truncated(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
+    """What truncation leaves of `mass` `[B, V]`, most likely first, 0 where it takes all; and the token ids."""
+    ranked, order = _most_likely_first(mass, top_k)
+    if top_p < 1.0:
+        cdf = ranked.cumsum(-1)
+        outside = cdf - ranked >= top_p * cdf[:, -1:]
+        outside[:, 0] = False
+        ranked = ranked.masked_fill(outside, 0.0)
+    return ranked, order
+
+
+def kept_tokens(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: int) -> Tensor:
+    """The ids that `draw` could have returned where it returned `tokens`: the sampling mask, as ids.
+
+    Args:
+        logits: `[N, V]`, divided by the temperature already.
+        tokens: `[N]`, what was drawn. They always belong, even where rounding puts one just beyond the boundary.
+
+    Returns:
+        int32 `[N, n]`, -1 where a row keeps fewer than the fullest.
+    """
+    logits = logits.float()
+    ranked, order = _truncated((logits - logits.amax(-1, keepdim=True)).exp_(), top_p, top_k)
+    ids = order.masked_fill(ranked == 0, -1)[:, : int((ranked > 0).sum(-1).max())] if len(order) else order[:, :0]
+    beyond = ~(ids == tokens[:, None]).any(-1, keepdim=True)
+    if bool(beyond.any()):
+        ids = torch.cat([ids, torch.where(beyond, tokens[:, None], -1)], dim=-1)
+    return ids.int()
+
+
 def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Sampled:
     """Draw one token per row by inverting the CDF at `uniforms`.
 
@@ -113,12 +143,8 @@ def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: f
         tokens = _invert(cdf, uniforms)
     else:
         total = mass.sum(-1, keepdim=True)
-        ranked, order = _most_likely_first(mass, top_k)
+        ranked, order = _truncated(mass, top_p, top_k)
         cdf = ranked.cumsum(-1)
-        if top_p < 1.0:
-            outside = cdf - ranked >= top_p * cdf[:, -1:]
-            outside[:, 0] = False
-            cdf = ranked.masked_fill(outside, 0.0).cumsum(-1)
         tokens = order.gather(-1, _invert(cdf, uniforms))
         kept_mass = (cdf[:, -1:] / total).squeeze(-1)
     logprobs = scaled.gather(-1, tokens) - peak - total.log()

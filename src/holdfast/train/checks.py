@@ -46,11 +46,11 @@ def doubts(workspace: Workspace) -> Iterator[str]:
     """Sentences about settings and data that work, and still may not be what the user means."""
     config = workspace.config
     own = config.sampling
-    if own.top_p < 1 or own.top_k > 0:
+    if (own.top_p < 1 or own.top_k > 0) and not own.keep_mask:
         yield (
             f"sampling.top_p = {own.top_p:g} and sampling.top_k = {own.top_k} truncate the sampler, while log-probs "
-            "are over the whole vocabulary. This mismatch alone can make a run collapse: watch sampler/logprob_gap, or "
-            "set top_p = 1 and top_k = 0"
+            "are over the whole vocabulary. This mismatch alone can make a run collapse: set sampling.keep_mask = "
+            "true, or top_p = 1 and top_k = 0, or watch sampler/logprob_gap"
         )
     if config.retrieval.drop:
         yield (

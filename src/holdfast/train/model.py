@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
-from holdfast.config import Model
+from holdfast.config import Model, Sampling
 from holdfast.errors import ConfigError, MissingExtra, ModelError
 from holdfast.hub import unreachable
 from holdfast.search.tokens import decode, encode
-from holdfast.train.forward import token_logprobs
+from holdfast.train.forward import kept_logprobs, token_logprobs
 
 _ADAPTERS = "adapter_config.json"
 
@@ -42,6 +42,19 @@ class LanguageModel:
     def forward(self, temperature: float) -> Any:
         """`token_logprobs` bound to this model and sampling temperature."""
         return partial(token_logprobs, self.model, temperature=temperature, autocast_dtype=self.autocast_dtype)
+
+    def keeper(self, own: Sampling) -> Any:
+        """`kept_logprobs` bound to this model and its sampler; None where log-probs are over the whole vocabulary."""
+        if not own.keep_mask:
+            return None
+        return partial(
+            kept_logprobs,
+            self.model,
+            temperature=own.temperature,
+            top_p=own.top_p,
+            top_k=own.top_k,
+            autocast_dtype=self.autocast_dtype,
+        )
 
 
 def pick_device(name: str) -> torch.device:

@@ -23,7 +23,7 @@ from holdfast.metrics import (
     likelihood_rows,
     retrieval_metrics,
     rollout_metrics,
-    sampler_gap,
+    sampler_metrics,
 )
 from holdfast.rollout.searching import RolloutStats
 from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint, step_folder
@@ -51,6 +51,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.parameters, config.train)
         temperature = config.sampling.temperature
         self.forward = language_model.forward(temperature)
+        self.keeper = language_model.keeper(config.sampling)
         self.reference = Reference(language_model).forward(temperature) if config.loss.kl_coef > 0 else None
         self.sampler = Sampler(workspace.train, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
@@ -70,13 +71,14 @@ class Trainer:
         batch = self._batch(groups)
         if len(batch):
             with clock("update"):
-                minis, batch, entropy = old_pass(batch, self._plan(batch), self.forward, self.reference)
+                minis, batch, entropy = old_pass(batch, self._plan(batch), self.forward, self.reference, self.keeper)
                 metrics |= entropy | self._update(minis, mean_searches=metrics["rollout/searches"])
             with clock("displacement"):
                 metrics |= self._displacement(batch, groups)
             assert batch.old_logprobs is not None
             mask = batch.loss_mask
-            metrics |= advantage_metrics(batch.advantages, mask) | sampler_gap(batch, groups)
+            metrics |= advantage_metrics(batch.advantages, mask)
+            metrics |= sampler_metrics(batch, groups, keeps_mask=self.config.sampling.keep_mask)
             metrics["loss/tokens"] = float(mask.sum()) / len(batch)
             metrics |= likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
         metrics |= clock.metrics() | {"lr": self.optimizer.param_groups[0]["lr"]}

@@ -29,7 +29,9 @@ from holdfast.metrics import per_token_mean
 from holdfast.penalties import penalty_of
 
 Forward = Callable[..., tuple[Tensor, Tensor | None]]
-"""`(token_ids, loss_mask, entropy=bool) -> (log-probs, entropies or None)`, bound to one model."""
+"""`(token_ids, loss_mask, entropy=bool, kept=ids or None) -> (log-probs, entropies or None)`, bound to one model."""
+Keeper = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""`(token_ids, loss_mask) -> (log-probs among the tokens kept, their ids)`, bound to one model and its sampler."""
 
 
 _PASS = 256
@@ -76,12 +78,17 @@ def _cheapest_cuts(lengths: Sequence[int], budget: int) -> list[int]:
 
 @torch.no_grad()
 def old_pass(
-    batch: TokenBatch, plan: list[list[list[int]]], forward: Forward, reference: Forward | None
+    batch: TokenBatch,
+    plan: list[list[list[int]]],
+    forward: Forward,
+    reference: Forward | None,
+    keeper: Keeper | None = None,
 ) -> tuple[list[list[TokenBatch]], TokenBatch, dict[str, float]]:
     """Micro-batches with `old_logprobs` (and `ref_logprobs`), computed on the very shapes the update will use.
 
     Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate opens
-    on numerical noise. Also returns the batch with its `old_logprobs`, and the mean entropy.
+    on numerical noise. With a `keeper` they are among the tokens that the sampler kept, and so will those of the update
+    be. Also returns the batch with its `old_logprobs` over the whole vocabulary, always, and the mean entropy.
     """
     old_logprobs = torch.zeros_like(batch.rollout_logprobs)
     minis, entropy_sum, tokens = [], 0.0, 0
@@ -91,9 +98,12 @@ def old_pass(
             micro = batch.select(rows).trim()
             old, entropy = forward(micro.token_ids, micro.loss_mask, entropy=True)
             assert entropy is not None
-            ref = reference(micro.token_ids, micro.loss_mask)[0] if reference is not None else None
-            micros.append(replace(micro, old_logprobs=old, ref_logprobs=ref))
             old_logprobs[rows, : old.shape[1]] = old
+            kept = None
+            if keeper is not None:
+                old, kept = keeper(micro.token_ids, micro.loss_mask)
+            ref = reference(micro.token_ids, micro.loss_mask, kept=kept)[0] if reference is not None else None
+            micros.append(replace(micro, old_logprobs=old, ref_logprobs=ref, kept_ids=kept))
             entropy_sum += float(entropy.sum())
             tokens += int(micro.loss_mask.sum())
         minis.append(micros)
@@ -156,7 +166,9 @@ def update_policy(
         optimizer.zero_grad(set_to_none=True)
         counts = _denominators(mini, loss)
         for micro in mini:
-            logprobs, entropy = forward(micro.token_ids, micro.loss_mask, entropy=loss.entropy_coef != 0)
+            logprobs, entropy = forward(
+                micro.token_ids, micro.loss_mask, entropy=loss.entropy_coef != 0, kept=micro.kept_ids
+            )
             terms = objective(micro, logprobs, loss, answer_weight)
 
             def reduced(per_token: Tensor, micro: TokenBatch = micro, count: float = counts["policy"]) -> Tensor:

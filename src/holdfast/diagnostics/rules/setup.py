@@ -113,7 +113,7 @@ def _surprised(log: Log) -> Hit | None:
     )
 
 
-GAP, MASS = "sampler/logprob_gap", "sampler/mass_kept"
+GAP, MASS, KEPT = "sampler/logprob_gap", "sampler/mass_kept", "sampler/keeps_mask"
 APART = 0.05
 """Nats per token, beyond what truncation explains. Rounding between two engines makes 0.001 to 0.01."""
 TRUNCATED = 1.6
@@ -152,6 +152,8 @@ def _gap(log: Log) -> Hit | None:
 
 
 def _mass(log: Log) -> Hit | None:
+    if KEPT in log.series:  # the log-probs of the loss are over what is kept too, so nothing is missing from them
+        return None
     found = rows(log, MASS)
     (mass,) = found.columns
     smooth = trailing_mean(mass, FEW)

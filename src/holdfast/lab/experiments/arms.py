@@ -25,12 +25,14 @@ SAPO = ("--loss.penalty.name", "sapo", *_OVER_PROTECTED)
 GSPO = ("--loss.ratio", "sequence", "--loss.reduction", "seq-mean-token-mean")
 GSPO_CLIP = ("--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4")
 UNTRUNCATED = ("--sampling.top_p", "1", "--sampling.top_k", "0")
+KEEP_MASK = ("--sampling.keep_mask", "1")
 HALF = ("--loss.penalty.coef", "0.5")
 
 GRPO = Arm("GRPO", NONE, control=True)
 RELIABLE = Arm("GRPO, reliable search", (*NONE, "--retrieval.drop", "0"), control=True)
 SMALLER = Arm("GRPO, smaller step", NONE, STEPS, control=True)
 PLAIN_SAMPLER = Arm("GRPO, untruncated sampler", (*NONE, *UNTRUNCATED), control=True)
+KEPT_MASK = Arm("GRPO, sampling mask kept", (*NONE, *KEEP_MASK), control=True)
 LLDS_ACTION = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action"), STRENGTHS)
 LLDS_ACTION_FIXED = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action", *HALF))
 
@@ -55,6 +57,14 @@ OTHER_SAMPLER = Claim(
     says="The collapse here owes itself to the truncated sampler: untruncated, the same recipe learns and holds.",
     asks="plain GRPO sampled at top-p 1 without top-k keeps 85 % of its peak",
     test=does_not_collapse(PLAIN_SAMPLER.name),
+)
+SAME_SAMPLER = Claim(
+    paper="control",
+    where="log-probs of the loss over what the sampler kept: Keep Sampling Mask, DeepSeek-V3.2, arXiv 2512.02556",
+    says="Not the truncation is at fault but its mismatch with the loss: with the same truncated sampler and log-probs "
+    "over what it kept, the same recipe learns and holds.",
+    asks="plain GRPO with sampling.keep_mask keeps 85 % of its peak",
+    test=does_not_collapse(KEPT_MASK.name),
 )
 
 DYNAMICS = (

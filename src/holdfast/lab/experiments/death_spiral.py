@@ -11,6 +11,7 @@ ARMS = (
     a.GRPO,
     a.RELIABLE,
     a.PLAIN_SAMPLER,
+    a.KEPT_MASK,
     a.SMALLER,
     Arm("KL to the reference", a.NONE, a.KL_STRENGTHS),
     Arm("LLD", (*a.LLDS, "--loss.penalty.gate", "token"), a.STRENGTHS),
@@ -30,7 +31,10 @@ ARMS = (
     ),
 )
 
-CONTROLS = (GRPO, a.RELIABLE.name, a.PLAIN_SAMPLER.name, a.SMALLER.name, "KL to the reference")
+CONTROLS = (
+    *(GRPO, a.RELIABLE.name, a.PLAIN_SAMPLER.name),
+    *(a.KEPT_MASK.name, a.SMALLER.name, "KL to the reference"),
+)
 MECHANISM = (
     Figure("advantage/token_mean", "Mean advantage per token: below 0, failures are longer", CONTROLS),
     Figure("sampler/mass_kept", "Probability of what the sampler may choose", CONTROLS),
@@ -58,6 +62,7 @@ EXPERIMENT = Experiment(
         ),
         a.SAME_STEP,
         a.OTHER_SAMPLER,
+        a.SAME_SAMPLER,
         a.SMALLER_STEP,
         Claim(
             paper=a.LLDS_PAPER,
@@ -195,7 +200,7 @@ EXPERIMENT = Experiment(
                 asks="entropy never rises 0.3 nats above its lowest, on the seeds on which that of GRPO does",
                 test=judge.no_surge_where(arm, GRPO),
             )
-            for arm in ("LLDS action", "SAPO", a.PLAIN_SAMPLER.name)
+            for arm in ("LLDS action", "SAPO", a.PLAIN_SAMPLER.name, a.KEPT_MASK.name)
         ),
         Claim(
             paper="control",

@@ -19,6 +19,8 @@ TOOL = (
     _arm("no tool", "--protocol.max_turns", "1", "--warm_start.skip_search", "1"),
 )
 SAMPLER = (
+    a.PLAIN_SAMPLER,
+    a.KEPT_MASK,
     _arm("top-p alone", "--sampling.top_k", "0"),
     _arm("top-k alone", "--sampling.top_p", "1"),
     _arm("top-p 0.95 and top-k", "--sampling.top_p", "0.95"),
@@ -57,7 +59,7 @@ EXPERIMENT = Experiment(
     title="What makes the organism prone",
     shows="each factor of the organism switched alone: tool, sampler, language, loss, schedule",
     recipe="flaky",
-    arms=(a.GRPO, a.PLAIN_SAMPLER, a.RELIABLE, *(arm for group in GROUPS for arm in group)),
+    arms=(a.GRPO, a.RELIABLE, *(arm for group in GROUPS for arm in group)),
     minutes=4.5,
     notes=(
         "A factor that changes the world or the scripts has a warm start of its own, so its runs start elsewhere too.",
@@ -74,6 +76,7 @@ EXPERIMENT = Experiment(
         ),
         a.SAME_STEP,
         a.OTHER_SAMPLER,
+        a.SAME_SAMPLER,
         Claim(
             paper="control",
             where="docs/laboratory.md, the mechanism: its pace is the step times the mean advantage per token",

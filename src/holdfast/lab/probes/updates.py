@@ -83,7 +83,8 @@ def update_once(
     plan = plan_update(
         batch.lengths.tolist(), own.optimizer_steps_per_rollout, own.micro_batch_tokens, generator_of(seed)
     )
-    minis, batch, _ = old_pass(batch, plan, subject.forward, subject.reference)
+    keeper = subject.language_model.keeper(config.sampling)
+    minis, batch, _ = old_pass(batch, plan, subject.forward, subject.reference, keeper)
     tokens = batch.loss_mask.sum(-1)
     changes = []
     with borrowed_weights(model) as parameters:

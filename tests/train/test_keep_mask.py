@@ -1,0 +1,132 @@
+"""`sampling.keep_mask`: the loss speaks of the distribution that the truncated sampler drew from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.config import Config, load
+from holdfast.errors import ConfigError
+from holdfast.train.events import Silent
+from holdfast.train.forward import kept_logprobs, token_logprobs
+from holdfast.train.session import open_workspace
+from holdfast.train.start import starting_policy
+from holdfast.train.trainer import Trainer
+from holdfast.train.update import old_pass
+
+Recipe = Callable[..., Config]
+CUT = {"sampling.top_p": 0.7, "sampling.top_k": 12, "sampling.temperature": 0.9}
+
+
+def make_trainer(recipe: Recipe, **changes: Any) -> Trainer:
+    workspace = open_workspace(recipe(CUT | {"sampling.keep_mask": True} | changes))
+    return Trainer(workspace, starting_policy(workspace, Silent()))
+
+
+def ragged() -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.randint(2, 280, (3, 12), generator=torch.Generator().manual_seed(1))
+    mask = torch.zeros(3, 12, dtype=torch.bool)
+    mask[0, 3:6] = mask[0, 9:12] = mask[1, 2:4] = True
+    return ids, mask
+
+
+def test_the_old_log_probs_are_the_samplers_own(recipe: Recipe) -> None:
+    """Of real rollouts: what the sampler said over the vocabulary, divided by the mass it kept."""
+    trainer = make_trainer(recipe)
+    groups, _ = trainer._rollout(trainer.sampler.next(4))
+    batch = trainer._batch(groups)
+    minis, whole, _ = old_pass(batch, [[[row] for row in range(len(batch))]], trainer.forward, None, trainer.keeper)
+    episodes = [episode for group in groups for episode in group.trajectories]
+    masses = [torch.tensor([mass for turn in one.turns for mass in turn.kept_mass or ()]) for one in episodes]
+    assert whole.old_logprobs is not None and float(torch.cat(masses).min()) < 0.9
+    for row, (micro, mass) in enumerate(zip(minis[0], masses, strict=True)):
+        mask = micro.loss_mask
+        assert micro.old_logprobs is not None
+        wanted = micro.rollout_logprobs[mask] - mass.log()
+        torch.testing.assert_close(micro.old_logprobs[mask], wanted, atol=1e-4, rtol=1e-4)
+        # What is reported of likelihoods stays over the whole vocabulary, so that runs can be compared.
+        here = whole.old_logprobs[row, : mask.shape[1]][mask[0]]
+        torch.testing.assert_close(here, micro.rollout_logprobs[mask], atol=1e-4, rtol=1e-4)
+
+
+def test_the_kept_log_probs_sum_to_one_and_are_those_of_every_later_pass(make_model: Callable[..., Any]) -> None:
+    model, (ids, mask) = make_model(), ragged()
+    with torch.no_grad():
+        logprobs, kept = kept_logprobs(model, ids, mask, temperature=0.7, top_p=0.8, top_k=9)
+        again, entropies = token_logprobs(model, ids, mask, temperature=0.7, kept=kept, entropy=True)
+        whole, its_entropies = token_logprobs(model, ids, mask, temperature=0.7, entropy=True)
+        logits = model(input_ids=ids, use_cache=False).logits / 0.7
+    assert torch.equal(logprobs, again) and torch.equal(entropies, its_entropies)
+    assert bool((logprobs[mask] > whole[mask]).all()) and bool((logprobs[~mask] == 0).all())
+    for row, t in mask.nonzero().tolist():
+        among = [k for k in kept[row, t].tolist() if k >= 0]
+        assert int(ids[row, t]) in among
+        restricted = logits[row, t - 1, among].log_softmax(-1)
+        assert float(logprobs[row, t]) == pytest.approx(float(restricted[among.index(int(ids[row, t]))]), abs=1e-5)
+    assert bool((kept[~mask] == -1).all())
+
+
+def test_nothing_pushes_on_what_was_not_kept(make_model: Callable[..., Any]) -> None:
+    """Without the mask every token outside gains what a wrong token inside loses: the leak of docs/laboratory.md."""
+    model, (ids, mask) = make_model(), ragged()
+    _, kept = kept_logprobs(model, ids, mask, temperature=1.0, top_p=0.8, top_k=9)
+    head = model.get_output_embeddings()
+    grads = {}
+    for name, its in (("kept", kept), ("whole", None)):
+        seen: list[torch.Tensor] = []
+        hook = head.register_forward_hook(lambda _, __, out, seen=seen: (out.retain_grad(), seen.append(out))[1])
+        logprobs, _ = token_logprobs(model, ids, mask, kept=its)
+        hook.remove()
+        (-logprobs.sum()).backward()
+        grads[name] = seen[0].grad[0]
+    inside = torch.zeros_like(grads["kept"], dtype=torch.bool)
+    rows = kept[mask].long()
+    inside.scatter_(1, rows.clamp(min=0), True)
+    inside[:, 0] = (rows == 0).any(-1)  # where -1 had been written to
+    assert bool((grads["kept"][~inside] == 0).all()) and bool((grads["whole"][~inside] > 0).all())
+    torch.testing.assert_close(grads["kept"].sum(-1), torch.zeros(len(rows)), atol=1e-5, rtol=0)
+
+
+def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
+    metrics, groups, _ = make_trainer(recipe).step()
+    assert metrics["sampler/keeps_mask"] == 1 and abs(metrics["sampler/logprob_gap"]) < 1e-4
+    assert metrics["penalty/noise_floor"] == 0 and metrics["sampler/mass_kept"] < 0.95
+    mismatched, same, _ = make_trainer(recipe, **{"sampling.keep_mask": False}).step()
+    assert same == groups, "the first rollouts are the same"
+    assert mismatched["sampler/logprob_gap"] > 0.05 and "sampler/keeps_mask" not in mismatched
+    assert mismatched["likelihood/incorrect"] == metrics["likelihood/incorrect"]
+    assert mismatched["displacement/incorrect"] != metrics["displacement/incorrect"]
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_the_reference_is_asked_about_the_same_tokens(recipe: Recipe) -> None:
+    trainer = make_trainer(recipe, **{"loss.kl_coef": 0.1})
+    groups, _ = trainer._rollout(trainer.sampler.next(4))
+    batch = trainer._batch(groups)
+    minis, _, _ = old_pass(batch, [[list(range(len(batch)))]], trainer.forward, trainer.reference, trainer.keeper)
+    (micro,) = minis[0]
+    assert micro.ref_logprobs is not None and torch.equal(micro.ref_logprobs, micro.old_logprobs)  # nothing moved yet
+
+
+def test_the_batch_keeps_its_mask_in_shape(recipe: Recipe) -> None:
+    trainer = make_trainer(recipe)
+    batch = trainer._batch(trainer._rollout(trainer.sampler.next(4))[0])
+    (micro,) = old_pass(batch, [[list(range(len(batch)))]], trainer.forward, None, trainer.keeper)[0][0]
+    short = micro.select([int(micro.lengths.argmin())]).trim()
+    assert short.kept_ids is not None and micro.kept_ids is not None
+    assert short.kept_ids.shape == (1, int(short.lengths[0]), micro.kept_ids.shape[2])
+    with pytest.raises(ValueError, match="kept_ids has shape"):
+        partial(type(micro), **{**micro._tensors(), "kept_ids": micro.kept_ids[:, :3]})()
+
+
+@pytest.mark.parametrize("cut", [(), ("--sampling.top_p", "0.9")])
+def test_a_mask_without_a_bound_is_refused(cut: tuple[str, ...]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"sampling\.keep_mask = true with sampling\.top_k = 0: .*Set sampling\.top_k"
+    ):
+        load(overrides=["--sampling.keep_mask", *cut])
