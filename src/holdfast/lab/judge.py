@@ -135,14 +135,17 @@ def collapses_after_delay(arm: str, other: str) -> Test:
     return each_pair(arm, other, ask, f"{arm} dropped, and later than {other}", f"{other} never dropped")
 
 
+_SCORES = {"em after": "sampled test EM", "greedy after": "greedy test EM"}
+
+
 def ends_higher(arm: str, other: str, key: str = "em after") -> Test:
-    """`key` of `summarise`: test EM at the end unless said otherwise."""
+    """`key` of `summarise`: sampled test EM at the end unless said otherwise."""
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         ours, theirs = summarise(run)[key], summarise(control)[key]
         return ours > theirs, {arm: ours, other: theirs}
 
-    return each_pair(arm, other, ask, f"{arm} ended above {other} in {key}", "a run is missing")
+    return each_pair(arm, other, ask, f"{arm} ended above {other} in {_SCORES.get(key, key)}", "a run is missing")
 
 
 # ---- what moves before the reward falls

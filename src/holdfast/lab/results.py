@@ -125,10 +125,14 @@ VERDICTS = (
     "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "
     "Cannot tell: fewer than three seeds can answer."
 )
-ARM_COLUMNS = ("arm", "seeds", "collapsed", "reward at its peak → last", "entropy, last", "displacement", "test EM")
+ARM_COLUMNS = (
+    *("arm", "seeds", "collapsed", "reward at its peak → last"),
+    *("entropy, last", "displacement", "test EM", "greedy"),
+)
 ARMS_NOTE = (
     "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
-    "sampler; test EM is sampled at temperature 1, untruncated, read once at the end. “(control)” marks the controls. "
+    "sampler. Test EM, read once at the end, is sampled at temperature 1 without truncation, which sees what a "
+    "truncated sampler hides; beside it greedy, which does not. “(control)” marks the controls. "
     "Collapsed: rose by 0.12, stayed 20 steps within 0.1 of its peak, then lost 40 % of it."
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
@@ -155,6 +159,7 @@ def arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
         _spread(runs, "entropy last", ".2f"),
         _spread(runs, "displacement", "+.4f"),
         _spread(runs, "em after", ".3f"),
+        _spread(runs, "greedy after", ".3f"),
     )
 
 

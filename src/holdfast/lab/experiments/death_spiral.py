@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
 from holdfast.lab.values import Arm, Claim, Experiment, Figure
@@ -39,6 +41,21 @@ MECHANISM = (
     Figure("advantage/token_mean", "Mean advantage per token: below 0, failures are longer", CONTROLS),
     Figure("sampler/mass_kept", "Probability of what the sampler may choose", CONTROLS),
 )
+
+
+def _ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> tuple[Claim, Claim]:
+    """Asked of samples, which see all of the distribution, and of the most likely tokens, which do not."""
+    sampled = Claim(
+        paper=paper,
+        where=where,
+        says=says,
+        asks="test EM at the end, sampled without truncation, seed by seed",
+        test=judge.ends_higher(arm, other),
+    )
+    greedy = replace(sampled, asks="the same, greedy, seed by seed", test=judge.ends_higher(arm, other, "greedy after"))
+    return sampled, greedy
+
+
 EXPERIMENT = Experiment(
     name="death-spiral",
     title="The death spiral and its cures",
@@ -142,19 +159,19 @@ EXPERIMENT = Experiment(
             asks="the same",
             test=judge.holds_where("LLDS response", GRPO),
         ),
-        Claim(
+        *_ends_higher(
+            "LLDS action",
+            "LLDS response",
             paper=a.LLDS_PAPER,
             where="table of gates, appendix (v2): token .319, response .319, action .330",
             says="The action gate ends above the response gate.",
-            asks="test EM at the end, seed by seed",
-            test=judge.ends_higher("LLDS action", "LLDS response"),
         ),
-        Claim(
+        *_ends_higher(
+            "LLDS response",
+            "LLD",
             paper=a.LLDS_PAPER,
             where="table of gates (v1): token .321, response .323",
             says="The response gate ends above no gate (LLD).",
-            asks="test EM at the end, seed by seed",
-            test=judge.ends_higher("LLDS response", "LLD"),
         ),
         Claim(
             paper=a.LLDS_PAPER,
@@ -164,12 +181,12 @@ EXPERIMENT = Experiment(
             "GRPO's clip of 0.2; the sweep says which clip this arm has",
             test=judge.collapses("GSPO"),
         ),
-        Claim(
+        *_ends_higher(
+            "GSPO + LLDS action",
+            "GSPO",
             paper=a.LLDS_PAPER,
             where="table of GSPO: GSPO .331, with LLDS-A .451",
             says="LLDS on top of GSPO ends above GSPO.",
-            asks="test EM at the end, seed by seed",
-            test=judge.ends_higher("GSPO + LLDS action", "GSPO"),
         ),
         Claim(
             paper=a.SAPO_PAPER,
@@ -185,12 +202,12 @@ EXPERIMENT = Experiment(
             asks="it keeps 85 % of its peak on the seeds on which GRPO collapsed",
             test=judge.holds_where("SAPO", GRPO),
         ),
-        Claim(
+        *_ends_higher(
+            "SAPO",
+            GRPO,
             paper=a.SAPO_PAPER,
             where="ablation: GRPO .388, SAPO .429",
             says="SAPO ends above GRPO.",
-            asks="test EM at the end, seed by seed",
-            test=judge.ends_higher("SAPO", GRPO),
         ),
         *(
             Claim(
@@ -202,19 +219,19 @@ EXPERIMENT = Experiment(
             )
             for arm in ("LLDS action", "SAPO", a.PLAIN_SAMPLER.name, a.KEPT_MASK.name)
         ),
-        Claim(
+        *_ends_higher(
+            "LLDS action",
+            a.SMALLER.name,
             paper="control",
             where="the question both papers leave open",
             says="LLDS ends above plain GRPO at a smaller step.",
-            asks="test EM at the end, seed by seed",
-            test=judge.ends_higher("LLDS action", a.SMALLER.name),
         ),
-        Claim(
+        *_ends_higher(
+            "LLDS action",
+            a.PLAIN_SAMPLER.name,
             paper="control",
             where="the cheaper cure",
             says="LLDS under the truncated sampler ends above plain GRPO under the whole one.",
-            asks="test EM at the end, seed by seed",
-            test=judge.ends_higher("LLDS action", a.PLAIN_SAMPLER.name),
         ),
         Claim(
             paper="control",
