@@ -223,3 +223,10 @@ def test_a_right_rollout_is_told_by_its_reward(recipe: MakeRecipe) -> None:
 def test_an_unknown_host(recipe: MakeRecipe) -> None:
     with pytest.raises(ConfigError, match="choose trl or verl"):
         plan("skyrl", recipe())
+
+
+@pytest.mark.parametrize("host", ["trl", "verl"])
+def test_a_truncated_sampler_is_told_of(host: str, recipe: MakeRecipe) -> None:
+    told = "top_p = 0.95 and top_k = 0 truncate the sampler"
+    assert [note for note in plan(host, recipe("--sampling.top_p=0.95")).notes if note.startswith(told)]
+    assert not [note for note in plan(host, recipe()).notes if "truncate" in note]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,17 @@ def noted(config: Config, table: Mapping[str, str]) -> list[str]:
     """A sentence for each setting of the table that the recipe sets to something of its own."""
     own = changed(config)
     return [f"{name} = {value_of(config, name)!r}: {why}" for name, why in table.items() if name in own]
+
+
+def truncation(config: Config) -> Iterator[str]:
+    """What a truncated sampler does where log-probs are over the whole vocabulary, as in both hosts."""
+    own = config.sampling
+    if own.top_p < 1 or own.top_k:
+        yield (
+            f"top_p = {own.top_p:g} and top_k = {own.top_k} truncate the sampler, while the log-probs of the loss are "
+            "over the whole vocabulary: that mismatch alone can make a run collapse. Set sampling.top_p = 1 and "
+            "sampling.top_k = 0, unless you repeat a published run"
+        )
 
 
 def refuse(host: str, problems: Iterable[str]) -> None:

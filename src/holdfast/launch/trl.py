@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.config import Config
 from holdfast.launch import trl_files
-from holdfast.launch.plan import Machines, Option, Plan, changed, noted, refuse, section, value_of
+from holdfast.launch.plan import Machines, Option, Plan, changed, noted, refuse, section, truncation, value_of
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
 
 _NOT_TINY = (
@@ -94,6 +94,7 @@ def _extras(config: Config) -> Iterator[str]:
 
 
 def _differences(config: Config) -> Iterator[str]:
+    yield from truncation(config)
     yield "the best checkpoint on dev is not kept apart; TRL keeps the newest"
     yield "TRL evaluates with samples at the training temperature; greedy scores are not reported beside them"
     if config.loss.reduction == "token-mean":

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.config import Config
 from holdfast.launch import parquet, verl_files
-from holdfast.launch.plan import Machines, Option, Plan, changed, noted, refuse, section, value_of
+from holdfast.launch.plan import Machines, Option, Plan, changed, noted, refuse, section, truncation, value_of
 from holdfast.launch.schedule import verl_mini_batch, verl_schedule_problem
 
 ACTOR = "actor_rollout_ref.actor"
@@ -164,6 +164,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
 
 
 def _differences(config: Config) -> Iterator[str]:
+    yield from truncation(config)
     yield "the best checkpoint on dev is not kept apart; verl keeps the newest"
     yield "verl limits prompt and response apart: an episode of a short prompt ends before protocol.max_total_tokens"
     if config.train.warmup:
