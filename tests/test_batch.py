@@ -49,6 +49,7 @@ def batch():
     made = TokenBatch.from_trajectories(GROUPS, pad_token_id=99)
     width = made.token_ids.shape[1]
     optional = {name: torch.randn(3, width) for name in OPTIONAL}
+    optional["kept_ids"] = torch.arange(2 * int(made.loss_mask.sum()), dtype=torch.int32).view(-1, 2)
     return dataclasses.replace(made, advantages=torch.tensor([[1.0], [-1.0], [0.0]]), **optional)
 
 
@@ -109,6 +110,10 @@ def test_nothing_to_batch_is_refused(groups):
 def assert_rows(part, whole, rows):
     for f in dataclasses.fields(TokenBatch):
         got, want = getattr(part, f.name), getattr(whole, f.name)
+        if f.name == "kept_ids":  # packed: a row for each sampled token
+            by_row = want.split(whole.loss_mask.sum(-1).tolist())
+            assert torch.equal(got, torch.cat([want[:0], *(by_row[row] for row in rows)]))
+            continue
         assert torch.equal(got.nan_to_num(-7), want[rows].nan_to_num(-7)), f.name
 
 

@@ -149,7 +149,7 @@ def test_likelihood_is_a_mean_of_rollouts_not_of_tokens() -> None:
 
 def test_sampler_gap_of_an_untruncated_sampler_is_that_of_the_log_probs() -> None:
     """All rollout log-probs are −1. Old ones: −15 over 5 tokens and −10.5 over 7."""
-    gap = sampler_metrics(a_batch(), [Group("q", (RIGHT, WRONG_LATER, OUTAGE))], keeps_mask=False)
+    gap = sampler_metrics([a_batch()], [Group("q", (RIGHT, WRONG_LATER, OUTAGE))])
     assert gap["sampler/logprob_gap"] == pytest.approx((15 - 5 + 10.5 - 7) / 12)
 
 
@@ -159,10 +159,13 @@ def test_sampler_gap_of_a_truncated_sampler_counts_the_mass_it_kept() -> None:
     group = Group("q", (episode(cut),))
     batch = TokenBatch.from_trajectories([group], pad_token_id=0)
     batch = replace(batch, old_logprobs=batch.rollout_logprobs)
-    found = sampler_metrics(batch, [group], keeps_mask=False)
-    assert found == {"sampler/logprob_gap": pytest.approx(-2 * math.log(0.8) / 3)}
+    assert sampler_metrics([batch], [group]) == {"sampler/logprob_gap": pytest.approx(-2 * math.log(0.8) / 3)}
     # Where the old log-probs of the loss are over what was kept, the two agree.
-    assert sampler_metrics(batch, [group], keeps_mask=True) == {"sampler/logprob_gap": 0.0, "sampler/keeps_mask": 1.0}
+    kept = batch.rollout_logprobs.clone()
+    kept[batch.loss_mask] -= torch.tensor(cut.kept_mass).log()
+    masked = replace(batch, old_logprobs=kept, kept_ids=torch.zeros(3, 5, dtype=torch.int32))
+    found = sampler_metrics([masked], [group])
+    assert found == {"sampler/logprob_gap": pytest.approx(0.0, abs=1e-6), "sampler/keeps_mask": 1.0}
     assert rollout_metrics([group])["sampler/mass_kept"] == pytest.approx(2.6 / 3)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -71,8 +71,8 @@ class TokenBatch:
     ref_logprobs: Tensor | None = None
     """float [B, T]: under the frozen reference."""
     kept_ids: Tensor | None = None
-    """int32 [B, T, n]: the tokens that a truncated sampler kept, -1 for none. Where present, `old_logprobs` and all
-    others of the loss are over these."""
+    """int32 [N, n]: the tokens that a truncated sampler kept, a row for each of the N sampled tokens, row by row of the
+    batch, -1 for none. Where present, `old_logprobs` and all others of the loss are over these."""
     values: Tensor | None = None
     """float [B, T]: a critic's values."""
     returns: Tensor | None = None
@@ -87,7 +87,7 @@ class TokenBatch:
             if name == "advantages":
                 shapes = ((rows, 1), (rows, width))
             if name == "kept_ids":
-                shapes = ((rows, width, *value.shape[2:3]),)
+                shapes = ((len(value), value.shape[-1]),)
             if tuple(value.shape) not in shapes:
                 expected = " or ".join(str(list(s)) for s in shapes)
                 raise ValueError(f"{name} has shape {list(value.shape)}, but this batch needs {expected}")
@@ -161,7 +161,12 @@ class TokenBatch:
         """
         index = rows if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
         index = index.to(self.token_ids.device)
-        return self._map(lambda value: value[index])
+        chosen = replace(self, kept_ids=None)._map(lambda value: value[index])
+        if self.kept_ids is None:
+            return chosen
+        by_row = self.kept_ids.split(self.loss_mask.sum(-1).tolist())
+        numbers = torch.arange(len(self), device=index.device)[index].tolist()
+        return replace(chosen, kept_ids=torch.cat([self.kept_ids[:0], *(by_row[row] for row in numbers)]))
 
     def split(self, rows: int | Sequence[Sequence[int]]) -> list[TokenBatch]:
         """Cut into micro-batches: at most `rows` rows each, or the given lists of rows.
@@ -185,7 +190,8 @@ class TokenBatch:
         longest = int(self.lengths.max()) if len(self) else 0
         if longest == self.token_ids.shape[1]:
             return self
-        return self._map(lambda value: value[:, :longest] if value.dim() > 1 else value)
+        cut = replace(self, kept_ids=None)._map(lambda value: value[:, :longest] if value.dim() == 2 else value)
+        return replace(cut, kept_ids=self.kept_ids)
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """Every tensor on `device`."""

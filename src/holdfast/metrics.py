@@ -183,18 +183,21 @@ def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]
     return {"advantage/token_mean": float(spread.sum() / loss_mask.sum().clamp(min=1))}
 
 
-def sampler_metrics(batch: TokenBatch, groups: Sequence[Group], *, keeps_mask: bool) -> dict[str, float]:
+def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> dict[str, float]:
     """`sampler/logprob_gap`: log q − log π_old, where q is the truncated distribution if the sampler truncated.
 
-    With `keeps_mask` (`sampling.keep_mask`) π_old is truncated alike, so that only another model or numerics are left.
+    `batches` hold the old log-probs of the loss. With `sampling.keep_mask` those are truncated alike, so that only
+    another model, another mask or numerics are left.
     """
-    assert batch.old_logprobs is not None
-    mask = batch.loss_mask
-    gap = float(torch.where(mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
-    if not keeps_mask:
-        learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
-        gap -= sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.kept_mass or ())
-    return {"sampler/logprob_gap": gap / max(int(mask.sum()), 1)} | ({"sampler/keeps_mask": 1.0} if keeps_mask else {})
+    learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
+    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.kept_mass or ())
+    tokens = 0
+    for batch in batches:
+        assert batch.old_logprobs is not None
+        gap += float(torch.where(batch.loss_mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
+        tokens += int(batch.loss_mask.sum())
+    keeps = any(batch.kept_ids is not None for batch in batches)
+    return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/keeps_mask": 1.0} if keeps else {})
 
 
 def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> list[int]:

@@ -43,6 +43,7 @@ ONE_ARM = [
     (judge.collapses("A"), {}, SPIRAL[:39], Word.CANNOT_TELL),
     (judge.does_not_collapse("A"), {}, HOLD, Word.SHOWN),
     (judge.does_not_collapse("A"), {}, SHALLOW, Word.NOT_SHOWN),  # no collapse, and no hold either
+    (judge.does_not_collapse("A"), {}, [0.0] * 60, Word.NOT_SHOWN),  # it never learned, so it held nothing
     (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Word.SHOWN),
     (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 40, -0.01)}, SPIRAL, Word.NOT_SHOWN),
     (judge.displaced_before_drop("A"), {}, SPIRAL, Word.NOT_SHOWN),
@@ -54,10 +55,31 @@ ONE_ARM = [
     (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 32, -0.01)}, SPIRAL, Word.NOT_SHOWN),
     (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -1e-4)}, SPIRAL, Word.NOT_SHOWN),
     (judge.likelihood_decays_first("A"), {}, SPIRAL, Word.CANNOT_TELL),
-    (judge.decay_accelerates("A"), {"likelihood/correct": [-((t / 10) ** 2) for t in range(N)]}, SPIRAL, Word.SHOWN),
-    (judge.decay_accelerates("A"), {"likelihood/correct": [-(t**0.5) for t in range(N)]}, SPIRAL, Word.NOT_SHOWN),
-    (judge.decay_accelerates("A"), {"likelihood/correct": ramp(-0.5, 0, 0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Word.SHOWN),
+    (judge.displacement_deepens("A"), {"displacement/correct": ramp(-0.5, 10, 0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 31, -0.1)}, SPIRAL, Word.CANNOT_TELL),
+    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, HOLD, Word.CANNOT_TELL),
+    (judge.wrong_not_raised("A"), {"displacement/correct": -0.1, "displacement/incorrect": -0.2}, SPIRAL, Word.SHOWN),
+    (
+        judge.wrong_not_raised("A"),
+        {"displacement/correct": -0.1, "displacement/incorrect": 0.1},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (
+        judge.wrong_not_raised("A"),
+        {"displacement/correct": 0.1, "displacement/incorrect": 0.1},
+        SPIRAL,
+        Word.CANNOT_TELL,
+    ),
     (judge.wrong_below_right("A"), {"likelihood/correct": -0.5, "likelihood/incorrect": -0.6}, HOLD, Word.SHOWN),
+    # Only after the drop:
+    (
+        judge.wrong_below_right("A"),
+        {"likelihood/correct": -1, "likelihood/incorrect": ramp(0, 33, -2)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
     (judge.wrong_below_right("A"), {"likelihood/correct": -0.6, "likelihood/incorrect": -0.5}, HOLD, Word.NOT_SHOWN),
     (
         judge.entropy_before_length("A"),
@@ -80,6 +102,9 @@ ONE_ARM = [
     (judge.gradient_explodes("A"), {"grad/norm": 0.3, "grad/norm_max": 2.9}, SPIRAL, Word.NOT_SHOWN),
     (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, Word.SHOWN),
     (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 20, -0.01)}, HOLD, Word.SHOWN),
+    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 50, -0.5)}, HOLD, Word.NOT_SHOWN),
+    (judge.ratio_never_drifts("A"), {}, HOLD, Word.CANNOT_TELL),
     (
         judge.first_action_crosses("A"),
         {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
@@ -89,6 +114,12 @@ ONE_ARM = [
     (
         judge.first_action_crosses("A"),
         {"likelihood/correct/action_1": ramp(-0.4, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (  # after the drop
+        judge.first_action_crosses("A"),
+        {"likelihood/correct/action_1": ramp(-0.2, 34, -0.1), "likelihood/correct/action_2": -0.3},
         SPIRAL,
         Word.NOT_SHOWN,
     ),
@@ -109,8 +140,6 @@ ONE_ARM = [
     (judge.first_action_match_rises("A"), {"rollout/first_action_match": ramp(0.3, 33, 0.01)}, SPIRAL, Word.NOT_SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, Word.SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, Word.NOT_SHOWN),
-    (judge.searches_end_above("A", 2.0), {"rollout/searches": 2.1}, HOLD, Word.SHOWN),
-    (judge.searches_end_above("A", 2.0), {"rollout/searches": 1.9}, HOLD, Word.NOT_SHOWN),
     (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, Word.SHOWN),
     (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, Word.NOT_SHOWN),
 ]
@@ -125,6 +154,10 @@ TWO_ARMS = [
     (judge.holds_where("A", "B"), HOLD, SPIRAL, Word.SHOWN),
     (judge.holds_where("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
     (judge.holds_where("A", "B"), HOLD, HOLD, Word.CANNOT_TELL),  # nothing to cure
+    (judge.prevents_where("A", "B"), SHALLOW, SPIRAL, Word.SHOWN),  # it lost some, and did not collapse
+    (judge.holds_where("A", "B"), SHALLOW, SPIRAL, Word.NOT_SHOWN),
+    (judge.prevents_where("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
+    (judge.prevents_where("A", "B"), HOLD, HOLD, Word.CANNOT_TELL),
     (judge.delays("A", "B"), LATE, SPIRAL, Word.SHOWN),
     (judge.delays("A", "B"), HOLD, SPIRAL, Word.SHOWN),
     (judge.delays("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
@@ -157,7 +190,19 @@ def test_no_surge_where(make_run: MakeRun, ours: Any, other: Any, expected: Word
     assert word(judge.no_surge_where("A", "B"), *runs) is expected
 
 
-@pytest.mark.parametrize(("em", "expected"), [(0.6, Word.SHOWN), (0.5, Word.NOT_SHOWN), (0.4, Word.NOT_SHOWN)])
+@pytest.mark.parametrize(
+    ("ours", "other", "expected"),
+    [(2.1, 1.0, Word.SHOWN), (1.9, 1.0, Word.NOT_SHOWN), (2.1, 1.5, Word.CANNOT_TELL)],  # nothing to bring back
+)
+def test_brings_back_searches(make_run: MakeRun, ours: float, other: float, expected: Word) -> None:
+    runs = [seeds(make_run, arm, HOLD, {"rollout/searches": n}) for arm, n in (("A", ours), ("B", other))]
+    assert word(judge.brings_back_searches("A", "B", 2.0, 1.2), *runs) is expected
+
+
+@pytest.mark.parametrize(
+    ("em", "expected"),
+    [(0.6, Word.SHOWN), (0.4, Word.NOT_SHOWN), (0.52, Word.CANNOT_TELL), (0.48, Word.CANNOT_TELL)],
+)
 def test_ends_higher(make_run: MakeRun, em: float, expected: Word) -> None:
     runs = (seeds(make_run, "A", HOLD, em=em), seeds(make_run, "B", HOLD, em=0.5))
     assert word(judge.ends_higher("A", "B"), *runs) is expected

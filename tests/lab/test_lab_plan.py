@@ -88,7 +88,9 @@ def test_a_strength_whose_runs_failed_is_not_chosen(tmp_path: Path, write_run: W
     arm = EXPERIMENT.arm("SAPO")
     sweep = sweep_jobs(PLAN, [arm], RECIPE, tmp_path)
     assert choose(PLAN, [arm], sweep)["SAPO"].chosen == 1  # none has run: the usual one
-    write_run(sweep["SAPO", 2][0].folder, [0.1] * 4)
+    write_run(sweep["SAPO", 0][0].folder, [0.9] * 4)  # its other seed failed
+    for job in sweep["SAPO", 2]:
+        write_run(job.folder, [0.1] * 4)
     choice = choose(PLAN, [arm], sweep)["SAPO"]
     assert (choice.chosen, choice.scores) == (2, (None, None, pytest.approx(0.1)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,12 +63,11 @@ def test_the_kept_log_probs_sum_to_one_and_are_those_of_every_later_pass(make_mo
         logits = model(input_ids=ids, use_cache=False).logits / 0.7
     assert torch.equal(logprobs, again) and torch.equal(entropies, its_entropies)
     assert bool((logprobs[mask] > whole[mask]).all()) and bool((logprobs[~mask] == 0).all())
-    for row, t in mask.nonzero().tolist():
-        among = [k for k in kept[row, t].tolist() if k >= 0]
+    for (row, t), ids_kept in zip(mask.nonzero().tolist(), kept.tolist(), strict=True):
+        among = [k for k in ids_kept if k >= 0]
         assert int(ids[row, t]) in among
         restricted = logits[row, t - 1, among].log_softmax(-1)
         assert float(logprobs[row, t]) == pytest.approx(float(restricted[among.index(int(ids[row, t]))]), abs=1e-5)
-    assert bool((kept[~mask] == -1).all())
 
 
 def test_nothing_pushes_on_what_was_not_kept(make_model: Callable[..., Any]) -> None:
@@ -85,7 +84,7 @@ def test_nothing_pushes_on_what_was_not_kept(make_model: Callable[..., Any]) -> 
         (-logprobs.sum()).backward()
         grads[name] = seen[0].grad[0]
     inside = torch.zeros_like(grads["kept"], dtype=torch.bool)
-    rows = kept[mask].long()
+    rows = kept.long()
     inside.scatter_(1, rows.clamp(min=0), True)
     inside[:, 0] = (rows == 0).any(-1)  # where -1 had been written to
     assert bool((grads["kept"][~inside] == 0).all()) and bool((grads["whole"][~inside] > 0).all())
@@ -113,15 +112,19 @@ def test_the_reference_is_asked_about_the_same_tokens(recipe: Recipe) -> None:
     assert micro.ref_logprobs is not None and torch.equal(micro.ref_logprobs, micro.old_logprobs)  # nothing moved yet
 
 
-def test_the_batch_keeps_its_mask_in_shape(recipe: Recipe) -> None:
+def test_rows_of_a_batch_take_their_mask_along(recipe: Recipe) -> None:
     trainer = make_trainer(recipe)
     batch = trainer._batch(trainer._rollout(trainer.sampler.next(4))[0])
     (micro,) = old_pass(batch, [[list(range(len(batch)))]], trainer.forward, None, trainer.keeper)[0][0]
-    short = micro.select([int(micro.lengths.argmin())]).trim()
-    assert short.kept_ids is not None and micro.kept_ids is not None
-    assert short.kept_ids.shape == (1, int(short.lengths[0]), micro.kept_ids.shape[2])
+    last, short = len(micro) - 1, int(micro.lengths.argmin())
+    part = micro.select([last, short]).trim()
+    assert part.kept_ids is not None and torch.equal(micro.select(torch.arange(len(micro))).kept_ids, micro.kept_ids)
+    logprobs, _ = trainer.forward(part.token_ids, part.loss_mask, kept=part.kept_ids)
+    torch.testing.assert_close(logprobs.detach(), part.old_logprobs, atol=1e-5, rtol=1e-5)
+    picked = micro.select(torch.tensor([row == short for row in range(len(micro))]))
+    assert picked.kept_ids is not None and len(picked.kept_ids) == int(picked.loss_mask.sum())
     with pytest.raises(ValueError, match="kept_ids has shape"):
-        partial(type(micro), **{**micro._tensors(), "kept_ids": micro.kept_ids[:, :3]})()
+        replace(micro, kept_ids=micro.kept_ids[0])
 
 
 @pytest.mark.parametrize("cut", [(), ("--sampling.top_p", "0.9")])

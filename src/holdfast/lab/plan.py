@@ -83,7 +83,7 @@ class Choice:
     """Every strength the sweep has, as text."""
     chosen: int
     scores: tuple[float | None, ...] | None
-    """Of every strength; None of one whose runs all failed. None: no sweep was made."""
+    """Of every strength; None of one that has not been tried on every seed. None: no sweep was made."""
 
     @property
     def value(self) -> str:
@@ -194,9 +194,8 @@ def _best(scores: Sequence[float | None], usual: int) -> int:
 
 
 def _score(jobs: Sequence[Job]) -> float | None:
-    scores = []
-    for job in jobs:
-        if job.done:
-            _, rewards = read_run(job.folder, job.arm, job.seed).series("reward/mean")
-            scores.append(mean(rewards[len(rewards) // 2 :]))
-    return mean(scores) if scores else None
+    """None until every seed has been tried: one seed's luck is not held against two."""
+    if not jobs or not all(job.done for job in jobs):
+        return None
+    rewards = [read_run(job.folder, job.arm, job.seed).series("reward/mean")[1] for job in jobs]
+    return mean(mean(values[len(values) // 2 :]) for values in rewards)

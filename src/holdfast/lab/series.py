@@ -16,6 +16,8 @@ WINDOW = 5
 """Steps in every mean over time."""
 DROP = 0.8
 """The reward has dropped where its mean falls below this share of its peak so far."""
+RISE = 0.12
+"""By how much a reward must have risen before a fall is one, or a plateau."""
 RESULTS_FILE = "results.json"
 
 
@@ -83,8 +85,8 @@ def summarise(run: RunSeries) -> dict[str, float]:
 
 
 def is_collapse(r: Mapping[str, float]) -> bool:
-    """Rose by .12, stayed 20 steps within .1 of the peak, then lost 40 % of it. Whether it came back, `last` tells."""
-    return r["peak"] - r["first"] >= 0.12 and r["held"] >= 20 and r["lowest after"] <= 0.6 * r["peak"]
+    """Rose by `RISE`, was within .1 of the peak in 20 steps, then lost 40 % of it; `last` tells if it came back."""
+    return r["peak"] - r["first"] >= RISE and r["held"] >= 20 and r["lowest after"] <= 0.6 * r["peak"]
 
 
 def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
@@ -119,12 +121,12 @@ def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
 
 
 def drop_step(run: RunSeries) -> int | None:
-    """When the reward, having risen by .12, falls below `DROP` of its peak so far."""
+    """When the reward, having risen by `RISE`, falls below `DROP` of its peak so far."""
     steps, means = run.means("reward/mean")
     peak = means[0]
     for step, value in zip(steps, means, strict=True):
         peak = max(peak, value)
-        if peak - means[0] >= 0.12 and value < DROP * peak:
+        if peak - means[0] >= RISE and value < DROP * peak:
             return step
     return None
 

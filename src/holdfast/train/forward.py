@@ -48,7 +48,7 @@ def token_logprobs(
         token_ids: `[B, T]`, padded on the right.
         loss_mask: `[B, T]` bool, the sampled tokens.
         entropy: also return the entropy (nats) of the whole distribution at each sampled token.
-        kept: integer `[B, T, n]` from `kept_logprobs`: normalise over these tokens alone. None: over the vocabulary.
+        kept: int32 `[N, n]` from `kept_logprobs`: normalise over these tokens alone. None: over the vocabulary.
 
     Returns:
         log-probs `[B, T]`, 0 where the mask is False; entropies `[B, T]` likewise, or None.
@@ -56,7 +56,7 @@ def token_logprobs(
     scaled = _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype)
     targets = token_ids[:, 1:][loss_mask[:, 1:]]
     # Not log_softmax: that would hold a second [N, V] tensor for the backward pass.
-    normaliser = scaled.logsumexp(-1) if kept is None else _kept_logsumexp(scaled, kept[:, 1:][loss_mask[:, 1:]])
+    normaliser = scaled.logsumexp(-1) if kept is None else _kept_logsumexp(scaled, kept)
     picked = scaled.gather(-1, targets[:, None])[:, 0] - normaliser
     logprobs = _scatter(picked, loss_mask)
     if not entropy:
@@ -84,15 +84,14 @@ def kept_logprobs(
     its mask over, here it is found again from the same logits.
 
     Returns:
-        log-probs `[B, T]`, bit for bit those of `token_logprobs` with the same `kept`; int32 `[B, T, n]`, -1 for none.
+        log-probs `[B, T]`, bit for bit those of `token_logprobs` with these ids; the ids, int32 `[N, n]`: one row for
+        each sampled token, row by row of the batch, -1 where it keeps fewer than n.
     """
     scaled = _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype)
     targets = token_ids[:, 1:][loss_mask[:, 1:]]
     ids = kept_tokens(scaled, targets, top_p=top_p, top_k=top_k)
     picked = scaled.gather(-1, targets[:, None])[:, 0] - _kept_logsumexp(scaled, ids)
-    kept = torch.full((*token_ids.shape, ids.shape[-1]), -1, dtype=torch.int32, device=token_ids.device)
-    kept[:, 1:][loss_mask[:, 1:]] = ids
-    return _scatter(picked, loss_mask), kept
+    return _scatter(picked, loss_mask), ids
 
 
 def _scaled_logits(

@@ -78,7 +78,7 @@ class Trainer:
             assert batch.old_logprobs is not None
             mask = batch.loss_mask
             metrics |= advantage_metrics(batch.advantages, mask)
-            metrics |= sampler_metrics(batch, groups, keeps_mask=self.config.sampling.keep_mask)
+            metrics |= sampler_metrics([micro for mini in minis for micro in mini], groups)
             metrics["loss/tokens"] = float(mask.sum()) / len(batch)
             metrics |= likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
         metrics |= clock.metrics() | {"lr": self.optimizer.param_groups[0]["lr"]}

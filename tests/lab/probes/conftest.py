@@ -70,7 +70,9 @@ class Coin(torch.nn.Module):
         super().__init__()
         self.logits = torch.nn.Parameter(torch.tensor([heads, 1 - heads]).log())
 
-    def logprobs(self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+    def logprobs(
+        self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, kept: None = None
+    ) -> tuple[Tensor, Tensor | None]:
         every = self.logits.log_softmax(0)
         spread = -(every.exp() * every).sum()
         return torch.where(loss_mask, every[token_ids], 0.0), torch.where(loss_mask, spread, 0.0) if entropy else None

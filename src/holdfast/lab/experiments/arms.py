@@ -22,7 +22,8 @@ NONE = ("--loss.penalty.name", "none")
 _OVER_PROTECTED = ("--loss.penalty.normalizer", "paper")
 LLDS = ("--loss.penalty.name", "llds", *_OVER_PROTECTED)
 SAPO = ("--loss.penalty.name", "sapo", *_OVER_PROTECTED)
-GSPO = ("--loss.ratio", "sequence", "--loss.reduction", "seq-mean-token-mean")
+_MEAN_OF_MEANS = ("--loss.reduction", "seq-mean-token-mean")
+GSPO = ("--loss.ratio", "sequence", *_MEAN_OF_MEANS)
 GSPO_CLIP = ("--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4")
 UNTRUNCATED = ("--sampling.top_p", "1", "--sampling.top_k", "0")
 KEEP_MASK = ("--sampling.keep_mask", "1")
@@ -32,6 +33,7 @@ GRPO = Arm("GRPO", NONE, control=True)
 RELIABLE = Arm("GRPO, reliable search", (*NONE, "--retrieval.drop", "0"), control=True)
 SMALLER = Arm("GRPO, smaller step", NONE, STEPS, control=True)
 PLAIN_SAMPLER = Arm("GRPO, untruncated sampler", (*NONE, *UNTRUNCATED), control=True)
+SEQUENCE_MEAN = Arm("GRPO, sequence mean", (*NONE, *_MEAN_OF_MEANS))
 KEPT_MASK = Arm("GRPO, sampling mask kept", (*NONE, *KEEP_MASK), control=True)
 LLDS_ACTION = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action"), STRENGTHS)
 LLDS_ACTION_FIXED = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action", *HALF))
@@ -40,22 +42,22 @@ SAME_STEP = Claim(
     paper="control",
     where="the same recipe with a search that never fails",
     says="The step is not too large: where searches are reliable, plain GRPO learns and holds at the very same one.",
-    asks="plain GRPO with retrieval.drop = 0 keeps 85 % of its peak",
+    asks="plain GRPO with retrieval.drop = 0 ends at 85 % of its peak",
     test=does_not_collapse(RELIABLE.name),
 )
 SMALLER_STEP = Claim(
     paper="control",
     where="half the step, or what the sweep chose",
     says="A smaller step is a cure too.",
-    asks="plain GRPO with a smaller learning rate keeps 85 % of its peak on the seeds on which GRPO collapsed. If so, "
-    "the collapse may also come later than the last step here",
+    asks="with a smaller learning rate it ends at 85 % of its peak on the seeds on which GRPO collapsed. If so, a "
+    "collapse may also come later than the last step",
     test=holds_where(SMALLER.name, GRPO.name),
 )
 OTHER_SAMPLER = Claim(
     paper="control",
     where="the same recipe, sampled at top-p 1 without top-k",
     says="The collapse here owes itself to the truncated sampler: untruncated, the same recipe learns and holds.",
-    asks="plain GRPO sampled at top-p 1 without top-k keeps 85 % of its peak",
+    asks="plain GRPO sampled at top-p 1 without top-k ends at 85 % of its peak",
     test=does_not_collapse(PLAIN_SAMPLER.name),
 )
 SAME_SAMPLER = Claim(
@@ -63,8 +65,16 @@ SAME_SAMPLER = Claim(
     where="log-probs of the loss over what the sampler kept: Keep Sampling Mask, DeepSeek-V3.2, arXiv 2512.02556",
     says="Not the truncation is at fault but its mismatch with the loss: with the same truncated sampler and log-probs "
     "over what it kept, the same recipe learns and holds.",
-    asks="plain GRPO with sampling.keep_mask keeps 85 % of its peak",
+    asks="plain GRPO with sampling.keep_mask ends at 85 % of its peak",
     test=does_not_collapse(KEPT_MASK.name),
+)
+OTHER_MEAN = Claim(
+    paper="control",
+    where="SAPO equation 9, and GSPO; the codes of LLDS and SAPO take the mean over tokens",
+    says="The mean over sequences removes the drive: a group's advantages sum to 0 over it, however long failures are.",
+    asks="plain GRPO with loss.reduction = seq-mean-token-mean ends at 85 % of its peak on the seeds on which GRPO "
+    "collapsed",
+    test=holds_where(SEQUENCE_MEAN.name, GRPO.name),
 )
 
 DYNAMICS = (

@@ -48,7 +48,7 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="equation 7: the preserving set is A ≥ 0",
             says="Preserving A ≥ 0 holds where GRPO collapses.",
-            asks="λ = 0.5 over protected tokens keeps 85 % of its peak where GRPO collapsed",
+            asks="λ = 0.5 over protected tokens ends at 85 % of its peak where GRPO collapsed",
             test=judge.holds_where(_name("A ≥ 0", "0.5", "paper", False), a.GRPO.name),
         ),
         Claim(
@@ -76,7 +76,7 @@ EXPERIMENT = Experiment(
             paper="control",
             where="the control at rare reward",
             says="Where reward is rare, plain GRPO ends above LLDS with A ≥ 0.",
-            asks="test EM at the end, seed by seed",
+            asks="test EM at the end, sampled, seed by seed, differences of 0.03 or less left out",
             test=judge.ends_higher(RARE_GRPO.name, _name("A ≥ 0", "0.5", "paper", True)),
         ),
         a.SAME_STEP,

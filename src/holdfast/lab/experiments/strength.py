@@ -22,7 +22,7 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="Figure 8, λ = 0",
             says="Without the penalty training collapses.",
-            asks="rises by 0.12, stays 20 steps within 0.1 of its peak, then loses 40 % of it",
+            asks="rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 % of it",
             test=judge.collapses(a.GRPO.name),
         ),
         Claim(
@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
                 paper=a.LLDS_PAPER,
                 where=f"Figure 8, λ = {value}",
                 says=f"λ = {value} prevents the collapse.",
-                asks="it keeps 85 % of its peak on the seeds on which GRPO collapsed",
+                asks="it ends at 85 % of its peak on the seeds on which GRPO collapsed",
                 test=judge.holds_where(f"λ = {value}", a.GRPO.name),
             )
             for value in ("0.1", "0.2")

@@ -20,7 +20,7 @@ from holdfast.train.model import LanguageModel, Reference, load_model
 from holdfast.train.session import Workspace, open_workspace
 from holdfast.train.start import starting_policy
 from holdfast.train.trainer import set_up_torch
-from holdfast.train.update import Forward
+from holdfast.train.update import Forward, Keeper
 from holdfast.trajectory import Group
 
 
@@ -36,6 +36,8 @@ class Subject:
     """Of the policy, at the recipe's temperature."""
     reference: Forward | None
     """Of the policy the run started from; None when the recipe's loss has no KL to it."""
+    keeper: Keeper | None = None
+    """Of the policy and its sampler, where the recipe keeps the sampling mask."""
     moments: Path | None = None
     """The checkpoint whose optimizer state every update begins with; None for a fresh optimizer."""
 
@@ -119,6 +121,7 @@ def _subject(name: str, workspace: Workspace, language_model: LanguageModel, ref
         language_model=language_model,
         forward=language_model.forward(workspace.config.sampling.temperature),
         reference=reference,
+        keeper=language_model.keeper(workspace.config.sampling),
     )
 
 

@@ -83,8 +83,7 @@ def update_once(
     plan = plan_update(
         batch.lengths.tolist(), own.optimizer_steps_per_rollout, own.micro_batch_tokens, generator_of(seed)
     )
-    keeper = subject.language_model.keeper(config.sampling)
-    minis, batch, _ = old_pass(batch, plan, subject.forward, subject.reference, keeper)
+    minis, batch, _ = old_pass(batch, plan, subject.forward, subject.reference, subject.keeper)
     tokens = batch.loss_mask.sum(-1)
     changes = []
     with borrowed_weights(model) as parameters:

@@ -1,0 +1,237 @@
+"""What the papers say of a collapse and its cures, and what a sceptic asks besides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.lab import judge
+from holdfast.lab.experiments import arms as a
+from holdfast.lab.values import Claim
+
+GRPO = a.GRPO.name
+COLLAPSE = "rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 % of it"
+HOLD = "rises by 0.12, and ends at 85 % of its peak or above"
+
+
+def _ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> tuple[Claim, Claim]:
+    """Asked of samples, which see all of the distribution, and of the most likely tokens, which do not."""
+    sampled = Claim(
+        paper=paper,
+        where=where,
+        says=says,
+        asks="test EM at the end, sampled without truncation, seed by seed, differences of 0.03 or less left out",
+        test=judge.ends_higher(arm, other),
+    )
+    return sampled, replace(sampled, asks="the same, greedy", test=judge.ends_higher(arm, other, "greedy after"))
+
+
+def _cure(arm: str, *, paper: str, where: str) -> tuple[Claim, Claim]:
+    """The paper's claim, that nothing collapses, and the stricter question whether reward is kept."""
+    prevents = Claim(
+        paper=paper,
+        where=where,
+        says=f"{arm} does not collapse where GRPO does.",
+        asks=f"on the seeds on which GRPO collapsed it does not: {COLLAPSE}",
+        test=judge.prevents_where(arm, GRPO),
+    )
+    keeps = Claim(
+        paper="control",
+        where=f"a stricter question than that of {paper.partition(',')[0]}",
+        says=f"{arm} keeps its reward where GRPO collapses.",
+        asks=f"on the seeds on which GRPO collapsed it {HOLD}",
+        test=judge.holds_where(arm, GRPO),
+    )
+    return prevents, keeps
+
+
+COURSE = (
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="section 1 and Figure 2",
+        says="Plain GRPO on a search agent rises, then collapses.",
+        asks=COLLAPSE,
+        test=judge.collapses(GRPO),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Definitions 4.1 and A.3 (1)",
+        says="Updates make the same correct rollouts less likely, and they do so before the collapse.",
+        asks="the 5-step mean of displacement/correct lies below 0 at some step before the reward drops to 80 % of "
+        "its peak",
+        test=judge.displaced_before_drop(GRPO),
+    ),
+    Claim(
+        paper="control",
+        where="Definition 4.1 in a run that holds",
+        says="Displacement below 0 is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
+        asks="the 5-step mean of displacement/correct never lies below 0",
+        test=judge.never_displaced(a.RELIABLE.name),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Definition A.3 (3)",
+        says="Displacement grows from step to step.",
+        asks="between its first 5-step mean below 0 and the drop, the second half lies lower than the first",
+        test=judge.displacement_deepens(GRPO),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Definition A.3 (2)",
+        says="Meanwhile wrong rollouts do not become likelier.",
+        asks="over those steps the mean of displacement/incorrect is not above 0",
+        test=judge.wrong_not_raised(GRPO),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Figure 2, phases I and II",
+        says="The likelihood of correct rollouts stagnates and slowly decays while the reward still rises.",
+        asks="its summit comes 5 steps before the reward drops, and 0.01 nats per token are lost by then",
+        test=judge.likelihood_decays_first(GRPO),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Figure 4",
+        says="Before the collapse, wrong rollouts are consistently less likely than right ones.",
+        asks="likelihood/incorrect is below likelihood/correct in 90 % of the later half of the steps before the drop",
+        test=judge.wrong_below_right(GRPO),
+    ),
+    Claim(
+        paper="control",
+        where="the same in a run that holds",
+        says="With a reliable search, too, wrong rollouts are less likely than right ones.",
+        asks="the same of the later half of the run. If so, it is no sign of a collapse",
+        test=judge.wrong_below_right(a.RELIABLE.name),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Figure 4",
+        says="Entropy accelerates while the length of responses stays flat.",
+        asks="when entropy is 0.3 nats above its lowest, the length is within 15 % of what it was there",
+        test=judge.entropy_before_length(GRPO),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Figure 4",
+        says="Entropy rises before the reward falls.",
+        asks="entropy is 0.3 nats above its lowest before the reward drops",
+        test=judge.entropy_before_drop(GRPO),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Figure 2",
+        says="At the first sharp drop of the reward the gradient norm is still ordinary.",
+        asks="the norm at the drop is at most twice its median until 5 steps before it",
+        test=judge.gradient_calm_at_drop(GRPO),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Figure 2, phase III: a surge, in a figure without a number",
+        says="In the collapse the gradient norm surges.",
+        asks="the largest norm after the drop is 10 times the median before it",
+        test=judge.gradient_explodes(GRPO),
+    ),
+    Claim(
+        paper=a.SAPO_PAPER,
+        where="Definition 1 and Figure 1",
+        says="The importance ratios of rollouts begin to drift towards 0 before training fails.",
+        asks="the mean of ln ∏ r lies below ln 0.5 before the reward drops",
+        test=judge.ratio_drifts_before_drop(GRPO),
+    ),
+    Claim(
+        paper="control",
+        where="Definition 1 in a run that holds",
+        says="The drift is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
+        asks="the mean of ln ∏ r never lies below ln 0.5",
+        test=judge.ratio_never_drifts(a.RELIABLE.name),
+    ),
+)
+
+CAUSES = (
+    a.SAME_STEP,
+    a.OTHER_SAMPLER,
+    a.SAME_SAMPLER,
+    a.OTHER_MEAN,
+    a.SMALLER_STEP,
+    *(
+        Claim(
+            paper="control",
+            where="what goes before the collapse, and may only take longer",
+            says=f"{arm} stops the surge of entropy, and not only the fall of the reward until the last step.",
+            asks="entropy never rises 0.3 nats above its lowest, on the seeds on which that of GRPO does",
+            test=judge.no_surge_where(arm, GRPO),
+        )
+        for arm in ("LLDS action", "SAPO", "GSPO + LLDS action", a.PLAIN_SAMPLER.name, a.KEPT_MASK.name)
+    ),
+)
+
+CURES = (
+    *_cure("LLDS action", paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
+    *_cure("LLDS response", paper=a.LLDS_PAPER, where="Figure 6 (v1), LLDS-R"),
+    *_cure("LLD", paper=a.LLDS_PAPER, where="table of gates, token"),
+    *_cure("LLDS-MA", paper=a.LLDS_PAPER, where="tables of results, LLDS-MA"),
+    *_cure("SAPO", paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
+    Claim(
+        paper=a.SAPO_PAPER,
+        where="Figure 1",
+        says="SAPO stops the drift of the ratios.",
+        asks="its mean of ln ∏ r never lies below ln 0.5",
+        test=judge.ratio_never_drifts("SAPO"),
+    ),
+    *_ends_higher(
+        "LLDS action",
+        GRPO,
+        paper=a.LLDS_PAPER,
+        where="tables of results: 3B-Instruct GRPO .336, LLDS-A .441. The GRPO there is from before its collapse",
+        says="LLDS ends above GRPO.",
+    ),
+    *_ends_higher(
+        "LLDS action",
+        "LLDS response",
+        paper=a.LLDS_PAPER,
+        where="table of gates, appendix (v2): token .319, response .319, action .330",
+        says="The action gate ends above the response gate.",
+    ),
+    *_ends_higher(
+        "SAPO",
+        GRPO,
+        paper=a.SAPO_PAPER,
+        where="ablation: GRPO .388, SAPO .429",
+        says="SAPO ends above GRPO.",
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="table of GSPO, Qwen2.5-3B-Instruct",
+        says="GSPO collapses too.",
+        asks=f"{COLLAPSE}. The paper ran GSPO with GRPO's clip of 0.2; the sweep says which clip this arm has",
+        test=judge.collapses("GSPO"),
+    ),
+    *_ends_higher(
+        "GSPO + LLDS action",
+        "GSPO",
+        paper=a.LLDS_PAPER,
+        where="table of GSPO: GSPO .331, with LLDS-A .451",
+        says="LLDS on top of GSPO ends above GSPO.",
+    ),
+    *_ends_higher(
+        "LLDS action",
+        a.SMALLER.name,
+        paper="control",
+        where="the question both papers leave open",
+        says="LLDS ends above plain GRPO at a smaller step.",
+    ),
+    *_ends_higher(
+        "LLDS action",
+        a.PLAIN_SAMPLER.name,
+        paper="control",
+        where="the cheaper cure",
+        says="LLDS under the truncated sampler ends above plain GRPO under the whole one.",
+    ),
+    Claim(
+        paper="control",
+        where="the ordinary remedy; the papers' plain GRPO has a KL of 0.001 already, this one none",
+        says="A KL to the reference does as well.",
+        asks=f"on the seeds on which GRPO collapsed it {HOLD}",
+        test=judge.holds_where("KL to the reference", GRPO),
+    ),
+)
+CLAIMS = (*COURSE, *CAUSES, *CURES)

@@ -1,0 +1,73 @@
+"""The tests that claims are put to. Each function makes a pure one: runs in, verdict out.
+
+A test asks one question of every seed: yes, no, or not to be told (the reward never fell, a series is missing). Shown
+is yes on every seed, partly on at least half of them, not shown on fewer. With fewer than `MIN_SEEDS` seeds that can
+answer, the verdict is cannot tell: a single run shows nothing.
+"""
+
+from holdfast.lab.judge.actions import (
+    brings_back_searches,
+    first_action_crosses,
+    first_action_decays_faster,
+    first_action_match_rises,
+    searches_end_below,
+)
+from holdfast.lab.judge.asking import MIN_SEEDS, MIN_STEPS, Test, tally
+from holdfast.lab.judge.before import (
+    displaced_before_drop,
+    displacement_deepens,
+    entropy_before_drop,
+    entropy_before_length,
+    gradient_calm_at_drop,
+    gradient_explodes,
+    likelihood_decays_first,
+    most_displaced,
+    never_displaced,
+    ratio_drifts_before_drop,
+    ratio_never_drifts,
+    wrong_below_right,
+    wrong_not_raised,
+)
+from holdfast.lab.judge.outcome import (
+    collapses,
+    collapses_after_delay,
+    delays,
+    does_not_collapse,
+    ends_higher,
+    holds_where,
+    no_surge_where,
+    prevents_where,
+)
+
+__all__ = [
+    "MIN_SEEDS",
+    "MIN_STEPS",
+    "Test",
+    "brings_back_searches",
+    "collapses",
+    "collapses_after_delay",
+    "delays",
+    "displaced_before_drop",
+    "displacement_deepens",
+    "does_not_collapse",
+    "ends_higher",
+    "entropy_before_drop",
+    "entropy_before_length",
+    "first_action_crosses",
+    "first_action_decays_faster",
+    "first_action_match_rises",
+    "gradient_calm_at_drop",
+    "gradient_explodes",
+    "holds_where",
+    "likelihood_decays_first",
+    "most_displaced",
+    "never_displaced",
+    "no_surge_where",
+    "prevents_where",
+    "ratio_drifts_before_drop",
+    "ratio_never_drifts",
+    "searches_end_below",
+    "tally",
+    "wrong_below_right",
+    "wrong_not_raised",
+]

@@ -1,0 +1,82 @@
+"""Searches: the first action against the second, and how many there are."""
+
+from __future__ import annotations
+
+from holdfast.lab.judge.asking import Answer, Numbers, Test, each_pair, each_seed
+from holdfast.lab.series import RunSeries, at_step, drop_step
+
+NO_SECOND = "there was no second action"
+
+
+def first_action_crosses(arm: str, kind: str = "correct") -> Test:
+    """The first action starts likelier than the second and is below it when the reward drops; or at the end."""
+
+    def ask(run: RunSeries) -> Answer:
+        _, one = run.means(f"likelihood/{kind}/action_1")
+        _, two = run.means(f"likelihood/{kind}/action_2")
+        if not one or not two:
+            return None, {}
+        until = drop_step(run) or int(run.rows[-1]["step"])
+        later = [at_step(run, f"likelihood/{kind}/action_{k}", until) for k in (1, 2)]
+        if later[0] is None or later[1] is None:
+            return None, {}
+        started, became = one[0] - two[0], later[0] - later[1]
+        return started > 0 > became, {"first minus second action, at first": started, "at the drop": became}
+
+    return each_seed(
+        arm, ask, f"the first action of {kind} rollouts began likelier than the second and fell below it", NO_SECOND
+    )
+
+
+def first_action_decays_faster(arm: str, kind: str = "correct") -> Test:
+    def ask(run: RunSeries) -> Answer:
+        _, one = run.means(f"likelihood/{kind}/action_1")
+        _, two = run.means(f"likelihood/{kind}/action_2")
+        if not one or not two:
+            return None, {}
+        lost, second = max(one) - one[-1], max(two) - two[-1]
+        return lost > second, {"lost by the first action": lost, "by the second": second}
+
+    return each_seed(arm, ask, f"the first action of {kind} rollouts lost more likelihood than the second", NO_SECOND)
+
+
+def first_action_match_rises(arm: str, by: float = 0.1) -> Test:
+    """More wrong rollouts begin with a search as good as a right sibling's."""
+
+    def ask(run: RunSeries) -> Answer:
+        steps, match = run.means("rollout/first_action_match")
+        drop = drop_step(run)
+        known = [v for s, v in zip(steps, match, strict=True) if drop is None or s <= drop]
+        if not known:
+            return None, {}
+        return max(known) - known[0] >= by, {"at first": known[0], "highest before the drop": max(known)}
+
+    return each_seed(
+        arm, ask, f"the share of wrong rollouts with a right first search rose by {by}", "no group was mixed"
+    )
+
+
+def searches_end_below(arm: str, bound: float) -> Test:
+    def ask(run: RunSeries) -> Answer:
+        ended, numbers = _searches(run)
+        return (None if ended is None else ended < bound), numbers
+
+    return each_seed(arm, ask, f"{arm} ended below {bound:g} searches a rollout", "a series is missing")
+
+
+def brings_back_searches(arm: str, other: str, above: float, below: float) -> Test:
+    """`arm` ends above a bound where `other` ends below one: where nobody stops searching, nothing is brought back."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        (ours, numbers), (theirs, _) = _searches(run), _searches(control)
+        if ours is None or theirs is None or theirs >= below:
+            return None, numbers | {f"of {other}": theirs}
+        return ours > above, numbers | {f"of {other}": theirs}
+
+    question = f"{arm} ended above {above:g} searches a rollout where {other} ended below {below:g}"
+    return each_pair(arm, other, ask, question, f"{other} made {below:g} or more")
+
+
+def _searches(run: RunSeries) -> tuple[float | None, Numbers]:
+    _, values = run.means("rollout/searches")
+    return (values[-1], {"searches at first": values[0], "at the end": values[-1]}) if values else (None, {})

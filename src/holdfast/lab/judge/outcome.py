@@ -1,0 +1,110 @@
+"""How runs end: which collapse, hold, fall later, end higher."""
+
+from __future__ import annotations
+
+from holdfast.lab.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
+from holdfast.lab.series import RISE, RunSeries, drop_step, is_collapse, summarise, surge_step
+
+SHORT = f"the run has fewer than {MIN_STEPS} steps"
+MARGIN = 0.03
+"""Of test EM over 400 questions: each of the two scores has a standard error of 0.02 to 0.025."""
+_SCORES = {"em after": "sampled test EM", "greedy after": "greedy test EM"}
+
+
+def collapses(arm: str) -> Test:
+    return each_seed(arm, _collapsed, f"{arm} rose, held and lost 40 % of its peak", SHORT)
+
+
+def does_not_collapse(arm: str) -> Test:
+    return each_seed(arm, _held, f"{arm} rose, and ended at 85 % of its peak or above", SHORT)
+
+
+def prevents_where(arm: str, other: str) -> Test:
+    """No collapse, whatever else becomes of the run, on the seeds on which `other` collapsed."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        fell, _ = _collapsed(control)
+        too, numbers = _collapsed(run)
+        return (None if not fell or too is None else not too), numbers
+
+    return each_pair(arm, other, ask, f"{arm} did not collapse where {other} did", f"{other} did not collapse")
+
+
+def holds_where(arm: str, other: str) -> Test:
+    """Only seeds on which `other` collapsed can tell a cure from a task that needs none."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        fell, _ = _collapsed(control)
+        held, numbers = _held(run)
+        return (held if fell else None), numbers
+
+    return each_pair(
+        arm,
+        other,
+        ask,
+        f"{arm} ended at 85 % of its peak or above where {other} collapsed",
+        f"{other} did not collapse",
+    )
+
+
+def no_surge_where(arm: str, other: str, rise: float = 0.3) -> Test:
+    """Whether a method stops what goes before a collapse, and not only the collapse until the last step."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        ours, theirs = (surge_step(one, "entropy/mean", rise) for one in (run, control))
+        numbers: Numbers = {f"surge of {arm}": ours, f"of {other}": theirs}
+        return (None if theirs is None else ours is None), numbers
+
+    return each_pair(
+        arm, other, ask, f"entropy of {arm} did not surge where that of {other} did", f"{other} had no surge"
+    )
+
+
+def delays(arm: str, other: str, steps: int = 5) -> Test:
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        early, late = drop_step(control), drop_step(run)
+        numbers: Numbers = {"drop": late, f"drop of {other}": early}
+        if early is None:
+            return None, numbers
+        return late is None or late - early >= steps, numbers
+
+    return each_pair(
+        arm, other, ask, f"{arm} dropped {steps} steps later than {other} or never", f"{other} never dropped"
+    )
+
+
+def collapses_after_delay(arm: str, other: str) -> Test:
+    """Delays, and still drops: a strength that is too weak."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        early, late = drop_step(control), drop_step(run)
+        numbers: Numbers = {"drop": late, f"drop of {other}": early}
+        return (None if early is None else late is not None and late > early), numbers
+
+    return each_pair(arm, other, ask, f"{arm} dropped, and later than {other}", f"{other} never dropped")
+
+
+def ends_higher(arm: str, other: str, key: str = "em after") -> Test:
+    """`key` of `summarise`, sampled test EM at the end unless said otherwise. Scores within `MARGIN` tell nothing."""
+    margin = MARGIN if key in _SCORES else 0.0
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        ours, theirs = summarise(run)[key], summarise(control)[key]
+        near = abs(ours - theirs) <= margin
+        return (None if near else ours > theirs), {arm: ours, other: theirs}
+
+    score = _SCORES.get(key, key)
+    return each_pair(arm, other, ask, f"{arm} ended above {other} in {score}", f"they ended within {margin} of it")
+
+
+def _collapsed(run: RunSeries) -> Answer:
+    r = summarise(run)
+    numbers: Numbers = {"first": r["first"], "peak": r["peak"], "lowest after": r["lowest after"], "last": r["last"]}
+    return (is_collapse(r) if len(run.rows) >= MIN_STEPS else None), numbers
+
+
+def _held(run: RunSeries) -> Answer:
+    r = summarise(run)
+    held = r["peak"] - r["first"] >= RISE and r["last"] >= 0.85 * r["peak"]
+    numbers: Numbers = {"first": r["first"], "peak": r["peak"], "last": r["last"]}
+    return (held if len(run.rows) >= MIN_STEPS else None), numbers
