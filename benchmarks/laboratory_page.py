@@ -16,7 +16,7 @@ from holdfast.cli.recipes import find as find_recipe
 from holdfast.files import write_whole
 from holdfast.lab.experiments import find
 from holdfast.lab.figures import draw
-from holdfast.lab.plan import finished, load_plan, planned_jobs
+from holdfast.lab.plan import finished, load_plan, planned_runs
 from holdfast.lab.values import Experiment, Figure, Runs
 
 DOCS = Path(__file__).parents[1] / "docs" / "laboratory"
@@ -31,8 +31,7 @@ def runs_of(out: Path) -> tuple[Experiment, Runs]:
     """The experiment in a folder of `holdfast reproduce`, and its finished runs."""
     plan = load_plan(out)
     experiment = find(plan.experiment)
-    _, jobs = planned_jobs(plan, experiment, find_recipe(experiment.recipe), out)
-    return experiment, finished(jobs)
+    return experiment, finished(planned_runs(plan, experiment, find_recipe(experiment.recipe), out))
 
 
 def alone(svg: str) -> str:

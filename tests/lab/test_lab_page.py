@@ -39,7 +39,7 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(paper="P", where="Figure 1", says="It falls.", asks="falls", test=judge.collapses(GRPO.name)),
         Claim(paper="P", where="Figure 2", says="It holds.", asks="holds", test=judge.holds_where("cure", GRPO.name)),
-        Claim(paper="P", where="Figure 3", says="It is absent.", asks="is", test=judge.collapses("absent")),
+        Claim(paper="control", where="a sane step", says="It is absent.", asks="is", test=judge.collapses("absent")),
     ),
     figures=(
         Figure("reward/mean", "Reward", (GRPO.name, "cure"), "Figure 1"),
@@ -100,6 +100,18 @@ def test_the_page_is_one_file_that_holds_everything(results: dict[str, Any], run
     assert "No run has this series." in html
     assert "prefers-color-scheme: dark" in html and "width=device-width" in html
     assert html.count('class="verdict"') == 3
+
+
+def test_what_the_papers_say_stands_apart(results: dict[str, Any], runs: Runs, tmp_path: Path) -> None:
+    """A control that is shown is no point for a paper."""
+    text = markdown(results)
+    papers, controls = text.index("### What the papers say"), text.index("### Controls, and what no paper says")
+    assert papers < text.index("| It holds. |") < controls < text.index("| It is absent. | a sane step |")
+    html = write_report(EXPERIMENT, results, runs, tmp_path / "out").read_text()
+    assert "What the papers say: ● shown 2 · ◐ partly 0" in html and "no paper says: ● shown 0" in html
+
+    results["claims"] = results["claims"][:2]
+    assert "### Controls" not in markdown(results)
 
 
 def test_markdown_says_the_same(results: dict[str, Any]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from holdfast import __version__
 from holdfast.config import dump
 from holdfast.lab.reuse import take_over
 from holdfast.lab.runner import Job
@@ -17,10 +19,10 @@ def job(folder: Path, arm: str, *overrides: str, seed: int = 11, kind: str = "ru
     return Job(arm, seed, RECIPE, overrides, folder / kind / f"{arm}-s{seed}")
 
 
-def finish(job: Job) -> Path:
+def finish(job: Job, version: str = __version__) -> Path:
     job.folder.mkdir(parents=True)
     (job.folder / "config.toml").write_text(dump(job.config))
-    (job.folder / "results.json").write_text('{"em": 1}')
+    (job.folder / "results.json").write_text(json.dumps({"em": 1, "holdfast": version}))
     (job.folder / "checkpoints").mkdir()
     (job.folder / "checkpoints" / "model").write_text("weights")
     return job.folder
@@ -49,6 +51,7 @@ def test_the_same_run_under_another_name(here: Path, beside: Path, kind: str) ->
 def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
     finish(job(beside, "one", "--train.lr", "1e-4"))
     finish(job(beside, "two", seed=12))
+    finish(job(beside, "old"), version="0.0.1")
     (finish(job(beside, "three")) / "results.json").unlink()
     finish(job(here, "four"))  # its own runs are no other experiment's
     assert take_over([job(here, "mine")], here) == {}

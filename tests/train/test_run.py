@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast import __version__
 from holdfast.config import Config, dump, load
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.metrics import glossary_entry
@@ -189,6 +190,7 @@ def test_the_trajectories(whole: Path) -> None:
 def test_the_results(whole: Path) -> None:
     results = json.loads((whole / "results.json").read_text())
     assert (results["split"], results["questions"], results["steps"]) == ("test", 5, 6)
+    assert results["holdfast"] == __version__
     assert set(results["before"]) == set(results["after"]) == {"em", "f1", "em_greedy", "f1_greedy", "searches"}
     assert results["before"] != results["after"]
     assert results["verdict"].startswith(("Learned", "Held", "Fell", "Collapsed")) and results["seconds"] > 0

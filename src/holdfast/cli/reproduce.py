@@ -39,7 +39,12 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each.")] = 2,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Where. Default: runs/lab/EXPERIMENT.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Where. Default: runs/lab/EXPERIMENT, with --short EXPERIMENT-short.",
+            show_default=False,
+        ),
     ] = None,
     arms: Annotated[
         list[str] | None,
@@ -64,7 +69,7 @@ def reproduce(
         _list(out())
         return
     experiment = find(name)
-    folder = folder or Path("runs") / "lab" / experiment.name
+    folder = folder or Path("runs") / "lab" / (experiment.name + ("-short" if short else ""))
     if report_only:
         if settings or arms or seeds or short or no_sweep:
             raise ConfigError(f"--report-only makes the page of {folder} again as it was run; give it --out alone")
@@ -73,6 +78,7 @@ def reproduce(
     _refuse_own(settings)
     _need_matplotlib()
     plan = _plan(experiment, seeds, arms or [], settings, short=short, sweep=not no_sweep and not short)
+    _refuse_others(plan, experiment, folder)
     plan.save(folder)
     failures = _run(plan, experiment, folder, jobs)
     _close(_write(plan, experiment, folder, failures), failures)
@@ -107,20 +113,17 @@ def _plan(
 
 def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list[Failure]:
     """The sweep, if there is one, then what it chose; every failure of either."""
-    from holdfast.lab.plan import planned_arms, planned_jobs, sweep_jobs
+    from holdfast.lab.plan import planned_runs, planned_sweep
     from holdfast.lab.reuse import take_over
-    from holdfast.lab.runner import refuse_other_runs, run_jobs
+    from holdfast.lab.runner import run_jobs
 
     recipe, console = _recipe(experiment), out()
-    swept = sweep_jobs(plan, planned_arms(plan, experiment), recipe, folder).values()
-    sweep = [job for found in swept for job in found]
     with stopping(folder):
         failures = []
-        for title in ("sweep", "runs"):
-            todo = sweep if title == "sweep" else planned_jobs(plan, experiment, recipe, folder)[1]
+        for title, planned in (("sweep", planned_sweep), ("runs", planned_runs)):
+            todo = planned(plan, experiment, recipe, folder)
             if not todo:
                 continue
-            refuse_other_runs(todo)
             if taken := take_over(todo, folder):
                 places = sorted({run.parent.parent.name for run in taken})
                 console.print(f"{len(taken)} of {len(todo)} runs are copied: {', '.join(places)} made them already")
@@ -130,12 +133,23 @@ def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list
         return failures
 
 
+def _refuse_others(plan: Plan, experiment: Experiment, folder: Path) -> None:
+    """Before anything is written: runs with other settings are neither gone on with nor shown as this plan's."""
+    from holdfast.lab.plan import planned_runs, planned_sweep
+    from holdfast.lab.runner import refuse_other_runs
+
+    for planned in (planned_sweep, planned_runs):
+        refuse_other_runs(planned(plan, experiment, _recipe(experiment), folder))
+
+
 def _write(plan: Plan, experiment: Experiment, folder: Path, failures: Sequence[Failure]) -> Path:
-    from holdfast.lab.plan import finished, planned_arms, planned_jobs
+    from holdfast.lab.plan import finished, planned_arms, planned_choices, planned_runs
     from holdfast.lab.report import write_report
     from holdfast.lab.results import results_of
 
-    choices, jobs = planned_jobs(plan, experiment, _recipe(experiment), folder)
+    recipe = _recipe(experiment)
+    choices = planned_choices(plan, experiment, recipe, folder)
+    jobs = planned_runs(plan, experiment, recipe, folder)
     runs = finished(jobs)
     if not runs:
         first = f" The first to fail said: {failures[0].reason} (see {failures[0].log})" if failures else ""
@@ -152,6 +166,7 @@ def _report(folder: Path, experiment: Experiment) -> None:
         raise ConfigError(
             f"{folder} holds {plan.experiment}, not {experiment.name}; give the --out of {experiment.name}"
         )
+    _refuse_others(plan, experiment, folder)
     _need_matplotlib()
     _close(_write(plan, experiment, folder, []), [])
 

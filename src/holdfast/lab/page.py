@@ -41,13 +41,13 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
         f"<p>{escape(results['shows'])}</p>",
         f'<p class="note">{escape(r.SHORT_NOTE)}</p>' if results["short"] else "",
         _list(results["notes"]),
-        _tally(results["claims"]),
+        *(_tally(title, claims) for title, claims in r.claim_groups(results)),
         "<h2>Curves</h2>",
         '<p class="soft">Means of five steps. Thick: the mean over seeds; thin: every seed.</p>',
         f'<div class="figures">{"".join(_figure(f, svg) for f, svg in drawings)}</div>',
         "<h2>Claims</h2>",
         f'<p class="soft">{escape(r.VERDICTS)}</p>',
-        f'<ul class="claims">{"".join(map(_claim, results["claims"]))}</ul>',
+        *(_claims(title, claims) for title, claims in r.claim_groups(results)),
         "<h2>Arms</h2>",
         _table(r.ARM_COLUMNS, map(r.arm_row, results["arms"]), r.ARMS_NOTE),
         "<h2>Early warnings</h2>",
@@ -70,9 +70,14 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
     )
 
 
-def _tally(claims: Sequence[Mapping[str, Any]]) -> str:
+def _tally(title: str, claims: Sequence[Mapping[str, Any]]) -> str:
     counts = {word: sum(claim["verdict"] == word for claim in claims) for word in _MARKS}
-    return "<p>Claims: " + " · ".join(f"{_MARKS[word]} {word} {count}" for word, count in counts.items()) + "</p>"
+    said = " · ".join(f"{_MARKS[word]} {word} {count}" for word, count in counts.items())
+    return f"<p>{escape(title)}: {said}</p>"
+
+
+def _claims(title: str, claims: Sequence[Mapping[str, Any]]) -> str:
+    return f'<h3>{escape(title)}</h3><ul class="claims">{"".join(map(_claim, claims))}</ul>'
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
@@ -84,7 +89,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
         f'<li><p><span class="verdict">{_MARKS[claim["verdict"]]} {escape(claim["verdict"])}</span> '
         f"{escape(claim['says'])}</p>"
         f"<p>{escape(_sentence(claim['because']))}</p>"
-        f'<p class="soft">{escape(claim["paper"])}: {escape(claim["where"])}. Test: {escape(claim["asks"])}.</p>'
+        f'<p class="soft">{escape(r.source(claim))}. Test: {escape(claim["asks"])}.</p>'
         f"{details}</li>"
     )
 

@@ -111,11 +111,22 @@ def planned_arms(plan: Plan, experiment: Experiment) -> tuple[Arm, ...]:
     return tuple(known[name] for name in plan.arms)
 
 
-def planned_jobs(plan: Plan, experiment: Experiment, recipe: Path, out: Path) -> tuple[dict[str, Choice], list[Job]]:
-    """What was chosen for each arm, from the sweep's runs as they are, and the runs to report."""
+def planned_sweep(plan: Plan, experiment: Experiment, recipe: Path, out: Path) -> list[Job]:
+    """Every run of the sweep; none without one."""
+    jobs = sweep_jobs(plan, planned_arms(plan, experiment), recipe, out)
+    return [job for found in jobs.values() for job in found]
+
+
+def planned_choices(plan: Plan, experiment: Experiment, recipe: Path, out: Path) -> dict[str, Choice]:
+    """What was chosen for each arm, from the sweep's runs as they are."""
     arms = planned_arms(plan, experiment)
-    choices = choose(plan, arms, sweep_jobs(plan, arms, recipe, out))
-    return choices, report_jobs(plan, arms, choices, recipe, out)
+    return choose(plan, arms, sweep_jobs(plan, arms, recipe, out))
+
+
+def planned_runs(plan: Plan, experiment: Experiment, recipe: Path, out: Path) -> list[Job]:
+    """Every run to report, with what the sweep, as it is, has chosen."""
+    choices = planned_choices(plan, experiment, recipe, out)
+    return report_jobs(plan, planned_arms(plan, experiment), choices, recipe, out)
 
 
 def sweep_jobs(plan: Plan, arms: Sequence[Arm], recipe: Path, out: Path) -> dict[tuple[str, int], list[Job]]:

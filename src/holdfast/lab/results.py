@@ -92,20 +92,12 @@ def markdown(results: Mapping[str, Any]) -> str:
     if results["short"]:
         lines += [f"**{SHORT_NOTE}**", ""]
     lines += [f"* {note}" for note in results["notes"]]
-    lines += [
-        "",
-        "## Claims",
-        "",
-        VERDICTS,
-        "",
-        "| claim | paper | test | verdict | because |",
-        "|---|---|---|---|---|",
-    ]
-    for claim in results["claims"]:
-        where = f"{claim['paper']}: {claim['where']}"
-        lines.append(
-            "| " + " | ".join((claim["says"], where, claim["asks"], claim["verdict"], claim["because"])) + " |"
-        )
+    lines += ["", "## Claims", "", VERDICTS]
+    for title, claims in claim_groups(results):
+        lines += ["", f"### {title}", "", "| claim | where | test | verdict | because |", "|---|---|---|---|---|"]
+        for claim in claims:
+            where = source(claim)
+            lines.append(f"| {claim['says']} | {where} | {claim['asks']} | {claim['verdict']} | {claim['because']} |")
     lines += ["", "## Arms", "", f"| {' | '.join(ARM_COLUMNS)} |", f"|{'---|' * len(ARM_COLUMNS)}"]
     lines += [f"| {' | '.join(arm_row(arm))} |" for arm in results["arms"]]
     lines += ["", ARMS_NOTE, "", "## Early warnings", "", f"| {' | '.join(WARNING_COLUMNS)} |"]
@@ -120,6 +112,20 @@ def markdown(results: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def claim_groups(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """(title, claims) of the papers', and of what is asked besides; a group without claims is left out."""
+    ours = [claim for claim in results["claims"] if claim["paper"] == CONTROL]
+    papers = [claim for claim in results["claims"] if claim["paper"] != CONTROL]
+    groups = [("What the papers say", papers), ("Controls, and what no paper says", ours)]
+    return [(title, claims) for title, claims in groups if claims]
+
+
+def source(claim: Mapping[str, Any]) -> str:
+    """Where a claim stands: paper and place, or what a control is a control of."""
+    return claim["where"] if claim["paper"] == CONTROL else f"{claim['paper']}: {claim['where']}"
+
+
+CONTROL = "control"
 SHORT_NOTE = "A short run, to see that the machinery works: it trains a few steps and can show nothing."
 VERDICTS = (
     "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from holdfast import __version__
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.lab.runner import Job, comparable
@@ -16,7 +17,7 @@ from holdfast.lab.series import RESULTS_FILE
 def take_over(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
     """Copy what experiments beside `folder` have finished with the very settings and seed of a job not begun yet.
 
-    A run is a function of its settings, so nothing is lost by not making it twice.
+    A run is a function of its settings and of the version of holdfast, so nothing is lost by not making it twice.
 
     Returns:
         Run folder it was copied from -> the job that has it now.
@@ -40,7 +41,8 @@ def take_over(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
 def _finished_beside(folder: Path) -> Iterator[Path]:
     for kind in ("runs", "sweep"):
         for results in sorted(folder.parent.glob(f"*/{kind}/*/{RESULTS_FILE}")):
-            if results.parent.parent.parent.resolve() != folder.resolve():
+            elsewhere = results.parent.parent.parent.resolve() != folder.resolve()
+            if elsewhere and json.loads(results.read_text(encoding="utf-8")).get("holdfast") == __version__:
                 yield results.parent
 
 

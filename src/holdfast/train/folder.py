@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from holdfast import __version__
 from holdfast.config import Config, dump, load
 from holdfast.data import Example
 from holdfast.errors import CheckpointError, ConfigError
@@ -110,7 +111,8 @@ class RunFolder:
 
     def finish(self, summary: Summary, questions: int) -> None:
         """Write the results: from now on the run is finished, and its test questions have been read."""
-        results: dict[str, Any] = {"split": summary.split, "questions": questions} | asdict(summary)
+        results: dict[str, Any] = {"holdfast": __version__, "split": summary.split, "questions": questions}
+        results |= asdict(summary)
         del results["run_dir"]
         write_whole(self._results, json.dumps(results, indent=1, ensure_ascii=False))
 
@@ -122,6 +124,7 @@ class RunFolder:
                 Sample(**sample | {"turns": tuple(map(tuple, sample["turns"]))}) for sample in results.pop("samples")
             )
             del results["questions"]
+            results.pop("holdfast", None)  # runs of before it was written
             return Summary(run_dir=self.path, samples=samples, **results)
         except (OSError, ValueError, KeyError, TypeError):
             return None
