@@ -20,9 +20,8 @@ TOOL = (
     _arm("one hop", "--world.two_hop", "0"),
     _arm("no tool", "--protocol.max_turns", "1", "--warm_start.skip_search", "1"),
 )
-SAMPLER = (
-    a.PLAIN_SAMPLER,
-    a.KEPT_MASK,
+SAMPLER = (a.PLAIN_SAMPLER, a.KEPT_MASK)
+TRUNCATION = (
     _arm("top-p alone", "--sampling.top_k", "0"),
     _arm("top-k alone", "--sampling.top_p", "1"),
     _arm("top-p 0.95 and top-k", "--sampling.top_p", "0.95"),
@@ -44,7 +43,7 @@ SCHEDULE = (
     _arm("groups of ten", "--train.group_size", "10", "--train.questions", "16"),
     _arm("half the batch", "--train.questions", "16"),
 )
-GROUPS = (TOOL, SAMPLER, LANGUAGE, LOSS, SCHEDULE)
+GROUPS = (TOOL, SAMPLER, TRUNCATION, LANGUAGE, LOSS, SCHEDULE)
 
 
 def _answers(arm: str, where: str, says: str) -> Claim:
