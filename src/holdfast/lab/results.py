@@ -144,8 +144,8 @@ ARMS_NOTE = (
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
 WARNINGS_NOTE = (
     "All arms together. Of the runs whose reward dropped below 80 % of its peak: in how many the signal turned before, "
-    "and by how many steps (median, least to most). Of the others: in how many it turned too. Five-step means. A "
-    "signal that turns everywhere warns of nothing; the thresholds were not tuned."
+    "and by how many steps (median, least to most). Of the others: in how many it turned too, up to the median step of "
+    "the drops. Five-step means. A signal that turns everywhere warns of nothing; the thresholds were not tuned."
 )
 RUN_COLUMNS = ("arm", "seed", "first", "peak (step)", "lowest after", "last", "displacement", "test EM", "greedy")
 

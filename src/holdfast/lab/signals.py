@@ -37,9 +37,12 @@ SIGNALS = (
 
 def warnings_of(runs: Runs) -> list[dict[str, Any]]:
     """For each signal: in how many runs whose reward dropped it turned before, its leads in steps, and in how many runs
-    whose reward never dropped it turned too. All arms together; runs shorter than `MIN_STEPS` count in neither."""
+    whose reward never dropped it turned too, by the median step of the drops: both kinds are watched for equally long.
+    All arms together; runs shorter than `MIN_STEPS` count in neither."""
     long = [run for found in runs.values() for run in found if len(run.rows) >= MIN_STEPS]
     drops = {id(run): drop_step(run) for run in long}
+    fell = [drop for drop in drops.values() if drop is not None]
+    watched = median(fell) if fell else float("inf")
     rows = []
     for signal in SIGNALS:
         turned = [(drops[id(run)], signal.turns(run)) for run in long]
@@ -48,10 +51,10 @@ def warnings_of(runs: Runs) -> list[dict[str, Any]]:
             {
                 "signal": signal.says,
                 "before": len(leads),
-                "dropped": sum(drop is not None for drop, _ in turned),
+                "dropped": len(fell),
                 "leads": leads,
                 "median": median(leads) if leads else None,
-                "false": sum(drop is None and turn is not None for drop, turn in turned),
+                "false": sum(drop is None and turn is not None and turn <= watched for drop, turn in turned),
                 "held": sum(drop is None for drop, _ in turned),
             }
         )
