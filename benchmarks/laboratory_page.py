@@ -23,6 +23,8 @@ DOCS = Path(__file__).parents[1] / "docs" / "laboratory"
 SHOWN = (
     *("reward/mean", "displacement/correct", "likelihood/correct", "entropy/mean"),
     *("advantage/token_mean", "sampler/mass_kept", "rollout/searches", "ratio/log_product"),
+    *("rollout/first_action_match", "likelihood/correct/action_1", "likelihood/correct/action_2"),
+    *("displacement/fraction", "displacement/incorrect"),
 )
 """The others are in the experiment's own index.html."""
 

@@ -140,6 +140,9 @@ ONE_ARM = [
     (judge.first_action_match_rises("A"), {"rollout/first_action_match": ramp(0.3, 33, 0.01)}, SPIRAL, Word.NOT_SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, Word.SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, Word.SHOWN),
+    (judge.never_most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, HOLD, Word.NOT_SHOWN),
+    (judge.never_most_displaced("A"), {}, HOLD, Word.CANNOT_TELL),
     (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, Word.SHOWN),
     (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, Word.NOT_SHOWN),
 ]

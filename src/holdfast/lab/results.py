@@ -139,7 +139,7 @@ ARMS_NOTE = (
     "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
     "sampler. Test EM, read once at the end, is sampled at temperature 1 without truncation, which sees what a "
     "truncated sampler hides; beside it greedy, which does not. “(control)” marks the controls. "
-    "Collapsed: rose by 0.12, stayed 20 steps within 0.1 of its peak, then lost 40 % of it."
+    "Collapsed: rose by 0.12, was within 0.1 of its peak in 20 steps, then lost 40 % of it."
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
 WARNINGS_NOTE = (

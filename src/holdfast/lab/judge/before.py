@@ -192,6 +192,16 @@ def most_displaced(arm: str, share: float = 0.5) -> Test:
     return each_seed(arm, ask, f"over {share:.0%} of the correct rollouts fell in some five steps", NO_DROP)
 
 
+def never_most_displaced(arm: str, share: float = 0.5) -> Test:
+    """The control of `most_displaced`, of a run that holds."""
+
+    def ask(run: RunSeries) -> Answer:
+        _, values = run.means("displacement/fraction")
+        return (max(values) <= share, {"highest": max(values)}) if values else (None, {})
+
+    return each_seed(arm, ask, f"{arm} never lost over {share:.0%} of the correct rollouts", "it was not measured")
+
+
 def _leads(signal: int | None, drop: int | None) -> bool | None:
     if drop is None:
         return None
