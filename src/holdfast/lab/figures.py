@@ -20,6 +20,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a68c8")
 _INK = "#010203"
 """Stands for the colour of the page's text until the SVG is written."""
 _LINES = ("-", "--", "-.", ":")
+_TOP = 0.94
+"""Of the highest label, as a share of the axes: above it stands the title, which may be as wide as the drawing."""
 _WIDTH, _HEIGHT = 4.7, 3.1
 """Inches; narrow, so that letters keep their size on a phone."""
 
@@ -109,7 +111,8 @@ def _label(axes: Any, figure: Figure, curves: Sequence[tuple[str, Any]]) -> None
     """Each arm's name at the right, at the height where its curve ends."""
     ends = [mean_curve(seeds)[1][-1] if mean_curve(seeds)[0] else seeds[0][1][-1] for _, seeds in curves]
     low, high = axes.get_ylim()
-    for (arm, _), height in zip(curves, spread([(end - low) / (high - low) for end in ends], 0.13), strict=True):
+    at = spread([(end - low) / (high - low) / _TOP for end in ends], 0.13 / _TOP)
+    for (arm, _), height in zip(curves, (_TOP * place for place in at), strict=True):
         colour, line = _looks(figure, arm)
         own = {"transform": axes.transAxes, "clip_on": False}
         axes.plot([1.03, 1.1], [height, height], color=colour, linestyle=line, linewidth=2, **own)

@@ -38,7 +38,7 @@ CONTROLS = (
 )
 MECHANISM = (
     Figure("advantage/token_mean", "Mean advantage per token: below 0, failures are longer", CONTROLS),
-    Figure("sampler/mass_kept", "Probability of what the sampler may choose", CONTROLS),
+    Figure("sampler/mass_kept", "Probability mass the sampler keeps", CONTROLS),
 )
 
 EXPERIMENT = Experiment(
