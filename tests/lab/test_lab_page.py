@@ -114,6 +114,18 @@ def test_what_the_papers_say_stands_apart(results: dict[str, Any], runs: Runs, t
     assert "### Controls" not in markdown(results)
 
 
+def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -> None:
+    plan = Plan(
+        "toy", ("cure",), (11, 12, 13), (), sweep=False, short=False, command="holdfast reproduce x --arms cure"
+    )
+    arms, alone = (CURE,), {"cure": runs["cure"]}
+    jobs = report_jobs(plan, arms, choose(plan, arms, {}), RECIPE, tmp_path)
+    results = results_of(EXPERIMENT, plan, arms, choose(plan, arms, {}), jobs, alone, [])
+    assert results["claims"] == [] and results["claims_left_out"] == 3
+    assert "3 more are about arms that were left out" in markdown(results)
+    assert "3 more are about" in write_report(EXPERIMENT, results, alone, tmp_path / "out").read_text()
+
+
 def test_markdown_says_the_same(results: dict[str, Any]) -> None:
     text = markdown(results)
     assert (

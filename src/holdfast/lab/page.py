@@ -48,6 +48,7 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
         "<h2>Claims</h2>",
         f'<p class="soft">{escape(r.VERDICTS)}</p>',
         *(_claims(title, claims) for title, claims in r.claim_groups(results)),
+        f"<p>{escape(r.left_out_line(left_out))}</p>" if (left_out := results["claims_left_out"]) else "",
         "<h2>Arms</h2>",
         _table(r.ARM_COLUMNS, map(r.arm_row, results["arms"]), r.ARMS_NOTE),
         "<h2>Early warnings</h2>",

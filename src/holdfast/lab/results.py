@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast import __version__
 from holdfast.config import dump
+from holdfast.lab.judge import NOBODY
 from holdfast.lab.plan import RULE, TUNING_SEEDS, Choice, Plan
 from holdfast.lab.runner import Failure, Job
 from holdfast.lab.series import is_collapse, summarise
@@ -31,6 +32,10 @@ def results_of(
     failures: Sequence[Failure],
 ) -> dict[str, Any]:
     """What goes into results.json; the pages show nothing else but the curves."""
+    verdicts = [(claim, claim.test(runs)) for claim in experiment.claims]
+    # Where arms were left out on purpose, what asks about them is no question of this page.
+    whole = len(arms) == len(experiment.arms)
+    asked = [(claim, verdict) for claim, verdict in verdicts if whole or verdict.because != NOBODY]
     return {
         "experiment": experiment.name,
         "title": experiment.title,
@@ -59,9 +64,9 @@ def results_of(
                 "because": verdict.because,
                 "numbers": {seed: _plain(values) for seed, values in verdict.numbers.items()},
             }
-            for claim in experiment.claims
-            for verdict in (claim.test(runs),)
+            for claim, verdict in asked
         ],
+        "claims_left_out": len(verdicts) - len(asked),
         "warnings": warnings_of(runs),
         "unfinished": [job.name for job in jobs if not job.done],
         "failures": [{"run": f.job.name, "reason": f.reason, "log": f.log.name} for f in failures],
@@ -98,6 +103,8 @@ def markdown(results: Mapping[str, Any]) -> str:
         for claim in claims:
             where = source(claim)
             lines.append(f"| {claim['says']} | {where} | {claim['asks']} | {claim['verdict']} | {claim['because']} |")
+    if left_out := results["claims_left_out"]:
+        lines += ["", left_out_line(left_out)]
     lines += ["", "## Arms", "", f"| {' | '.join(ARM_COLUMNS)} |", f"|{'---|' * len(ARM_COLUMNS)}"]
     lines += [f"| {' | '.join(arm_row(arm))} |" for arm in results["arms"]]
     lines += ["", ARMS_NOTE, "", "## Early warnings", "", f"| {' | '.join(WARNING_COLUMNS)} |"]
@@ -118,6 +125,10 @@ def claim_groups(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str
     papers = [claim for claim in results["claims"] if claim["paper"] != CONTROL]
     groups = [("What the papers say", papers), ("Controls, and what no paper says", ours)]
     return [(title, claims) for title, claims in groups if claims]
+
+
+def left_out_line(count: int) -> str:
+    return f"{count} more are about arms that were left out with `--arms`."
 
 
 def source(claim: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from holdfast.lab.judge.actions import (
     first_action_match_rises,
     searches_end_below,
 )
-from holdfast.lab.judge.asking import MIN_SEEDS, MIN_STEPS, Test, tally
+from holdfast.lab.judge.asking import MIN_SEEDS, MIN_STEPS, NOBODY, Test, tally
 from holdfast.lab.judge.before import (
     displaced_before_drop,
     displacement_deepens,
@@ -43,6 +43,7 @@ from holdfast.lab.judge.outcome import (
 __all__ = [
     "MIN_SEEDS",
     "MIN_STEPS",
+    "NOBODY",
     "Test",
     "brings_back_searches",
     "collapses",

@@ -11,6 +11,7 @@ MIN_SEEDS = 3
 MIN_STEPS = 40
 """Of a run that is asked whether it collapses or holds: a collapse is 20 steps of plateau and a fall."""
 
+NOBODY = "no finished run to ask"
 NO_DROP = "the reward never dropped, or a series is missing"
 
 Test = Callable[[Runs], Verdict]
@@ -27,7 +28,7 @@ def tally(answers: Mapping[int, Answer], question: str, silence: str) -> Verdict
     'only 1 of the 3 seeds it takes can answer; on 1 the reward never fell'
     """
     if not answers:
-        return Verdict(Word.CANNOT_TELL, "no finished run to ask")
+        return Verdict(Word.CANNOT_TELL, NOBODY)
     numbers = {str(seed): found for seed, (_, found) in answers.items()}
     decided = [answer for answer, _ in answers.values() if answer is not None]
     silent = len(answers) - len(decided)
