@@ -38,7 +38,13 @@ def test_controls_stay_whatever_arms_are_asked_for() -> None:
     controls = ["GRPO", "GRPO, reliable search", *cures, "GRPO, smaller step"]
     assert names(["sapo"]) == [*controls, "SAPO"]
     assert names([]) == [arm.name for arm in EXPERIMENT.arms]
-    assert names(["llds action"]) == [*controls, "LLDS action", "GSPO + LLDS action"]
+    assert names(["action"]) == [*controls, "LLDS action", "GSPO + LLDS action"]
+
+
+def test_the_name_of_one_arm_is_that_arm_alone() -> None:
+    controls = [arm.name for arm in EXPERIMENT.arms if arm.control]
+    assert names(["llds action"]) == [*controls, "LLDS action"]
+    assert names(["llds action", "gspo"]) == [*controls, "LLDS action", "GSPO"]
 
 
 def test_an_arm_that_is_none_is_refused() -> None:

@@ -61,6 +61,13 @@ def test_no_runs_start_without_matplotlib(tmp_path: Path, monkeypatch: pytest.Mo
     assert not list(tmp_path.iterdir())
 
 
+def test_no_runs_start_without_what_training_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.extra.find_spec", lambda name: None if name == "Stemmer" else name)
+    text = holdfast("first-action", "--short", "--out", str(tmp_path), code=2)
+    assert "PyStemmer is not installed. Run: pip install 'holdfast[train]'" in text
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
     plan = {
         "experiment": "sapo",

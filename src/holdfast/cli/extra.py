@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 
 from rich.console import Console
 
 from holdfast.cli.terminal import is_live
 from holdfast.errors import MissingExtra
 
-# Modules of the [train] extra, as they are imported.
-_TRAIN = {"torch", "transformers", "tokenizers", "safetensors", "bm25s", "Stemmer"}
+# Modules of the [train] extra, as they are imported, and what they are installed as.
+_TRAIN = {name: name for name in ("torch", "transformers", "tokenizers", "safetensors", "bm25s")} | {
+    "Stemmer": "PyStemmer"
+}
+
+
+def missing_train_module() -> str | None:
+    """A package of the [train] extra that is not installed; None when all are."""
+    return next((package for module, package in _TRAIN.items() if find_spec(module) is None), None)
 
 
 @contextmanager
@@ -27,4 +35,4 @@ def train_extra(console: Console, doing: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in _TRAIN:
             raise
-        raise MissingExtra(package, "train") from None
+        raise MissingExtra(_TRAIN[package], "train") from None

@@ -48,7 +48,9 @@ def reproduce(
     ] = None,
     arms: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Only arms with this in their name, and the controls. May be repeated."),
+        typer.Option(
+            metavar="TEXT", help="Only the arm of this name, or those with it in theirs; and the controls. Repeatable."
+        ),
     ] = None,
     no_sweep: Annotated[bool, typer.Option("--no-sweep", help="Take the strengths of the experiment's file.")] = False,
     short: Annotated[bool, typer.Option("--short", help="Seconds a run: whether it works, not what it shows.")] = False,
@@ -77,6 +79,7 @@ def reproduce(
         return
     _refuse_own(settings)
     _need_matplotlib()
+    _need_training()
     plan = _plan(experiment, seeds, arms or [], settings, short=short, sweep=not no_sweep and not short)
     _refuse_others(plan, experiment, folder)
     plan.save(folder)
@@ -202,6 +205,15 @@ def _need_matplotlib() -> None:
 
     if find_spec("matplotlib") is None:
         raise MissingExtra("matplotlib", "lab")
+
+
+def _need_training() -> None:
+    """Said once, not by every run."""
+    from holdfast.cli.extra import missing_train_module
+    from holdfast.errors import MissingExtra
+
+    if missing := missing_train_module():
+        raise MissingExtra(missing, "train")
 
 
 @contextmanager

@@ -91,16 +91,21 @@ class Choice:
 
 
 def arms_of(experiment: Experiment, texts: Sequence[str]) -> tuple[Arm, ...]:
-    """The arms whose name contains one of the texts, and the controls; all without texts. Raises `ConfigError`."""
-    for text in texts:
-        if not any(text.lower() in arm.name.lower() for arm in experiment.arms):
-            names = ", ".join(arm.name for arm in experiment.arms)
-            raise ConfigError(f"--arms {text}: no arm of {experiment.name} has that in its name; there are {names}")
-    return tuple(
-        arm
-        for arm in experiment.arms
-        if not texts or arm.control or any(text.lower() in arm.name.lower() for text in texts)
-    )
+    """The arms that the texts name, and the controls; all without texts. Raises `ConfigError`.
+
+    A text that is the whole name of an arm names that one; any other, every arm with that in its name.
+    """
+    names = [arm.name for arm in experiment.arms]
+    named: set[str] = set()
+    for wanted in texts:
+        text = wanted.lower()
+        found = {name for name in names if name.lower() == text} or {name for name in names if text in name.lower()}
+        if not found:
+            raise ConfigError(
+                f"--arms {wanted}: no arm of {experiment.name} has that in its name; there are {', '.join(names)}"
+            )
+        named |= found
+    return tuple(arm for arm in experiment.arms if not texts or arm.control or arm.name in named)
 
 
 def planned_arms(plan: Plan, experiment: Experiment) -> tuple[Arm, ...]:
