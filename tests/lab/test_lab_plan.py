@@ -62,7 +62,7 @@ def test_an_arms_settings_come_after_the_users(tmp_path: Path) -> None:
     smaller, free = (EXPERIMENT.arm(name) for name in ("GRPO, smaller step", "GRPO"))
     jobs = report_jobs(plan, [smaller, free], choose(plan, [smaller, free], {}), RECIPE, tmp_path)
     assert [(job.arm, job.seed) for job in jobs] == [(arm.name, seed) for seed in (11, 12) for arm in (smaller, free)]
-    assert (jobs[0].config.train.lr, jobs[1].config.train.lr) == (7.5e-5, 1e-2)
+    assert (jobs[0].config.train.lr, jobs[1].config.train.lr) == (3e-5, 1e-2)
     assert {job.config.train.steps for job in jobs} == {7}
     assert {job.config.run.seed for job in jobs} == {11, 12}
     assert {job.config.run.threads for job in jobs} == {1}
@@ -93,12 +93,12 @@ def test_the_sweep_chooses_by_the_later_reward_on_seeds_that_are_not_reported(
 def test_a_strength_whose_runs_failed_is_not_chosen(tmp_path: Path, write_run: WriteRun) -> None:
     arm = EXPERIMENT.arm("SAPO")
     sweep = sweep_jobs(PLAN, [arm], RECIPE, tmp_path)
-    assert choose(PLAN, [arm], sweep)["SAPO"].chosen == 1  # none has run: the usual one
+    assert choose(PLAN, [arm], sweep)["SAPO"].chosen == 2  # none has run: the usual one
     write_run(sweep["SAPO", 0][0].folder, [0.9] * 4)  # its other seed failed
-    for job in sweep["SAPO", 2]:
+    for job in sweep["SAPO", 1]:
         write_run(job.folder, [0.1] * 4)
     choice = choose(PLAN, [arm], sweep)["SAPO"]
-    assert (choice.chosen, choice.scores) == (2, (None, None, pytest.approx(0.1)))
+    assert (choice.chosen, choice.scores) == (1, (None, pytest.approx(0.1), None))
 
 
 def test_without_a_sweep_the_files_strength_is_taken(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ from holdfast.lab.values import Arm, Claim, Figure, Sweep
 LLDS_PAPER = "LLDS, arXiv 2512.04220"
 SAPO_PAPER = "SAPO, arXiv 2603.10069"
 
-STRENGTHS = Sweep(("loss.penalty.coef",), (("0.2",), ("0.5",), ("1.0",)))
+# `usual`, the strength without a sweep, is what the sweep of docs/laboratory.md chose where it was made: the action gate
+# of LLDS, SAPO, the step.
+STRENGTHS = Sweep(("loss.penalty.coef",), (("0.2",), ("0.5",), ("1.0",)), usual=2)
 """Of every likelihood-preserving penalty, over the tokens it protects. λ of the paper is 0.2."""
-SAPO_STRENGTHS = Sweep(("loss.penalty.coef",), (("0.1",), ("0.5",), ("1.0",)))
+SAPO_STRENGTHS = Sweep(("loss.penalty.coef",), (("0.1",), ("0.5",), ("1.0",)), usual=2)
 """γ of the paper is 0.1."""
 GSPO_CLIPS = Sweep(("loss.clip_low", "loss.clip_high"), (("3e-4", "4e-4"), ("3e-3", "4e-3"), ("0.2", "0.2")), usual=0)
 """GSPO's own, ten times it, and GRPO's, with which the LLDS paper ran it."""
 KL_STRENGTHS = Sweep(("loss.kl_coef",), (("0.001",), ("0.01",), ("0.1",)), usual=2)
-STEPS = Sweep(("train.lr",), (("1.5e-5",), ("3e-5",), ("7.5e-5",)), usual=2)
+STEPS = Sweep(("train.lr",), (("1.5e-5",), ("3e-5",), ("7.5e-5",)))
 """The recipe's learning rate, 1.5e-4, divided by ten, five and two."""
 
 NONE = ("--loss.penalty.name", "none")
@@ -47,7 +49,7 @@ SAME_STEP = Claim(
 )
 SMALLER_STEP = Claim(
     paper="control",
-    where="half the step, or what the sweep chose",
+    where="a fifth of the step, or what the sweep chose",
     says="A smaller step is a cure too.",
     asks="with a smaller learning rate it ends at 85 % of its peak on the seeds on which GRPO collapsed. If so, a "
     "collapse may also come later than the last step",
