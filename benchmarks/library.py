@@ -88,9 +88,14 @@ def packed(path: Path, host: str) -> bytes:
     if host == "trl":
         text = json.dumps(_short(json.loads(path.read_text(encoding="utf-8"))), separators=(",", ":"))
     else:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        text = "".join(json.dumps(_short({k: v for k, v in r.items() if k != "time"})) + "\n" for r in lines)
+        text = shortened(path.read_text(encoding="utf-8"))
     return gzip.compress(text.encode(), 9, mtime=0)
+
+
+def shortened(rows: str) -> str:
+    """A metrics.jsonl with numbers rounded, and times of day left out."""
+    lines = [json.loads(line) for line in rows.splitlines()]
+    return "".join(json.dumps(_short({k: v for k, v in row.items() if k != "time"})) + "\n" for row in lines)
 
 
 def _short(value: Any) -> Any:

@@ -1,0 +1,99 @@
+"""`benchmarks/laboratory_runs.py` keeps the runs behind a page, and puts them back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import laboratory_runs
+from holdfast.cli.recipes import find as find_recipe
+from holdfast.config import dump, load
+from holdfast.lab.experiments import find
+from holdfast.lab.plan import Plan, finished, planned_arms, planned_choices, planned_runs
+from holdfast.lab.results import markdown, results_of
+from holdfast.lab.runner import refuse_other_runs
+
+PLAN = Plan("death-spiral", ("GRPO",), (11, 12, 13), (), sweep=False, short=False, command="holdfast reproduce")
+SCORES = {"em": 0.25, "em_greedy": 0.5}
+DOCS = Path(__file__).parents[2] / "docs" / "laboratory"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Plain GRPO on three seeds, two of which are finished."""
+    out = tmp_path / "elsewhere" / "lab"
+    PLAN.save(out)
+    experiment = find("death-spiral")
+    for job in planned_runs(PLAN, experiment, find_recipe(experiment.recipe), out):
+        job.folder.mkdir(parents=True)
+        (job.folder / "config.toml").write_text(dump(job.config))
+        row = {"time": 1.5e9, "reward/mean": 1 / 3, "entropy/mean": 1.23456789}
+        (job.folder / "metrics.jsonl").write_text("".join(json.dumps({"step": i, **row}) + "\n" for i in range(1, 9)))
+        (job.folder / "checkpoints").mkdir()
+        if job.seed != 13:
+            (job.folder / "results.json").write_text(json.dumps({"before": SCORES, "after": SCORES, "seconds": 1.0}))
+    return out
+
+
+def test_finished_runs_come_back_as_runs_of_the_experiment(folder: Path, tmp_path: Path) -> None:
+    kept, back = tmp_path / "kept", tmp_path / "back"
+    assert laboratory_runs.keep(folder, kept) == ["grpo-s11", "grpo-s12"]
+    assert laboratory_runs.restore("death-spiral", back, kept) == ["grpo-s11", "grpo-s12"]
+
+    experiment = find("death-spiral")
+    jobs = planned_runs(PLAN, experiment, find_recipe(experiment.recipe), back)
+    refuse_other_runs(jobs)
+    runs = finished(jobs)["GRPO"]
+    assert [run.seed for run in runs] == [11, 12]
+    assert runs[0].series("reward/mean")[1] == [0.33333] * 8
+    assert runs[0].results["after"] == SCORES
+    assert not (back / "runs" / "grpo-s11" / "checkpoints").exists()
+
+
+def test_what_is_kept_names_no_machine(folder: Path, tmp_path: Path) -> None:
+    kept, back = tmp_path / "kept", tmp_path / "back"
+    laboratory_runs.keep(folder, kept)
+    laboratory_runs.restore("death-spiral", back, kept)
+    assert load(back / "runs" / "grpo-s11" / "config.toml").run.dir == "runs/lab/death-spiral/runs"
+    for path in back.rglob("*"):
+        assert path.is_dir() or "elsewhere" not in path.read_text()
+
+
+def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    laboratory_runs.keep(folder, first)
+    laboratory_runs.restore("death-spiral", tmp_path / "back", first)
+    laboratory_runs.keep(tmp_path / "back", second)
+    files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
+    assert len(files) == 3 and all((first / f).read_bytes() == (second / f).read_bytes() for f in files)
+    (folder / "runs" / "grpo-s12" / "results.json").unlink()
+    laboratory_runs.keep(folder, first)
+    assert [path.stem for path in laboratory_runs.archives("death-spiral", first)] == ["grpo-s11"]
+
+
+def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:
+    laboratory_runs.keep(folder, tmp_path / "kept")
+    assert laboratory_runs.restore("death-spiral", folder, tmp_path / "kept") == []
+    assert (folder / "runs" / "grpo-s11" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in laboratory_runs.KEPT.glob("*/plan.json")))
+def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_path: Path) -> None:
+    laboratory_runs.restore(name, tmp_path)
+    plan = laboratory_runs.load_plan(tmp_path)
+    experiment = find(name)
+    recipe = find_recipe(experiment.recipe)
+    jobs = planned_runs(plan, experiment, recipe, tmp_path)
+    refuse_other_runs(jobs)
+    choices = planned_choices(plan, experiment, recipe, tmp_path)
+    page = markdown(results_of(experiment, plan, planned_arms(plan, experiment), choices, jobs, finished(jobs), []))
+    shown = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    assert _numbers(shown).startswith(_numbers(page).rstrip("\n"))
+
+
+def _numbers(page: str) -> str:
+    """The page without what it was made with: another torch, or one more setting in every recipe, is no other result."""
+    lines = page.splitlines()
+    return "\n".join(line for line in lines if "torch " not in line and "Settings by SHA-256" not in line)
