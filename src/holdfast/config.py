@@ -223,6 +223,9 @@ class Penalty(Section):
 class Loss(Section):
     advantage: Literal["grpo", "dr_grpo", "reinforce"] = "grpo"
     """Group mean and std; group mean alone; the reward itself."""
+    baseline: Literal["mean", "length"] = "mean"
+    """The group mean: each rollout counts alike, or by its length in tokens, so that a group's advantages sum to 0 over
+    tokens. `length` with `advantage = "dr_grpo"` is OPO (arXiv 2505.23585)."""
     ratio: Literal["token", "sequence"] = "token"
     """`sequence` is GSPO's."""
     clip_low: float = Field(0.2, ge=0, le=1)

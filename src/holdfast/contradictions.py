@@ -32,6 +32,11 @@ def contradictions(config: Any) -> Iterator[str]:
             f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one has no contrast. "
             "Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
         )
+    if config.loss.baseline == "length" and config.loss.advantage == "reinforce":
+        yield (
+            "loss.baseline = 'length' with loss.advantage = 'reinforce': that advantage is the reward itself, with "
+            "nothing subtracted. Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at 'mean'"
+        )
     if config.sampling.keep_mask and not config.sampling.top_k:
         yield (
             "sampling.keep_mask = true with sampling.top_k = 0: the tokens kept at every position are held in memory, "

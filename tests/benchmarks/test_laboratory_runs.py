@@ -94,6 +94,6 @@ def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_p
 
 
 def _numbers(page: str) -> str:
-    """The page without what it was made with: another torch, or one more setting in every recipe, is no other result."""
+    """The page without what it was made with: another torch, or a new setting in all recipes, is no other result."""
     lines = page.splitlines()
     return "\n".join(line for line in lines if "torch " not in line and "Settings by SHA-256" not in line)

@@ -41,6 +41,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.penalty.answer_weight": ("0.5",),
     "loss.penalty.tau": ("0.9", "--loss.penalty.name=sapo"),
     "loss.advantage": ("dr_grpo",),
+    "loss.baseline": ("length", "--loss.advantage=dr_grpo"),
     "loss.ratio": ("sequence",),
     "loss.dual_clip": ("3",),
     "loss.reduction": ("seq-mean-token-mean",),

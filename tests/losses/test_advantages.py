@@ -49,6 +49,48 @@ def test_equal_fractional_rewards_need_the_exact_rule():
     assert (((r - r.sum() / 7) / (r.std() + 1e-6)).abs() > 0.001).all()
 
 
+def test_a_baseline_by_length_is_opo():
+    # lengths 1, 2, 3 and 6, the second and third right: (2 + 3) / 12
+    b = 5 / 12
+    lengths = torch.tensor([1, 2, 3, 6])
+    assert grpo([0.0, 1.0, 1.0, 0.0], scale=False, lengths=lengths) == pytest.approx([-b, 1 - b, 1 - b, -b])
+    std = (1 / 3) ** 0.5  # plain, of 0, 1, 1, 0
+    assert grpo([0.0, 1.0, 1.0, 0.0], lengths=lengths) == pytest.approx([x / std for x in (-b, 1 - b, 1 - b, -b)], 1e-5)
+
+
+def test_with_it_a_groups_advantages_sum_to_zero_over_tokens():
+    random.seed(1)
+    rewards = [random.random() for _ in range(60)]
+    groups = [i % 9 for i in range(60)]
+    lengths = torch.tensor([random.randint(0, 40) for _ in range(60)])
+    valid = [random.random() < 0.9 for _ in range(60)]
+    for scale in (True, False):
+        a = grpo(rewards, groups, valid=valid, scale=scale, lengths=lengths)
+        for group in range(9):
+            mine = [i for i in range(60) if groups[i] == group]
+            assert sum(a[i] * float(lengths[i]) for i in mine) == pytest.approx(0, abs=1e-4)
+            assert any(a[i] != 0 for i in mine)
+
+
+def test_equal_lengths_are_the_plain_mean_and_no_length_at_all_too():
+    plain = grpo([1.0, 0.0, 0.25])
+    assert grpo([1.0, 0.0, 0.25], lengths=torch.full((3,), 7)) == pytest.approx(plain)
+    assert grpo([1.0, 0.0, 0.25], lengths=torch.zeros(3, dtype=torch.long)) == pytest.approx(plain)
+
+
+def test_rules_of_equal_rewards_and_groups_of_one_stand_with_lengths():
+    lengths = torch.tensor([3, 5, 9])
+    assert grpo([0.1, 0.1, 0.1], lengths=lengths) == [0.0, 0.0, 0.0]
+    assert grpo([1.0, 0.25, 0.0], [0, 1, 2], lengths=lengths) == [1.0, 0.25, 0.0]
+
+
+def test_lengths_are_one_a_rollout():
+    with pytest.raises(
+        ValueError, match=r"lengths must be of shape \[3\], one number of tokens per rollout, not \[2\]"
+    ):
+        grpo([1.0, 0.0, 0.0], lengths=torch.tensor([1, 2]))
+
+
 def test_a_group_of_one_is_reinforce_without_baseline():
     assert grpo([1.0, 0.25, 0.0], [0, 1, 2]) == [1.0, 0.25, 0.0]
     assert grpo([1.0, 0.25, 0.0], [0, 1, 2], scale=False) == [1.0, 0.25, 0.0]

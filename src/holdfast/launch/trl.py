@@ -60,6 +60,7 @@ REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
     "retrieval.drop": "it is a fault put in on purpose, and SearchRollouts has none. Leave it at 0",
     "sampling.keep_mask": "the log-probs of TRL's loss are over the whole vocabulary. Sample untruncated instead",
+    "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
     "loss.penalty.normalizer": (
         "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
         "protected tokens, which is logged as penalty/preserved_share"

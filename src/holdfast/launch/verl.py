@@ -151,6 +151,11 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
             f"loss.advantage = 'reinforce' with train.group_size = {train.group_size}: verl subtracts the mean of a "
             "group. Set train.group_size = 1, where there is none, or loss.advantage = 'dr_grpo'"
         )
+    if loss.baseline == "length" and loss.advantage != "dr_grpo":
+        yield (
+            f"loss.baseline = 'length' with loss.advantage = {loss.advantage!r}: verl has it without a division by the "
+            "deviation, as OPO. Set loss.advantage = 'dr_grpo', or loss.baseline = 'mean'"
+        )
     if loss.ratio == "sequence" and loss.dual_clip is not None:
         yield f"loss.dual_clip = {loss.dual_clip} with loss.ratio = 'sequence': verl's gspo has none; leave it out"
     if train.micro_batch_tokens < config.protocol.max_total_tokens:
@@ -217,13 +222,15 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
         for part in (ACTOR, "actor_rollout_ref.ref"):
             yield Option(f"+{part}.fsdp_config.mixed_precision.param_dtype", "fp32", "model.autocast")
 
-    yield Option("algorithm.adv_estimator", "grpo", "loss.advantage; alone in a group, a rollout keeps its reward")
+    estimator = "opo" if loss.baseline == "length" else "grpo"
+    why = "loss.advantage, loss.baseline; alone in a group, a rollout keeps its reward"
+    yield Option("algorithm.adv_estimator", estimator, why)
     yield Option("algorithm.norm_adv_by_std_in_grpo", loss.advantage == "grpo", "loss.advantage")
     yield Option("algorithm.use_kl_in_reward", False, "the KL is in the loss")
     yield Option(f"{ACTOR}.use_kl_loss", loss.kl_coef > 0, "loss.kl_coef")
     yield Option(f"{ACTOR}.kl_loss_coef", loss.kl_coef, "loss.kl_coef")
-    estimator = {"k3": "low_var_kl", "k2": "mse"}[loss.kl_estimator]
-    yield Option(f"{ACTOR}.kl_loss_type", estimator, "loss.kl_estimator")
+    kl = {"k3": "low_var_kl", "k2": "mse"}[loss.kl_estimator]
+    yield Option(f"{ACTOR}.kl_loss_type", kl, "loss.kl_estimator")
     double = _NO_DUAL_CLIP if loss.dual_clip is None else loss.dual_clip
     yield Option(f"{ACTOR}.clip_ratio_c", double, "loss.dual_clip" if loss.dual_clip else "loss.dual_clip: none")
     if loss.reduction == "seq-mean-token-sum-norm":

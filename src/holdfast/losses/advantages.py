@@ -16,12 +16,17 @@ def group_advantages(
     *,
     scale: bool = True,
     eps: float = 1e-6,
+    lengths: Tensor | None = None,
     valid: Tensor | None = None,
 ) -> Tensor:
     """GRPO advantages: how much better a rollout did than the others of its question.
 
         A_i = (r_i − mean_group) / (std_group + eps)      scale=True  (GRPO), std with n − 1
         A_i =  r_i − mean_group                           scale=False (Dr.GRPO)
+        A_i =  r_i − Σ l r / Σ l                          scale=False, with lengths l (OPO)
+
+    With `lengths` the mean that is subtracted weighs each rollout by its length, so that the advantages of a group sum
+    to 0 over its tokens instead of its rollouts. The standard deviation stays the plain one.
 
     * A group whose rewards are all equal gets exactly 0. (In float32 the mean of 0.1, 0.1, 0.1 is not 0.1, and the
       rounding error divided by eps would become an advantage.)
@@ -34,6 +39,8 @@ def group_advantages(
         group_ids: int [B], equal for rollouts of one question.
         scale: divide by the group's standard deviation.
         eps: added to the standard deviation, in reward units.
+        lengths: int or float [B], tokens of each rollout that are learned from. None: all count alike.
+            A group without a token keeps the plain mean.
         valid: bool [B], False for rollouts that failed for reasons that are not the policy's. None: all are valid.
 
     Returns:
@@ -42,8 +49,9 @@ def group_advantages(
     Raises:
         TypeError, ValueError: dtypes or shapes do not fit.
 
-    Source: GRPO (arXiv 2402.03300); Dr.GRPO (2503.20783). The papers write the standard deviation without
-    saying which; Search-R1's and LLDS's code, like this function, use the unbiased one and give a group of one A = r.
+    Source: GRPO (arXiv 2402.03300); Dr.GRPO (2503.20783); OPO (2505.23585). The papers write the standard deviation
+    without saying which; Search-R1's and LLDS's code, like this function, use the unbiased one and give a group of one
+    A = r.
 
     Five rollouts, one right: mean 0.2, std sqrt(0.8 / 4) = 0.447, so 0.8 / 0.447 and −0.2 / 0.447.
 
@@ -57,6 +65,11 @@ def group_advantages(
             f"group_ids must be integers of shape {list(rewards.shape)}, one per rollout, not {group_ids.dtype} of "
             f"shape {list(group_ids.shape)}"
         )
+    if lengths is not None and lengths.shape != rewards.shape:
+        raise ValueError(
+            f"lengths must be of shape {list(rewards.shape)}, one number of tokens per rollout, not "
+            f"{list(lengths.shape)}"
+        )
     if eps < 0:
         raise ValueError(f"eps={eps} must not be negative; it keeps the division by the standard deviation finite")
     _, group = torch.unique(group_ids, return_inverse=True)  # B slots suffice for any number of groups
@@ -67,12 +80,16 @@ def group_advantages(
 
     n = total(valid.to(r.dtype))
     size = total(torch.ones_like(r))
-    centred = r - total(r) / n.clamp(min=1)
-    centred = torch.where(valid, centred, 0.0)
-    advantages = centred
+    mean = total(r) / n.clamp(min=1)
+    advantages = r - mean
+    if lengths is not None:
+        weight = torch.where(valid, lengths.to(r.dtype), 0.0)
+        tokens = total(weight)
+        advantages = r - torch.where(tokens > 0, total(weight * r) / tokens.clamp(min=1), mean)
     if scale:
-        std = (total(centred.square()) / (n - 1).clamp(min=1)).sqrt()
-        advantages = centred / (std + eps)
+        spread = torch.where(valid, r - mean, 0.0)
+        std = (total(spread.square()) / (n - 1).clamp(min=1)).sqrt()
+        advantages = advantages / (std + eps)
     high = torch.full_like(r, -torch.inf).scatter_reduce_(0, group, torch.where(valid, rewards, -torch.inf), "amax")
     low = torch.full_like(r, torch.inf).scatter_reduce_(0, group, torch.where(valid, rewards, torch.inf), "amin")
     advantages = torch.where((high > low)[group], advantages, 0.0)

@@ -113,6 +113,12 @@ def learnable(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device:
     if kind == "reinforce":
         advantages = reinforce_advantages(batch.rewards, valid=batch.valid)
     else:
-        advantages = group_advantages(batch.rewards, batch.group_ids, scale=kind == "grpo", valid=batch.valid)
+        advantages = group_advantages(
+            batch.rewards,
+            batch.group_ids,
+            scale=kind == "grpo",
+            lengths=batch.loss_mask.sum(-1) if loss.baseline == "length" else None,
+            valid=batch.valid,
+        )
     batch = replace(batch, advantages=advantages)
     return batch.select(batch.loss_mask.any(-1)).to(device)
