@@ -36,6 +36,7 @@ RELIABLE = Arm("GRPO, reliable search", (*NONE, "--retrieval.drop", "0"), contro
 SMALLER = Arm("GRPO, smaller step", NONE, STEPS, control=True)
 PLAIN_SAMPLER = Arm("GRPO, untruncated sampler", (*NONE, *UNTRUNCATED), control=True)
 SEQUENCE_MEAN = Arm("GRPO, sequence mean", (*NONE, *_MEAN_OF_MEANS))
+LENGTH_BASELINE = Arm("GRPO, baseline by length", (*NONE, "--loss.baseline", "length"))
 KEPT_MASK = Arm("GRPO, sampling mask kept", (*NONE, *KEEP_MASK), control=True)
 LLDS_ACTION = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action"), STRENGTHS)
 LLDS_ACTION_FIXED = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action", *HALF))
@@ -77,6 +78,14 @@ OTHER_MEAN = Claim(
     asks="plain GRPO with loss.reduction = seq-mean-token-mean ends at 85 % of its peak on the seeds on which GRPO "
     "collapsed",
     test=holds_where(SEQUENCE_MEAN.name, GRPO.name),
+)
+OTHER_BASELINE = Claim(
+    paper="control",
+    where="the baseline of OPO, arXiv 2505.23585, with GRPO's division by the deviation",
+    says="A baseline by length removes the drive: a group's advantages sum to 0 over its tokens, however long failures "
+    "are.",
+    asks="plain GRPO with loss.baseline = length ends at 85 % of its peak on the seeds on which GRPO collapsed",
+    test=holds_where(LENGTH_BASELINE.name, GRPO.name),
 )
 
 DYNAMICS = (

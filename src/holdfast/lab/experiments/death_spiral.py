@@ -13,6 +13,7 @@ ARMS = (
     a.PLAIN_SAMPLER,
     a.KEPT_MASK,
     a.SEQUENCE_MEAN,
+    a.LENGTH_BASELINE,
     a.SMALLER,
     Arm("KL to the reference", a.NONE, a.KL_STRENGTHS),
     Arm("LLD", (*a.LLDS, "--loss.penalty.gate", "token"), a.STRENGTHS),
@@ -61,7 +62,7 @@ EXPERIMENT = Experiment(
         *a.dynamics(
             CONTROLS,
             (GRPO, "LLD", "LLDS response", "LLDS action", "LLDS-MA"),
-            (GRPO, "SAPO", a.SEQUENCE_MEAN.name, "GSPO", "GSPO + LLDS action"),
+            (GRPO, "SAPO", "GSPO", "GSPO + LLDS action", a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name),
         ),
     ),
 )

@@ -151,6 +151,7 @@ CAUSES = (
     a.OTHER_SAMPLER,
     a.SAME_SAMPLER,
     a.OTHER_MEAN,
+    a.OTHER_BASELINE,
     a.SMALLER_STEP,
     *(
         Claim(
