@@ -17,7 +17,7 @@ from holdfast.metrics import glossary_entry
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CONTROLS = {"GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, sampling mask kept"}
-SINGLE = {*CONTROLS, "GRPO, sequence mean"}
+SINGLE = {*CONTROLS, "GRPO, sequence mean", "GRPO, baseline by length"}
 ALL = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 
 
