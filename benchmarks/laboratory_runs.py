@@ -5,8 +5,8 @@
     holdfast reproduce death-spiral --jobs 2                      # what is missing; delete a run to see it made again
     python benchmarks/laboratory_runs.py keep runs/lab/death-spiral
 
-`laboratory/NAME` holds the plan and a zip of each finished run: its resolved recipe, its metrics with numbers rounded to
-five digits, its results. Checkpoints, trajectories and reports are left out, so a restored run is finished for good.
+`laboratory/NAME` holds the plan and a zip of each finished run: its resolved recipe, its metrics with numbers rounded
+to five digits, its results. Checkpoints, trajectories and reports are left out, so a restored run is finished for good.
 """
 
 from __future__ import annotations
