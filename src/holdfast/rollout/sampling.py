@@ -76,16 +76,24 @@ def _most_likely_first(mass: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """The `top_k` largest of each row of `[B, V]` (0 = all) in descending order, equals by id, and their ids."""
     if not 0 < top_k < mass.shape[-1]:
         return mass.sort(stable=True, dim=-1, descending=True)
-    # Sorting a few instead of the whole vocabulary: that sort was a third of a small model's rollout. `topk` leaves
-    # open which of equal masses it returns, so it only says where the boundary is. NaN, which the caller refuses once
-    # it has the log-probs, equals nothing: every row must find its `top_k`.
+    # Sorting a few instead of the whole vocabulary: that sort was a third of a small model's rollout.
+    values, ids = mass.topk(top_k + 1, dim=-1)
+    if bool((values[:, -1] == values[:, -2]).any()):  # `topk` leaves open which of equal masses it returns
+        ids = _first_by_id(mass, top_k)
+    else:
+        ids = ids[:, :-1].sort(-1).values
+    ranked, order = mass.gather(-1, ids).sort(stable=True, dim=-1, descending=True)
+    return ranked, ids.gather(-1, order)
+
+
+def _first_by_id(mass: Tensor, top_k: int) -> Tensor:
+    """Ids of the `top_k` largest of each row, ascending; of equals on the boundary those with the lowest ids."""
+    # NaN, which the caller refuses once it has the log-probs, equals nothing: every row must find its `top_k`.
     ordered = mass.nan_to_num(0.0)
     boundary = ordered.topk(top_k, sorted=False).values.amin(-1, keepdim=True)
     above, level = ordered > boundary, ordered == boundary
     kept = above | (level & (level.cumsum(-1) <= top_k - above.sum(-1, keepdim=True)))
-    ids = kept.nonzero()[:, 1].view(-1, top_k)
-    ranked, order = mass.gather(-1, ids).sort(stable=True, dim=-1, descending=True)
-    return ranked, ids.gather(-1, order)
+    return kept.nonzero()[:, 1].view(-1, top_k)
 
 
 def _truncated(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
