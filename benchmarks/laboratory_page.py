@@ -22,7 +22,7 @@ from holdfast.lab.values import Experiment, Figure, Runs
 DOCS = Path(__file__).parents[1] / "docs" / "laboratory"
 SHOWN = (
     *("reward/mean", "displacement/correct", "likelihood/correct", "entropy/mean"),
-    *("advantage/token_mean", "sampler/mass_kept", "rollout/searches", "ratio/log_product"),
+    *("advantage/token_mean", "advantage/cut_mean", "sampler/mass_kept", "rollout/searches", "ratio/log_product"),
     *("rollout/first_action_match", "likelihood/correct/action_1", "likelihood/correct/action_2"),
     *("displacement/fraction", "displacement/incorrect"),
 )

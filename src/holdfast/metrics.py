@@ -72,6 +72,8 @@ METRICS: dict[str, str] = {
     "sampler/mass_kept": "Mean probability mass the sampler kept; 1 when it was not truncated.",
     "sampler/keeps_mask": "1 where the log-probs of the loss are over the tokens the sampler kept. Absent elsewhere.",
     "advantage/token_mean": "Mean advantage over sampled tokens: below 0 when failures are longer.",
+    "advantage/cut_mean": "Mean advantage over sampled tokens, each weighted by the probability mass the sampler cut "
+    "in its place: below 0, that mass grows. Absent when nothing was cut.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
@@ -181,6 +183,29 @@ def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]
     """The mean advantage over sampled tokens; `advantages` [B, 1] or [B, T]."""
     spread = torch.where(loss_mask, advantages.expand_as(loss_mask), 0.0)
     return {"advantage/token_mean": float(spread.sum() / loss_mask.sum().clamp(min=1))}
+
+
+def cut_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> float | None:
+    """The mean advantage of sampled tokens, each weighted by the mass the sampler cut there; None when it cut nothing.
+
+    Where log-probs are over the whole vocabulary, this is which way the loss pushes what the sampler cannot draw
+    (docs/laboratory.md). `advantages` are one a trajectory.
+    """
+    weighed = [
+        (advantage, 1.0 - mass)
+        for advantage, trajectory in zip(advantages, trajectories, strict=True)
+        for turn in trajectory.turns
+        for mass in turn.kept_mass or ()
+    ]
+    cut = sum(weight for _, weight in weighed)
+    return sum(advantage * weight for advantage, weight in weighed) / cut if cut > 0 else None
+
+
+def cut_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float]:
+    """`advantages` [B, 1] of the trajectories that have something in their loss mask, in order."""
+    learned = [t for group in groups for t in group.trajectories if any(t.loss_mask)]
+    found = cut_advantage(advantages[:, 0].tolist(), learned)
+    return {} if found is None else {"advantage/cut_mean": found}
 
 
 def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> dict[str, float]:

@@ -26,6 +26,7 @@ class What(StrEnum):
     FIRST_ACTION = "first-action"
     TOOL_ROUNDS = "tool-rounds"
     DRIFT = "drift"
+    LEAK = "leak"
 
 
 _UPDATES = (What.PER_SAMPLE, What.DRIFT)
@@ -44,7 +45,7 @@ def probe(
     what: Annotated[
         What,
         typer.Option(
-            metavar="WHAT", help="per-sample, drift, first-action or tool-rounds, see above.", show_default=False
+            metavar="WHAT", help="per-sample, drift, first-action, tool-rounds or leak, see above.", show_default=False
         ),
     ],
     checkpoint: Annotated[
@@ -94,6 +95,8 @@ def probe(
       first-action  do wrong rollouts begin with the search of a right one?
                     And the likelihood of each action.
       tool-rounds   likelihood of rollouts by number of searches
+      leak          turn by turn: does the loss push probability out of what
+                    a truncated sampler can draw?
 
     Updates are undone. Settings of the recipe may be changed:
 
@@ -154,6 +157,8 @@ def _measure(
             return lab.first_action(subject, rollouts, observer=observer)
         case What.TOOL_ROUNDS:
             return lab.tool_rounds(subject, rollouts, observer=observer)
+        case What.LEAK:
+            return lab.leak(subject, rollouts)
 
 
 @dataclass(frozen=True)

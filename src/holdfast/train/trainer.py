@@ -19,6 +19,7 @@ from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.metrics import (
     advantage_metrics,
+    cut_metrics,
     likelihood_metrics,
     likelihood_rows,
     retrieval_metrics,
@@ -77,7 +78,7 @@ class Trainer:
                 metrics |= self._displacement(batch, groups)
             assert batch.old_logprobs is not None
             mask = batch.loss_mask
-            metrics |= advantage_metrics(batch.advantages, mask)
+            metrics |= advantage_metrics(batch.advantages, mask) | cut_metrics(batch.advantages, groups)
             metrics |= sampler_metrics([micro for mini in minis for micro in mini], groups)
             metrics["loss/tokens"] = float(mask.sum()) / len(batch)
             metrics |= likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)

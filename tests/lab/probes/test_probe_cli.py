@@ -183,6 +183,17 @@ def test_probes_that_look(probe: Probe, trained: Path, what: str) -> None:
         assert all(level["logprob"] < 0 for level in result["correct"])
 
 
+def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
+    options = ("--what", "leak", "--out", ".", "--questions", 18)
+    text = probe(trained, *options, "--sampling.top_p", 0.8).stdout
+    found = written(Path(), "leak-step-000002-seed-0")["result"]
+    assert found["turns"][0]["rollouts"] == found["whole"]["rollouts"] == 72
+    assert sum(turn["tokens"] for turn in found["turns"]) == found["whole"]["tokens"]
+    assert 0.8 <= found["whole"]["kept"] < 1 and found["whole"]["cut_advantage"] is not None
+    assert "advantage where cut" in text
+    assert "cuts nothing" in probe(trained, *options).stdout
+
+
 def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:
     model = trained / "checkpoints" / "step-000002" / "model"
     recipe = home / "recipe.toml"

@@ -37,8 +37,10 @@ CONTROLS = (
     *(GRPO, a.RELIABLE.name, a.PLAIN_SAMPLER.name),
     *(a.KEPT_MASK.name, a.SMALLER.name, "KL to the reference"),
 )
+MEANS = (a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name)
 MECHANISM = (
     Figure("advantage/token_mean", "Mean advantage per token: below 0, failures are longer", CONTROLS),
+    Figure("advantage/cut_mean", "The same, weighted by the mass the sampler cuts", (*CONTROLS, *MEANS)),
     Figure("sampler/mass_kept", "Probability mass the sampler keeps", CONTROLS),
 )
 
@@ -62,7 +64,7 @@ EXPERIMENT = Experiment(
         *a.dynamics(
             CONTROLS,
             (GRPO, "LLD", "LLDS response", "LLDS action", "LLDS-MA"),
-            (GRPO, "SAPO", "GSPO", "GSPO + LLDS action", a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name),
+            (GRPO, "SAPO", "GSPO", "GSPO + LLDS action", *MEANS),
         ),
     ),
 )

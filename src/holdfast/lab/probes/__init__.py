@@ -1,11 +1,12 @@
 """Probes: what one update would do to a policy, and how likely its rollouts are, on any checkpoint and any model.
 
-`open_run` or `open_model`, then `roll_out_questions`, then one of `per_sample`, `first_action`, `tool_rounds` and
-`drift`. Each returns a frozen value with `to_json()`; `document` adds what it takes to make it again, `lines` is a
-table for a person, `draw` a figure. The policy is left as it was, bit for bit.
+`open_run` or `open_model`, then `roll_out_questions`, then one of `per_sample`, `first_action`, `tool_rounds`,
+`drift` and `leak`. Each returns a frozen value with `to_json()`; `document` adds what it takes to make it again,
+`lines` is a table for a person, `draw` a figure. The policy is left as it was, bit for bit.
 """
 
 from holdfast.lab.probes.figures import draw
+from holdfast.lab.probes.leak import Leak, leak
 from holdfast.lab.probes.likelihood import FirstAction, ToolRounds, first_action, tool_rounds
 from holdfast.lab.probes.report import Result, document, lines
 from holdfast.lab.probes.subject import Rollouts, Subject, open_model, open_run, roll_out_questions
@@ -14,6 +15,7 @@ from holdfast.lab.probes.updates import Drift, PerSample, arms_of, drift, per_sa
 __all__ = [
     "Drift",
     "FirstAction",
+    "Leak",
     "PerSample",
     "Result",
     "Rollouts",
@@ -24,6 +26,7 @@ __all__ = [
     "draw",
     "drift",
     "first_action",
+    "leak",
     "lines",
     "open_model",
     "open_run",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import MissingExtra
+from holdfast.lab.probes.leak import Leak
 from holdfast.lab.probes.likelihood import FirstAction, Level, ToolRounds
 from holdfast.lab.probes.report import Result
 from holdfast.lab.probes.updates import EPSILONS, KINDS, ArmDrift, Drift, PerSample
@@ -46,6 +47,8 @@ def draw(result: Result, title: str, path: Path) -> None:
                 _tool_rounds(result, axes[0])
             case Drift():
                 _drift(result, axes)
+            case Leak():
+                _leak(result, axes[0])
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
@@ -126,6 +129,31 @@ def _drift(result: Drift, axes: Sequence[Any]) -> None:
         axis.set_ylabel("P(∏ r < ε)")
         axis.legend(fontsize="small")
     axes[-1].set_xlabel("ε")
+
+
+def _leak(result: Leak, axis: Any) -> None:
+    """A bar for each turn: the advantage where the sampler cuts, or over all tokens where it cuts nothing."""
+    cuts = result.whole.cut_advantage is not None
+    values = [found.cut_advantage or 0.0 if cuts else found.advantage for found in result.turns]
+    places = range(1, len(values) + 1)
+    axis.bar(places, values, color=[_WRONG if value < 0 else _RIGHT for value in values])
+    for place, value, found in zip(places, values, result.turns, strict=True):
+        text = f"{found.rollouts} rollouts\n{100 * found.correct / found.rollouts:.0f} % right\nkeeps {found.kept:.2f}"
+        above = value >= 0
+        axis.annotate(
+            text,
+            (place, value),
+            xytext=(0, 4 if above else -4),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if above else "top",
+            fontsize="small",
+        )
+    axis.axhline(0, color=_ALL, linewidth=0.8)
+    axis.margins(y=0.3)
+    axis.set_xticks(places)
+    axis.set_xlabel("turn")
+    axis.set_ylabel("advantage where the sampler cuts" if cuts else "advantage per token")
 
 
 def _distribution(arm: ArmDrift, kind: Any, step: int) -> tuple[list[float], list[float]]:

@@ -10,11 +10,12 @@ from importlib.metadata import version
 
 from holdfast import __version__
 from holdfast.config import dump
+from holdfast.lab.probes.leak import Leak, TurnLeak
 from holdfast.lab.probes.likelihood import FirstAction, Level, ToolRounds
 from holdfast.lab.probes.subject import Subject
 from holdfast.lab.probes.updates import EPSILONS, KINDS, ArmChange, Drift, PerSample
 
-Result = PerSample | FirstAction | ToolRounds | Drift
+Result = PerSample | FirstAction | ToolRounds | Drift | Leak
 
 
 def document(
@@ -52,6 +53,8 @@ def lines(result: Result) -> list[str]:
             return _tool_rounds(result)
         case Drift():
             return _drift(result)
+        case Leak():
+            return _leak(result)
 
 
 def _per_sample(result: PerSample) -> list[str]:
@@ -111,6 +114,30 @@ def _drift(result: Drift) -> list[str]:
             each = (_percent(arm.share_below(half, "positive", k)) for k in range(1, steps + 1))
             found.append(f"{arm.penalty}  {'  '.join(each)}")
     return found
+
+
+def _leak(result: Leak) -> list[str]:
+    rows = [["turn", "rollouts", "right", "tokens", "advantage", "mass kept", "advantage where cut"]]
+    rows += [_turn(str(k), found) for k, found in enumerate(result.turns, start=1)]
+    rows.append(_turn("all", result.whole))
+    return [_leak_sentence(result), *columns(rows)]
+
+
+def _leak_sentence(result: Leak) -> str:
+    if result.whole.cut_advantage is None:
+        return "The sampler cuts nothing, so nothing can leak. Advantages are means over sampled tokens."
+    if result.keeps_mask:
+        return "The sampler cuts, and the loss keeps its mask, so nothing leaks; without it, this would push:"
+    return (
+        "Advantages are means over sampled tokens; in the last column each token is weighted by the mass the sampler "
+        "cut in its place. Below 0, the loss moves mass there."
+    )
+
+
+def _turn(name: str, found: TurnLeak) -> list[str]:
+    cut = "–" if found.cut_advantage is None else f"{found.cut_advantage:+.3f}"
+    right = _percent(found.correct / found.rollouts)
+    return [name, str(found.rollouts), right, str(found.tokens), f"{found.advantage:+.3f}", f"{found.kept:.3f}", cut]
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
