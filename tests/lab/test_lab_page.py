@@ -69,8 +69,8 @@ def test_results_hold_verdicts_arms_and_where_they_come_from(results: dict[str, 
     assert [claim["verdict"] for claim in results["claims"]] == ["shown", "shown", "cannot tell"]
     assert results["claims"][0]["numbers"]["11"]["lowest after"] == pytest.approx(0.2)
     grpo, cure = results["arms"]
-    assert grpo["control"] and [run["collapsed"] for run in grpo["runs"].values()] == [True] * 3
-    assert cure["strength"] == "0.2" and not any(run["collapsed"] for run in cure["runs"].values())
+    assert grpo["control"] and all(run["collapsed"] and run["fell"] for run in grpo["runs"].values())
+    assert cure["strength"] == "0.2" and not any(run["fell"] for run in cure["runs"].values())
     assert len(grpo["config_hash"]) == 12 and grpo["config_hash"] != cure["config_hash"]
     assert {"holdfast", "python", "torch"} <= set(results["made_by"])
     assert grpo["runs"]["11"]["displacement"] is None  # a run that measured none: not NaN, which JSON has not

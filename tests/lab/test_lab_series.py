@@ -17,6 +17,7 @@ from holdfast.lab.series import (
     decay_step,
     drop_step,
     fall_step,
+    has_fallen,
     is_collapse,
     read_run,
     summarise,
@@ -57,6 +58,16 @@ COLLAPSE = {"first": 0.4, "peak": 0.8, "held": 20, "lowest after": 0.48}
 )
 def test_collapse_is_rise_plateau_and_fall(changes: dict[str, float], collapsed: bool) -> None:
     assert is_collapse({**COLLAPSE, **changes}) is collapsed
+
+
+def test_a_run_that_came_back_has_fallen(make_run: MakeRun) -> None:
+    r = summarise(make_run(reward=[0.2] * 5 + [0.6] * 25 + [0.1] * 5 + [0.7] * 30))
+    assert (r["peak"], r["lowest after"], r["last"]) == pytest.approx((0.6, 0.1, 0.7))
+    # Means within .1 of .6 on the way up (.52), at .6, and on the way down (.5, a tenth less): 1 + 21 + 1
+    assert r["held"] == 23 and is_collapse(r) and has_fallen(r)
+    # A dip of less, or one without a rise before it, leaves the highest mean the peak.
+    assert summarise(make_run(reward=[0.6] * 20 + [0.4] * 5 + [0.7] * 20))["peak"] == pytest.approx(0.7)
+    assert summarise(make_run(reward=[0.5] * 20 + [0.1] * 5 + [0.7] * 20))["peak"] == pytest.approx(0.7)
 
 
 def test_moments(make_run: MakeRun) -> None:

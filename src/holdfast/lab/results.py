@@ -15,7 +15,7 @@ from holdfast.config import dump
 from holdfast.lab.judge import NOBODY
 from holdfast.lab.plan import RULE, TUNING_SEEDS, Choice, Plan
 from holdfast.lab.runner import Failure, Job
-from holdfast.lab.series import is_collapse, summarise
+from holdfast.lab.series import has_fallen, is_collapse, summarise
 from holdfast.lab.signals import warnings_of
 from holdfast.lab.values import Arm, Experiment, Runs
 
@@ -143,14 +143,15 @@ VERDICTS = (
     "Cannot tell: fewer than three seeds can answer."
 )
 ARM_COLUMNS = (
-    *("arm", "seeds", "collapsed", "reward at its peak → last"),
+    *("arm", "seeds", "fell", "reward at its peak → last"),
     *("entropy, last", "displacement", "test EM", "greedy"),
 )
 ARMS_NOTE = (
     "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
     "sampler. Test EM, read once at the end, is sampled at temperature 1 without truncation, which sees what a "
     "truncated sampler hides; beside it greedy, which does not. “(control)” marks the controls. "
-    "Collapsed: rose by 0.12, was within 0.1 of its peak in 20 steps, then lost 40 % of it."
+    "Fell: rose by 0.12, then lost 40 % of its peak at some time, whatever came after; the peak is then the one before "
+    "the fall."
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
 WARNINGS_NOTE = (
@@ -167,11 +168,11 @@ def arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
     runs = list(arm["runs"].values())
     if not runs:
         return (name, "0", *["–"] * (len(ARM_COLUMNS) - 2))
-    collapsed = sum(run["collapsed"] for run in runs)
+    fell = sum(run["fell"] for run in runs)
     return (
         name,
         str(len(runs)),
-        f"{collapsed} of {len(runs)}",
+        f"{fell} of {len(runs)}",
         f"{_spread(runs, 'peak', '.2f')} → {_spread(runs, 'last', '.2f')}",
         _spread(runs, "entropy last", ".2f"),
         _spread(runs, "displacement", "+.4f"),
@@ -254,7 +255,9 @@ def _arm(arm: Arm, choice: Choice | None, jobs: Sequence[Job], runs: Runs) -> di
         "strength": choice.value if choice else None,
         "overrides": list(own.overrides),
         "config_hash": config_hash(own),
-        "runs": {str(seed): _plain(r) | {"collapsed": is_collapse(r)} for seed, r in summaries.items()},
+        "runs": {
+            str(seed): _plain(r) | {"fell": has_fallen(r), "collapsed": is_collapse(r)} for seed, r in summaries.items()
+        },
     }
 
 

@@ -18,6 +18,8 @@ DROP = 0.8
 """The reward has dropped where its mean falls below this share of its peak so far."""
 RISE = 0.12
 """By how much a reward must have risen before a fall is one, or a plateau."""
+FALLEN = 0.6
+"""A reward at or below this share of its peak has fallen: 40 % are lost."""
 RESULTS_FILE = "results.json"
 
 
@@ -59,10 +61,16 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
 
 
 def summarise(run: RunSeries) -> dict[str, float]:
-    """The numbers of one run: reward over `WINDOW`-step means, and the final evaluation."""
+    """The numbers of one run: reward over `WINDOW`-step means, and the final evaluation.
+
+    The peak is the highest mean, unless the reward fell before: then it is the one before its deepest fall, and a run
+    that came back is not taken for one that never fell.
+    """
     _, means = run.means("reward/mean")
-    peak = max(means)
-    at = means.index(peak)
+    at, low = deepest_fall(means)
+    fell = means[low] <= FALLEN * means[at] and means[at] - means[0] >= RISE
+    at = at if fell else means.index(max(means))
+    peak = means[at]
     _, moved = run.series("displacement/correct")
     _, entropy = run.series("entropy/mean")
     before, after = run.results["before"], run.results["after"]
@@ -70,7 +78,7 @@ def summarise(run: RunSeries) -> dict[str, float]:
         "first": means[0],
         "peak": peak,
         "peak at": at + min(WINDOW, len(run.rows)),
-        "held": sum(m >= peak - 0.1 for m in means),
+        "held": sum(m >= peak - 0.1 for m in (means[: low + 1] if fell else means)),
         "lowest after": min(means[at:]),
         "last": means[-1],
         "entropy first": entropy[0] if entropy else float("nan"),
@@ -84,9 +92,28 @@ def summarise(run: RunSeries) -> dict[str, float]:
     }
 
 
+def deepest_fall(values: Sequence[float]) -> tuple[int, int]:
+    """Where the most is lost from the highest value so far: the places of that peak, and of the low after it.
+
+    >>> deepest_fall([0.2, 0.5, 0.1, 0.6, 0.4]), deepest_fall([0.1, 0.2])
+    ((1, 2), (0, 0))
+    """
+    top = best = low = 0
+    for i, value in enumerate(values):
+        top = i if value > values[top] else top
+        if values[top] - value > values[best] - values[low]:
+            best, low = top, i
+    return best, low
+
+
 def is_collapse(r: Mapping[str, float]) -> bool:
-    """Rose by `RISE`, was within .1 of the peak in 20 steps, then lost 40 % of it; `last` tells if it came back."""
-    return r["peak"] - r["first"] >= RISE and r["held"] >= 20 and r["lowest after"] <= 0.6 * r["peak"]
+    """A fall from a plateau: rose by `RISE`, was within .1 of the peak in 20 steps, then lost 40 % of it."""
+    return r["held"] >= 20 and has_fallen(r)
+
+
+def has_fallen(r: Mapping[str, float]) -> bool:
+    """Rose by `RISE`, and lost 40 % of the peak at some time; `last` tells whether it came back."""
+    return r["peak"] - r["first"] >= RISE and r["lowest after"] <= FALLEN * r["peak"]
 
 
 def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:

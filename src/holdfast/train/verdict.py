@@ -14,7 +14,7 @@ def verdict_of(
     """What rose, what fell, and whether correct rollouts were displaced, in a few plain sentences.
 
     `Collapsed` is what docs/results.md calls a collapse: at the end the reward, a mean over 5 steps, has lost 40 % of
-    its peak.
+    its peak. A run that lost as much on the way says so.
 
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
     >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:58]
@@ -28,7 +28,7 @@ def verdict_of(
     means = [mean(rewards[i : i + window]) for i in range(len(rewards) - window + 1)]
     first, last, peak = means[0], means[-1], max(means)
     text = (
-        f"{_headline(last, peak, after['em'] - before['em'])} Reward {'rose' if last >= first else 'fell'} from "
+        f"{_headline(means, after['em'] - before['em'])} Reward {'rose' if last >= first else 'fell'} from "
         f"{first:.2f} to {last:.2f} (peak {peak:.2f}, means of {window} steps). Exact match on {split}: sampled "
         f"{before['em']:.3f} to {after['em']:.3f}, greedy {before['em_greedy']:.3f} to {after['em_greedy']:.3f}."
     )
@@ -41,9 +41,14 @@ def verdict_of(
     return text
 
 
-def _headline(last: float, peak: float, gain: float) -> str:
+def _headline(means: Sequence[float], gain: float) -> str:
+    last, peak = means[-1], max(means)
     if last < 0.6 * peak:
         return "Collapsed."
+    before = [max(means[: i + 1]) for i in range(len(means))]
+    lost = [low for low, top in zip(means, before, strict=True) if low < 0.6 * top and top - low > 0.1]
+    if lost:
+        return f"Fell to {min(lost):.2f} and came back."
     if last < 0.85 * peak:
         return "Fell back from its peak."
     return "Learned and held." if gain > 0.02 else "Held, but learned little."

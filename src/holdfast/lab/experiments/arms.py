@@ -52,7 +52,7 @@ SMALLER_STEP = Claim(
     paper="control",
     where="a fifth of the step, or what the sweep chose",
     says="A smaller step is a cure too.",
-    asks="with a smaller learning rate it ends at 85 % of its peak on the seeds on which GRPO collapsed. If so, a "
+    asks="with a smaller learning rate it ends at 85 % of its peak on the seeds on which GRPO fell. If so, a "
     "collapse may also come later than the last step",
     test=holds_where(SMALLER.name, GRPO.name),
 )
@@ -76,7 +76,7 @@ OTHER_MEAN = Claim(
     where="SAPO equation 9, and GSPO; the codes of LLDS and SAPO take the mean over tokens",
     says="The mean over sequences removes the drive: a group's advantages sum to 0 over it, however long failures are.",
     asks="plain GRPO with loss.reduction = seq-mean-token-mean ends at 85 % of its peak on the seeds on which GRPO "
-    "collapsed",
+    "fell",
     test=holds_where(SEQUENCE_MEAN.name, GRPO.name),
 )
 OTHER_BASELINE = Claim(
@@ -84,7 +84,7 @@ OTHER_BASELINE = Claim(
     where="the baseline of OPO, arXiv 2505.23585, with GRPO's division by the deviation",
     says="A baseline by length removes the drive: a group's advantages sum to 0 over its tokens, however long failures "
     "are.",
-    asks="plain GRPO with loss.baseline = length ends at 85 % of its peak on the seeds on which GRPO collapsed",
+    asks="plain GRPO with loss.baseline = length ends at 85 % of its peak on the seeds on which GRPO fell",
     test=holds_where(LENGTH_BASELINE.name, GRPO.name),
 )
 

@@ -54,7 +54,7 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="README of the code: old must differ from new",
             says="With K = 10 LLDS holds where GRPO collapses.",
-            asks="it ends at 85 % of its peak on the seeds on which GRPO collapsed",
+            asks="it ends at 85 % of its peak on the seeds on which GRPO fell",
             test=judge.holds_where("LLDS, K = 10", "GRPO, K = 10"),
         ),
         Claim(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.lab.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
-from holdfast.lab.series import RISE, RunSeries, drop_step, is_collapse, summarise, surge_step
+from holdfast.lab.series import RISE, RunSeries, drop_step, has_fallen, is_collapse, summarise, surge_step
 
 SHORT = f"the run has fewer than {MIN_STEPS} steps"
 MARGIN = 0.03
@@ -16,25 +16,25 @@ def collapses(arm: str) -> Test:
 
 
 def does_not_collapse(arm: str) -> Test:
-    return each_seed(arm, _held, f"{arm} rose, and ended at 85 % of its peak or above", SHORT)
+    return each_seed(arm, _held, f"{arm} rose, never lost 40 % of its peak, and ended at 85 % of it or above", SHORT)
 
 
 def prevents_where(arm: str, other: str) -> Test:
-    """No collapse, whatever else becomes of the run, on the seeds on which `other` collapsed."""
+    """No fall, whatever else becomes of the run, on the seeds on which `other` fell."""
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
-        fell, _ = _collapsed(control)
-        too, numbers = _collapsed(run)
+        fell, _ = _fell(control)
+        too, numbers = _fell(run)
         return (None if not fell or too is None else not too), numbers
 
-    return each_pair(arm, other, ask, f"{arm} did not collapse where {other} did", f"{other} did not collapse")
+    return each_pair(arm, other, ask, f"{arm} did not lose 40 % of its peak where {other} did", f"{other} did not")
 
 
 def holds_where(arm: str, other: str) -> Test:
-    """Only seeds on which `other` collapsed can tell a cure from a task that needs none."""
+    """Only seeds on which `other` fell can tell a cure from a task that needs none."""
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
-        fell, _ = _collapsed(control)
+        fell, _ = _fell(control)
         held, numbers = _held(run)
         return (held if fell else None), numbers
 
@@ -42,8 +42,8 @@ def holds_where(arm: str, other: str) -> Test:
         arm,
         other,
         ask,
-        f"{arm} ended at 85 % of its peak or above where {other} collapsed",
-        f"{other} did not collapse",
+        f"{arm} ended at 85 % of its peak or above, and never lost 40 % of it, where {other} did",
+        f"{other} did not fall",
     )
 
 
@@ -99,12 +99,18 @@ def ends_higher(arm: str, other: str, key: str = "em after") -> Test:
 
 def _collapsed(run: RunSeries) -> Answer:
     r = summarise(run)
-    numbers: Numbers = {"first": r["first"], "peak": r["peak"], "lowest after": r["lowest after"], "last": r["last"]}
+    numbers: Numbers = {name: r[name] for name in ("first", "peak", "held", "lowest after", "last")}
     return (is_collapse(r) if len(run.rows) >= MIN_STEPS else None), numbers
+
+
+def _fell(run: RunSeries) -> Answer:
+    r = summarise(run)
+    numbers: Numbers = {name: r[name] for name in ("peak", "lowest after", "last")}
+    return (has_fallen(r) if len(run.rows) >= MIN_STEPS else None), numbers
 
 
 def _held(run: RunSeries) -> Answer:
     r = summarise(run)
-    held = r["peak"] - r["first"] >= RISE and r["last"] >= 0.85 * r["peak"]
+    held = r["peak"] - r["first"] >= RISE and r["last"] >= 0.85 * r["peak"] and not has_fallen(r)
     numbers: Numbers = {"first": r["first"], "peak": r["peak"], "last": r["last"]}
     return (held if len(run.rows) >= MIN_STEPS else None), numbers
