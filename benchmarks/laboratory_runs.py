@@ -5,27 +5,32 @@
     holdfast reproduce death-spiral --jobs 2                      # what is missing; delete a run to see it made again
     python benchmarks/laboratory_runs.py keep runs/lab/death-spiral
 
-`laboratory/NAME` holds the plan and a zip of each finished run: its resolved recipe, its metrics with numbers rounded
-to five digits, its results. Checkpoints, trajectories and reports are left out, so a restored run is finished for good.
+`laboratory/NAME` holds the plan, a zip of each finished run (its resolved recipe, its metrics with numbers rounded to
+five digits, its results; no checkpoints, trajectories or reports, so it is finished for good), and the policy the runs
+start from, if a warm start made it: on another machine the same recipe makes another one. `restore` puts that policy
+into the cache, unless the cache has one already.
 """
 
 from __future__ import annotations
 
 import argparse
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.config import dump, load
+from holdfast.config import Config, dump, load
 from holdfast.lab.plan import PLAN_FILE, load_plan
 from holdfast.lab.series import RESULTS_FILE
 from holdfast.tracking import METRICS_FILE
+from holdfast.train.checkpoint import find_damage
+from holdfast.train.session import cache_dir
+from holdfast.train.start import has_warm_start, start_folder
 from library import shortened
 
 KEPT = Path(__file__).parent / "laboratory"
 HOME = Path("runs") / "lab"
 KINDS = ("runs", "sweep")
-_CONFIG = "config.toml"
+_CONFIG, _STARTS = "config.toml", "starts"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own: the same run gives the same bytes
 
 
@@ -42,6 +47,7 @@ def keep(folder: Path, kept: Path = KEPT) -> list[str]:
         for run in runs[kind]:
             _pack(run, into / kind / f"{run.name}.zip", place=(HOME / plan.experiment / kind).as_posix())
     plan.save(into)
+    _keep_starts([load(run / _CONFIG) for kind in KINDS for run in runs[kind]], into / _STARTS)
     return [run.name for kind in KINDS for run in runs[kind]]
 
 
@@ -57,6 +63,35 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
     if not (folder / PLAN_FILE).exists():
         load_plan(kept / name).save(folder)
     return put
+
+
+def restore_starts(name: str, kept: Path = KEPT) -> tuple[list[Path], list[Path]]:
+    """Put the policies that the runs of an experiment start from into the cache: those put there, and those that stay.
+
+    One that stays was made here, and may be another policy; `holdfast reproduce` says so when runs of both meet.
+    """
+    put, there = [], []
+    for archive in sorted((kept / name / _STARTS).glob("*.zip")):
+        folder = cache_dir() / "start" / archive.stem
+        if find_damage(folder) is None:
+            there.append(folder)
+            continue
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(folder)
+        put.append(folder)
+    return put, there
+
+
+def _keep_starts(configs: Iterable[Config], into: Path) -> None:
+    """The cached policies of these recipes; one that is kept already stays as it is."""
+    into.mkdir(parents=True, exist_ok=True)
+    for folder in sorted({start_folder(config) for config in configs if has_warm_start(config)}):
+        archive = into / f"{folder.name}.zip"
+        if not archive.exists() and find_damage(folder) is None:
+            with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+                for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                    name = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
+                    packed.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
 
 
 def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
@@ -90,7 +125,12 @@ def main() -> None:
         print(f"{len(keep(asked.folder))} runs are kept in {KEPT}")
     else:
         out = asked.out or HOME / asked.experiment
+        put, there = restore_starts(asked.experiment)
         print(f"{len(restore(asked.experiment, out))} runs put into {out}")
+        for folder in put:
+            print(f"{folder}: the policy they start from, for runs to come")
+        for folder in there:
+            print(f"{folder}: kept as it is; runs to come start from this one, which may not be theirs")
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def main() -> None:
     for figure in FIGURES:
         svg = draw(figure, runs(-SIZE), key="leak")
         assert svg is not None
-        write_whole(DOCS / "figures" / f"leak-{figure.metric.split('/')[1]}.svg", alone(svg))
+        write_whole(DOCS / "figures" / f"leak-{figure.metric.replace('/', '-')}.svg", alone(svg))
 
 
 if __name__ == "__main__":

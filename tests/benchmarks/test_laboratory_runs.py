@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from holdfast.lab.experiments import find
 from holdfast.lab.plan import Plan, finished, planned_arms, planned_choices, planned_runs
 from holdfast.lab.results import markdown, results_of
 from holdfast.lab.runner import refuse_other_runs
+from holdfast.train.checkpoint import find_damage
+from holdfast.train.start import start_folder
 
 PLAN = Plan("death-spiral", ("GRPO",), (11, 12, 13), (), sweep=False, short=False, command="holdfast reproduce")
 SCORES = {"em": 0.25, "em_greedy": 0.5}
@@ -71,6 +74,30 @@ def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_pat
     (folder / "runs" / "grpo-s12" / "results.json").unlink()
     laboratory_runs.keep(folder, first)
     assert [path.stem for path in laboratory_runs.archives("death-spiral", first)] == ["grpo-s11"]
+
+
+def test_the_policy_they_start_from_goes_with_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def policy(cache: str) -> Path:
+        monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / cache))
+        return start_folder(load(folder / "runs" / "grpo-s11" / "config.toml"))
+
+    files = {"model/weights": bytes(range(256)), "state.json": b"{}"}
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    for name, data in {**files, "checksums.json": json.dumps(sums).encode()}.items():
+        path = policy("here") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    kept = tmp_path / "kept"
+    laboratory_runs.keep(folder, kept)
+    there = policy("there")
+    assert laboratory_runs.restore_starts("death-spiral", kept) == ([there], [])
+    assert find_damage(there) is None and (there / "model" / "weights").read_bytes() == bytes(range(256))
+
+    (there / "model" / "weights").unlink()  # damaged, so put back; whole, so left alone
+    assert laboratory_runs.restore_starts("death-spiral", kept) == ([there], [])
+    assert laboratory_runs.restore_starts("death-spiral", kept) == ([], [there])
 
 
 def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:

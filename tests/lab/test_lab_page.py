@@ -7,6 +7,7 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from holdfast.errors import MissingExtra
 from holdfast.lab import judge
 from holdfast.lab.figures import draw, mean_curve, spread
+from holdfast.lab.page import html
 from holdfast.lab.plan import Plan, choose, report_jobs
 from holdfast.lab.report import write_report
 from holdfast.lab.results import markdown, results_of
@@ -58,6 +60,10 @@ def runs(make_run: Callable[..., RunSeries]) -> Runs:
 
 @pytest.fixture
 def results(runs: Runs, tmp_path: Path) -> dict[str, Any]:
+    return made_of(runs, tmp_path)
+
+
+def made_of(runs: Runs, tmp_path: Path) -> dict[str, Any]:
     plan = Plan("toy", (GRPO.name, "cure"), (11, 12, 13), (), sweep=False, short=False, command="holdfast reproduce x")
     choices = choose(plan, EXPERIMENT.arms, {})
     jobs = report_jobs(plan, EXPERIMENT.arms, choices, RECIPE, tmp_path)
@@ -173,3 +179,16 @@ def test_labels_move_apart_and_keep_their_order() -> None:
     low = sorted(moved[1:])
     assert all(b - a > 0.099 for a, b in pairwise(low))
     assert moved[3] == max(moved[1:])
+
+
+def test_runs_that_start_from_different_policies_are_told_apart(
+    runs: Runs, make_run: Callable[..., RunSeries], tmp_path: Path
+) -> None:
+    results = made_of(runs, tmp_path)
+    assert results["starts"] == []
+    other = make_run("cure", 12, RISE + [0.8] * 30)
+    elsewhere = replace(other, results={**other.results, "before": {"em": 0.2, "em_greedy": 0.325}})
+    results = made_of(runs | {"cure": (runs["cure"][0], elsewhere, runs["cure"][2])}, tmp_path)
+    assert sorted((row["greedy"]["em_greedy"], len(row["runs"])) for row in results["starts"]) == [(0.3, 5), (0.325, 1)]
+    said = "before training, greedy test EM is 0.3000 (5 runs, GRPO <b>, seed 11 the first), 0.3250 (1 runs, "
+    assert said in markdown(results) and "do not all start from one policy" in html(results, [])

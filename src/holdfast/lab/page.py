@@ -40,6 +40,7 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
         f"<h1>{escape(results['title'])}</h1>",
         f"<p>{escape(results['shows'])}</p>",
         f'<p class="note">{escape(r.SHORT_NOTE)}</p>' if results["short"] else "",
+        *(f'<p class="note">{escape(line)}</p>' for line in r.start_lines(results)),
         _list(results["notes"]),
         *(_tally(title, claims) for title, claims in r.claim_groups(results)),
         "<h2>Curves</h2>",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,7 @@ def results_of(
             for claim, verdict in asked
         ],
         "claims_left_out": len(verdicts) - len(asked),
+        "starts": _different_starts(jobs, runs),
         "warnings": warnings_of(runs),
         "unfinished": [job.name for job in jobs if not job.done],
         "failures": [{"run": f.job.name, "reason": f.reason, "log": f.log.name} for f in failures],
@@ -96,6 +98,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines = [f"# {results['title']}", "", f"{_sentence(results['shows'])}", ""]
     if results["short"]:
         lines += [f"**{SHORT_NOTE}**", ""]
+    lines += [f"**{line}**\n" for line in start_lines(results)]
     lines += [f"* {note}" for note in results["notes"]]
     lines += ["", "## Claims", "", VERDICTS]
     for title, claims in claim_groups(results):
@@ -237,12 +240,45 @@ def missing_lines(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def start_lines(results: Mapping[str, Any]) -> list[str]:
+    """Said when runs of one recipe start from different policies, and are no seeds of one organism."""
+    rows = results["starts"]
+    if not rows:
+        return []
+    found = (f"{row['greedy']['em_greedy']:.4f} ({len(row['runs'])} runs, {row['runs'][0]} the first)" for row in rows)
+    return [
+        "These runs do not all start from one policy: before training, greedy test EM is "
+        f"{', '.join(found)}. A warm start made on another machine is another policy. Delete the runs of one kind, or "
+        "put the policy of the others into the cache."
+    ]
+
+
 def origin_lines(results: Mapping[str, Any]) -> list[str]:
     hashes = "; ".join(f"{arm['name']} {arm['config_hash']}" for arm in results["arms"])
     return [
         f"Recipe {results['recipe']}, seeds {', '.join(map(str, results['seeds']))}.",
         ", ".join(f"{name} {version}" for name, version in results["made_by"].items()) + ".",
         f"Settings by SHA-256 (first 12 digits, without seed and place): {hashes}.",
+    ]
+
+
+def _different_starts(jobs: Sequence[Job], runs: Runs) -> list[dict[str, Any]]:
+    """Runs that should start from one policy and do not: a row for each, none when all is well.
+
+    A warm start made on another kind of processor is another policy. Its greedy scores, which no seed bears on, tell.
+    """
+    before = {(run.arm, run.seed): run.results["before"] for found in runs.values() for run in found}
+    starts: dict[str, dict[str, list[str]]] = {}
+    for job in jobs:
+        if scores := before.get((job.arm, job.seed)):
+            start = json.dumps(job.config.start_parts(), sort_keys=True)
+            greedy = json.dumps({name: value for name, value in scores.items() if name.endswith("_greedy")})
+            starts.setdefault(start, {}).setdefault(greedy, []).append(job.name)
+    return [
+        {"greedy": json.loads(greedy), "runs": names}
+        for kinds in starts.values()
+        if len(kinds) > 1
+        for greedy, names in kinds.items()
     ]
 
 

@@ -40,7 +40,7 @@ def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
         _refuse_tiny(config)
     elif not has_warm_start(config):
         return _loaded(workspace, observer)
-    folder = cache_dir() / "start" / _fingerprint(config)
+    folder = start_folder(config)
     if find_damage(folder) is None:
         observer.note(f"warm start: taken from the cache ({folder})")
         return load_model(config.model, folder / "model", workspace.device)
@@ -51,6 +51,11 @@ def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
         if find_damage(folder) is not None:  # else another run made the same one in the meantime
             observer.note(f"the warm start is not kept for later runs: {error.__cause__}. Set HOLDFAST_CACHE")
     return made
+
+
+def start_folder(config: Config) -> Path:
+    """Where the cache keeps the policy that a recipe's warm start makes. Raises `DataError`."""
+    return cache_dir() / "start" / _fingerprint(config)
 
 
 def has_warm_start(config: Config) -> bool:
