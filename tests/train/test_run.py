@@ -21,6 +21,7 @@ from holdfast.errors import CheckpointError, ConfigError
 from holdfast.metrics import glossary_entry
 from holdfast.train import run as engine
 from holdfast.train.checkpoint import find_damage, list_checkpoints, step_folder
+from holdfast.train.folder import RunFolder
 from holdfast.train.run import resume, train, warm_start_only
 from holdfast.train.session import open_agent
 from holdfast.train.trainer import Trainer
@@ -411,6 +412,15 @@ def test_another_training_file_is_not_continued_on(whole: Path, tmp_path: Path) 
     with pytest.raises(CheckpointError, match="belongs to other questions"):
         resume(run_dir)
     assert comparable(run_dir) == comparable(whole)  # nothing of it was cut off
+
+
+def test_two_processes_do_not_share_a_folder(recipe: Recipe, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "results.json").unlink()
+    other = pytest.raises(ConfigError, match=r"another process is training in .*run\. Wait for it or stop it")
+    with RunFolder(tmp_path / "run").writing(), other:
+        resume(tmp_path / "run")
+    resume(tmp_path / "run")
 
 
 def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:

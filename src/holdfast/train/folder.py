@@ -70,9 +70,13 @@ class RunFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turns a full or unwritable disk into a sentence."""
+        """Alone: two processes in one folder would mix their steps. Turns a full or unwritable disk into a sentence.
+
+        Raises `ConfigError` while another process writes here, `CheckpointError` for the disk.
+        """
         try:
-            yield
+            with _locked(self._config):
+                yield
         except OSError as error:
             if error.errno not in _UNWRITABLE:
                 raise
@@ -128,6 +132,23 @@ class RunFolder:
             return Summary(run_dir=self.path, samples=samples, **results)
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+@contextmanager
+def _locked(config: Path) -> Iterator[None]:
+    """A lock on the recipe, until the block or the process ends, however it ends; none where files cannot be locked."""
+    with config.open("rb") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is training in {config.parent}. Wait for it or stop it, or give another run.name"
+            ) from None
+        except (ImportError, OSError):  # Windows; some network drives
+            pass
+        yield
 
 
 def _row(step: int, trajectory: Trajectory, example: Example, changes: Sequence[TurnChange]) -> dict[str, Any]:
