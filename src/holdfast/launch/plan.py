@@ -121,7 +121,7 @@ def value_of(config: Config, setting: str) -> Any:
 def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
     """The settings of a section, without the keys in `but`.
 
-    >>> section("sampling", but=("top_k",))
+    >>> section("sampling", but=("top_k", "keep_mask"))
     ['sampling.temperature', 'sampling.top_p']
     """
     return [
