@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.config import Config, dump, load
@@ -88,10 +88,8 @@ def _keep_starts(configs: Iterable[Config], into: Path) -> None:
     for folder in sorted({start_folder(config) for config in configs if has_warm_start(config)}):
         archive = into / f"{folder.name}.zip"
         if not archive.exists() and find_damage(folder) is None:
-            with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
-                for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-                    name = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
-                    packed.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+            paths = sorted(path for path in folder.rglob("*") if path.is_file())
+            _write(archive, {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths})
 
 
 def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
@@ -102,14 +100,18 @@ def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
 
 def _pack(run: Path, archive: Path, place: str) -> None:
     config = load(run / _CONFIG)
-    files = {
+    files: dict[str, str | bytes] = {
         _CONFIG: dump(config.model_copy(update={"run": config.run.model_copy(update={"dir": place})})),
         METRICS_FILE: shortened((run / METRICS_FILE).read_text(encoding="utf-8")),
         RESULTS_FILE: (run / RESULTS_FILE).read_text(encoding="utf-8"),
     }
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
-        for name, text in files.items():
-            packed.writestr(zipfile.ZipInfo(name, _EPOCH), text, zipfile.ZIP_DEFLATED, 9)
+    _write(archive, files)
+
+
+def _write(archive: Path, files: Mapping[str, str | bytes]) -> None:
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name, data in files.items():
+            packed.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED, 9)
 
 
 def main() -> None:

@@ -10,14 +10,15 @@ Adam, no other context; so the pace means nothing, and what is left is which sam
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from holdfast.files import write_whole
 from holdfast.lab.figures import draw
 from holdfast.lab.series import RunSeries
 from holdfast.lab.values import Figure
+from holdfast.rollout.sampling import kept_tokens
 from laboratory_page import DOCS, alone
 
 VOCABULARY = 1831
@@ -28,60 +29,46 @@ RATE = 40.0
 SIZE = 0.05
 """Of the advantage: what plain GRPO has per token before it falls."""
 
-Kept = Callable[[np.ndarray], np.ndarray]
-
-
-def top_k(p: np.ndarray, k: int) -> np.ndarray:
-    """Which of the probabilities, in descending order, are kept; equals by rank."""
-    return np.arange(len(p)) < k
-
-
-def top_p(p: np.ndarray, share: float) -> np.ndarray:
-    """The smallest most-likely-first set that reaches the share."""
-    return np.cumsum(p) - p < share * p.sum()
-
-
-def top_k_then_p(p: np.ndarray, k: int, share: float) -> np.ndarray:
-    return top_k(p, k) & top_p(np.where(top_k(p, k), p, 0.0), share)
-
-
-SAMPLERS: dict[str, Kept] = {
-    "untruncated, or mask kept": lambda p: np.ones(len(p), bool),
-    "top-p 0.95": lambda p: top_p(p, 0.95),
-    "top-p 0.9": lambda p: top_p(p, 0.9),
-    "top-k 64": lambda p: top_k(p, 64),
-    "top-p 0.9 and top-k 64": lambda p: top_k_then_p(p, 64, 0.9),
+SAMPLERS = {
+    "untruncated, or mask kept": (1.0, 0),
+    "top-p 0.95": (0.95, 0),
+    "top-p 0.9": (0.9, 0),
+    "top-k 64": (1.0, 64),
+    "top-p 0.9 and top-k 64": (0.9, 64),
 }
+"""Name -> top-p and top-k."""
 FIGURES = (
     Figure("sampler/mass_kept", f"Mass the sampler keeps, advantage {-SIZE}", tuple(SAMPLERS)),
     Figure("entropy/mean", f"Entropy, nats, advantage {-SIZE}", tuple(SAMPLERS)),
 )
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    mass = np.exp(logits - logits.max())
-    return mass / mass.sum()
+def flow(logits: Tensor, top_p: float, top_k: int, advantage: float) -> tuple[Tensor, float]:
+    """A (q - p), and the mass that the sampler keeps; `logits` are float64 [V]."""
+    p = logits.softmax(-1)
+    ids = kept_tokens(logits[None], logits.argmax()[None], top_p=top_p, top_k=top_k)[0]
+    inside = torch.zeros_like(p).scatter_(0, ids[ids >= 0].long(), 1.0)
+    mass = float((p * inside).sum())
+    return advantage * (p * inside / mass - p), mass
 
 
-def trace(kept: Kept, advantage: float, steps: int = STEPS) -> list[dict[str, float]]:
+def trace(top_p: float, top_k: int, advantage: float, steps: int = STEPS) -> list[dict[str, float]]:
     """Mass kept and entropy before each step, of a policy that begins with probabilities like 1 / rank^1.5."""
-    logits = -1.5 * np.log(np.arange(1, VOCABULARY + 1))
+    logits = -1.5 * torch.arange(1, VOCABULARY + 1, dtype=torch.float64).log()
     rows = []
     for step in range(steps + 1):
-        logits = np.sort(logits)[::-1]  # only ranks matter
-        p = softmax(logits)
-        inside = kept(p)
-        entropy = -float((p * np.log(p)).sum())
-        rows.append({"step": step, "sampler/mass_kept": float(p[inside].sum()), "entropy/mean": entropy})
-        q = np.where(inside, p, 0.0) / p[inside].sum()
-        logits = logits + RATE * advantage * (q - p)
+        change, mass = flow(logits, top_p, top_k, advantage)
+        every = logits.log_softmax(-1)
+        entropy = -float((every.exp() * every).sum())
+        rows.append({"step": step, "sampler/mass_kept": mass, "entropy/mean": entropy})
+        logits = logits + RATE * change
     return rows
 
 
 def runs(advantage: float) -> dict[str, tuple[RunSeries, ...]]:
     return {
-        name: (RunSeries(arm=name, seed=0, rows=tuple(trace(kept, advantage)), results={}),)
-        for name, kept in SAMPLERS.items()
+        name: (RunSeries(arm=name, seed=0, rows=tuple(trace(*sampler, advantage)), results={}),)
+        for name, sampler in SAMPLERS.items()
     }
 
 

@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"settings", "contradictions"},
     "scoring": set(),
     "trajectory": set(),
+    "falls": set(),
     "files": set(),
     "jsonl": set(),
     "losses": set(),
@@ -69,6 +70,7 @@ ALLOWED: dict[str, set[str]] = {
         "diagnostics",
         "diagnostics.codes",
         "diagnostics.report",
+        "falls",
         "files",
         "hub",
         "jsonl",
@@ -104,7 +106,7 @@ ALLOWED: dict[str, set[str]] = {
         "world",
     },
     # Experiments start runs as processes and read what they wrote: no training code, no torch.
-    "lab": {"config", "files", "tracking"},
+    "lab": {"config", "falls", "files", "tracking"},
     "lab.probes": {"batch", "config", "data", "metrics", "rollout", "train", "trajectory"},
 }
 FREE = {"cli", "__main__"}  # may import anything, inside subcommands: test_import_weight.py
@@ -117,6 +119,7 @@ OUTSIDE: dict[str, set[str]] = {
     "config": {"pydantic", "tomli_w"},
     "scoring": set(),
     "trajectory": set(),
+    "falls": set(),
     "files": set(),
     "jsonl": set(),
     "data": set(),

@@ -12,8 +12,13 @@ from holdfast.cli.terminal import is_live
 from holdfast.errors import MissingExtra
 
 # Modules of the [train] extra, as they are imported, and what they are installed as.
-_TRAIN = {name: name for name in ("torch", "transformers", "tokenizers", "safetensors", "bm25s")} | {
-    "Stemmer": "PyStemmer"
+_TRAIN = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "tokenizers": "tokenizers",
+    "safetensors": "safetensors",
+    "bm25s": "bm25s",
+    "Stemmer": "PyStemmer",
 }
 
 

@@ -143,7 +143,9 @@ CONTROL = "control"
 SHORT_NOTE = "A short run, to see that the machinery works: it trains a few steps and can show nothing."
 VERDICTS = (
     "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "
-    "Cannot tell: fewer than three seeds can answer."
+    "Cannot tell: fewer than three seeds can answer. Of means of five steps: a run fell when its reward rose by 0.12 "
+    "and then lost 40 % of its peak, whatever came after; it held when its reward rose by 0.12, never lost 40 % of its "
+    "peak, and ended at 85 % of it or above."
 )
 ARM_COLUMNS = (
     *("arm", "seeds", "fell", "reward at its peak → last"),
@@ -153,8 +155,7 @@ ARMS_NOTE = (
     "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
     "sampler. Test EM, read once at the end, is sampled at temperature 1 without truncation, which sees what a "
     "truncated sampler hides; beside it greedy, which does not. “(control)” marks the controls. "
-    "Fell: rose by 0.12, then lost 40 % of its peak at some time, whatever came after; the peak is then the one before "
-    "the fall."
+    "Of a run that fell the peak is the one before the fall."
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
 WARNINGS_NOTE = (

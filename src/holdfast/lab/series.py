@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any
 
 from holdfast.errors import DataError
+from holdfast.falls import FALLEN, deepest_fall
 from holdfast.tracking import METRICS_FILE, MetricsFile
 
 WINDOW = 5
@@ -18,8 +19,6 @@ DROP = 0.8
 """The reward has dropped where its mean falls below this share of its peak so far."""
 RISE = 0.12
 """By how much a reward must have risen before a fall is one, or a plateau."""
-FALLEN = 0.6
-"""A reward at or below this share of its peak has fallen: 40 % are lost."""
 RESULTS_FILE = "results.json"
 
 
@@ -90,20 +89,6 @@ def summarise(run: RunSeries) -> dict[str, float]:
         "greedy after": after["em_greedy"],
         "seconds": run.results["seconds"],
     }
-
-
-def deepest_fall(values: Sequence[float]) -> tuple[int, int]:
-    """Where the most is lost from the highest value so far: the places of that peak, and of the low after it.
-
-    >>> deepest_fall([0.2, 0.5, 0.1, 0.6, 0.4]), deepest_fall([0.1, 0.2])
-    ((1, 2), (0, 0))
-    """
-    top = best = low = 0
-    for i, value in enumerate(values):
-        top = i if value > values[top] else top
-        if values[top] - value > values[best] - values[low]:
-            best, low = top, i
-    return best, low
 
 
 def is_collapse(r: Mapping[str, float]) -> bool:

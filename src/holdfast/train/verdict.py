@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
+from holdfast.falls import FALLEN, deepest_fall
+
 _WINDOW = 5
 
 
@@ -43,12 +45,11 @@ def verdict_of(
 
 def _headline(means: Sequence[float], gain: float) -> str:
     last, peak = means[-1], max(means)
-    if last < 0.6 * peak:
+    if last < FALLEN * peak:
         return "Collapsed."
-    before = [max(means[: i + 1]) for i in range(len(means))]
-    lost = [low for low, top in zip(means, before, strict=True) if low < 0.6 * top and top - low > 0.1]
-    if lost:
-        return f"Fell to {min(lost):.2f} and came back."
+    top, low = (means[place] for place in deepest_fall(means))
+    if low <= FALLEN * top and top - low > 0.1:  # a rare reward's noise is less
+        return f"Fell to {low:.2f} and came back."
     if last < 0.85 * peak:
         return "Fell back from its peak."
     return "Learned and held." if gain > 0.02 else "Held, but learned little."

@@ -10,7 +10,6 @@ from holdfast.lab.values import Claim
 
 GRPO = a.GRPO.name
 COLLAPSE = "rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 % of it"
-HOLD = "rises by 0.12, never loses 40 % of its peak, and ends at 85 % of it or above"
 
 
 def _ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> tuple[Claim, Claim]:
@@ -31,14 +30,14 @@ def _cure(arm: str, *, paper: str, where: str) -> tuple[Claim, Claim]:
         paper=paper,
         where=where,
         says=f"{arm} does not collapse where GRPO does.",
-        asks="on the seeds on which GRPO fell, which is to rise by 0.12 and lose 40 % of the peak, it does not",
+        asks="on the seeds on which GRPO fell it does not",
         test=judge.prevents_where(arm, GRPO),
     )
     keeps = Claim(
         paper="control",
         where=f"a stricter question than that of {paper.partition(',')[0]}",
         says=f"{arm} keeps its reward where GRPO collapses.",
-        asks=f"on the seeds on which GRPO fell it {HOLD}",
+        asks="on the seeds on which GRPO fell it holds",
         test=judge.holds_where(arm, GRPO),
     )
     return prevents, keeps
@@ -231,7 +230,7 @@ CURES = (
         paper="control",
         where="the ordinary remedy; the papers' plain GRPO has a KL of 0.001 already, this one none",
         says="A KL to the reference does as well.",
-        asks=f"on the seeds on which GRPO fell it {HOLD}",
+        asks="on the seeds on which GRPO fell it holds",
         test=judge.holds_where("KL to the reference", GRPO),
     ),
 )

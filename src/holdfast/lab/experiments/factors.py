@@ -52,7 +52,7 @@ def _answers(arm: str, where: str, says: str) -> Claim:
         paper="control",
         where=where,
         says=says,
-        asks=f"{arm} ends at 85 % of its peak on the seeds on which the whole recipe fell",
+        asks=f"{arm} holds on the seeds on which the whole recipe fell",
         test=judge.holds_where(arm, GRPO),
     )
 

@@ -48,7 +48,7 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="equation 7: the preserving set is A ≥ 0",
             says="Preserving A ≥ 0 holds where GRPO collapses.",
-            asks="λ = 0.5 over protected tokens ends at 85 % of its peak where GRPO fell",
+            asks="λ = 0.5 over protected tokens holds where GRPO fell",
             test=judge.holds_where(_name("A ≥ 0", "0.5", "paper", False), a.GRPO.name),
         ),
         Claim(

@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
             paper=a.SAPO_PAPER,
             where="Figure 1",
             says="SAPO does not collapse where GRPO does.",
-            asks="it ends at 85 % of its peak on the seeds on which GRPO fell",
+            asks="it holds on the seeds on which GRPO fell",
             test=judge.holds_where("τ = 1.0", a.GRPO.name),
         ),
         *(

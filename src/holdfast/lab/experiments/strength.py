@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
                 paper=a.LLDS_PAPER,
                 where=f"Figure 8, λ = {value}",
                 says=f"λ = {value} prevents the collapse.",
-                asks="it ends at 85 % of its peak on the seeds on which GRPO fell",
+                asks="it holds on the seeds on which GRPO fell",
                 test=judge.holds_where(f"λ = {value}", a.GRPO.name),
             )
             for value in ("0.1", "0.2")
