@@ -41,6 +41,11 @@ ONE_ARM = [
     (judge.collapses("A"), {}, SPIRAL, Word.SHOWN),
     (judge.collapses("A"), {}, HOLD, Word.NOT_SHOWN),
     (judge.collapses("A"), {}, SPIRAL[:39], Word.CANNOT_TELL),
+    (judge.falls("A"), {}, SPIRAL, Word.SHOWN),
+    (judge.falls("A"), {}, SHALLOW, Word.NOT_SHOWN),
+    (judge.stays_down("A"), {}, SPIRAL, Word.SHOWN),
+    (judge.stays_down("A"), {}, [*SPIRAL, *[0.8] * 10], Word.NOT_SHOWN),  # it came back
+    (judge.stays_down("A"), {}, HOLD, Word.CANNOT_TELL),
     (judge.does_not_collapse("A"), {}, HOLD, Word.SHOWN),
     (judge.does_not_collapse("A"), {}, SHALLOW, Word.NOT_SHOWN),  # no collapse, and no hold either
     (judge.does_not_collapse("A"), {}, [0.0] * 60, Word.NOT_SHOWN),  # it never learned, so it held nothing

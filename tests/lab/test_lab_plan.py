@@ -68,6 +68,12 @@ def test_an_arms_settings_come_after_the_users(tmp_path: Path) -> None:
     assert {job.config.run.threads for job in jobs} == {1}
 
 
+def test_a_drawn_setting_is_the_seed_of_each_run(tmp_path: Path) -> None:
+    plan = replace(PLAN, drawn=("world.seed", "warm_start.seed"), sweep=False)
+    configs = [job.config for job in report_jobs(plan, [EXPERIMENT.arm("GRPO")], {}, RECIPE, tmp_path)]
+    assert [(c.run.seed, c.world.seed, c.warm_start.seed) for c in configs] == [(11, 11, 11), (12, 12, 12)]
+
+
 def test_the_sweep_chooses_by_the_later_reward_on_seeds_that_are_not_reported(
     tmp_path: Path, write_run: WriteRun
 ) -> None:

@@ -18,6 +18,7 @@ from holdfast.lab.runner import Failure, Job, Progress, refuse_other_runs, run_j
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "collapse.toml"
 NO_START = ("--warm_start.steps", "0", "--warm_start.plain_steps", "0", "--train.steps", "3")
+SEEDED = ("--train.steps", "3", "--warm_start.seed")
 
 # Writes what a run writes; what it does besides stands in its arm's name.
 SCRIPT = """
@@ -114,11 +115,18 @@ def test_a_warm_start_is_made_once_and_first(tmp_path: Path) -> None:
     assert said.index("start c ends") < said.index("run c begins")
 
 
+def test_a_warm_start_stands_just_before_the_runs_that_need_it(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, f"{arm}{seed}", seed, (*SEEDED, str(seed))) for seed in (1, 2) for arm in "ab"]
+    run(tmp_path, jobs, at_once=1)
+    begun = [line.split()[:2] for line in diary(tmp_path) if "begins" in line]
+    assert begun == [["start", "a1"], ["run", "a1"], ["run", "b1"], ["start", "a2"], ["run", "a2"], ["run", "b2"]]
+
+
 def test_runs_whose_warm_start_failed_are_not_tried(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "broken", seed, ("--train.steps", "3")) for seed in (1, 2)] + [job(tmp_path, "fine")]
     failures, _ = run(tmp_path, jobs)
     assert [(f.job.name, f.reason) for f in failures] == [
-        ("broken, warm start", "the disk is full"),
+        ("warm start for broken, seed 1", "the disk is full"),
         ("broken, seed 1", "its warm start failed"),
         ("broken, seed 2", "its warm start failed"),
     ]

@@ -40,6 +40,7 @@ def test_without_a_name_the_experiments_are_listed() -> None:
         (["death-spiral", "--seeds", "0"], "greater than or equal to 1"),
         (["death-spiral", "--arms", "ppo"], "no arm of death-spiral has that in its name"),
         (["death-spiral", "--run.seed", "3"], "--run.seed: the experiment sets this for each of its runs"),
+        (["organisms", "--world.seed", "3"], "--world.seed: the experiment sets this for each of its runs"),
         (["death-spiral", "--train.step", "3"], "did you mean train.steps?"),
         (["death-spiral", "--train.steps", "0"], "must be 1 or more"),
         (["death-spiral", "--train.optimizer_steps_per_rollout", "1"], "this penalty is always zero"),

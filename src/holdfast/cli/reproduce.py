@@ -77,7 +77,7 @@ def reproduce(
             raise ConfigError(f"--report-only makes the page of {folder} again as it was run; give it --out alone")
         _report(folder, experiment)
         return
-    _refuse_own(settings)
+    _refuse_own(settings, experiment)
     _need_matplotlib()
     _need_training()
     plan = _plan(experiment, seeds, arms or [], settings, short=short, sweep=not no_sweep and not short)
@@ -111,6 +111,7 @@ def _plan(
         sweep=sweep,
         short=short,
         command=shlex.join(command),
+        drawn=experiment.drawn,
     )
 
 
@@ -189,11 +190,11 @@ def _recipe(experiment: Experiment) -> Path:
     return find(experiment.recipe)
 
 
-def _refuse_own(settings: Sequence[str]) -> None:
+def _refuse_own(settings: Sequence[str], experiment: Experiment) -> None:
     from holdfast.config import Config
     from holdfast.settings import parse_overrides
 
-    if taken := _OWN & set(parse_overrides(settings, Config)):
+    if taken := (_OWN | set(experiment.drawn)) & set(parse_overrides(settings, Config)):
         raise ConfigError(f"--{min(taken)}: the experiment sets this for each of its runs; use --out and --seeds")
 
 

@@ -55,6 +55,8 @@ class Plan:
     sweep: bool
     short: bool
     command: str
+    drawn: tuple[str, ...] = ()
+    """Settings that take the seed of each run."""
 
     def save(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
@@ -183,7 +185,8 @@ def finished(jobs: Sequence[Job]) -> Runs:
 def _job(plan: Plan, arm: Arm, index: int | None, seed: int, recipe: Path, folder: Path) -> Job:
     strength = () if arm.sweep is None or index is None else arm.sweep.overrides(index)
     label = "" if arm.sweep is None or index is None else arm.sweep.label(index)
-    overrides = ("--run.threads", "1", *plan.settings, *arm.overrides, *strength)
+    drawn = (word for setting in plan.drawn for word in (f"--{setting}", str(seed)))
+    overrides = ("--run.threads", "1", *plan.settings, *drawn, *arm.overrides, *strength)
     return Job(arm.name, seed, recipe, overrides, folder / f"{slug(f'{arm.name} {label}')}-s{seed}", label)
 
 

@@ -45,6 +45,7 @@ def results_of(
         "recipe": experiment.recipe,
         "command": plan.command,
         "settings": list(plan.settings),
+        "drawn": list(plan.drawn),
         "short": plan.short,
         "seeds": list(plan.seeds),
         "made_by": versions(),
@@ -258,6 +259,7 @@ def origin_lines(results: Mapping[str, Any]) -> list[str]:
     hashes = "; ".join(f"{arm['name']} {arm['config_hash']}" for arm in results["arms"])
     return [
         f"Recipe {results['recipe']}, seeds {', '.join(map(str, results['seeds']))}.",
+        *([f"Each run has its seed as {' and '.join(drawn)} too."] if (drawn := results["drawn"]) else []),
         ", ".join(f"{name} {version}" for name, version in results["made_by"].items()) + ".",
         f"Settings by SHA-256 (first 12 digits, without seed and place): {hashes}.",
     ]

@@ -51,7 +51,8 @@ class Job:
     @property
     def name(self) -> str:
         arm = f"{self.arm} {self.strength}".rstrip()
-        return f"{self.arm}, warm start" if self.warm_start else f"{arm}, seed {self.seed}"
+        name = f"{arm}, seed {self.seed}"
+        return f"warm start for {name}" if self.warm_start else name
 
     @property
     def done(self) -> bool:
@@ -131,7 +132,7 @@ def warm_starts(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
             continue
         key = json.dumps(config.start_parts(), sort_keys=True)
         name = f"start-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-        made.setdefault(key, Job(job.arm, 0, job.recipe, job.overrides, folder / name, warm_start=True))
+        made.setdefault(key, Job(job.arm, job.seed, job.recipe, job.overrides, folder / name, warm_start=True))
         needed[job.folder] = made[key]
     return needed
 
@@ -145,7 +146,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, logs: Path, watch: Callable[[Pro
     logs.mkdir(parents=True, exist_ok=True)
     refuse_other_runs(jobs)
     starts = warm_starts([job for job in jobs if not job.done], logs.parent / "starts")
-    queue = [*dict.fromkeys(start for start in starts.values() if not start.done), *(j for j in jobs if not j.done)]
+    queue = list(dict.fromkeys(job for one in jobs for job in (starts.get(one.folder), one) if job and not job.done))
     meter = _Meter(jobs)
     progress = Progress(waiting=len(queue), steps=meter.total, finished=[job.name for job in jobs if job.done])
     running: dict[Job, subprocess.Popen[bytes]] = {}

@@ -10,6 +10,7 @@ from holdfast.lab.experiments import (
     factors,
     first_action,
     masking,
+    organisms,
     per_sample,
     preserving,
     sapo,
@@ -22,6 +23,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         death_spiral,
+        organisms,
         steps_per_rollout,
         preserving,
         strength,

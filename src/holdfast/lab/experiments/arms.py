@@ -39,6 +39,7 @@ SEQUENCE_MEAN = Arm("GRPO, sequence mean", (*NONE, *_MEAN_OF_MEANS))
 LENGTH_BASELINE = Arm("GRPO, baseline by length", (*NONE, "--loss.baseline", "length"))
 KEPT_MASK = Arm("GRPO, sampling mask kept", (*NONE, *KEEP_MASK), control=True)
 LLDS_ACTION = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action"), STRENGTHS)
+SAPO_ARM = Arm("SAPO", SAPO, SAPO_STRENGTHS)
 LLDS_ACTION_FIXED = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action", *HALF))
 
 SAME_STEP = Claim(

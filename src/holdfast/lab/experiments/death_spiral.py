@@ -24,7 +24,7 @@ ARMS = (
         (*a.LLDS, "--loss.penalty.gate", "action", "--loss.penalty.answer_weight", "adaptive-paper"),
         a.STRENGTHS,
     ),
-    Arm("SAPO", a.SAPO, a.SAPO_STRENGTHS),
+    a.SAPO_ARM,
     Arm("GSPO", (*a.NONE, *a.GSPO), a.GSPO_CLIPS),
     Arm(
         "GSPO + LLDS action",

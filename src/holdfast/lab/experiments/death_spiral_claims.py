@@ -24,7 +24,7 @@ def _ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> 
     return sampled, replace(sampled, asks="the same, greedy", test=judge.ends_higher(arm, other, "greedy after"))
 
 
-def _cure(arm: str, *, paper: str, where: str) -> tuple[Claim, Claim]:
+def cure(arm: str, *, paper: str, where: str) -> tuple[Claim, Claim]:
     """The paper's claim, that nothing collapses, and the stricter question whether reward is kept."""
     prevents = Claim(
         paper=paper,
@@ -41,6 +41,16 @@ def _cure(arm: str, *, paper: str, where: str) -> tuple[Claim, Claim]:
         test=judge.holds_where(arm, GRPO),
     )
     return prevents, keeps
+
+
+def no_surge(arm: str) -> Claim:
+    return Claim(
+        paper="control",
+        where="what goes before the collapse, and may only take longer",
+        says=f"{arm} stops the surge of entropy, and not only the fall of the reward until the last step.",
+        asks="entropy never rises 0.3 nats above its lowest, on the seeds on which that of GRPO does",
+        test=judge.no_surge_where(arm, GRPO),
+    )
 
 
 COURSE = (
@@ -152,24 +162,15 @@ CAUSES = (
     a.OTHER_MEAN,
     a.OTHER_BASELINE,
     a.SMALLER_STEP,
-    *(
-        Claim(
-            paper="control",
-            where="what goes before the collapse, and may only take longer",
-            says=f"{arm} stops the surge of entropy, and not only the fall of the reward until the last step.",
-            asks="entropy never rises 0.3 nats above its lowest, on the seeds on which that of GRPO does",
-            test=judge.no_surge_where(arm, GRPO),
-        )
-        for arm in ("LLDS action", "SAPO", "GSPO + LLDS action", a.PLAIN_SAMPLER.name, a.KEPT_MASK.name)
-    ),
+    *map(no_surge, ("LLDS action", "SAPO", "GSPO + LLDS action", a.PLAIN_SAMPLER.name, a.KEPT_MASK.name)),
 )
 
 CURES = (
-    *_cure("LLDS action", paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
-    *_cure("LLDS response", paper=a.LLDS_PAPER, where="Figure 6 (v1), LLDS-R"),
-    *_cure("LLD", paper=a.LLDS_PAPER, where="table of gates, token"),
-    *_cure("LLDS-MA", paper=a.LLDS_PAPER, where="tables of results, LLDS-MA"),
-    *_cure("SAPO", paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
+    *cure("LLDS action", paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
+    *cure("LLDS response", paper=a.LLDS_PAPER, where="Figure 6 (v1), LLDS-R"),
+    *cure("LLD", paper=a.LLDS_PAPER, where="table of gates, token"),
+    *cure("LLDS-MA", paper=a.LLDS_PAPER, where="tables of results, LLDS-MA"),
+    *cure("SAPO", paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
     Claim(
         paper=a.SAPO_PAPER,
         where="Figure 1",

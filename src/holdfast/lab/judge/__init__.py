@@ -35,9 +35,11 @@ from holdfast.lab.judge.outcome import (
     delays,
     does_not_collapse,
     ends_higher,
+    falls,
     holds_where,
     no_surge_where,
     prevents_where,
+    stays_down,
 )
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "ends_higher",
     "entropy_before_drop",
     "entropy_before_length",
+    "falls",
     "first_action_crosses",
     "first_action_decays_faster",
     "first_action_match_rises",
@@ -70,6 +73,7 @@ __all__ = [
     "ratio_drifts_before_drop",
     "ratio_never_drifts",
     "searches_end_below",
+    "stays_down",
     "tally",
     "wrong_below_right",
     "wrong_not_raised",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.falls import FALLEN
 from holdfast.lab.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
 from holdfast.lab.series import RISE, RunSeries, drop_step, has_fallen, is_collapse, summarise, surge_step
 
@@ -13,6 +14,20 @@ _SCORES = {"em after": "sampled test EM", "greedy after": "greedy test EM"}
 
 def collapses(arm: str) -> Test:
     return each_seed(arm, _collapsed, f"{arm} rose, held and lost 40 % of its peak", SHORT)
+
+
+def falls(arm: str) -> Test:
+    return each_seed(arm, _fell, f"{arm} lost 40 % of its peak", SHORT)
+
+
+def stays_down(arm: str) -> Test:
+    """Whether a run that fell ends below what counts as fallen, or came back."""
+
+    def ask(run: RunSeries) -> Answer:
+        fell, numbers = _fell(run)
+        return (summarise(run)["last"] <= FALLEN * summarise(run)["peak"] if fell else None), numbers
+
+    return each_seed(arm, ask, f"{arm} ended without 40 % of its peak", "it did not fall")
 
 
 def does_not_collapse(arm: str) -> Test:

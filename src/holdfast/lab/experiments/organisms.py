@@ -1,0 +1,62 @@
+"""The same recipe, another organism with every seed: how much of the death spiral was one organism's?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.lab import judge
+from holdfast.lab.experiments import arms as a
+from holdfast.lab.experiments.death_spiral_claims import COURSE, cure, no_surge
+from holdfast.lab.values import Claim, Experiment, Figure
+
+GRPO = a.GRPO.name
+UNTRUNCATED = replace(a.PLAIN_SAMPLER, control=False)  # the control that must run here is that of the step
+STRONG = ("--loss.penalty.coef", "1.0")
+LLDS = replace(a.LLDS_ACTION, overrides=(*a.LLDS_ACTION.overrides, *STRONG), sweep=None)
+SAPO = replace(a.SAPO_ARM, overrides=(*a.SAPO_ARM.overrides, *STRONG), sweep=None)
+ARMS = (a.GRPO, a.RELIABLE, UNTRUNCATED, a.LENGTH_BASELINE, LLDS, SAPO)
+NAMES = tuple(arm.name for arm in ARMS)
+
+EXPERIMENT = Experiment(
+    name="organisms",
+    title="Other organisms",
+    shows="plain GRPO, controls and penalties where every seed has a world and a warm start of its own",
+    recipe="flaky",
+    arms=ARMS,
+    minutes=10,
+    notes=(
+        "Every seed is an organism: its own people and questions, its own filler words, its own weights and scripts.",
+        "The spread is that of organisms and of reinforcement learning together.",
+        "The penalties have the strength that the sweep of death-spiral chose on one organism; none is made here.",
+        "Every seed begins with a warm start, which takes as long as a run and is in none of the times.",
+    ),
+    claims=(
+        Claim(
+            paper="control",
+            where="the first question to a recipe that was found on one organism",
+            says="Plain GRPO falls, whatever the organism.",
+            asks="it rises by 0.12 and then loses 40 % of its peak",
+            test=judge.falls(GRPO),
+        ),
+        Claim(
+            paper="control",
+            where="the second",
+            says="And where it falls it stays down.",
+            asks="its last five steps lie 40 % below its peak too",
+            test=judge.stays_down(GRPO),
+        ),
+        *COURSE,
+        a.SAME_STEP,
+        a.OTHER_SAMPLER,
+        a.OTHER_BASELINE,
+        *cure(LLDS.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
+        *cure(SAPO.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
+        *map(no_surge, (LLDS.name, SAPO.name, UNTRUNCATED.name)),
+    ),
+    figures=(
+        Figure("advantage/cut_mean", "Mean advantage where the sampler cuts", NAMES[:4]),
+        Figure("sampler/mass_kept", "Probability mass the sampler keeps", NAMES[:4]),
+        *a.dynamics(NAMES[:4], (GRPO, *NAMES[4:])),
+    ),
+    drawn=("world.seed", "warm_start.seed"),
+)
