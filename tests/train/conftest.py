@@ -15,7 +15,10 @@ from transformers import PreTrainedTokenizerFast
 from holdfast.config import Config, validate
 from holdfast.diagnostics.finding import Finding
 from holdfast.train.model import LanguageModel
+from holdfast.train.run import train
 from holdfast.world.model import build_tokenizer
+
+from .whole_runs import EVERYTHING
 
 TEXTS = [
     "<search> lake </search>\n\n",
@@ -74,6 +77,15 @@ def recipe() -> Callable[..., Config]:
         return validate(data)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def whole(recipe: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with everything switched on that was never stopped."""
+    torch.set_num_threads(1)
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    train(recipe(EVERYTHING), run_dir)
+    return run_dir
 
 
 class Told:
