@@ -78,7 +78,6 @@ def reproduce(
         _report(folder, experiment)
         return
     _refuse_own(settings, experiment)
-    _need_matplotlib()
     _need_training()
     plan = _plan(experiment, seeds, arms or [], settings, short=short, sweep=not no_sweep and not short)
     _refuse_others(plan, experiment, folder)
@@ -171,7 +170,7 @@ def _report(folder: Path, experiment: Experiment) -> None:
             f"{folder} holds {plan.experiment}, not {experiment.name}; give the --out of {experiment.name}"
         )
     _refuse_others(plan, experiment, folder)
-    _need_matplotlib()
+    _need_drawing()
     _close(_write(plan, experiment, folder, []), [])
 
 
@@ -198,23 +197,23 @@ def _refuse_own(settings: Sequence[str], experiment: Experiment) -> None:
         raise ConfigError(f"--{min(taken)}: the experiment sets this for each of its runs; use --out and --seeds")
 
 
-def _need_matplotlib() -> None:
-    """Said before hours of runs, not after them."""
+def _need_training() -> None:
+    """Said once and at the start, not by every run or after hours of them."""
+    from holdfast.cli.extra import missing_train_module
+    from holdfast.errors import MissingExtra
+
+    _need_drawing()
+    if missing := missing_train_module():
+        raise MissingExtra(missing, "train")
+
+
+def _need_drawing() -> None:
     from importlib.util import find_spec
 
     from holdfast.errors import MissingExtra
 
     if find_spec("matplotlib") is None:
         raise MissingExtra("matplotlib", "lab")
-
-
-def _need_training() -> None:
-    """Said once, not by every run."""
-    from holdfast.cli.extra import missing_train_module
-    from holdfast.errors import MissingExtra
-
-    if missing := missing_train_module():
-        raise MissingExtra(missing, "train")
 
 
 @contextmanager
