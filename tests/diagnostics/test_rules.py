@@ -54,6 +54,10 @@ def always(value: float) -> Change:
     return lambda values: np.full(len(values), value)
 
 
+LEAK: dict[str, Change] = {
+    "advantage__cut_mean": step(20, -0.3),
+    "sampler__mass_kept": lambda values: np.linspace(0.92, 0.80, len(values)),
+}
 DECAY: dict[str, Change] = {
     "displacement__correct": step(20, -0.006),
     "displacement__fraction": step(20, 0.66),
@@ -181,6 +185,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"sampler__logprob_gap": step(20, 0.25)}, (21, 22)),
         ({"sampler__logprob_gap": step(20, -0.12)}, (21, 24)),
         ({"sampler__mass_kept": step(20, 0.5)}, (22, 24)),
+        (LEAK, (22, 26)),
         (
             {
                 "sampler__logprob_gap": lambda v: [None] * len(v),
@@ -275,6 +280,9 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {"sampler__logprob_gap": always(0.14), "sampler__mass_kept": always(0.9)},  # top-p 0.9, as set
         {"loss__tokens": lambda v: 2.4 * v, "sampler__logprob_gap": always(4.0)},  # it is the mask
         {"sampler__mass_kept": step(20, 0.5), "sampler__keeps_mask": always(1.0)},  # the loss is over what was kept
+        LEAK | {"sampler__keeps_mask": always(1.0)},
+        LEAK | {"sampler__mass_kept": lambda v: np.linspace(0.88, 0.92, len(v))},  # driven, and nothing leaks
+        LEAK | {"advantage__cut_mean": always(0.1)},  # it loses mass for another reason
     ],
     "GRP001": [{"rollout__mixed_groups": ramp(10, 0.0)}, {"rollout__mixed_groups": always(0.1)}],
     "RET001": [{"retrieval__error_fraction": spike(30, 0.2)}, {"retrieval__error_fraction": always(0.05)}],

@@ -123,7 +123,7 @@ LEAST_MASS = 0.75
 
 def mismatch(log: Log) -> Hit | None:
     """SMP001."""
-    return earliest(_gap(log), _mass(log), _unlikely(until_begins(log, GAP)))
+    return earliest(_gap(log), _leaks(log), _mass(log), _unlikely(until_begins(log, GAP)))
 
 
 def _sampled(log: Log, steps: NDArray[np.int64]) -> Truths:
@@ -165,6 +165,35 @@ def _mass(log: Log) -> Hit | None:
         f"The sampler is truncated to {smooth[at]:.0%} of the probability mass, while log-probs are over all of it.",
         {MASS: float(smooth[at])},
         (MASS,),
+    )
+
+
+CUT = "advantage/cut_mean"
+DRIVEN = -0.1
+"""Mean advantage where the sampler cuts. With reliable searches that of the laboratory's organism stays within 0.02
+once it has learned to search; before, it is above 0."""
+SHRUNK = 0.01
+"""Of the mass, since the sampler kept most. A policy that sharpens keeps more and more of it."""
+
+
+def _leaks(log: Log) -> Hit | None:
+    """Both the drive and its effect: a negative advantage where the sampler cuts, and less and less that is not cut.
+
+    Advantages without the division by their deviation are smaller, and are found later or not.
+    """
+    if KEPT in log.series:
+        return None
+    found = rows(log, CUT, MASS)
+    cut, mass = (trailing_mean(column, WINDOW) for column in found.columns)
+    at = first(held((cut < DRIVEN) & (highest(mass) - mass > SHRUNK) & (np.arange(len(mass)) >= WINDOW - 1), 2))
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        f"Probability leaks out of what the sampler can draw: the mean advantage is {cut[at]:.2g} where it cuts, and "
+        f"it keeps {mass[at]:.1%} of the mass, {highest(mass)[at]:.1%} at its most.",
+        {CUT: float(cut[at]), MASS: float(mass[at])},
+        (CUT, MASS),
     )
 
 
