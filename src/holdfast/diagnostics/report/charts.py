@@ -192,6 +192,15 @@ CHARTS = (
             Row("preserved tokens the penalty acts on", (Line("penalty/active_fraction", "active", "ink"),)),
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
             Row(
+                "truncation",
+                (
+                    Line("sampler/mass_kept", "mass the sampler keeps", "ink"),
+                    Line("advantage/cut_mean", "advantage where it cuts", WRONG),
+                ),
+                mark=0.0,
+                optional=True,
+            ),
+            Row(
                 "divergence from the reference",
                 (Line("loss/kl", "times its coefficient", "ink"),),
                 hosts=r"kl|actor/kl_loss",  # without it
