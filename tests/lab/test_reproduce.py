@@ -15,6 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
+from holdfast.cli.recipes import find
+from holdfast.cli.reproduce import _plan
+from holdfast.config import load
 from holdfast.lab.experiments import EXPERIMENTS
 
 
@@ -54,6 +57,13 @@ def test_refusals(arguments: list[str], said: str, tmp_path: Path, monkeypatch: 
     text = holdfast(*arguments, code=2).replace("│ ", "")
     assert said in text
     assert not list(tmp_path.rglob("config.toml"))
+
+
+@pytest.mark.parametrize(("short", "own", "steps"), [(False, [], 120), (True, [], 3), (True, ["--train.steps", "7"], 7)])
+def test_an_experiments_own_settings_yield(short: bool, own: list[str], steps: int) -> None:
+    plan = _plan(EXPERIMENTS["organisms"], None, [], own, short=short, sweep=False)
+    assert load(find("flaky"), plan.settings).train.steps == steps
+    assert plan.drawn == ("world.seed", "warm_start.seed")
 
 
 def test_no_runs_start_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

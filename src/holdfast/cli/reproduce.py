@@ -106,7 +106,7 @@ def _plan(
         experiment=experiment.name,
         arms=tuple(arm.name for arm in arms_of(experiment, texts)),
         seeds=tuple(range(FIRST_SEED, FIRST_SEED + count)),
-        settings=(*(SHORT if short else ()), *settings),
+        settings=(*experiment.settings, *(SHORT if short else ()), *settings),
         sweep=sweep,
         short=short,
         command=shlex.join(command),

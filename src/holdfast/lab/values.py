@@ -110,6 +110,8 @@ class Experiment:
     """Of one run on one CPU core, roughly."""
     notes: tuple[str, ...] = ()
     """What a reader of the page must know."""
+    settings: tuple[str, ...] = ()
+    """Overrides of the recipe for every arm; a user's come after, and win."""
     drawn: tuple[str, ...] = ()
     """Settings that take the seed of each run: `world.seed`, say, where every seed is to have a world of its own."""
 
