@@ -59,7 +59,9 @@ def test_refusals(arguments: list[str], said: str, tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.rglob("config.toml"))
 
 
-@pytest.mark.parametrize(("short", "own", "steps"), [(False, [], 120), (True, [], 3), (True, ["--train.steps", "7"], 7)])
+@pytest.mark.parametrize(
+    ("short", "own", "steps"), [(False, [], 120), (True, [], 3), (True, ["--train.steps", "7"], 7)]
+)
 def test_an_experiments_own_settings_yield(short: bool, own: list[str], steps: int) -> None:
     plan = _plan(EXPERIMENTS["organisms"], None, [], own, short=short, sweep=False)
     assert load(find("flaky"), plan.settings).train.steps == steps
