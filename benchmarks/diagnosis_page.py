@@ -107,6 +107,10 @@ collapses at most, and in eight to twenty-nine healthy runs.
 
 These are likely reasons, looked up after the reading; the rules were left as they were.
 
+**Since then** `SMP001` has one question more (2026-11-22): whether advantages are negative where a truncated sampler
+cuts, while it keeps less and less. No recorded run logs `advantage/cut_mean`, so no number on this page depends on it.
+[The laboratory](laboratory.md#what-is-known-so-far) says what it found on runs that bore on no threshold.
+
 ## What is counted
 
 Shares have their Wilson intervals at 95 %. Runs of one organism share a world, a starting model and a recipe, and those
