@@ -23,11 +23,11 @@ EXPERIMENT = Experiment(
     shows="plain GRPO, controls and penalties where every seed has a world and a warm start of its own",
     recipe="flaky",
     arms=ARMS,
-    minutes=15,
+    minutes=12,
     notes=(
         "Every seed is an organism: its own people and questions, its own filler words, its own weights and scripts.",
         "The spread is that of organisms and of reinforcement learning together.",
-        "There are 120 steps, not the 80 of death-spiral: another organism takes another time to fall.",
+        "There are 100 steps, not the 80 of death-spiral: another organism takes another time to fall.",
         "The penalties have the strength that the sweep of death-spiral chose on one organism; none is made here.",
         "Every seed begins with a warm start, which takes as long as a run and is in none of the times.",
     ),
@@ -59,6 +59,6 @@ EXPERIMENT = Experiment(
         Figure("sampler/mass_kept", "Probability mass the sampler keeps", NAMES[:4]),
         *a.dynamics(NAMES[:4], (GRPO, *NAMES[4:])),
     ),
-    settings=("--train.steps", "120"),
+    settings=("--train.steps", "100"),
     drawn=("world.seed", "warm_start.seed"),
 )
