@@ -118,8 +118,9 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
     if recipe is not None or settings:
         given = recipe or " ".join(settings)
         raise ConfigError(
-            f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; or start a "
-            f"new run from the trained model with --model.path {run_dir}/checkpoints/…/model"
+            f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; to make the "
+            f"run longer, raise train.steps in {run_dir / runs.CONFIG} and resume; or start a new run from the trained "
+            f"model with --model.path {run_dir}/checkpoints/…/model"
         )
     if others["overwrite"] or others["stage"] is not None:
         raise ConfigError(f"--resume continues {run_dir}; it does not go with --overwrite or --stage")
