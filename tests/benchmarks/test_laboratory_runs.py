@@ -11,6 +11,9 @@ import pytest
 import laboratory_runs
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.config import dump, load
+from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.fall import fall_of
+from holdfast.diagnostics.readers import read_log
 from holdfast.lab.experiments import find
 from holdfast.lab.plan import Plan, finished, planned_arms, planned_choices, planned_runs
 from holdfast.lab.results import markdown, results_of
@@ -124,3 +127,21 @@ def _numbers(page: str) -> str:
     """The page without what it was made with: another torch, or a new setting in all recipes, is no other result."""
     lines = page.splitlines()
     return "\n".join(line for line in lines if "torch " not in line and "Settings by SHA-256" not in line)
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in laboratory_runs.KEPT.glob("*/plan.json")))
+def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None:
+    """On plain GRPO before half of the reward is lost; on no run that has nothing to leak."""
+    laboratory_runs.restore(name, tmp_path)
+    seen = set()
+    for folder in sorted((tmp_path / "runs").iterdir()):
+        log, config = read_log(folder), load(folder / "config.toml")
+        found = {finding.code: finding.step for finding in diagnose(log).findings}
+        fall = fall_of(log)
+        leaks = config.sampling.top_p < 1 and config.retrieval.drop > 0 and not config.sampling.keep_mask
+        if not leaks:
+            assert "SMP001" not in found, folder.name
+        elif folder.name.startswith("grpo-s") and "advantage/cut_mean" in log.series:
+            assert found["SMP001"] < (fall.half_step if fall else log.steps[-1]) - 5, folder.name
+        seen.add(leaks)
+    assert seen == {True, False}
