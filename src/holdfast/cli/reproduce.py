@@ -78,7 +78,7 @@ def reproduce(
         _report(folder, experiment)
         return
     _refuse_own(settings, experiment)
-    _need_training()
+    _need_packages()
     plan = _plan(experiment, seeds, arms or [], settings, short=short, sweep=not no_sweep and not short)
     _refuse_others(plan, experiment, folder)
     plan.save(folder)
@@ -197,7 +197,7 @@ def _refuse_own(settings: Sequence[str], experiment: Experiment) -> None:
         raise ConfigError(f"--{min(taken)}: the experiment sets this for each of its runs; use --out and --seeds")
 
 
-def _need_training() -> None:
+def _need_packages() -> None:
     """Said once and at the start, not by every run or after hours of them."""
     from holdfast.cli.extra import missing_train_module
     from holdfast.errors import MissingExtra

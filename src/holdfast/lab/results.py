@@ -259,7 +259,11 @@ def origin_lines(results: Mapping[str, Any]) -> list[str]:
     hashes = "; ".join(f"{arm['name']} {arm['config_hash']}" for arm in results["arms"])
     return [
         f"Recipe {results['recipe']}, seeds {', '.join(map(str, results['seeds']))}.",
-        *([f"Each run has its seed as {' and '.join(drawn)} too."] if (drawn := results["drawn"]) else []),
+        *(
+            [f"Each run has its seed as {' and '.join(drawn)} too; hashes are of the first."]
+            if (drawn := results["drawn"])
+            else []
+        ),
         ", ".join(f"{name} {version}" for name, version in results["made_by"].items()) + ".",
         f"Settings by SHA-256 (first 12 digits, without seed and place): {hashes}.",
     ]

@@ -192,11 +192,8 @@ CHARTS = (
             Row("preserved tokens the penalty acts on", (Line("penalty/active_fraction", "active", "ink"),)),
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
             Row(
-                "truncation",
-                (
-                    Line("sampler/mass_kept", "mass the sampler keeps", "ink"),
-                    Line("advantage/cut_mean", "advantage where it cuts", WRONG),
-                ),
+                "advantage where the sampler cuts",
+                (Line("advantage/cut_mean", "mean", "ink"),),
                 mark=0.0,
                 optional=True,
             ),

@@ -170,8 +170,8 @@ def _mass(log: Log) -> Hit | None:
 
 CUT = "advantage/cut_mean"
 DRIVEN = -0.1
-"""Mean advantage where the sampler cuts. With reliable searches that of the laboratory's organism stays within 0.02
-once it has learned to search; before, it is above 0."""
+"""Mean advantage where the sampler cuts, in standard deviations of the rewards. On the laboratory's second organism,
+where this was chosen, runs with reliable searches stay within 0.02 once they have learned to search."""
 SHRUNK = 0.01
 """Of the mass, since the sampler kept most. A policy that sharpens keeps more and more of it."""
 

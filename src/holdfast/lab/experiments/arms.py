@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.lab.judge import does_not_collapse, holds_where
 from holdfast.lab.values import Arm, Claim, Figure, Sweep
 
@@ -41,6 +43,13 @@ KEPT_MASK = Arm("GRPO, sampling mask kept", (*NONE, *KEEP_MASK), control=True)
 LLDS_ACTION = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action"), STRENGTHS)
 SAPO_ARM = Arm("SAPO", SAPO, SAPO_STRENGTHS)
 LLDS_ACTION_FIXED = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action", *HALF))
+
+
+def fixed(arm: Arm) -> Arm:
+    """The arm with the strength it has without a sweep, for good."""
+    strength = arm.sweep.overrides(arm.sweep.usual) if arm.sweep else ()
+    return replace(arm, overrides=(*arm.overrides, *strength), sweep=None)
+
 
 SAME_STEP = Claim(
     paper="control",

@@ -11,9 +11,7 @@ from holdfast.lab.values import Claim, Experiment, Figure
 
 GRPO = a.GRPO.name
 UNTRUNCATED = replace(a.PLAIN_SAMPLER, control=False)  # the control that must run here is that of the step
-STRONG = ("--loss.penalty.coef", "1.0")
-LLDS = replace(a.LLDS_ACTION, overrides=(*a.LLDS_ACTION.overrides, *STRONG), sweep=None)
-SAPO = replace(a.SAPO_ARM, overrides=(*a.SAPO_ARM.overrides, *STRONG), sweep=None)
+LLDS, SAPO = a.fixed(a.LLDS_ACTION), a.fixed(a.SAPO_ARM)
 ARMS = (a.GRPO, a.RELIABLE, UNTRUNCATED, a.LENGTH_BASELINE, LLDS, SAPO)
 NAMES = tuple(arm.name for arm in ARMS)
 

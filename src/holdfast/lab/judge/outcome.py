@@ -25,7 +25,8 @@ def stays_down(arm: str) -> Test:
 
     def ask(run: RunSeries) -> Answer:
         fell, numbers = _fell(run)
-        return (summarise(run)["last"] <= FALLEN * summarise(run)["peak"] if fell else None), numbers
+        r = summarise(run)
+        return (r["last"] <= FALLEN * r["peak"] if fell else None), numbers
 
     return each_seed(arm, ask, f"{arm} ended without 40 % of its peak", "it did not fall")
 
