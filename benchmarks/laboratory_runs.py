@@ -6,24 +6,23 @@
     python benchmarks/laboratory_runs.py keep runs/lab/death-spiral
 
 `laboratory/NAME` holds the plan, a zip of each finished run (its resolved recipe, its metrics with numbers rounded to
-five digits, its results; no checkpoints, trajectories or reports, so it is finished for good), and the policy the runs
-start from, if a warm start made it: on another machine the same recipe makes another one. `restore` puts that policy
-into the cache, unless the cache has one already.
+five digits, its results; no checkpoints, trajectories or reports, so it is finished for good). `laboratory/starts` has
+the policies that the runs of all experiments start from, where a warm start made them: on another machine the same
+recipe makes another one. `restore` puts those that its runs need into the cache, unless the cache has them already.
 """
 
 from __future__ import annotations
 
 import argparse
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.config import Config, dump, load
+from holdfast.config import dump, load
 from holdfast.lab.plan import PLAN_FILE, load_plan
 from holdfast.lab.series import RESULTS_FILE
 from holdfast.tracking import METRICS_FILE
 from holdfast.train.checkpoint import find_damage
-from holdfast.train.session import cache_dir
 from holdfast.train.start import has_warm_start, start_folder
 from library import shortened
 
@@ -47,7 +46,7 @@ def keep(folder: Path, kept: Path = KEPT) -> list[str]:
         for run in runs[kind]:
             _pack(run, into / kind / f"{run.name}.zip", place=(HOME / plan.experiment / kind).as_posix())
     plan.save(into)
-    _keep_starts([load(run / _CONFIG) for kind in KINDS for run in runs[kind]], into / _STARTS)
+    _keep_starts(folder, kept / _STARTS)
     return [run.name for kind in KINDS for run in runs[kind]]
 
 
@@ -65,31 +64,37 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
     return put
 
 
-def restore_starts(name: str, kept: Path = KEPT) -> tuple[list[Path], list[Path]]:
-    """Put the policies that the runs of an experiment start from into the cache: those put there, and those that stay.
+def restore_starts(folder: Path, kept: Path = KEPT) -> tuple[list[Path], list[Path]]:
+    """Put the policies that an experiment's runs start from into the cache: those put there, and those that stay.
 
     One that stays was made here, and may be another policy; `holdfast reproduce` says so when runs of both meet.
     """
     put, there = [], []
-    for archive in sorted((kept / name / _STARTS).glob("*.zip")):
-        folder = cache_dir() / "start" / archive.stem
-        if find_damage(folder) is None:
-            there.append(folder)
-            continue
-        with zipfile.ZipFile(archive) as packed:
-            packed.extractall(folder)
-        put.append(folder)
+    for start in _starts(folder):
+        archive = kept / _STARTS / f"{start.name}.zip"
+        if find_damage(start) is None:
+            there.append(start)
+        elif archive.exists():
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(start)
+            put.append(start)
     return put, there
 
 
-def _keep_starts(configs: Iterable[Config], into: Path) -> None:
-    """The cached policies of these recipes; one that is kept already stays as it is."""
+def _keep_starts(folder: Path, into: Path) -> None:
+    """The cached policies that these runs start from; one that is kept already stays as it is."""
     into.mkdir(parents=True, exist_ok=True)
-    for folder in sorted({start_folder(config) for config in configs if has_warm_start(config)}):
-        archive = into / f"{folder.name}.zip"
-        if not archive.exists() and find_damage(folder) is None:
-            paths = sorted(path for path in folder.rglob("*") if path.is_file())
-            _write(archive, {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths})
+    for start in _starts(folder):
+        archive = into / f"{start.name}.zip"
+        if not archive.exists() and find_damage(start) is None:
+            paths = sorted(path for path in start.rglob("*") if path.is_file())
+            _write(archive, {path.relative_to(start).as_posix(): path.read_bytes() for path in paths})
+
+
+def _starts(folder: Path) -> list[Path]:
+    """Where the cache has, or would have, what the finished runs of an experiment's folder start from."""
+    configs = [load(path.with_name(_CONFIG)) for kind in KINDS for path in (folder / kind).glob(f"*/{RESULTS_FILE}")]
+    return sorted({start_folder(config) for config in configs if has_warm_start(config)})
 
 
 def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
@@ -127,8 +132,8 @@ def main() -> None:
         print(f"{len(keep(asked.folder))} runs are kept in {KEPT}")
     else:
         out = asked.out or HOME / asked.experiment
-        put, there = restore_starts(asked.experiment)
         print(f"{len(restore(asked.experiment, out))} runs put into {out}")
+        put, there = restore_starts(out)
         for folder in put:
             print(f"{folder}: the policy they start from, for runs to come")
         for folder in there:

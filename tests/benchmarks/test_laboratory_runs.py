@@ -95,12 +95,12 @@ def test_the_policy_they_start_from_goes_with_them(
     kept = tmp_path / "kept"
     laboratory_runs.keep(folder, kept)
     there = policy("there")
-    assert laboratory_runs.restore_starts("death-spiral", kept) == ([there], [])
+    assert laboratory_runs.restore_starts(folder, kept) == ([there], [])
     assert find_damage(there) is None and (there / "model" / "weights").read_bytes() == bytes(range(256))
 
     (there / "model" / "weights").unlink()  # damaged, so put back; whole, so left alone
-    assert laboratory_runs.restore_starts("death-spiral", kept) == ([there], [])
-    assert laboratory_runs.restore_starts("death-spiral", kept) == ([], [there])
+    assert laboratory_runs.restore_starts(folder, kept) == ([there], [])
+    assert laboratory_runs.restore_starts(folder, kept) == ([], [there])
 
 
 def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def _numbers(page: str) -> str:
     return "\n".join(line for line in lines if "torch " not in line and "Settings by SHA-256" not in line)
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in laboratory_runs.KEPT.glob("*/plan.json")))
+@pytest.mark.parametrize("name", ["death-spiral", "organisms"])
 def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None:
     """On plain GRPO before half of the reward is lost; on no run that has nothing to leak, or whose reward holds."""
     laboratory_runs.restore(name, tmp_path)

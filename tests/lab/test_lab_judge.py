@@ -181,6 +181,25 @@ def test_two_arms(make_run: MakeRun, test: judge.Test, ours: list[float], other:
     assert word(test, seeds(make_run, "A", ours), seeds(make_run, "B", other)) is expected
 
 
+UPDATES = [  # K of the two runs, which drop at the steps 34 and 44
+    (10, 10, Word.SHOWN),  # 340 and 440 optimizer steps
+    (20, 10, Word.NOT_SHOWN),  # 680
+    (20, 16, Word.SHOWN),  # 704
+]
+
+
+@pytest.mark.parametrize(("ours", "other", "expected"), UPDATES)
+def test_a_drop_is_counted_in_optimizer_steps(make_run: MakeRun, ours: int, other: int, expected: Word) -> None:
+    runs = (
+        seeds(make_run, "A", SPIRAL, {"optimizer_steps_per_rollout": ours}),
+        seeds(make_run, "B", LATE, {"optimizer_steps_per_rollout": other}),
+    )
+    test = judge.drops_after_as_many_updates("A", "B")
+    assert word(test, *runs) is expected
+    assert word(test, runs[0], seeds(make_run, "B", HOLD, {"optimizer_steps_per_rollout": other})) is Word.CANNOT_TELL
+    assert word(test, runs[0], seeds(make_run, "B", LATE)) is Word.CANNOT_TELL  # K was not logged
+
+
 SURGE = {"entropy/mean": ramp(1.0, 20, 0.05)}
 CALM = {"entropy/mean": ramp(1.0, 20, 0.005)}
 

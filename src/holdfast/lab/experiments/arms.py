@@ -31,7 +31,6 @@ GSPO = ("--loss.ratio", "sequence", *_MEAN_OF_MEANS)
 GSPO_CLIP = ("--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4")
 UNTRUNCATED = ("--sampling.top_p", "1", "--sampling.top_k", "0")
 KEEP_MASK = ("--sampling.keep_mask", "1")
-HALF = ("--loss.penalty.coef", "0.5")
 
 GRPO = Arm("GRPO", NONE, control=True)
 RELIABLE = Arm("GRPO, reliable search", (*NONE, "--retrieval.drop", "0"), control=True)
@@ -42,13 +41,17 @@ LENGTH_BASELINE = Arm("GRPO, baseline by length", (*NONE, "--loss.baseline", "le
 KEPT_MASK = Arm("GRPO, sampling mask kept", (*NONE, *KEEP_MASK), control=True)
 LLDS_ACTION = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action"), STRENGTHS)
 SAPO_ARM = Arm("SAPO", SAPO, SAPO_STRENGTHS)
-LLDS_ACTION_FIXED = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action", *HALF))
 
 
 def fixed(arm: Arm) -> Arm:
     """The arm with the strength it has without a sweep, for good."""
     strength = arm.sweep.overrides(arm.sweep.usual) if arm.sweep else ()
     return replace(arm, overrides=(*arm.overrides, *strength), sweep=None)
+
+
+LLDS_FIXED = fixed(LLDS_ACTION)
+SAPO_FIXED = fixed(SAPO_ARM)
+"""For experiments without a sweep: their runs are then those of `death-spiral`, and need not be made twice."""
 
 
 SAME_STEP = Claim(

@@ -14,7 +14,7 @@ EXPERIMENT = Experiment(
     title="The first action",
     shows="how often wrong rollouts begin right, and which action loses likelihood first",
     recipe="flaky",
-    arms=(a.GRPO, a.RELIABLE, a.LLDS_ACTION_FIXED),
+    arms=(a.GRPO, a.RELIABLE, a.LLDS_FIXED),
     minutes=4.5,
     notes=(
         "A first search counts as right when it returns the passages of a right sibling's first search. One that found "

@@ -8,8 +8,7 @@ from holdfast.lab.values import Arm, Claim, Experiment, Figure
 
 WEIGHTS = {"LLDS-MA 0": "0.0", "LLDS-MA, paper": "adaptive-paper", "LLDS-MA, code": "adaptive-code"}
 ARMS = tuple(
-    Arm(name, (*a.LLDS_ACTION_FIXED.overrides, "--loss.penalty.answer_weight", weight))
-    for name, weight in WEIGHTS.items()
+    Arm(name, (*a.LLDS_FIXED.overrides, "--loss.penalty.answer_weight", weight)) for name, weight in WEIGHTS.items()
 )
 NAMES = (a.GRPO.name, a.LLDS_ACTION.name, *WEIGHTS)
 
@@ -18,7 +17,7 @@ EXPERIMENT = Experiment(
     title="Masking answers",
     shows="the weight of answer tokens in LLDS, and how often the agent searches",
     recipe="flaky",
-    arms=(a.GRPO, a.RELIABLE, a.LLDS_ACTION_FIXED, *ARMS),
+    arms=(a.GRPO, a.RELIABLE, a.LLDS_FIXED, *ARMS),
     minutes=4.5,
     notes=(
         "In the paper masking is for base models that fall to one search per question. Half of the questions here need "

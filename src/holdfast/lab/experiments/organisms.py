@@ -11,8 +11,7 @@ from holdfast.lab.values import Claim, Experiment, Figure
 
 GRPO = a.GRPO.name
 UNTRUNCATED = replace(a.PLAIN_SAMPLER, control=False)  # the control that must run here is that of the step
-LLDS, SAPO = a.fixed(a.LLDS_ACTION), a.fixed(a.SAPO_ARM)
-ARMS = (a.GRPO, a.RELIABLE, UNTRUNCATED, a.LENGTH_BASELINE, LLDS, SAPO)
+ARMS = (a.GRPO, a.RELIABLE, UNTRUNCATED, a.LENGTH_BASELINE, a.LLDS_FIXED, a.SAPO_FIXED)
 NAMES = tuple(arm.name for arm in ARMS)
 
 EXPERIMENT = Experiment(
@@ -48,9 +47,9 @@ EXPERIMENT = Experiment(
         a.SAME_STEP,
         a.OTHER_SAMPLER,
         a.OTHER_BASELINE,
-        *cure(LLDS.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
-        *cure(SAPO.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
-        *map(no_surge, (LLDS.name, SAPO.name, UNTRUNCATED.name)),
+        *cure(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
+        *cure(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
+        *map(no_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name, UNTRUNCATED.name)),
     ),
     figures=(
         Figure("advantage/cut_mean", "Mean advantage where the sampler cuts", NAMES[:4]),

@@ -13,7 +13,7 @@ EXPERIMENT = Experiment(
     title="How many correct rollouts are displaced",
     shows="the share of correct rollouts that lose likelihood in an update, over training",
     recipe="flaky",
-    arms=(a.GRPO, a.RELIABLE, a.PLAIN_SAMPLER, a.LLDS_ACTION_FIXED),
+    arms=(a.GRPO, a.RELIABLE, a.PLAIN_SAMPLER, a.LLDS_FIXED),
     minutes=4.5,
     notes=(
         "The paper resets the weights before each question and makes one update on it alone. Here the update is the "

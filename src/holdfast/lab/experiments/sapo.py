@@ -7,10 +7,10 @@ from holdfast.lab.experiments import arms as a
 from holdfast.lab.values import Arm, Claim, Experiment
 
 TAUS = ("0.6", "0.8", "1.0", "1.2")
-ARMS = tuple(Arm(f"τ = {tau}", (*a.SAPO, *a.HALF, "--loss.penalty.tau", tau)) for tau in TAUS)
+ARMS = tuple(Arm(f"τ = {tau}", (*a.SAPO_FIXED.overrides, "--loss.penalty.tau", tau)) for tau in TAUS)
 # No ratio lies above 1e6, so the ratio's condition is gone.
-NO_RATIO = Arm("no ratio condition", (*a.SAPO, *a.HALF, "--loss.penalty.tau", "1e6"))
-CODE = Arm("A ≥ 0 (code)", (*a.SAPO, *a.HALF, "--loss.penalty.preserve", "nonnegative"))
+NO_RATIO = Arm("no ratio condition", (*a.SAPO_FIXED.overrides, "--loss.penalty.tau", "1e6"))
+CODE = Arm("A ≥ 0 (code)", (*a.SAPO_FIXED.overrides, "--loss.penalty.preserve", "nonnegative"))
 
 EXPERIMENT = Experiment(
     name="sapo",
@@ -20,7 +20,8 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, *ARMS, NO_RATIO, CODE),
     minutes=4.5,
     notes=(
-        "γ = 0.5 over the tokens of protected rollouts. The reward is exact match; the paper's is token F1.",
+        "γ = 1 over the tokens of protected rollouts, which the sweep of death-spiral chose. The reward is exact "
+        "match; the paper's is token F1.",
         "The paper's first row, a log-ratio term on rollouts of any advantage, has no setting here: only protected "
         "rollouts have a penalty.",
     ),

@@ -19,8 +19,8 @@ def _name(method: str, k: int) -> str:
 
 GRPO = tuple(Arm(_name("GRPO", k), (*a.NONE, *_steps(k))) for k in STEPS)
 # At K = 1 the policy equals the old one, so a penalty is zero, and the recipe is refused.
-LLDS = tuple(Arm(_name("LLDS", k), (*a.LLDS, *a.HALF, *_steps(k))) for k in STEPS[1:])
-SAPO = tuple(Arm(_name("SAPO", k), (*a.SAPO, *a.HALF, *_steps(k))) for k in STEPS[1:])
+LLDS = tuple(Arm(_name("LLDS", k), (*a.LLDS_FIXED.overrides, *_steps(k))) for k in STEPS[1:])
+SAPO = tuple(Arm(_name("SAPO", k), (*a.SAPO_FIXED.overrides, *_steps(k))) for k in STEPS[1:])
 NAMES = tuple(tuple(arm.name for arm in arms) for arms in (GRPO, LLDS, SAPO))
 
 EXPERIMENT = Experiment(
@@ -33,7 +33,8 @@ EXPERIMENT = Experiment(
     notes=(
         "K changes two things at once: how far the policy moves on one rollout batch, and how large the mini-batches "
         "are, since the batch is split into K and every rollout is used once. The learning rate is the same for all K.",
-        "All penalties have weight 0.5 over the tokens they protect; no sweep is made, K being the variable.",
+        "All penalties have weight 1 over the tokens they protect, which the sweep of death-spiral chose; none is made "
+        "here, K being the variable.",
     ),
     claims=(
         Claim(
@@ -70,6 +71,15 @@ EXPERIMENT = Experiment(
             says="More steps drift further: at K = 20 plain GRPO drops earlier than at K = 5.",
             asks="the reward of K = 5 drops 5 steps later or never",
             test=judge.delays("GRPO, K = 5", "GRPO, K = 20"),
+        ),
+        Claim(
+            paper="control",
+            where="if the number of updates is what counts, and not how many share a rollout batch",
+            says="More steps only get there sooner: at K = 20 plain GRPO drops after as many optimizer steps as at "
+            "K = 10.",
+            asks="optimizer steps until the reward drops, within a factor of 1.5. Twice the K alone makes one of 2 in "
+            "training steps",
+            test=judge.drops_after_as_many_updates("GRPO, K = 20", "GRPO, K = 10"),
         ),
         a.SAME_STEP,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.falls import FALLEN
 from holdfast.lab.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
-from holdfast.lab.series import RISE, RunSeries, drop_step, has_fallen, is_collapse, summarise, surge_step
+from holdfast.lab.series import RISE, RunSeries, between, drop_step, has_fallen, is_collapse, summarise, surge_step
 
 SHORT = f"the run has fewer than {MIN_STEPS} steps"
 MARGIN = 0.03
@@ -89,6 +89,20 @@ def delays(arm: str, other: str, steps: int = 5) -> Test:
     )
 
 
+def drops_after_as_many_updates(arm: str, other: str, within: float = 1.5) -> Test:
+    """Whether optimizer steps, not rollout batches, tell when the reward drops: their ratio is at most `within`."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        ours, theirs = (_updates_until(one, drop_step(one)) for one in (run, control))
+        numbers: Numbers = {"optimizer steps to the drop": ours, f"of {other}": theirs}
+        if ours is None or theirs is None:
+            return None, numbers
+        return max(ours, theirs) <= within * min(ours, theirs), numbers
+
+    question = f"{arm} dropped after as many optimizer steps as {other}, within a factor of {within:g},"
+    return each_pair(arm, other, ask, question, f"{arm} or {other} never dropped")
+
+
 def collapses_after_delay(arm: str, other: str) -> Test:
     """Delays, and still drops: a strength that is too weak."""
 
@@ -111,6 +125,11 @@ def ends_higher(arm: str, other: str, key: str = "em after") -> Test:
 
     score = _SCORES.get(key, key)
     return each_pair(arm, other, ask, f"{arm} ended above {other} in {score}", f"they ended within {margin} of it")
+
+
+def _updates_until(run: RunSeries, step: int | None) -> float | None:
+    """Optimizer steps made in the training steps up to this one."""
+    return None if step is None else sum(between(run, "optimizer_steps_per_rollout", 1, step)) or None
 
 
 def _collapsed(run: RunSeries) -> Answer:
