@@ -191,14 +191,19 @@ def cut_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory
     Where log-probs are over the whole vocabulary, this is which way the loss pushes what the sampler cannot draw
     (docs/laboratory.md). `advantages` are one a trajectory.
     """
+    weighed, cut = cut_sums(advantages, trajectories)
+    return weighed / cut if cut > 0 else None
+
+
+def cut_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> tuple[float, float]:
+    """Sums over sampled tokens: advantage × mass the sampler cut there, and the mass; processes add theirs up."""
     weighed = [
         (advantage, 1.0 - mass)
         for advantage, trajectory in zip(advantages, trajectories, strict=True)
         for turn in trajectory.turns
         for mass in turn.kept_mass or ()
     ]
-    cut = sum(weight for _, weight in weighed)
-    return sum(advantage * weight for advantage, weight in weighed) / cut if cut > 0 else None
+    return sum(advantage * weight for advantage, weight in weighed), sum(weight for _, weight in weighed)
 
 
 def cut_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float]:

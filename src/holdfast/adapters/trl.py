@@ -30,6 +30,7 @@ from holdfast.adapters.trl_observe import Observer
 from holdfast.errors import ConfigError
 from holdfast.losses import action_ids_from_mask, reduce_loss
 from holdfast.penalties import LLDS, NLL, SAPO, Penalty
+from holdfast.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +155,9 @@ class PenaltyMixin(_Trainer):
         batch |= row_tensors(inputs, mask)
         if own.penalty is not None and own.penalty.needs_answers:
             batch["holdfast_answer_weight"] = answer_weight(self, inputs, own.penalty)
-        self._observer.rollout_batch(batch, mask, episodes="trajectory" in inputs[0])
+        ours = isinstance(inputs[0].get("trajectory"), Trajectory)
+        episodes = [given["trajectory"] for given in inputs] if ours else None
+        self._observer.rollout_batch(batch, mask, episodes)
         self._observer.start_displacement(batch, mask, rows=own.displacement_rows)
         return batch
 

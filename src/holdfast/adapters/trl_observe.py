@@ -7,6 +7,7 @@ docs/metrics.md.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,14 @@ from torch import Tensor
 from holdfast.losses import action_ids_from_mask, merge_stats, penalty_stats, ratio_stats
 from holdfast.metrics import (
     advantage_metrics,
+    cut_sums,
     displacement_metrics,
     likelihood_metrics,
     likelihood_rows,
     per_token_mean,
     rows_to_probe,
 )
+from holdfast.trajectory import Trajectory
 
 _CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # loss types whose clip `clip/fraction` describes
 _IMAGES = ("pixel_values", "num_images")
@@ -54,16 +57,16 @@ class Observer:
 
     # ---- once per rollout batch
 
-    def rollout_batch(self, batch: dict[str, Any], mask: Tensor, *, episodes: bool) -> None:
+    def rollout_batch(self, batch: dict[str, Any], mask: Tensor, episodes: Sequence[Trajectory] | None) -> None:
         """What can be read off before the first optimizer step.
 
-        `episodes`: the rewards of a search agent log the length as it was sampled, which is not measured here again.
+        `episodes`: of a search agent, whose rewards log the length as it was sampled; it is not measured here again.
         """
         args = self.trainer.args
         steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
         trained = float(mask.sum(-1).float().mean())
         metrics = {"optimizer_steps_per_rollout": steps, "loss/tokens": trained}
-        if not episodes:
+        if episodes is None:
             metrics["rollout/length"] = trained
         advantages = batch["advantages"]
         metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
@@ -72,6 +75,8 @@ class Observer:
             gap = torch.where(mask, sampled - old, 0.0).nansum() / mask.sum().clamp(min=1)
             metrics["sampler/logprob_gap"] = float(gap)
         self._log(self._mean_over_processes(metrics))
+        if episodes is not None and advantages.numel() == len(episodes):
+            self._log_cut(advantages.flatten(), mask, episodes)
         if old is not None:
             self._log_likelihood([(likelihood_rows(old, mask, action_ids_of(batch, mask)), batch["holdfast_correct"])])
 
@@ -192,6 +197,15 @@ class Observer:
 
     def _add(self, name: str, value: Tensor) -> None:
         self._parts[name] = self._parts.get(name, 0) + value.detach()
+
+    def _log_cut(self, advantages: Tensor, mask: Tensor, episodes: Sequence[Trajectory]) -> None:
+        """`advantages` [B]: of episodes, one each. Nothing is logged where the sampler cut nothing, or does not say."""
+        learned = mask.any(-1).tolist()
+        rows = [(a, t) for a, t, counts in zip(advantages.tolist(), episodes, learned, strict=True) if counts]
+        sums = torch.tensor([cut_sums([a for a, _ in rows], [t for _, t in rows])], device=mask.device)
+        weighed, cut = self.trainer.accelerator.gather(sums).sum(0).tolist()
+        if cut > 0:
+            self._log({"advantage/cut_mean": weighed / cut})
 
     def _log_likelihood(self, parts: list[tuple[Tensor, Tensor]]) -> None:
         width = max(rows.size(1) for rows, _ in parts)

@@ -9,6 +9,7 @@ from holdfast.diagnostics.log import Host
 _VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
 _TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
 _TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/engines.md)"
+_TRL_CUT = "`with_penalties(GRPOTrainer)` beside `SearchRollouts`, sampling with the trainer's own model"
 
 # The first beginning of a name that fits says what would log it; a name that fits none, nothing would.
 LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
@@ -32,6 +33,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "rollout/mixed_groups": "every GRPOTrainer (`frac_reward_zero_std`)",
         "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
         "sampler/mass_kept": _TRL_ROLLOUTS,
+        "advantage/cut_mean": _TRL_CUT,
         "retrieval/": _TRL_ROLLOUTS,
         "rollout/": _TRL_ROLLOUTS,
         "reward/mean": "every GRPOTrainer (`reward`)",

@@ -109,7 +109,8 @@ TEXTS: Mapping[str, Text] = {
         },
         problems="Mild truncation (0.95, or 0.9) is no finding by itself: most such runs hold for long. It becomes one "
         "when a quarter of the mass is cut, or when advantages are negative where the sampler cuts and the mass that "
-        "is kept shrinks. A difference that is only numerical, 0.01 nats or less, is ignored.",
+        "is kept shrinks; the latter is asked where `advantage/cut_mean` is logged. A difference that is only "
+        "numerical, 0.01 nats or less, is ignored.",
     ),
     "PEN001": Text(
         name="penalty inert",

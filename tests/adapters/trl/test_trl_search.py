@@ -13,9 +13,11 @@ import torch
 trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
+from holdfast.adapters.trl_observe import Observer  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, columns, question_dataset, reward_functions  # noqa: E402
 from holdfast.data import Example  # noqa: E402
 from holdfast.errors import ConfigError, DataError, RetrievalError, RolloutError  # noqa: E402
+from holdfast.metrics import cut_advantage  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document, Hit  # noqa: E402
 from holdfast.search.protocol import CLEAN  # noqa: E402
@@ -154,6 +156,28 @@ def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.Monkey
         "optimizer_steps_per_rollout",
     ):
         assert f"holdfast/{name}" in logged, name
+
+
+def test_the_advantage_where_the_sampler_cuts_is_that_of_the_episodes(
+    searching: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = []
+    observe = Observer.rollout_batch
+
+    def spy(self: Any, batch: Any, mask: Any, episodes: Any) -> None:
+        expected.append(cut_advantage(batch["advantages"].tolist(), episodes))
+        observe(self, batch, mask, episodes)
+
+    monkeypatch.setattr(Observer, "rollout_batch", spy)
+    trainer = searching(None, top_p=0.7)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "holdfast/advantage/cut_mean" in row]
+    assert [row["holdfast/advantage/cut_mean"] for row in rows] == pytest.approx(expected, abs=1e-6)
+    assert any(expected)
+
+    whole = searching(None)  # nothing is cut, so there is nothing to say
+    whole.train()
+    assert not any("holdfast/advantage/cut_mean" in row for row in whole.state.log_history)
 
 
 def test_a_failed_search_is_no_wrong_answer() -> None:
