@@ -219,6 +219,20 @@ def test_no_surge_where(make_run: MakeRun, ours: Any, other: Any, expected: Word
 
 @pytest.mark.parametrize(
     ("ours", "other", "expected"),
+    [
+        (ramp(1.0, 41, 0.05), ramp(1.0, 20, 0.05), Word.SHOWN),  # surges at 29 and 50
+        (ramp(1.0, 39, 0.05), ramp(1.0, 20, 0.05), Word.NOT_SHOWN),
+        (ramp(1.0, 20, 0.005), ramp(1.0, 20, 0.05), Word.SHOWN),  # it never comes
+        (ramp(1.0, 20, 0.05), ramp(1.0, 20, 0.005), Word.CANNOT_TELL),
+    ],
+)
+def test_postpones_surge(make_run: MakeRun, ours: list[float], other: list[float], expected: Word) -> None:
+    runs = seeds(make_run, "A", HOLD, {"entropy/mean": ours}), seeds(make_run, "B", SPIRAL, {"entropy/mean": other})
+    assert word(judge.postpones_surge("A", "B"), *runs) is expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "expected"),
     [(2.1, 1.0, Word.SHOWN), (1.9, 1.0, Word.NOT_SHOWN), (2.1, 1.5, Word.CANNOT_TELL)],  # nothing to bring back
 )
 def test_brings_back_searches(make_run: MakeRun, ours: float, other: float, expected: Word) -> None:

@@ -7,11 +7,28 @@ from dataclasses import replace
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
 from holdfast.lab.experiments.death_spiral_claims import COURSE, cure, no_surge
-from holdfast.lab.values import Claim, Experiment, Figure
+from holdfast.lab.values import Arm, Claim, Experiment, Figure
 
 GRPO = a.GRPO.name
+
+
+def _longer(arm: Arm) -> Arm:
+    """What has fallen by step 100 has shown it; what is to hold goes on."""
+    return replace(arm, overrides=(*arm.overrides, "--train.steps", "160"))
+
+
+def _postpones(arm: str) -> Claim:
+    return Claim(
+        paper="control",
+        where="if what drives the collapse is still there",
+        says=f"{arm} postpones the surge of entropy.",
+        asks="entropy rises 0.3 nats above its lowest 20 steps later than that of GRPO, or never",
+        test=judge.postpones_surge(arm, GRPO),
+    )
+
+
 UNTRUNCATED = replace(a.PLAIN_SAMPLER, control=False)  # the control that must run here is that of the step
-ARMS = (a.GRPO, a.RELIABLE, UNTRUNCATED, a.LENGTH_BASELINE, a.LLDS_FIXED, a.SAPO_FIXED)
+ARMS = (a.GRPO, a.RELIABLE, *map(_longer, (UNTRUNCATED, a.LENGTH_BASELINE, a.LLDS_FIXED, a.SAPO_FIXED)))
 NAMES = tuple(arm.name for arm in ARMS)
 
 EXPERIMENT = Experiment(
@@ -24,7 +41,8 @@ EXPERIMENT = Experiment(
     notes=(
         "Every seed is an organism: its own people and questions, its own filler words, its own weights and scripts.",
         "The spread is that of organisms and of reinforcement learning together.",
-        "There are 100 steps, not the 80 of death-spiral: another organism takes another time to fall.",
+        "GRPO and its control of the step have 100 steps, not the 80 of death-spiral: another organism takes another "
+        "time to fall. What is to prevent the fall has 160.",
         "The penalties have the strength that the sweep of death-spiral chose on one organism; none is made here.",
         "Every seed begins with a warm start, which takes as long as a run and is in none of the times.",
     ),
@@ -49,6 +67,7 @@ EXPERIMENT = Experiment(
         a.OTHER_BASELINE,
         *cure(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
         *cure(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
+        *map(_postpones, (a.LLDS_FIXED.name, a.SAPO_FIXED.name)),
         *map(no_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name, UNTRUNCATED.name)),
     ),
     figures=(

@@ -39,6 +39,7 @@ from holdfast.lab.judge.outcome import (
     falls,
     holds_where,
     no_surge_where,
+    postpones_surge,
     prevents_where,
     stays_down,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "never_displaced",
     "never_most_displaced",
     "no_surge_where",
+    "postpones_surge",
     "prevents_where",
     "ratio_drifts_before_drop",
     "ratio_never_drifts",

@@ -76,6 +76,18 @@ def no_surge_where(arm: str, other: str, rise: float = 0.3) -> Test:
     )
 
 
+def postpones_surge(arm: str, other: str, steps: int = 20, rise: float = 0.3) -> Test:
+    """Whether entropy rises later than that of `other`, or never."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        ours, theirs = (surge_step(one, "entropy/mean", rise) for one in (run, control))
+        numbers: Numbers = {f"surge of {arm}": ours, f"of {other}": theirs}
+        return (None if theirs is None else ours is None or ours - theirs >= steps), numbers
+
+    question = f"entropy of {arm} surged {steps} steps later than that of {other}, or never,"
+    return each_pair(arm, other, ask, question, f"{other} had no surge")
+
+
 def delays(arm: str, other: str, steps: int = 5) -> Test:
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         early, late = drop_step(control), drop_step(run)
