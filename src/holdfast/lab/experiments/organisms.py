@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
     shows="plain GRPO, controls and penalties where every seed has a world and a warm start of its own",
     recipe="flaky",
     arms=ARMS,
-    minutes=12,
+    minutes=15,
     notes=(
         "Every seed is an organism: its own people and questions, its own filler words, its own weights and scripts.",
         "The spread is that of organisms and of reinforcement learning together.",
