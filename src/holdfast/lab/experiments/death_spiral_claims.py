@@ -53,6 +53,16 @@ def no_surge(arm: str) -> Claim:
     )
 
 
+def postpones_surge(arm: str) -> Claim:
+    return Claim(
+        paper="control",
+        where="if what drives the collapse is still there",
+        says=f"{arm} postpones the surge of entropy.",
+        asks="entropy rises 0.3 nats above its lowest 20 steps later than that of GRPO, or never",
+        test=judge.postpones_surge(arm, GRPO),
+    )
+
+
 COURSE = (
     Claim(
         paper=a.LLDS_PAPER,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import COURSE, cure, no_surge
+from holdfast.lab.experiments.death_spiral_claims import COURSE, cure, no_surge, postpones_surge
 from holdfast.lab.values import Arm, Claim, Experiment, Figure
 
 GRPO = a.GRPO.name
@@ -15,16 +15,6 @@ GRPO = a.GRPO.name
 def _longer(arm: Arm) -> Arm:
     """What has fallen by step 100 has shown it; what is to hold goes on."""
     return replace(arm, overrides=(*arm.overrides, "--train.steps", "160"))
-
-
-def _postpones(arm: str) -> Claim:
-    return Claim(
-        paper="control",
-        where="if what drives the collapse is still there",
-        says=f"{arm} postpones the surge of entropy.",
-        asks="entropy rises 0.3 nats above its lowest 20 steps later than that of GRPO, or never",
-        test=judge.postpones_surge(arm, GRPO),
-    )
 
 
 UNTRUNCATED = replace(a.PLAIN_SAMPLER, control=False)  # the control that must run here is that of the step
@@ -67,13 +57,14 @@ EXPERIMENT = Experiment(
         a.OTHER_BASELINE,
         *cure(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
         *cure(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
-        *map(_postpones, (a.LLDS_FIXED.name, a.SAPO_FIXED.name)),
+        *map(postpones_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name)),
         *map(no_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name, UNTRUNCATED.name)),
     ),
     figures=(
         Figure("advantage/cut_mean", "Mean advantage where the sampler cuts", NAMES[:4]),
         Figure("sampler/mass_kept", "Probability mass the sampler keeps", NAMES[:4]),
         *a.dynamics(NAMES[:4], (GRPO, *NAMES[4:])),
+        Figure("advantage/cut_mean", "Mean advantage where the sampler cuts, with penalties", (GRPO, *NAMES[4:])),
     ),
     settings=("--train.steps", "100"),
     drawn=("world.seed", "warm_start.seed"),

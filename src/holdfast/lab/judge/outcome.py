@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.falls import FALLEN
 from holdfast.lab.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
 from holdfast.lab.series import RISE, RunSeries, between, drop_step, has_fallen, is_collapse, summarise, surge_step
@@ -66,26 +68,15 @@ def holds_where(arm: str, other: str) -> Test:
 def no_surge_where(arm: str, other: str, rise: float = 0.3) -> Test:
     """Whether a method stops what goes before a collapse, and not only the collapse until the last step."""
 
-    def ask(run: RunSeries, control: RunSeries) -> Answer:
-        ours, theirs = (surge_step(one, "entropy/mean", rise) for one in (run, control))
-        numbers: Numbers = {f"surge of {arm}": ours, f"of {other}": theirs}
-        return (None if theirs is None else ours is None), numbers
-
-    return each_pair(
-        arm, other, ask, f"entropy of {arm} did not surge where that of {other} did", f"{other} had no surge"
-    )
+    question = f"entropy of {arm} did not surge where that of {other} did"
+    return _of_surges(arm, other, rise, lambda ours, theirs: ours is None, question)
 
 
 def postpones_surge(arm: str, other: str, steps: int = 20, rise: float = 0.3) -> Test:
     """Whether entropy rises later than that of `other`, or never."""
 
-    def ask(run: RunSeries, control: RunSeries) -> Answer:
-        ours, theirs = (surge_step(one, "entropy/mean", rise) for one in (run, control))
-        numbers: Numbers = {f"surge of {arm}": ours, f"of {other}": theirs}
-        return (None if theirs is None else ours is None or ours - theirs >= steps), numbers
-
     question = f"entropy of {arm} surged {steps} steps later than that of {other}, or never,"
-    return each_pair(arm, other, ask, question, f"{other} had no surge")
+    return _of_surges(arm, other, rise, lambda ours, theirs: ours is None or ours - theirs >= steps, question)
 
 
 def delays(arm: str, other: str, steps: int = 5) -> Test:
@@ -137,6 +128,16 @@ def ends_higher(arm: str, other: str, key: str = "em after") -> Test:
 
     score = _SCORES.get(key, key)
     return each_pair(arm, other, ask, f"{arm} ended above {other} in {score}", f"they ended within {margin} of it")
+
+
+def _of_surges(arm: str, other: str, rise: float, yes: Callable[[int | None, int], bool], question: str) -> Test:
+    """`yes(step of our surge, step of theirs)` on the seeds on which `other` has one."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        ours, theirs = (surge_step(one, "entropy/mean", rise) for one in (run, control))
+        return (None if theirs is None else yes(ours, theirs)), {f"surge of {arm}": ours, f"of {other}": theirs}
+
+    return each_pair(arm, other, ask, question, f"{other} had no surge")
 
 
 def _updates_until(run: RunSeries, step: int | None) -> float | None:
