@@ -19,7 +19,7 @@ train: setup
 	$(BIN)/holdfast train $(ARGS)
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 lint: dev
 	$(BIN)/ruff check .
