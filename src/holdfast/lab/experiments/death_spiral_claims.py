@@ -14,14 +14,15 @@ COLLAPSE = "rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 
 
 def _ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> tuple[Claim, Claim]:
     """Asked of samples, which see all of the distribution, and of the most likely tokens, which do not."""
+    asks = "test EM at the end, {}, seed by seed, differences of 0.03 or less left out"
     sampled = Claim(
         paper=paper,
         where=where,
         says=says,
-        asks="test EM at the end, sampled without truncation, seed by seed, differences of 0.03 or less left out",
+        asks=asks.format("sampled without truncation"),
         test=judge.ends_higher(arm, other),
     )
-    return sampled, replace(sampled, asks="the same, greedy", test=judge.ends_higher(arm, other, "greedy after"))
+    return sampled, replace(sampled, asks=asks.format("greedy"), test=judge.ends_higher(arm, other, "greedy after"))
 
 
 def cure(arm: str, *, paper: str, where: str) -> tuple[Claim, Claim]:

@@ -55,14 +55,14 @@ EXPERIMENT = Experiment(
             paper=a.SAPO_PAPER,
             where="equation 11: A > 0 (its code: A ≥ 0)",
             says="Preserving A > 0 alone is enough.",
-            asks="the same",
+            asks="λ = 1 over protected tokens holds where GRPO fell",
             test=judge.holds_where(_name("A > 0", "1.0", "paper", False), a.GRPO.name),
         ),
         Claim(
             paper="control",
             where="all-right groups protected, all-wrong ones not",
             says="Preserving right rollouts alone is enough.",
-            asks="the same",
+            asks="λ = 1 over protected tokens holds where GRPO fell",
             test=judge.holds_where(_name("correct", "1.0", "paper", False), a.GRPO.name),
         ),
         Claim(

@@ -62,7 +62,7 @@ EXPERIMENT = Experiment(
             paper="control",
             where="beyond the published K",
             says="With K = 20 LLDS holds where GRPO collapses.",
-            asks="the same",
+            asks="it holds on the seeds on which GRPO with K = 20 fell",
             test=judge.holds_where("LLDS, K = 20", "GRPO, K = 20"),
         ),
         Claim(
