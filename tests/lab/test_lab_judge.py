@@ -59,6 +59,13 @@ ONE_ARM = [
     (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -0.01)}, SPIRAL, Word.SHOWN),
     (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 32, -0.01)}, SPIRAL, Word.NOT_SHOWN),
     (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -1e-4)}, SPIRAL, Word.NOT_SHOWN),
+    # It decays 7 steps before the drop, but the reward has long stopped rising:
+    (
+        judge.likelihood_decays_first("A"),
+        {"likelihood/correct": [-0.01 * abs(step - 25) for step in range(1, N + 1)]},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
     (judge.likelihood_decays_first("A"), {}, SPIRAL, Word.CANNOT_TELL),
     (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Word.SHOWN),
     (judge.displacement_deepens("A"), {"displacement/correct": ramp(-0.5, 10, 0.01)}, SPIRAL, Word.NOT_SHOWN),
@@ -87,24 +94,29 @@ ONE_ARM = [
     ),
     (judge.wrong_below_right("A"), {"likelihood/correct": -0.6, "likelihood/incorrect": -0.5}, HOLD, Word.NOT_SHOWN),
     (
-        judge.entropy_before_length("A"),
+        judge.entropy_surges_alone("A", "rollout/length"),
         {"entropy/mean": ramp(1, 20, 0.1), "rollout/length": ramp(50, 40, 5)},
         SPIRAL,
         Word.SHOWN,
     ),
     (
-        judge.entropy_before_length("A"),
+        judge.entropy_surges_alone("A", "rollout/length"),
         {"entropy/mean": ramp(1, 20, 0.1), "rollout/length": ramp(50, 15, 5)},
         SPIRAL,
         Word.NOT_SHOWN,
     ),
-    (judge.entropy_before_length("A"), {"entropy/mean": 1.0, "rollout/length": 50.0}, SPIRAL, Word.CANNOT_TELL),
+    (
+        judge.entropy_surges_alone("A", "rollout/length"),
+        {"entropy/mean": 1.0, "rollout/length": 50.0},
+        SPIRAL,
+        Word.CANNOT_TELL,
+    ),
     (judge.entropy_before_drop("A"), {"entropy/mean": ramp(1, 20, 0.1)}, SPIRAL, Word.SHOWN),
     (judge.entropy_before_drop("A"), {"entropy/mean": ramp(1, 33, 0.1)}, SPIRAL, Word.NOT_SHOWN),
     (judge.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, Word.SHOWN),
     (judge.gradient_calm_at_drop("A"), {"grad/norm": ramp(0.3, 28, 1.0)}, SPIRAL, Word.NOT_SHOWN),
-    (judge.gradient_explodes("A"), {"grad/norm": 0.3, "grad/norm_max": ramp(0.3, 40, 1)}, SPIRAL, Word.SHOWN),
-    (judge.gradient_explodes("A"), {"grad/norm": 0.3, "grad/norm_max": 2.9}, SPIRAL, Word.NOT_SHOWN),
+    (judge.gradient_surges("A"), {"grad/norm": ramp(0.3, 40, 1)}, SPIRAL, Word.SHOWN),
+    (judge.gradient_surges("A"), {"grad/norm": 0.3, "grad/norm_max": ramp(0.3, 40, 1)}, SPIRAL, Word.NOT_SHOWN),
     (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, Word.SHOWN),
     (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, Word.NOT_SHOWN),
     (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 20, -0.01)}, HOLD, Word.SHOWN),
@@ -141,8 +153,20 @@ ONE_ARM = [
         SPIRAL,
         Word.NOT_SHOWN,
     ),
+    (  # only after the drop
+        judge.first_action_decays_faster("A"),
+        {"likelihood/correct/action_1": ramp(-1, 40, -0.5), "likelihood/correct/action_2": ramp(-1, 30, -0.1)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
     (judge.first_action_match_rises("A"), {"rollout/first_action_match": ramp(0.3, 10, 0.01)}, SPIRAL, Word.SHOWN),
     (judge.first_action_match_rises("A"), {"rollout/first_action_match": ramp(0.3, 33, 0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (  # up, and down again by the drop
+        judge.first_action_match_rises("A"),
+        {"rollout/first_action_match": [0.3, *[0.6] * 20, *[0.2] * 40]},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, Word.SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, Word.NOT_SHOWN),
     (judge.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, Word.SHOWN),
@@ -150,6 +174,7 @@ ONE_ARM = [
     (judge.never_most_displaced("A"), {}, HOLD, Word.CANNOT_TELL),
     (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, Word.SHOWN),
     (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, Word.NOT_SHOWN),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, SPIRAL, Word.CANNOT_TELL),
 ]
 
 
@@ -170,9 +195,15 @@ TWO_ARMS = [
     (judge.delays("A", "B"), HOLD, SPIRAL, Word.SHOWN),
     (judge.delays("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
     (judge.delays("A", "B"), SPIRAL, HOLD, Word.CANNOT_TELL),
-    (judge.collapses_after_delay("A", "B"), LATE, SPIRAL, Word.SHOWN),
-    (judge.collapses_after_delay("A", "B"), HOLD, SPIRAL, Word.NOT_SHOWN),
-    (judge.collapses_after_delay("A", "B"), SPIRAL, LATE, Word.NOT_SHOWN),
+    (judge.falls_after_delay("A", "B"), LATE, SPIRAL, Word.SHOWN),
+    (judge.falls_after_delay("A", "B"), HOLD, SPIRAL, Word.NOT_SHOWN),
+    (judge.falls_after_delay("A", "B"), [*HOLD[:45], *[0.6] * 15], SPIRAL, Word.NOT_SHOWN),  # a dip is no fall
+    (judge.falls_after_delay("A", "B"), SPIRAL, LATE, Word.NOT_SHOWN),
+    (judge.falls_after_delay("A", "B"), SPIRAL, HOLD, Word.CANNOT_TELL),
+    (judge.peaks_higher("A", "B"), [*RISE, *[0.9] * 30], SPIRAL, Word.SHOWN),
+    (judge.peaks_higher("A", "B"), SPIRAL, [*RISE, *[0.9] * 30], Word.NOT_SHOWN),
+    (judge.peaks_higher("A", "B"), HOLD, SPIRAL, Word.CANNOT_TELL),  # the same peak
+    (judge.peaks_higher("A", "B"), [*SPIRAL, *[0.9] * 20], SPIRAL, Word.CANNOT_TELL),  # higher when B is over
 ]
 
 

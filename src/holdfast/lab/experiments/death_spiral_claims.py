@@ -9,10 +9,14 @@ from holdfast.lab.experiments import arms as a
 from holdfast.lab.values import Claim
 
 GRPO = a.GRPO.name
+BEST = "tables of results: 3B-Instruct GRPO .336, LLDS-A .441; the GRPO there is from before its collapse"
+AFTER = "Figure 6, the reward after the collapse"
+SAPO_BEST = "main table: its GRPO is that of Search-R1, from before its collapse"
+ABLATION = "ablation: GRPO .388, SAPO .429"
 COLLAPSE = "rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 % of it"
 
 
-def _ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> tuple[Claim, Claim]:
+def ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> tuple[Claim, Claim]:
     """Asked of samples, which see all of the distribution, and of the most likely tokens, which do not."""
     asks = "test EM at the end, {}, seed by seed, differences of 0.03 or less left out"
     sampled = Claim(
@@ -25,23 +29,37 @@ def _ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> 
     return sampled, replace(sampled, asks=asks.format("greedy"), test=judge.ends_higher(arm, other, "greedy after"))
 
 
-def cure(arm: str, *, paper: str, where: str) -> tuple[Claim, Claim]:
+def cure(arm: str, *, paper: str, where: str, other: str = GRPO) -> tuple[Claim, Claim]:
     """The paper's claim, that nothing collapses, and the stricter question whether reward is kept."""
     prevents = Claim(
         paper=paper,
         where=where,
-        says=f"{arm} does not collapse where GRPO does.",
-        asks="on the seeds on which GRPO fell it does not",
-        test=judge.prevents_where(arm, GRPO),
+        says=f"{arm} does not collapse where {other} does.",
+        asks=f"on the seeds on which {other} fell it does not",
+        test=judge.prevents_where(arm, other),
     )
     keeps = Claim(
         paper="control",
-        where=f"a stricter question than that of {paper.partition(',')[0]}",
-        says=f"{arm} keeps its reward where GRPO collapses.",
-        asks="on the seeds on which GRPO fell it holds",
-        test=judge.holds_where(arm, GRPO),
+        where="a stricter question"
+        if paper == "control"
+        else f"a stricter question than that of {paper.partition(',')[0]}",
+        says=f"{arm} keeps its reward where {other} collapses.",
+        asks=f"on the seeds on which {other} fell it holds",
+        test=judge.holds_where(arm, other),
     )
     return prevents, keeps
+
+
+def best(arm: str, *, paper: str, where: str) -> Claim:
+    """Against GRPO before its collapse, from where the papers' tables take its scores."""
+    return Claim(
+        paper=paper,
+        where=where,
+        says=f"{arm} comes higher than GRPO ever does.",
+        asks="the highest 5-step mean of the reward, over the steps both have, seed by seed, differences of 0.03 or "
+        "less left out",
+        test=judge.peaks_higher(arm, GRPO),
+    )
 
 
 def no_surge(arm: str) -> Claim:
@@ -64,6 +82,50 @@ def postpones_surge(arm: str) -> Claim:
     )
 
 
+OUTCOME = (
+    Claim(
+        paper="control",
+        where="the same without a plateau, whose 20 steps no paper asks for",
+        says="Plain GRPO falls.",
+        asks="it rises by 0.12 and then loses 40 % of its peak",
+        test=judge.falls(GRPO),
+    ),
+    Claim(
+        paper="control",
+        where="whether it is the end",
+        says="Where it falls it stays down.",
+        asks="its last five steps lie 40 % below its peak too",
+        test=judge.stays_down(GRPO),
+    ),
+)
+
+FIRST_ACTION = (
+    *(
+        Claim(
+            paper=a.LLDS_PAPER,
+            where=f"Figure 5, likelihood by action ({kind} rollouts)",
+            says=f"The first action of {kind} rollouts starts likelier than the second and crosses below it.",
+            asks="5-step means of likelihood by action, at the start and when the reward drops",
+            test=judge.first_action_crosses(GRPO, kind),
+        )
+        for kind in ("correct", "incorrect")
+    ),
+    Claim(
+        paper="control",
+        where="the same in a run that holds",
+        says="The crossing is no mark of a collapse: in plain GRPO with a reliable search it occurs too.",
+        asks="the same of right rollouts, at the start and at the end",
+        test=judge.first_action_crosses(a.RELIABLE.name),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Theorem 4.2 and Figure 5",
+        says="The first action decays more than the second.",
+        asks="what each has lost from its summit when the reward drops, correct rollouts",
+        test=judge.first_action_decays_faster(GRPO),
+    ),
+)
+
 COURSE = (
     Claim(
         paper=a.LLDS_PAPER,
@@ -72,6 +134,7 @@ COURSE = (
         asks=COLLAPSE,
         test=judge.collapses(GRPO),
     ),
+    *OUTCOME,
     Claim(
         paper=a.LLDS_PAPER,
         where="Definitions 4.1 and A.3 (1)",
@@ -105,7 +168,8 @@ COURSE = (
         paper=a.LLDS_PAPER,
         where="Figure 2, phases I and II",
         says="The likelihood of correct rollouts stagnates and slowly decays while the reward still rises.",
-        asks="its summit comes 5 steps before the reward drops, and 0.01 nats per token are lost by then",
+        asks="its summit comes before the reward's and 5 steps before the reward drops, and 0.01 nats per token are "
+        "lost by then",
         test=judge.likelihood_decays_first(GRPO),
     ),
     Claim(
@@ -119,7 +183,7 @@ COURSE = (
         paper="control",
         where="the same in a run that holds",
         says="With a reliable search, too, wrong rollouts are less likely than right ones.",
-        asks="the same of the later half of the run. If so, it is no sign of a collapse",
+        asks="the same of the later half of the run, or of the steps before a drop. If so, it is no sign of a collapse",
         test=judge.wrong_below_right(a.RELIABLE.name),
     ),
     Claim(
@@ -127,7 +191,14 @@ COURSE = (
         where="Figure 4",
         says="Entropy accelerates while the length of responses stays flat.",
         asks="when entropy is 0.3 nats above its lowest, the length is within 15 % of what it was there",
-        test=judge.entropy_before_length(GRPO),
+        test=judge.entropy_surges_alone(GRPO, "rollout/length"),
+    ),
+    Claim(
+        paper=a.LLDS_PAPER,
+        where="Figure 4 and its text",
+        says="Entropy accelerates while the number of searches stays flat.",
+        asks="when entropy is 0.3 nats above its lowest, searches per rollout are within 15 % of what they were there",
+        test=judge.entropy_surges_alone(GRPO, "rollout/searches"),
     ),
     Claim(
         paper=a.LLDS_PAPER,
@@ -147,8 +218,8 @@ COURSE = (
         paper=a.LLDS_PAPER,
         where="Figure 2, phase III: a surge, in a figure without a number",
         says="In the collapse the gradient norm surges.",
-        asks="the largest norm after the drop is 10 times the median before it",
-        test=judge.gradient_explodes(GRPO),
+        asks="the largest norm after the drop is more than twice the median until 5 steps before it",
+        test=judge.gradient_surges(GRPO),
     ),
     Claim(
         paper=a.SAPO_PAPER,
@@ -186,28 +257,30 @@ CURES = (
         paper=a.SAPO_PAPER,
         where="Figure 1",
         says="SAPO stops the drift of the ratios.",
-        asks="its mean of ln ∏ r never lies below ln 0.5",
+        asks="its mean of ln ∏ r, over all rollouts and not only those it protects, never lies below ln 0.5",
         test=judge.ratio_never_drifts("SAPO"),
     ),
-    *_ends_higher(
+    best("LLDS action", paper=a.LLDS_PAPER, where=BEST),
+    best("SAPO", paper=a.SAPO_PAPER, where=SAPO_BEST),
+    *ends_higher(
         "LLDS action",
         GRPO,
         paper=a.LLDS_PAPER,
-        where="tables of results: 3B-Instruct GRPO .336, LLDS-A .441. The GRPO there is from before its collapse",
+        where=AFTER,
         says="LLDS ends above GRPO.",
     ),
-    *_ends_higher(
+    *ends_higher(
         "LLDS action",
         "LLDS response",
         paper=a.LLDS_PAPER,
         where="table of gates, appendix (v2): token .319, response .319, action .330",
         says="The action gate ends above the response gate.",
     ),
-    *_ends_higher(
+    *ends_higher(
         "SAPO",
         GRPO,
         paper=a.SAPO_PAPER,
-        where="ablation: GRPO .388, SAPO .429",
+        where=ABLATION,
         says="SAPO ends above GRPO.",
     ),
     Claim(
@@ -217,26 +290,27 @@ CURES = (
         asks=f"{COLLAPSE}. The paper ran GSPO with GRPO's clip of 0.2; the sweep says which clip this arm has",
         test=judge.collapses("GSPO"),
     ),
-    *_ends_higher(
+    *ends_higher(
         "GSPO + LLDS action",
         "GSPO",
         paper=a.LLDS_PAPER,
         where="table of GSPO: GSPO .331, with LLDS-A .451",
         says="LLDS on top of GSPO ends above GSPO.",
     ),
-    *_ends_higher(
+    *ends_higher(
         "LLDS action",
         a.SMALLER.name,
         paper="control",
         where="the question both papers leave open",
         says="LLDS ends above plain GRPO at a smaller step.",
     ),
-    *_ends_higher(
+    *ends_higher(
         "LLDS action",
         a.PLAIN_SAMPLER.name,
         paper="control",
         where="the cheaper cure",
-        says="LLDS under the truncated sampler ends above plain GRPO under the whole one.",
+        says="LLDS under the truncated sampler ends above plain GRPO under the whole one (sampled scores are taken "
+        "under the whole one, with which LLDS never trained).",
     ),
     Claim(
         paper="control",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
+from holdfast.lab.experiments.death_spiral_claims import FIRST_ACTION
 from holdfast.lab.values import Claim, Experiment, Figure
 
 GRPO = a.GRPO.name
@@ -25,31 +26,15 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="Figure 5",
             says="More and more wrong rollouts begin with a right search.",
-            asks="rollout/first_action_match rises by 0.1 before the reward drops",
+            asks="rollout/first_action_match when the reward drops is 0.1 above the start",
             test=judge.first_action_match_rises(GRPO),
         ),
-        *(
-            Claim(
-                paper=a.LLDS_PAPER,
-                where=f"Figure 5, likelihood by action ({kind} rollouts)",
-                says=f"The first action of {kind} rollouts starts likelier than the second and crosses below it.",
-                asks="5-step means of likelihood by action, at the start and when the reward drops",
-                test=judge.first_action_crosses(GRPO, kind),
-            )
-            for kind in ("correct", "incorrect")
-        ),
-        Claim(
-            paper=a.LLDS_PAPER,
-            where="Theorem 4.2 and Figure 5",
-            says="The first action decays more than the second.",
-            asks="what each lost from its summit to the end",
-            test=judge.first_action_decays_faster(GRPO),
-        ),
+        *FIRST_ACTION,
         Claim(
             paper="control",
             where="the same in a run that holds",
             says="In plain GRPO with a reliable search, too, more wrong rollouts begin with a right search.",
-            asks="as above. If so, the share alone is no sign of a collapse",
+            asks="the same at the end. If so, the share alone is no sign of a collapse",
             test=judge.first_action_match_rises(a.RELIABLE.name),
         ),
         a.SAME_STEP,

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import COURSE, cure, no_surge, postpones_surge
-from holdfast.lab.values import Arm, Claim, Experiment, Figure
+from holdfast.lab.experiments.death_spiral_claims import (
+    ABLATION,
+    AFTER,
+    BEST,
+    COURSE,
+    FIRST_ACTION,
+    SAPO_BEST,
+    best,
+    cure,
+    ends_higher,
+    no_surge,
+    postpones_surge,
+)
+from holdfast.lab.values import Arm, Experiment, Figure
 
 GRPO = a.GRPO.name
 
@@ -37,26 +48,17 @@ EXPERIMENT = Experiment(
         "Every seed begins with a warm start, which takes as long as a run and is in none of the times.",
     ),
     claims=(
-        Claim(
-            paper="control",
-            where="the first question to a recipe that was found on one organism",
-            says="Plain GRPO falls, whatever the organism.",
-            asks="it rises by 0.12 and then loses 40 % of its peak",
-            test=judge.falls(GRPO),
-        ),
-        Claim(
-            paper="control",
-            where="the second",
-            says="And where it falls it stays down.",
-            asks="its last five steps lie 40 % below its peak too",
-            test=judge.stays_down(GRPO),
-        ),
         *COURSE,
+        *FIRST_ACTION,
         a.SAME_STEP,
         a.OTHER_SAMPLER,
         a.OTHER_BASELINE,
         *cure(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
         *cure(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
+        best(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where=BEST),
+        best(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where=SAPO_BEST),
+        *ends_higher(a.LLDS_FIXED.name, GRPO, paper=a.LLDS_PAPER, where=AFTER, says="LLDS ends above GRPO."),
+        *ends_higher(a.SAPO_FIXED.name, GRPO, paper=a.SAPO_PAPER, where=ABLATION, says="SAPO ends above GRPO."),
         *map(postpones_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name)),
         *map(no_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name, UNTRUNCATED.name)),
     ),

@@ -25,7 +25,8 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="Figure 3",
             says="Late in training, more than half of the samples lose likelihood in an update.",
-            asks="displacement/fraction exceeds one half in some 5 steps before the reward drops",
+            asks="displacement/fraction, of the run's own updates on whole batches, exceeds one half in some 5 steps "
+            "before the reward drops",
             test=judge.most_displaced(a.GRPO.name),
         ),
         Claim(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
+from holdfast.lab.experiments.death_spiral_claims import cure, no_surge
 from holdfast.lab.values import Arm, Claim, Experiment
 
 RULES = {"A ≥ 0": "nonnegative", "A > 0": "positive", "correct": "correct"}
@@ -21,6 +22,11 @@ def _arm(rule: str, coef: str, normalizer: str, rare: bool) -> Arm:
 
 def _name(rule: str, coef: str, normalizer: str, rare: bool) -> str:
     return f"{rule}, λ {coef}, {normalizer}{', rare' if rare else ''}"
+
+
+def _usual(rule: str, rare: bool = False) -> str:
+    """The arm with λ = 1 over protected tokens."""
+    return _name(rule, "1.0", "paper", rare)
 
 
 RARE_GRPO = Arm("GRPO, rare", (*a.NONE, *RARE), control=True)
@@ -44,40 +50,23 @@ EXPERIMENT = Experiment(
         "Rare reward is another warm start: shorter, and careless about what it reads.",
     ),
     claims=(
-        Claim(
-            paper=a.LLDS_PAPER,
-            where="equation 7: the preserving set is A ≥ 0",
-            says="Preserving A ≥ 0 holds where GRPO collapses.",
-            asks="λ = 1 over protected tokens holds where GRPO fell",
-            test=judge.holds_where(_name("A ≥ 0", "1.0", "paper", False), a.GRPO.name),
-        ),
-        Claim(
-            paper=a.SAPO_PAPER,
-            where="equation 11: A > 0 (its code: A ≥ 0)",
-            says="Preserving A > 0 alone is enough.",
-            asks="λ = 1 over protected tokens holds where GRPO fell",
-            test=judge.holds_where(_name("A > 0", "1.0", "paper", False), a.GRPO.name),
-        ),
-        Claim(
-            paper="control",
-            where="all-right groups protected, all-wrong ones not",
-            says="Preserving right rollouts alone is enough.",
-            asks="λ = 1 over protected tokens holds where GRPO fell",
-            test=judge.holds_where(_name("correct", "1.0", "paper", False), a.GRPO.name),
-        ),
+        *cure(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7: the preserving set is A ≥ 0"),
+        *cure(_usual("A > 0"), paper=a.SAPO_PAPER, where="equation 11: A > 0 (its code: A ≥ 0)"),
+        *cure(_usual("correct"), paper="control", where="all-right groups protected, all-wrong ones not"),
+        *map(no_surge, map(_usual, RULES)),
         Claim(
             paper="control",
             where="all-wrong groups are in the paper's preserving set (equation 7)",
             says="Where reward is rare, protecting all-wrong groups costs learning: `correct` ends above A ≥ 0.",
             asks="test EM at the end with λ = 1 over protected tokens, seed by seed",
-            test=judge.ends_higher(_name("correct", "1.0", "paper", True), _name("A ≥ 0", "1.0", "paper", True)),
+            test=judge.ends_higher(_usual("correct", rare=True), _usual("A ≥ 0", rare=True)),
         ),
         Claim(
             paper="control",
             where="the control at rare reward",
             says="Where reward is rare, plain GRPO ends above LLDS with A ≥ 0.",
             asks="test EM at the end, sampled, seed by seed, differences of 0.03 or less left out",
-            test=judge.ends_higher(RARE_GRPO.name, _name("A ≥ 0", "1.0", "paper", True)),
+            test=judge.ends_higher(RARE_GRPO.name, _usual("A ≥ 0", rare=True)),
         ),
         a.SAME_STEP,
     ),
@@ -87,7 +76,7 @@ EXPERIMENT = Experiment(
         for figure in a.dynamics(
             (
                 RARE_GRPO.name if rare else a.GRPO.name,
-                *(_name(rule, "1.0", "paper", rare) for rule in RULES),
+                *(_usual(rule, rare) for rule in RULES),
                 *(() if rare else (a.RELIABLE.name,)),
             ),
             metrics=("reward/mean", "displacement/correct", "entropy/mean"),

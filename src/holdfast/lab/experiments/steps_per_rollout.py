@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
+from holdfast.lab.experiments.death_spiral_claims import cure
 from holdfast.lab.values import Arm, Claim, Experiment, Figure
 
 STEPS = (1, 2, 5, 10, 20)
@@ -51,20 +52,13 @@ EXPERIMENT = Experiment(
             asks="it holds",
             test=judge.does_not_collapse("GRPO, K = 2"),
         ),
-        Claim(
+        *cure(
+            "LLDS, K = 10",
             paper=a.LLDS_PAPER,
             where="README of the code: old must differ from new",
-            says="With K = 10 LLDS holds where GRPO collapses.",
-            asks="it holds on the seeds on which GRPO fell",
-            test=judge.holds_where("LLDS, K = 10", "GRPO, K = 10"),
+            other="GRPO, K = 10",
         ),
-        Claim(
-            paper="control",
-            where="beyond the published K",
-            says="With K = 20 LLDS holds where GRPO collapses.",
-            asks="it holds on the seeds on which GRPO with K = 20 fell",
-            test=judge.holds_where("LLDS, K = 20", "GRPO, K = 20"),
-        ),
+        *cure("LLDS, K = 20", paper="control", where="beyond the published K", other="GRPO, K = 20"),
         Claim(
             paper="control",
             where="if drift within a rollout batch is what counts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
+from holdfast.lab.experiments.death_spiral_claims import cure, no_surge
 from holdfast.lab.values import Arm, Claim, Experiment
 
 VALUES = ("0.01", "0.1", "0.2", "0.5", "1.0")
@@ -29,19 +30,15 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="Figure 8, λ = 0.01",
             says="λ = 0.01 is too weak: it delays the collapse and does not prevent it.",
-            asks="the reward drops too, and later than without",
-            test=judge.collapses_after_delay("λ = 0.01", a.GRPO.name),
+            asks="it falls too, and drops 5 steps later than without",
+            test=judge.falls_after_delay("λ = 0.01", a.GRPO.name),
         ),
         *(
-            Claim(
-                paper=a.LLDS_PAPER,
-                where=f"Figure 8, λ = {value}",
-                says=f"λ = {value} prevents the collapse.",
-                asks="it holds on the seeds on which GRPO fell",
-                test=judge.holds_where(f"λ = {value}", a.GRPO.name),
-            )
+            claim
             for value in ("0.1", "0.2")
+            for claim in cure(f"λ = {value}", paper=a.LLDS_PAPER, where=f"Figure 8, λ = {value}")
         ),
+        *map(no_surge, (arm.name for arm in ARMS)),
         a.SAME_STEP,
     ),
     figures=a.dynamics(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.lab.judge.asking import Answer, Numbers, Test, each_pair, each_seed
-from holdfast.lab.series import RunSeries, at_step, drop_step
+from holdfast.lab.judge.asking import NO_DROP, Answer, Numbers, Test, each_pair, each_seed
+from holdfast.lab.series import RunSeries, at_step, decay_step, drop_step, has_fallen, summarise
 
 NO_SECOND = "there was no second action"
 
@@ -29,19 +29,21 @@ def first_action_crosses(arm: str, kind: str = "correct") -> Test:
 
 
 def first_action_decays_faster(arm: str, kind: str = "correct") -> Test:
-    def ask(run: RunSeries) -> Answer:
-        _, one = run.means(f"likelihood/{kind}/action_1")
-        _, two = run.means(f"likelihood/{kind}/action_2")
-        if not one or not two:
-            return None, {}
-        lost, second = max(one) - one[-1], max(two) - two[-1]
-        return lost > second, {"lost by the first action": lost, "by the second": second}
+    """From the summit of each to where the reward drops: what comes after it is no early sign, and may recover."""
 
-    return each_seed(arm, ask, f"the first action of {kind} rollouts lost more likelihood than the second", NO_SECOND)
+    def ask(run: RunSeries) -> Answer:
+        until = drop_step(run)
+        lost = [_lost(run, f"likelihood/{kind}/action_{k}", until) for k in (1, 2)]
+        if until is None or lost[0] is None or lost[1] is None:
+            return None, {"reward drop": until}
+        return lost[0] > lost[1], {"lost by the first action": lost[0], "by the second": lost[1]}
+
+    question = f"the first action of {kind} rollouts had lost more likelihood than the second when the reward dropped"
+    return each_seed(arm, ask, question, f"{NO_DROP}, or {NO_SECOND}")
 
 
 def first_action_match_rises(arm: str, by: float = 0.1) -> Test:
-    """More wrong rollouts begin with a search as good as a right sibling's."""
+    """More wrong rollouts begin with a search as good as a right sibling's, when the reward drops; or at the end."""
 
     def ask(run: RunSeries) -> Answer:
         steps, match = run.means("rollout/first_action_match")
@@ -49,19 +51,22 @@ def first_action_match_rises(arm: str, by: float = 0.1) -> Test:
         known = [v for s, v in zip(steps, match, strict=True) if drop is None or s <= drop]
         if not known:
             return None, {}
-        return max(known) - known[0] >= by, {"at first": known[0], "highest before the drop": max(known)}
+        numbers: Numbers = {"at first": known[0], "highest": max(known), "when the reward drops": known[-1]}
+        return known[-1] - known[0] >= by, numbers
 
     return each_seed(
-        arm, ask, f"the share of wrong rollouts with a right first search rose by {by}", "no group was mixed"
+        arm, ask, f"the share of wrong rollouts with a right first search had risen by {by}", "no group was mixed"
     )
 
 
 def searches_end_below(arm: str, bound: float) -> Test:
+    """Of runs that did not fall: who babbles does not search either."""
+
     def ask(run: RunSeries) -> Answer:
         ended, numbers = _searches(run)
-        return (None if ended is None else ended < bound), numbers
+        return (None if ended is None or has_fallen(summarise(run)) else ended < bound), numbers
 
-    return each_seed(arm, ask, f"{arm} ended below {bound:g} searches a rollout", "a series is missing")
+    return each_seed(arm, ask, f"{arm} ended below {bound:g} searches a rollout", "it fell, or a series is missing")
 
 
 def brings_back_searches(arm: str, other: str, above: float, below: float) -> Test:
@@ -75,6 +80,16 @@ def brings_back_searches(arm: str, other: str, above: float, below: float) -> Te
 
     question = f"{arm} ended above {above:g} searches a rollout where {other} ended below {below:g}"
     return each_pair(arm, other, ask, question, f"{other} made {below:g} or more")
+
+
+def _lost(run: RunSeries, metric: str, until: int | None) -> float | None:
+    """How far the metric's mean lies below its summit at step `until`."""
+    _, values = run.means(metric)
+    if until is None or not values:
+        return None
+    top, now = decay_step(run, metric, until), at_step(run, metric, until)
+    high = at_step(run, metric, top) if top is not None else None
+    return None if high is None or now is None else high - now
 
 
 def _searches(run: RunSeries) -> tuple[float | None, Numbers]:

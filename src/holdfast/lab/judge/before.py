@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import mean, median
 
-from holdfast.lab.judge.asking import NO_DROP, Answer, Test, each_seed
+from holdfast.lab.judge.asking import NO_DROP, Answer, Numbers, Test, each_seed
 from holdfast.lab.series import RunSeries, at_step, below_step, between, decay_step, drop_step, surge_step
 
 NO_FALL = "the reward never dropped, or displacement was not below 0 for long before"
@@ -33,21 +33,21 @@ def never_displaced(arm: str) -> Test:
 
 
 def likelihood_decays_first(arm: str) -> Test:
-    """The likelihood of correct rollouts has its summit, and decays, before the reward drops."""
+    """The likelihood of correct rollouts has its summit, and decays, while the reward has not had its own."""
 
     def ask(run: RunSeries) -> Answer:
         drop = drop_step(run)
         top = decay_step(run, "likelihood/correct", drop) if drop is not None else None
+        numbers: Numbers = {"summit": top, "reward drop": drop}
         if drop is None or top is None:
-            return None, {"summit": top, "reward drop": drop}
+            return None, numbers
+        peak = decay_step(run, "reward/mean", drop)
         high, low = at_step(run, "likelihood/correct", top), at_step(run, "likelihood/correct", drop)
-        assert high is not None and low is not None
-        return (
-            drop - top >= 5 and high - low > 0.01,
-            {"summit": top, "reward drop": drop, "nats per token lost by then": high - low},
-        )
+        assert peak is not None and high is not None and low is not None
+        numbers |= {"summit of the reward": peak, "nats per token lost by the drop": high - low}
+        return top < peak and drop - top >= 5 and high - low > 0.01, numbers
 
-    return each_seed(arm, ask, "the likelihood of correct rollouts decayed 5 steps before the reward dropped", NO_DROP)
+    return each_seed(arm, ask, "the likelihood of correct rollouts decayed while the reward still rose", NO_DROP)
 
 
 def displacement_deepens(arm: str) -> Test:
@@ -100,8 +100,8 @@ def wrong_below_right(arm: str) -> Test:
     return each_seed(arm, ask, f"wrong rollouts of {arm} were less likely than right ones", "a series is missing")
 
 
-def entropy_before_length(arm: str, rise: float = 0.3, change: float = 0.15) -> Test:
-    """Entropy has risen by `rise` nats while the length is within `change` of what it was at the entropy's lowest."""
+def entropy_surges_alone(arm: str, other: str, rise: float = 0.3, change: float = 0.15) -> Test:
+    """Entropy has risen by `rise` nats while the metric `other` is within `change` of what it was at its lowest."""
 
     def ask(run: RunSeries) -> Answer:
         surge = surge_step(run, "entropy/mean", rise)
@@ -110,13 +110,13 @@ def entropy_before_length(arm: str, rise: float = 0.3, change: float = 0.15) -> 
         steps, entropy = run.means("entropy/mean")
         before = [(v, s) for s, v in zip(steps, entropy, strict=True) if s <= surge]
         calm = min(before)[1]
-        was, became = at_step(run, "rollout/length", calm), at_step(run, "rollout/length", surge)
+        was, became = at_step(run, other, calm), at_step(run, other, surge)
         if was is None or became is None:
             return None, {"entropy surge": surge}
         ratio = became / was
-        return abs(ratio - 1) <= change, {"entropy surge": surge, "length at surge / before": ratio}
+        return abs(ratio - 1) <= change, {"entropy surge": surge, f"{other} at surge / before": ratio}
 
-    return each_seed(arm, ask, "entropy had surged while the length stood still", "entropy never surged")
+    return each_seed(arm, ask, f"entropy had surged while {other} stood still", "entropy never surged")
 
 
 def entropy_before_drop(arm: str, rise: float = 0.3) -> Test:
@@ -143,17 +143,19 @@ def gradient_calm_at_drop(arm: str, factor: float = 2.0) -> Test:
     )
 
 
-def gradient_explodes(arm: str, factor: float = 10.0) -> Test:
+def gradient_surges(arm: str, factor: float = 2.0) -> Test:
+    """The other side of `gradient_calm_at_drop`: what is more than ordinary there."""
+
     def ask(run: RunSeries) -> Answer:
         drop = drop_step(run)
         if drop is None:
             return None, {"reward drop": None}
-        before, later = between(run, "grad/norm", 1, drop - 5), between(run, "grad/norm_max", drop, 10**9)
+        before, later = between(run, "grad/norm", 1, drop - 5), between(run, "grad/norm", drop, 10**9)
         if not before or not later:
             return None, {"reward drop": drop}
-        return max(later) >= factor * median(before), {"largest norm": max(later), "median before": median(before)}
+        return max(later) > factor * median(before), {"largest norm": max(later), "median before": median(before)}
 
-    return each_seed(arm, ask, f"the gradient norm reached {factor:g} × its earlier median", NO_DROP)
+    return each_seed(arm, ask, f"the gradient norm exceeded {factor:g} × its earlier median", NO_DROP)
 
 
 def ratio_drifts_before_drop(arm: str, level: float = -0.7) -> Test:
