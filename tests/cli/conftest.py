@@ -89,3 +89,14 @@ def holdfast() -> Callable[..., Any]:
         return result
 
     return run
+
+
+def then_raise(error: BaseException, first: Callable[[Path, Observer], None] | None = None) -> Any:
+    """A script for the fake engine: does `first`, and raises."""
+
+    def script(run_dir: Path, observer: Observer) -> None:
+        if first is not None:
+            first(run_dir, observer)
+        raise error
+
+    return script

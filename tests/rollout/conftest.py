@@ -85,6 +85,10 @@ def make_chain() -> Callable[[dict[int, int]], Any]:
     return make
 
 
+def request(id: str, ids: Any, new: int = 8, *, stop: tuple[str, ...] = (), seed: int = 0) -> Request:
+    return Request(id=id, token_ids=tuple(ids), max_new_tokens=new, stop=stop, seed=seed)
+
+
 def logprobs_without_cache(model: Any, context: Sequence[int], start: int, temperature: float = 1.0) -> torch.Tensor:
     """Log-probs of context[start:] from one plain, unpadded forward pass."""
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""A byte-level tokenizer, tiny random models, a recipe that takes seconds, and an observer that remembers."""
+"""A byte-level tokenizer, tiny random models, a recipe that takes seconds, an observer that remembers, and a model of
+one's own.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from holdfast.config import Config, validate
 from holdfast.diagnostics.finding import Finding
 from holdfast.train.model import LanguageModel
-from holdfast.train.run import train
+from holdfast.train.run import train, warm_start_only
 from holdfast.world.model import build_tokenizer
 
 from .whole_runs import EVERYTHING
@@ -25,6 +27,9 @@ TEXTS = [
     "<answer> town </answer>\n",
     "<think> What is the lake of Mora? </think>\n",
 ] * 20
+TEMPLATE = (
+    "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|agent|>{% endif %}"
+)
 RECIPE: dict[str, dict[str, Any]] = {
     "run": {"device": "cpu", "threads": 1},
     "world": {"people": 60, "train_questions": 40, "dev_questions": 6, "test_questions": 5},
@@ -164,3 +169,73 @@ def write_rows() -> Callable[..., str]:
         return str(path)
 
     return write
+
+
+# ---- a model of one's own, on questions and passages of one's own
+#
+# The model is a tiny random one in a directory, with a tokenizer of its own. Two dozen steps on episodes from a file
+# teach it to answer `town` or `lake`, with or without a search, so that some rollouts are right.
+
+
+@pytest.fixture(scope="session")
+def home(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_model: Callable[..., Any],
+    tokenizer: PreTrainedTokenizerFast,
+    write_rows: Callable[..., str],
+) -> Path:
+    """Folders `raw` and `raw-chat` of untrained models, and the files of questions, passages and episodes."""
+    home = tmp_path_factory.mktemp("own")
+    for name in ("raw", "raw-chat"):
+        make_model().save_pretrained(home / name)
+        tokenizer.save_pretrained(home / name)
+    config = json.loads((home / "raw-chat" / "tokenizer_config.json").read_text())
+    (home / "raw-chat" / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": TEMPLATE}))
+    questions = [
+        {"question": f"What is place {i}?", "golden_answers": ["town" if i % 2 else "lake"]} for i in range(20)
+    ]
+    write_rows(home / "train.jsonl", questions)
+    write_rows(home / "test.jsonl", [q | {"question": q["question"].replace("place", "spot")} for q in questions[:4]])
+    write_rows(home / "corpus.jsonl", [{"id": str(i), "contents": f"place {i}\nIt is a lake."} for i in range(20)])
+    found = "\n\n<information>Doc 1(Title: place 3) It is a lake.</information>\n\n"
+    episodes = []
+    for i in range(20):
+        answer = {"text": f"<answer> {'town' if i % 4 < 2 else 'lake'} </answer>", "observation": ""}
+        search = {"text": "<search> place </search>", "observation": found}
+        episodes.append({"question": f"What is place {i}?", "turns": [search, answer] if i % 3 == 0 else [answer]})
+    write_rows(home / "episodes.jsonl", episodes)
+    return home
+
+
+@pytest.fixture(scope="session")
+def own(recipe: Callable[..., Config], home: Path) -> Callable[..., Config]:
+    """own("raw", {"train.steps": 1}): the recipe for a model of one's own."""
+
+    def make(model: str | Path, changes: dict[str, Any] | None = None) -> Config:
+        settings: dict[str, Any] = {
+            "model": {"path": str(home / model)},
+            "data.train": str(home / "train.jsonl"),
+            "data.test": str(home / "test.jsonl"),
+            "retrieval.corpus": str(home / "corpus.jsonl"),
+            "warm_start": {},
+            "reward": {"em": 1.0},
+            "loss.kl_coef": 0.05,
+            "train.steps": 2,
+            "checkpoint.every": 1,
+            "protocol.max_total_tokens": 200,
+            "protocol.max_observation_tokens": 70,
+        }
+        return recipe(settings | (changes or {}))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def lesson(home: Path) -> dict[str, Any]:
+    """Settings of a warm start from the file of episodes."""
+    return {"warm_start": {"steps": 25, "batch": 10, "lr": 1e-2, "data": str(home / "episodes.jsonl")}}
+
+
+@pytest.fixture(scope="session")
+def base(own: Callable[..., Config], lesson: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm_start_only(own("raw", lesson), tmp_path_factory.mktemp("base") / "run")

@@ -1,17 +1,24 @@
-"""Real verl: its registry, its configuration, its agent loop worker. `make contracts-verl` runs these."""
+"""Real verl: its registry, its configuration, its agent loop worker; and the penalties in plain loops.
+`make contracts-verl` runs these.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 collect_ignore = ["train_on_cpu.py"]  # a script; importing it would give this process's verl another platform
 
-Batch = dict[str, torch.Tensor]
+Batch = dict[str, Tensor]
+MakeConfig = Callable[..., Any]
+GLOBAL = {"dp_size": 2, "batch_num_tokens": 61, "global_batch_size": 9, "loss_scale_factor": 20}
 
 
 @pytest.fixture
@@ -60,6 +67,45 @@ def batch() -> Batch:
     )
     advantages = torch.tensor([1.2, 0.0, -0.7, 0.4, 0.9], dtype=torch.float64)[:, None] * mask
     return {"old_log_prob": old, "log_prob": new, "advantages": advantages, "response_mask": mask}
+
+
+def call(name: str, config: Any, batch: Batch, **changed: Any) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """(loss, gradient of the log-probs, metrics), called as verl's `ppo_loss` calls."""
+    from verl.trainer.ppo import core_algos
+
+    new = batch["log_prob"].clone().requires_grad_()
+    arguments = {**batch, "log_prob": new, "rollout_is_weights": None, **changed}
+    loss, metrics = core_algos.get_policy_loss_fn(name)(**arguments, loss_agg_mode=config.loss_agg_mode, config=config)
+    (gradient,) = torch.autograd.grad(loss, new)
+    return loss.detach(), gradient, metrics
+
+
+def naive_penalty(name: str, batch: Batch, *, threshold: float = 0.0, tau: float = 1.0) -> tuple[Tensor, Tensor]:
+    """(penalty, its derivative by the new log-prob) per token, in Python numbers, from the papers."""
+    old, new, advantages, mask = (
+        batch[k].tolist() for k in ("old_log_prob", "log_prob", "advantages", "response_mask")
+    )
+    value, slope = torch.zeros(5, 7, dtype=torch.float64), torch.zeros(5, 7, dtype=torch.float64)
+    for i in range(5):
+        actions = [list(run) for inside, run in itertools.groupby(range(7), key=lambda t: mask[i][t]) if inside]
+        if name == "holdfast_llds_response":
+            actions = [[t for action in actions for t in action]]
+        if name == "holdfast_lld":
+            actions = [[t] for action in actions for t in action]
+        for action in actions:
+            if name == "holdfast_search_sapo":
+                for t in action:
+                    ratio = math.exp(new[i][t] - old[i][t])
+                    if advantages[i][t] > 0 and ratio < tau:
+                        value[i, t], slope[i, t] = old[i][t] - new[i][t], -1.0
+                continue
+            kept = [t for t in action if advantages[i][t] >= 0]
+            if sum(old[i][t] - new[i][t] - threshold for t in kept) <= 0:
+                continue
+            for t in kept:
+                if old[i][t] - new[i][t] > threshold:
+                    value[i, t], slope[i, t] = old[i][t] - new[i][t], -1.0
+    return value, slope
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,93 @@
+"""What the losses log: the series, whole in every micro-batch, and the warning of a penalty that never acts."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+pytest.importorskip("verl")
+
+from verl.utils.metric import AggregationType, Metric, reduce_metrics
+
+from holdfast.adapters.verl import LOSSES
+from holdfast.metrics import METRICS
+
+from .conftest import GLOBAL, Batch, MakeConfig, call, naive_penalty
+
+
+def test_the_series_say_what_happened(actor_config: MakeConfig, batch: Batch) -> None:
+    config = actor_config(actor={"global_batch_info": GLOBAL})
+    metrics = call("holdfast_llds", config, batch)[2]
+    old, new, mask = batch["old_log_prob"], batch["log_prob"], batch["response_mask"]
+
+    def mean(values: Tensor, rows: list[int]) -> float:
+        return sum(float(values[i][mask[i]].mean()) for i in rows) / len(rows)
+
+    kept = mask & (batch["advantages"] >= 0)  # rows 0, 1 and 3
+    drop = (old - new).clamp(min=0)
+    expected = {
+        "likelihood/positive": mean(old, [0, 3]),
+        "likelihood/negative": mean(old, [2]),
+        "drift/positive": mean(new - old, [0, 3]),
+        "drift/negative": mean(new - old, [2]),
+        "penalty/preserved_share": float(kept.sum() / mask.sum()),
+        "penalty/drop": float(drop[kept].mean()),
+        "penalty/active_fraction": float((naive_penalty("holdfast_llds", batch)[0] > 0).sum() / kept.sum()),
+        "ratio/mean": float((new - old).exp()[mask].mean()),
+        "ratio/max": float((new - old).exp()[mask].max()),
+        # own denominator: 0.2 · penalty / tokens
+        "loss/penalty": 0.2 * float(naive_penalty("holdfast_llds", batch)[0].sum() / mask.sum()),
+    }
+    for name, value in expected.items():
+        assert metrics[f"holdfast/{name}"] == pytest.approx(value), name
+    assert {name.removeprefix("holdfast/") for name in metrics if name.startswith("holdfast/")} <= set(METRICS)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_micro_batch_has_the_same_finite_series(actor_config: MakeConfig, batch: Batch, name: str) -> None:
+    """As verl puts them together: per micro-batch a Metric of kind MEAN, over ranks, over mini-batches."""
+    config = actor_config(loss_mode=name, actor={"global_batch_info": GLOBAL})
+    rows = [[0, 1], [2], [4], [3, 2]]  # only negative ones, only an empty one
+    numbers = [call(name, config, {k: v[i] for k, v in batch.items()})[2] for i in rows]
+    assert len({tuple(sorted(n)) for n in numbers}) == 1
+    assert all(math.isfinite(value) for n in numbers for value in n.values() if not isinstance(value, Tensor))
+    ranks: list[dict[str, Any]] = []
+    for rank in (numbers[:2], numbers[2:]):
+        merged = {key: Metric(AggregationType.MEAN) for key in rank[0]}
+        for one in rank:
+            for key, metric in Metric.from_dict(one, AggregationType.MEAN).items():
+                merged[key].append(metric)
+        ranks.append(merged)
+    reduced = reduce_metrics({key: [Metric.aggregate_dp([rank[key] for rank in ranks])] for key in numbers[0]})
+    # two micro-batches without a positive rollout repeat what was seen last
+    seen = [n["holdfast/likelihood/positive"] for n in numbers]
+    assert seen[0] == seen[1] == seen[2] != seen[3]
+    assert reduced["holdfast/likelihood/positive"] == pytest.approx(sum(seen) / 4)
+
+
+def test_a_penalty_that_never_acts_is_said_once(
+    actor_config: MakeConfig, batch: Batch, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.adapters import verl as adapter
+    from holdfast.adapters import verl_term
+
+    monkeypatch.setattr(verl_term, "_PATIENCE", 3)
+    same = batch | {"log_prob": batch["old_log_prob"]}
+    arguments = {"loss_agg_mode": "token-mean", "config": actor_config()}
+    inert, live = adapter._Loss("holdfast_llds"), adapter._Loss("holdfast_llds")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            inert(**same, **arguments)
+            live(**same, **arguments)
+        assert not caplog.records
+        live(**batch, **arguments)
+        for _ in range(5):
+            inert(**same, **arguments)
+            live(**same, **arguments)
+    (record,) = caplog.records
+    assert "PEN001: holdfast_llds was zero in all of 3 micro-batches" in record.getMessage()
+    assert "ppo_mini_batch_size to half of data.train_batch_size" in record.getMessage()

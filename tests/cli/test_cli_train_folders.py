@@ -1,0 +1,90 @@
+"""The run folders of `holdfast train`: how they are named, and what is never deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import RolloutError
+from holdfast.train.events import Observer
+
+from .conftest import then_raise
+
+Run = Callable[..., Any]
+
+
+def test_a_taken_name_gets_a_number(engine: Any, holdfast: Run) -> None:
+    for expected in ("quickstart", "quickstart-2", "quickstart-3"):
+        holdfast("train")
+        assert engine.config.run.name == expected  # so that config.toml and W&B say it too
+        assert Path("runs", expected, "config.toml").is_file()
+
+
+def test_a_name_given_by_hand_is_taken_as_it_is(engine: Any, holdfast: Run) -> None:
+    holdfast("train", "--run.name", "night", "--run.dir", "elsewhere")
+    stderr = holdfast("train", "--run.name", "night", "--run.dir", "elsewhere", code=2).stderr
+    assert "elsewhere/night exists; continue it with --resume elsewhere/night, replace it with --overwrite" in stderr
+    assert len(engine.calls) == 1
+
+
+def test_overwrite_replaces_a_run(engine: Any, holdfast: Run) -> None:
+    holdfast("train")
+    Path("runs/quickstart/metrics.jsonl").write_text("old")
+    holdfast("train", "--overwrite")
+    assert engine.config.run.name == "quickstart"
+    assert not Path("runs/quickstart/metrics.jsonl").exists()
+    assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]
+
+
+def test_overwrite_deletes_runs_only(engine: Any, holdfast: Run) -> None:
+    Path("runs/thesis").mkdir(parents=True)
+    Path("runs/thesis/chapter.tex").write_text("years of work")
+    stderr = holdfast("train", "--run.name=thesis", "--overwrite", code=2).stderr
+    assert "--overwrite would delete runs/thesis, which is no run folder" in stderr
+    assert Path("runs/thesis/chapter.tex").read_text() == "years of work"
+
+
+def test_overwrite_does_not_follow_a_link(engine: Any, holdfast: Run) -> None:
+    holdfast("train", "--run.name=real")
+    Path("runs/link").symlink_to("real")
+    assert "no run folder" in holdfast("train", "--run.name=link", "--overwrite", code=2).stderr
+    assert Path("runs/real/config.toml").is_file()
+
+
+def test_overwrite_costs_the_old_run_only_when_the_new_one_trains(engine: Any, holdfast: Run) -> None:
+    holdfast("train")
+    Path("runs/quickstart/metrics.jsonl").write_text("old")
+    engine.script = then_raise(RolloutError("no such questions"))
+    holdfast("train", "--overwrite", code=2)
+    assert Path("runs/quickstart/metrics.jsonl").read_text() == "old"
+
+    def script(run_dir: Path, observer: Observer) -> None:
+        assert len(list(Path("runs").iterdir())) == 2
+        observer.stage("training", 1)
+        observer.step(0, 1, {})
+        assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]  # the disk is free before checkpoints come
+        (run_dir / "metrics.jsonl").write_text("new")
+        raise RolloutError("later")
+
+    engine.script = script
+    holdfast("train", "--overwrite", code=2)
+    assert Path("runs/quickstart/metrics.jsonl").read_text() == "new"
+    assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]
+
+
+def test_an_unreadable_recipe_does_not_cost_the_old_run(engine: Any, holdfast: Run) -> None:
+    holdfast("train")
+    holdfast("train", "--overwrite", "--train.steps", "0", code=2)
+    assert Path("runs/quickstart/config.toml").is_file()
+
+
+def test_a_run_that_never_began_leaves_no_folder(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(RolloutError("the retriever is down"))
+    assert holdfast("train", code=2).stderr == "error: the retriever is down\n"
+    assert not Path("runs/quickstart").exists()
+
+
+def test_a_file_in_the_way_of_the_run_folder(engine: Any, holdfast: Run) -> None:
+    Path("runs").write_text("")
+    assert "the run folder runs/quickstart cannot be made" in holdfast("train", code=2).stderr

@@ -1,0 +1,148 @@
+"""The recipe and the settings that `holdfast train` runs with, as a dry run prints them, and what cannot be read."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli import recipes
+from holdfast.cli.command import split
+from holdfast.config import load, validate
+
+Run = Callable[..., Any]
+
+
+# ---- the recipe
+
+
+def test_without_arguments_it_runs_the_quickstart(engine: Any, holdfast: Run) -> None:
+    holdfast("train")
+    assert engine.config == load(recipes.bundled()["quickstart"])
+    assert Path("runs/quickstart/config.toml").is_file()
+
+
+def test_settings_beat_the_recipe_wherever_they_stand(engine: Any, holdfast: Run) -> None:
+    Path("my.toml").write_text("[train]\nsteps = 5\nquestions = 8\n")
+    holdfast("train", "--loss.entropy_coef", "-0.01", "my.toml", "--train.steps", "7", "--overwrite")
+    assert engine.config.train.steps == 7
+    assert engine.config.train.questions == 8
+    assert engine.config.loss.entropy_coef == -0.01
+
+
+def test_a_flag_setting_leaves_the_recipe_alone(engine: Any, holdfast: Run) -> None:
+    Path("my.toml").write_text("")
+    holdfast("train", "--track.tensorboard", "my.toml")
+    assert engine.config.track.tensorboard is True
+    assert engine.config.run.name == "my"
+
+
+def test_a_bundled_recipe_goes_by_its_name(engine: Any, holdfast: Run) -> None:
+    holdfast("train", "collapse")
+    by_name = engine.config
+    holdfast("train", "recipes/collapse.toml", "--run.name", by_name.run.name, "--overwrite")
+    assert engine.config == by_name
+    assert by_name.loss.penalty.name == "none"
+
+
+def test_a_recipe_of_ones_own_hides_the_bundled_one(engine: Any, holdfast: Run) -> None:
+    Path("quickstart").write_text("[train]\nsteps = 3\n")
+    holdfast("train", "quickstart")
+    assert engine.config.train.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "hint"),
+    [
+        ("quikstart", "did you mean quickstart?"),
+        ("zzz.toml", "give the path of a TOML file, or one of collapse, flaky, quickstart"),
+    ],
+)
+def test_a_recipe_that_is_not_there(engine: Any, holdfast: Run, recipe: str, hint: str) -> None:
+    assert hint in holdfast("train", recipe, code=2).stderr
+    assert engine.calls == []
+
+
+def test_recipes_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site-packages" / "holdfast" / "recipes"
+    installed.mkdir(parents=True)
+    (installed / "quickstart.toml").write_text("")
+    monkeypatch.setattr(recipes, "_FOLDERS", (installed, tmp_path / "recipes"))
+    assert recipes.find("quickstart") == installed / "quickstart.toml"
+
+
+def test_the_wheel_carries_the_recipes() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert carried == {"recipes": "holdfast/recipes"}
+    assert {"quickstart", "collapse"} <= set(recipes.bundled())
+
+
+# ---- the dry run
+
+
+def test_dry_run_prints_a_recipe_that_reads_back_equal(engine: Any, holdfast: Run) -> None:
+    printed = holdfast(
+        "train", "--dry-run", "--train.steps", "7", "--loss.penalty.name=none", "--world.filler_words=20"
+    )
+    config = validate(tomllib.loads(printed.stdout))
+    assert config == load(
+        recipes.bundled()["quickstart"], ["--train.steps=7", "--loss.penalty.name=none", "--world.filler_words=20"]
+    )
+    assert printed.stderr == ""
+    assert engine.calls == []
+    assert list(Path().iterdir()) == []
+
+
+def test_dry_run_explains_and_names_what_is_not_set(engine: Any, holdfast: Run) -> None:
+    text = holdfast("train", "--dry-run").stdout
+    assert "\n# dev =\n" in text
+    assert "(a text or none)" in text
+    assert "# Rollouts per question.\ngroup_size = " in text
+    assert "('none', 'llds', 'sapo' or 'nll')" in text.replace("\n# ", " ")
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_dry_run_of_a_run_that_cannot_work(engine: Any, holdfast: Run) -> None:
+    result = holdfast("train", "--dry-run", "--train.optimizer_steps_per_rollout", "1", code=2)
+    assert "this penalty is always zero. Set train.optimizer_steps_per_rollout to 2" in result.stderr
+    assert result.stdout == ""
+
+
+# ---- what cannot be read
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--train.stesp", "5"], "error: --train.stesp: there is no such setting; did you mean train.steps?\n"),
+        (["--dryrun"], "error: there is no option --dryrun; did you mean --dry-run?\n"),
+        (["--over-write"], "error: there is no option --over-write; did you mean --overwrite?\n"),
+        (["--lr", "3"], "error: --lr: there is no such setting; did you mean train.lr or warm_start.lr?\n"),
+        (["--train.steps"], "error: --train.steps needs a value; write --train.steps 60\n"),
+        (["--train.steps", "--dry-run"], "error: --train.steps needs a value; write --train.steps 60\n"),
+        (["--run.name", "a/b"], "error: {quickstart}: run.name = 'a/b' is no name for a folder; "),
+    ],
+)
+def test_errors_are_one_sentence_and_exit_code_2(
+    engine: Any, holdfast: Run, arguments: list[str], sentence: str
+) -> None:
+    result = holdfast("train", *arguments, code=2)
+    assert result.stderr.startswith(sentence.format(quickstart=recipes.bundled()["quickstart"]))
+    assert result.stdout == ""
+    assert engine.calls == []
+
+
+def test_split_keeps_the_order_of_both() -> None:
+    arguments = ["--resume", "RUN", "--train.lr=-1", "--run.seed", "-3", "my.toml", "--overwrite", "--a.b"]
+    assert split(arguments, {"--resume", "--overwrite"}) == (
+        ["--train.lr=-1", "--run.seed", "-3", "--a.b"],
+        ["--resume", "RUN", "my.toml", "--overwrite"],
+    )
+
+
+def test_two_recipes(engine: Any, holdfast: Run) -> None:
+    assert "unexpected extra argument" in holdfast("train", "quickstart", "collapse", code=2).stderr

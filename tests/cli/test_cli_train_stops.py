@@ -1,0 +1,166 @@
+"""Runs that stop and go on: `--resume`, `--stage`, and what an interrupt, a kill or an error says and leaves."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import validate
+from holdfast.errors import GuardStop, RolloutError
+from holdfast.train.events import Observer
+
+from .conftest import then_raise
+
+Run = Callable[..., Any]
+
+
+# ---- resume and stage
+
+
+def test_resume_takes_a_path_or_a_name(engine: Any, holdfast: Run) -> None:
+    holdfast("train", "--run.name=night")
+    holdfast("train", "--resume", "runs/night")
+    holdfast("train", "--resume", "night")
+    assert engine.calls[1:] == [("resume", Path("runs/night"))] * 2
+
+
+def test_resume_of_what_is_no_run(engine: Any, holdfast: Run) -> None:
+    assert "gone is no run folder. Make one with: holdfast train" in holdfast("train", "--resume=gone", code=2).stderr
+    holdfast("train", "--run.name=night")
+    assert "gone is no run folder. Newest runs here: runs/night" in holdfast("train", "--resume=gone", code=2).stderr
+    Path("folder").mkdir()
+    stderr = holdfast("train", "--resume", "folder", code=2).stderr
+    assert "folder has no config.toml, so it is no run folder" in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--train.steps", "9"], "with its own recipe, but you also gave --train.steps 9"),
+        (["collapse"], "with its own recipe, but you also gave collapse"),
+        (["--overwrite"], "does not go with --overwrite or --stage"),
+        (["--stage", "warm-start"], "does not go with --overwrite or --stage"),
+    ],
+)
+def test_resume_changes_nothing(engine: Any, holdfast: Run, arguments: list[str], sentence: str) -> None:
+    holdfast("train", "--run.name=night")
+    assert sentence in holdfast("train", "--resume", "night", *arguments, code=2).stderr
+    assert len(engine.calls) == 1
+
+
+def test_dry_run_of_a_resume_prints_the_runs_own_recipe(engine: Any, holdfast: Run) -> None:
+    holdfast("train", "--run.name=night", "--train.steps=7")
+    printed = holdfast("train", "--resume", "night", "--dry-run").stdout
+    assert validate(tomllib.loads(printed)) == engine.config
+
+
+def test_the_warm_start_alone(engine: Any, holdfast: Run) -> None:
+    result = holdfast("train", "--stage", "warm-start", "--run.name=start")
+    assert engine.calls[0][0] == "warm start"
+    assert "holdfast train --model.path runs/start/model --warm_start.steps 0" in result.stdout
+
+
+def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:
+    stderr = holdfast("train", "--stage=warm-start", "--warm_start.steps=0", code=2).stderr
+    assert "there is nothing to do; set warm_start.steps" in stderr
+    assert not Path("runs").exists()
+
+
+def test_the_real_engine_is_what_the_command_expects() -> None:
+    engine = pytest.importorskip("holdfast.train.run", exc_type=ModuleNotFoundError)
+    for name in ("train", "resume", "warm_start_only"):
+        parameters = inspect.signature(getattr(engine, name)).parameters
+        expected = ["run_dir", "observer"] if name == "resume" else ["config", "run_dir", "observer"]
+        assert list(parameters) == expected
+
+
+# ---- stops
+
+
+def make_checkpoint(step: int) -> Callable[[Path, Observer], None]:
+    def script(run_dir: Path, observer: Observer) -> None:
+        (run_dir / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+
+    return script
+
+
+def test_an_interrupt_says_how_to_go_on(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
+    stderr = holdfast("train", code=130).stderr
+    assert stderr == "Stopped. Step 40 is saved; to go on from there:\n  holdfast train --resume runs/quickstart\n"
+    assert Path("runs/quickstart/config.toml").is_file()
+
+
+def test_an_interrupt_before_the_first_checkpoint(engine: Any, holdfast: Run) -> None:
+    def script(run_dir: Path, observer: Observer) -> None:
+        (run_dir / "metrics.jsonl").write_text("")
+        raise KeyboardInterrupt
+
+    engine.script = script
+    stderr = holdfast("train", code=130).stderr
+    assert stderr == (
+        "Stopped before the first checkpoint (checkpoint.every). To begin again:\n"
+        "  holdfast train --resume runs/quickstart\n"
+    )
+
+
+def test_an_interrupt_before_anything_leaves_no_folder(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(KeyboardInterrupt())
+    assert holdfast("train", code=130).stderr == "Stopped before the first step, so nothing is kept.\n"
+    assert not Path("runs/quickstart").exists()
+
+
+def test_a_kill_says_it_too(engine: Any, holdfast: Run) -> None:
+    def script(run_dir: Path, observer: Observer) -> None:
+        make_checkpoint(20)(run_dir, observer)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    engine.script = script
+    before = signal.getsignal(signal.SIGTERM)
+    assert "--resume runs/quickstart" in holdfast("train", code=143).stderr
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_error_after_a_checkpoint_says_how_to_go_on(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(RolloutError("the retriever is down"), make_checkpoint(20))
+    stderr = holdfast("train", "--run.name=my run", code=2).stderr
+    assert stderr.startswith("error: the retriever is down\n")
+    assert stderr.endswith("To go on from there:\n  holdfast train --resume 'runs/my run'\n")
+
+
+def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(GuardStop("stopped by guard.on after step 20: LLD003."), make_checkpoint(20))
+    assert holdfast("train", code=3).stderr == "stopped by guard.on after step 20: LLD003.\n"
+
+
+def test_an_error_that_says_how_to_go_on_says_it_once(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(RolloutError("the disk is full; then --resume runs/x"), make_checkpoint(20))
+    assert holdfast("train", code=2).stderr == "error: the disk is full; then --resume runs/x\n"
+
+
+def test_a_bug_keeps_its_traceback(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(ZeroDivisionError("a bug"))
+    assert isinstance(holdfast("train", code=1).exception, ZeroDivisionError)
+
+
+def test_a_missing_package_is_said_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, holdfast: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "holdfast.train.run", raising=False)
+    for module in ("transformers", "transformers.utils"):
+        monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
+    assert holdfast("train", code=2).stderr == (
+        "error: transformers is not installed. Run: pip install 'holdfast[train]'\n"
+    )
+    assert not Path("runs").exists()

@@ -1,0 +1,127 @@
+"""The slots of the transformers policy: who waits for one, what is kept between turns, and nothing fed twice."""
+
+from __future__ import annotations
+
+import torch
+
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.policy import generate
+
+from .conftest import request
+
+# ---- who waits
+
+
+def test_rows_do_not_wait_for_the_slowest(make_model, tokenizer):
+    model, order = make_model(), []
+    policy = HFPolicy(model, tokenizer)
+    policy.submit([request("slow", [5, 6], 120)] + [request(str(i), [5, 6, 7], 6, seed=i) for i in range(4)])
+    turns: dict[str, int] = {}
+    while completions := policy.poll():
+        for completion in completions:
+            order.append(completion.id)
+            turns[completion.id] = turns.get(completion.id, 0) + 1
+            if completion.id != "slow" and turns[completion.id] < 3:
+                policy.submit([request(completion.id, [*range(5, 50), 8 * turns[completion.id]], 6)])
+    assert order[-1] == "slow" and len(order) == 1 + 4 * 3
+
+
+def test_a_lone_request_waits_a_bounded_number_of_steps(make_model, tokenizer, monkeypatch):
+    policy = HFPolicy(make_model(), tokenizer)
+    policy.submit([request(str(i), [5 + i], 1 if i == 0 else 90) for i in range(20)])
+    (first,) = policy.poll()
+    policy.submit([request(first.id, [9, 9], 1)])
+    steps = []
+    step = HFPolicy._step
+    monkeypatch.setattr(HFPolicy, "_step", lambda self, finished: (steps.append(1), step(self, finished))[1])
+    while first.id not in {completion.id for completion in policy.poll()}:
+        pass
+    assert len(steps) == 16, "1 of 19 is fewer than an eighth, so it waits out its patience"
+
+
+def test_more_episodes_than_slots_wait_without_error(make_model, tokenizer):
+    policy = HFPolicy(make_model(), tokenizer, max_rows=1)
+    policy.submit([request("a", [5], 2), request("b", [6], 2)])
+    assert [done.id for done in policy.poll()] == ["a"]
+    assert policy.poll() == [], "a may still continue, so b cannot start"
+    policy.release(["a"])
+    assert [done.id for done in policy.poll()] == ["b"]
+    assert policy.poll() == []
+
+
+# ---- what is kept
+
+
+def test_released_rows_start_over_and_others_go_on(make_model, tokenizer):
+    model = make_model().double()
+    wanted = generate(HFPolicy(model, tokenizer), [request("keep", [4, 5, 6], 30, seed=1)])[0]
+    policy = HFPolicy(model, tokenizer)
+    policy.submit(
+        [
+            request("keep", [4, 5, 6], 30, seed=1),
+            request("drop", [4, 5, 6], 40),
+            request("short", [9], 2),
+            request("q", [3]),
+        ]
+    )
+    policy.poll()
+    policy.release(["drop", "never heard of"])
+    completions = []
+    while more := policy.poll():
+        completions += more
+    assert {completion.id for completion in completions} == {"keep", "q"}
+    assert next(c for c in completions if c.id == "keep").token_ids == wanted.token_ids
+
+
+def test_a_changed_history_is_recomputed(make_model, tokenizer, reference):
+    model = make_model()
+    policy = HFPolicy(model, tokenizer)
+    policy.submit([request("x", range(20, 60), 10)])
+    first = policy.poll()[0]
+    changed = [*range(20, 45), 7, *range(46, 60), *first.token_ids[:3]]
+    policy.submit([request("x", changed, 10)])
+    done = policy.poll()[0]
+    plain = reference(model, [*changed, *done.token_ids], len(changed))
+    torch.testing.assert_close(torch.tensor(done.logprobs), plain, atol=1e-4, rtol=0)
+
+
+def test_the_same_context_again(make_model, tokenizer):
+    policy = HFPolicy(make_model().double(), tokenizer)
+    policy.submit([request("x", [5, 6, 7], 4)])
+    first = policy.poll()[0]
+    policy.submit([request("x", [5, 6, 7], 4)])
+    assert policy.poll()[0].token_ids == first.token_ids
+
+
+# ---- what is computed
+
+
+def test_vocabulary_is_projected_for_one_position_a_row(make_model, tokenizer):
+    model = make_model()
+    shapes = []
+    policy = HFPolicy(model, tokenizer)
+    model.lm_head.register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape[:2]))
+    generate(policy, [request("a", range(10, 60), 3), request("b", range(10, 40), 3, seed=1)])
+    assert shapes == [(2, 1)] * 3
+
+
+def test_a_prompt_shared_by_a_group_is_computed_once(make_model, tokenizer):
+    model = make_model()
+    rows = []
+    policy = HFPolicy(model, tokenizer)
+    model.model.embed_tokens.register_forward_pre_hook(lambda module, inputs: rows.append(tuple(inputs[0].shape)))
+    generate(policy, [request(str(i), range(10, 40), 2, seed=i) for i in range(5)])
+    assert rows == [(1, 30), (5, 1)]
+
+
+def test_only_unseen_tokens_are_computed(make_model, tokenizer):
+    model = make_model()
+    fed = []
+    policy = HFPolicy(model, tokenizer)
+    model.model.embed_tokens.register_forward_pre_hook(lambda module, inputs: fed.append(inputs[0].tolist()))
+    policy.submit([request("x", [10, 11, 12], 2)])
+    first = policy.poll()[0].token_ids
+    policy.submit([request("x", [10, 11, 12, *first, 20, 21], 1)])
+    policy.poll()
+    # The last sampled token was never fed: it goes in with the observation.
+    assert fed == [[[10, 11, 12]], [[first[0]]], [[first[1], 20, 21]]]

@@ -1,0 +1,79 @@
+"""What tests of the update share: a ragged batch, a forward pass in float64, and an update with it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Loss
+from holdfast.train.update import old_pass, update_policy
+
+
+def a_batch(rows: int = 7, seed: int = 3, vocabulary: int = 280) -> TokenBatch:
+    """Ragged rows: a prompt of 2 to 4 tokens, then one to three actions, the last one an answer; mixed advantages."""
+    g = torch.Generator().manual_seed(seed)
+
+    def between(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=g))
+
+    width = 24
+    names = ("token_ids", "attention_mask", "action_ids")
+    fields = {name: torch.zeros(rows, width, dtype=torch.long) for name in names}
+    answer_mask = torch.zeros(rows, width, dtype=torch.bool)
+    for row in range(rows):
+        t = between(2, 4)
+        actions = 1 + row % 3
+        for k in range(1, actions + 1):
+            said = between(2, 4)
+            fields["action_ids"][row, t : t + said] = k
+            if k == actions:
+                answer_mask[row, t + said - 2 : t + said] = True
+            t += said + (between(1, 2) if k < actions else 0)
+        fields["attention_mask"][row, :t] = 1
+        fields["token_ids"][row, :t] = torch.randint(2, vocabulary, (t,), generator=g)
+    return TokenBatch(
+        **fields,
+        answer_mask=answer_mask,
+        loss_mask=fields["action_ids"] > 0,
+        rollout_logprobs=torch.zeros(rows, width),
+        advantages=torch.tensor([1.2, -0.8, 0.0, 0.7, -1.5, 0.4, -0.2, 0.9, -0.3])[:rows, None],
+        rewards=torch.zeros(rows),
+        correct=torch.tensor([True, False, False, True, False, True, False, True, False])[:rows],
+        group_ids=torch.arange(rows) // 2,
+        valid=torch.ones(rows, dtype=torch.bool),
+    )
+
+
+def double(model: Any) -> Callable[..., Any]:
+    """A forward pass in float64, so that different shapes of a batch differ by 1e-12 and not by 1e-6."""
+
+    def forward(ids: Tensor, mask: Tensor, entropy: bool = False, **_: Any) -> tuple[Tensor, Tensor | None]:
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].double()
+        every = torch.nn.functional.pad(logits, (0, 0, 1, 0)).log_softmax(-1)
+        picked = torch.where(mask, every.gather(-1, ids[..., None])[..., 0], 0.0)
+        if not entropy:
+            return picked, None
+        return picked, torch.where(mask, -(every.exp() * every).sum(-1), 0.0)
+
+    return forward
+
+
+def run(
+    model: Any, batch: TokenBatch, plan: list[list[list[int]]], loss: Loss, *, lr: float = 1e-2, **options: Any
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Metrics and new weights of an update of a copy of `model`, in float64."""
+    model = copy.deepcopy(model).double()
+    reference = double(copy.deepcopy(model)) if loss.kl_coef else None
+    parameters = list(model.parameters())
+    batch = replace(batch, rollout_logprobs=batch.rollout_logprobs.double())
+    minis, _, _ = old_pass(batch, plan, double(model), reference)
+    optimizer = torch.optim.SGD(parameters, lr=lr)
+    settings = {"grad_clip": 1e9, "max_tokens": 12 if loss.reduction.endswith("norm") else None} | options
+    metrics = update_policy(minis, double(model), optimizer, parameters, loss, **settings)
+    return metrics, {name: p.detach() for name, p in model.named_parameters()}

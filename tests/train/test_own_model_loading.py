@@ -1,0 +1,100 @@
+"""What becomes of a model in a folder: weights in fp32 without dropout, its own tokenizer, a reference that stays."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from holdfast.config import Config, Model
+from holdfast.train.events import Silent
+from holdfast.train.model import LanguageModel, Reference, load_model
+from holdfast.train.session import open_workspace
+from holdfast.train.start import starting_policy
+
+CPU = torch.device("cpu")
+
+# ---- the reference
+
+
+def start_of(config: Config) -> LanguageModel:
+    return starting_policy(open_workspace(config), Silent())
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_the_reference_stays_where_the_policy_started(home: Path, rank: int) -> None:
+    made = load_model(Model(path="x", lora_rank=rank), home / "raw", CPU)
+    ids = torch.arange(2, 14)[None]
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    policy = made.forward(0.7)
+    reference = Reference(made).forward(0.7)
+    with torch.no_grad():
+        start, _ = policy(ids, mask)
+        for p in made.model.parameters():
+            if p.requires_grad:
+                p.add_(0.05)
+        moved, _ = policy(ids, mask)
+        kept, _ = reference(ids, mask)
+        again, _ = policy(ids, mask)
+        if rank:
+            with made.model.disable_adapter():
+                off, _ = policy(ids, mask)
+            torch.testing.assert_close(kept, off, atol=1e-6, rtol=1e-6)
+    assert torch.equal(kept, start) and not torch.allclose(moved, start, atol=1e-2)
+    assert torch.equal(again, moved)  # and the policy is itself again afterwards
+
+
+def test_the_reference_of_warm_started_adapters_is_the_warm_started_policy(
+    own: Callable[..., Config], lesson: dict[str, Any]
+) -> None:
+    """Switching the adapters off would compare with a model that cannot even answer."""
+    config = own("raw", lesson | {"model.lora_rank": 4})
+    start_of(config)
+    made = start_of(config)  # from the cache
+    ids = torch.arange(2, 14)[None]
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    with torch.no_grad():
+        kept, _ = Reference(made).forward(1.0)(ids, mask)
+        assert torch.equal(kept, made.forward(1.0)(ids, mask)[0])
+        with made.model.disable_adapter():
+            assert not torch.allclose(made.forward(1.0)(ids, mask)[0], kept, atol=1e-2)
+
+
+# ---- precision and dropout
+
+
+def test_weights_are_fp32_and_dropout_is_off(tmp_path: Path, make_model: Callable[..., Any], home: Path) -> None:
+    shutil.copytree(home / "raw", tmp_path / "half")
+    make_model(attention_dropout=0.5).to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    made = load_model(Model(path="x"), tmp_path / "half", CPU)
+    assert {p.dtype for p in made.model.parameters()} == {torch.float32} and made.autocast_dtype is None
+    ids = torch.arange(2, 14)[None]
+    made.model.train()
+    with torch.no_grad():
+        assert torch.equal(made.model(ids).logits, made.model(ids).logits)
+    assert load_model(Model(path="x", autocast="bf16"), tmp_path / "half", CPU).autocast_dtype is torch.bfloat16
+
+
+def test_dropout_that_is_a_number_of_the_layer_is_off_too(
+    tmp_path: Path, make_model: Callable[..., Any], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    opt = make_model("OPT", word_embed_proj_dim=32, ffn_dim=48, dropout=0.5, init_std=0.2)
+    opt.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    made = load_model(Model(path="x"), tmp_path, CPU)
+    made.model.train()
+    ids = torch.arange(2, 14)[None]
+    with torch.no_grad():
+        assert torch.equal(made.model(ids).logits, made.model(ids).logits)
+
+
+def test_the_tokenizer_is_the_one_that_was_saved(home: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """`AutoTokenizer` reads a Qwen2 folder by Qwen2's own rules, whatever the folder says."""
+    made = load_model(Model(path="x"), home / "raw", CPU)
+    assert json.loads(made.tokenizer.backend_tokenizer.to_str()) == json.loads(tokenizer.backend_tokenizer.to_str())

@@ -1,0 +1,140 @@
+"""Mini- and micro-batches of an update: their plan, the old pass over them, and that only mini-batches matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.config import Loss, Penalty
+from holdfast.train.forward import token_logprobs
+from holdfast.train.update import old_pass, plan_update, update_policy
+
+from .one_update import a_batch, run
+
+# ---- the plan
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_plan_uses_every_row_once_in_even_mini_batches(seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 60, (int(torch.randint(1, 40, (), generator=g)),), generator=g).tolist()
+    steps, budget = int(torch.randint(1, 12, (), generator=g)), int(torch.randint(64, 200, (), generator=g))
+    plan = plan_update(lengths, steps, budget, g)
+    assert sorted(row for mini in plan for micro in mini for row in micro) == list(range(len(lengths)))
+    assert len(plan) == min(steps, len(lengths))
+    sizes = [sum(map(len, mini)) for mini in plan]
+    assert max(sizes) - min(sizes) <= 1
+    for micro in (micro for mini in plan for micro in mini):
+        assert len(micro) * max(lengths[row] for row in micro) <= budget
+
+
+def test_a_row_longer_than_the_budget_gets_a_micro_batch_of_its_own() -> None:
+    plan = plan_update([100, 5, 5], 1, 64, torch.Generator().manual_seed(0))
+    assert plan == [[[1, 2], [0]]]
+
+
+def test_a_plan_depends_on_its_generator_alone() -> None:
+    one, same, other = (plan_update([5] * 20, 4, 64, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert one == same != other
+
+
+# ---- the old pass
+
+
+def test_the_old_pass_puts_every_log_prob_where_its_row_is(make_model: Callable[..., Any]) -> None:
+    model, batch = make_model(), a_batch()
+    plan = plan_update(batch.lengths.tolist(), 3, 64, torch.Generator().manual_seed(0))
+
+    minis, whole, metrics = old_pass(batch, plan, partial(token_logprobs, model), None)
+    assert whole.old_logprobs is not None
+    with torch.no_grad():
+        expected, entropies = token_logprobs(model, batch.token_ids, batch.loss_mask, entropy=True)
+    torch.testing.assert_close(whole.old_logprobs, expected, atol=1e-5, rtol=1e-5)
+    assert entropies is not None
+    assert metrics["entropy/mean"] == pytest.approx(float(entropies.sum() / batch.loss_mask.sum()), rel=1e-5)
+    for rows, micro in zip((r for mini in plan for r in mini), (m for mini in minis for m in mini), strict=True):
+        assert micro.ref_logprobs is None and micro.old_logprobs is not None
+        assert torch.equal(micro.old_logprobs, whole.old_logprobs[rows, : micro.token_ids.shape[1]])
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_nothing_has_changed_on_the_first_optimizer_step(
+    make_model: Callable[..., Any], dtype: torch.dtype | None, checkpointing: bool
+) -> None:
+    """Bit for bit, or gates would open on noise; on later steps it has."""
+    model, batch = make_model(), a_batch()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    forward = partial(token_logprobs, model, autocast_dtype=dtype)
+    minis, _, _ = old_pass(batch, [[[0, 1], [2]], [[3, 4], [5]], [[6]]], forward, None)
+    model.train(checkpointing)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    metrics = update_policy(minis, forward, optimizer, list(model.parameters()), Loss(), grad_clip=1.0)
+    assert metrics["penalty/noise_floor"] == 0.0
+    assert metrics["penalty/active_fraction"] > 0 and metrics["ratio/max"] > 1
+    assert metrics["optimizer_steps_per_rollout"] == 3 and metrics["grad/skipped"] == 0
+
+
+def test_the_noise_floor_sees_an_old_pass_of_other_shapes(make_model: Callable[..., Any]) -> None:
+    """The twin that must fail: old log-probs from elsewhere are not equal."""
+    model, batch = make_model(), a_batch()
+
+    forward = partial(token_logprobs, model)
+    minis, _, _ = old_pass(batch, [[list(range(7))]], forward, None)
+    first = minis[0][0]
+    assert first.old_logprobs is not None
+    off = [[replace(first, old_logprobs=first.old_logprobs - 0.25 * first.loss_mask)]]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    metrics = update_policy(off, forward, optimizer, list(model.parameters()), Loss(), grad_clip=1.0)
+    assert metrics["penalty/noise_floor"] == pytest.approx(0.25, abs=1e-5)
+
+
+# ---- micro-batches are an accident of memory
+
+
+LOSSES = {
+    "llds": Loss(),
+    "llds, response, paper's normaliser": Loss(penalty=Penalty(gate="response", normalizer="paper")),
+    "llds, token, correct, answers half": Loss(penalty=Penalty(gate="token", preserve="correct", answer_weight=0.5)),
+    "sapo, sequence means": Loss(penalty=Penalty(name="sapo"), reduction="seq-mean-token-mean"),
+    "nll, sequence sums": Loss(penalty=Penalty(name="nll"), reduction="seq-mean-token-sum"),
+    "dr grpo": Loss(penalty=Penalty(name="none"), reduction="seq-mean-token-sum-norm"),
+    "sums": Loss(penalty=Penalty(name="llds", threshold=0.001), reduction="token-sum"),
+    "gspo, entropy, k2": Loss(ratio="sequence", entropy_coef=0.01, kl_coef=0.1, kl_estimator="k2"),
+    "clip higher, dual clip": Loss(clip_low=0.001, clip_high=0.002, dual_clip=1.001),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_micro_batches_do_not_matter(make_model: Callable[..., Any], name: str) -> None:
+    model, batch = make_model(), a_batch()
+    minis = [[0, 1, 2, 3], [4, 5, 6]]
+    whole, apart, mixed = (
+        run(model, batch, plan, LOSSES[name], answer_weight=0.5)
+        for plan in (
+            [[rows] for rows in minis],
+            [[[row] for row in rows] for rows in minis],
+            [[[2, 0], [3, 1]], [[6], [5, 4]]],
+        )
+    )
+    for metrics, weights in (apart, mixed):
+        for key, value in whole[1].items():
+            torch.testing.assert_close(weights[key], value, atol=1e-11, rtol=1e-9, msg=key)
+        # The percentile is a mean over micro-batches (`merge_stats`), and noise differs with the shapes.
+        for key in set(whole[0]) - {"ratio/p01", "penalty/noise_floor"}:
+            assert metrics[key] == pytest.approx(whole[0][key], abs=1e-9), key
+
+
+def test_mini_batches_do_matter(make_model: Callable[..., Any]) -> None:
+    """The twin that must fail."""
+    model, batch = make_model(), a_batch()
+    _, one = run(model, batch, [[[0, 1, 2, 3]], [[4, 5, 6]]], Loss())
+    _, other = run(model, batch, [[[4, 5, 6]], [[0, 1, 2, 3]]], Loss())
+    assert any(not torch.allclose(one[key], other[key], atol=1e-11) for key in one)

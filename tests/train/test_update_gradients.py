@@ -1,0 +1,56 @@
+"""The gradient of an update: a step without a finite one is skipped, and a long one is clipped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.config import Loss
+from holdfast.train.forward import token_logprobs
+from holdfast.train.update import old_pass, update_policy
+
+from .one_update import a_batch, run
+
+
+def test_a_step_without_a_finite_gradient_is_skipped_and_counted(make_model: Callable[..., Any]) -> None:
+    """Weights and moments are those of a run in which the step never was."""
+    batch = a_batch()
+
+    def update(plan: list[list[list[int]]], poisoned: int | None) -> tuple[dict[str, float], Any, Any]:
+        model, passes = make_model(), 0
+
+        def forward(ids: Tensor, mask: Tensor, entropy: bool = False, **_: Any) -> tuple[Tensor, Tensor | None]:
+            nonlocal passes
+            logprobs, entropies = token_logprobs(model, ids, mask, entropy=entropy)
+            passes += torch.is_grad_enabled()  # not the old pass
+            return logprobs * (math.inf if passes == poisoned else 1.0), entropies
+
+        minis, _, _ = old_pass(batch, plan, forward, None)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        metrics = update_policy(minis, forward, optimizer, list(model.parameters()), Loss(), grad_clip=1.0)
+        return metrics, list(model.parameters()), optimizer
+
+    metrics, weights, optimizer = update([[[0, 1]], [[2, 3]], [[4, 5, 6]]], poisoned=2)
+    clean_metrics, clean_weights, clean_optimizer = update([[[0, 1]], [[4, 5, 6]]], poisoned=None)
+    assert (metrics["grad/skipped"], metrics["optimizer_steps_per_rollout"]) == (1, 3)
+    assert (clean_metrics["grad/skipped"], clean_metrics["optimizer_steps_per_rollout"]) == (0, 2)
+    assert metrics["grad/norm"] == clean_metrics["grad/norm"]  # a mean over the finite ones
+    for one, other in zip(weights, clean_weights, strict=True):
+        assert torch.equal(one, other)
+        for key, value in clean_optimizer.state[other].items():
+            assert torch.equal(optimizer.state[one][key], value), key
+
+
+def test_the_gradient_is_clipped_to_its_norm(make_model: Callable[..., Any]) -> None:
+    batch = a_batch()
+    free, _ = run(make_model(), batch, [[[*range(7)]]], Loss(), lr=1.0)
+    start = make_model().double()
+    clipped, weights = run(make_model(), batch, [[[*range(7)]]], Loss(), lr=1.0, grad_clip=0.01)
+    assert clipped["grad/norm"] == pytest.approx(free["grad/norm"])  # logged before clipping
+    moved = [weights[name] - p.detach() for name, p in start.named_parameters()]
+    assert float(torch.cat([m.flatten() for m in moved]).norm()) == pytest.approx(0.01, rel=1e-3)
