@@ -23,6 +23,7 @@ class Signal:
 
 SIGNALS = (
     Signal("displacement of correct rollouts below 0", lambda run: below_step(run, "displacement/correct", 0.0)),
+    Signal("displacement below -0.002 nats", lambda run: below_step(run, "displacement/correct", -0.002)),
     Signal("displacement below -0.01 nats", lambda run: below_step(run, "displacement/correct", -0.01)),
     Signal("over half of the correct rollouts displaced", lambda run: rise_step(run, "displacement/fraction", 0.5)),
     Signal("ratios of a rollout multiply to below one half", lambda run: below_step(run, "ratio/log_product", -0.7)),
