@@ -38,11 +38,10 @@ def cure(arm: str, *, paper: str, where: str, other: str = GRPO) -> tuple[Claim,
         asks=f"on the seeds on which {other} fell it does not",
         test=judge.prevents_where(arm, other),
     )
+    of_whom = "" if paper == "control" else f" than that of {paper.partition(',')[0]}"
     keeps = Claim(
         paper="control",
-        where="a stricter question"
-        if paper == "control"
-        else f"a stricter question than that of {paper.partition(',')[0]}",
+        where=f"a stricter question{of_whom}",
         says=f"{arm} keeps its reward where {other} collapses.",
         asks=f"on the seeds on which {other} fell it holds",
         test=judge.holds_where(arm, other),
@@ -62,13 +61,13 @@ def best(arm: str, *, paper: str, where: str) -> Claim:
     )
 
 
-def no_surge(arm: str) -> Claim:
+def no_surge(arm: str, other: str = GRPO) -> Claim:
     return Claim(
         paper="control",
         where="what goes before the collapse, and may only take longer",
         says=f"{arm} stops the surge of entropy, and not only the fall of the reward until the last step.",
-        asks="entropy never rises 0.3 nats above its lowest, on the seeds on which that of GRPO does",
-        test=judge.no_surge_where(arm, GRPO),
+        asks=f"entropy never rises 0.3 nats above its lowest, on the seeds on which that of {other} does",
+        test=judge.no_surge_where(arm, other),
     )
 
 

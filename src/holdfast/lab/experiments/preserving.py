@@ -53,7 +53,7 @@ EXPERIMENT = Experiment(
         *cure(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7: the preserving set is A ≥ 0"),
         *cure(_usual("A > 0"), paper=a.SAPO_PAPER, where="equation 11: A > 0 (its code: A ≥ 0)"),
         *cure(_usual("correct"), paper="control", where="all-right groups protected, all-wrong ones not"),
-        *map(no_surge, map(_usual, RULES)),
+        *(no_surge(_usual(rule)) for rule in RULES),
         Claim(
             paper="control",
             where="all-wrong groups are in the paper's preserving set (equation 7)",
@@ -67,6 +67,14 @@ EXPERIMENT = Experiment(
             says="Where reward is rare, plain GRPO ends above LLDS with A ≥ 0.",
             asks="test EM at the end, sampled, seed by seed, differences of 0.03 or less left out",
             test=judge.ends_higher(RARE_GRPO.name, _usual("A ≥ 0", rare=True)),
+        ),
+        *(
+            claim
+            for rule in RULES
+            for claim in (
+                *cure(_usual(rule, rare=True), paper="control", where="where reward is rare", other=RARE_GRPO.name),
+                no_surge(_usual(rule, rare=True), RARE_GRPO.name),
+            )
         ),
         a.SAME_STEP,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import cure, no_surge
+from holdfast.lab.experiments.death_spiral_claims import OUTCOME, cure, no_surge
 from holdfast.lab.values import Arm, Claim, Experiment
 
 VALUES = ("0.01", "0.1", "0.2", "0.5", "1.0")
@@ -13,7 +13,7 @@ ARMS = tuple(Arm(f"λ = {value}", (*a.LLDS_ACTION.overrides, "--loss.penalty.coe
 EXPERIMENT = Experiment(
     name="strength",
     title="The strength of LLDS",
-    shows="λ = 0, 0.01, 0.1, 0.2, 0.5, 1: the least that holds",
+    shows="how weak is too weak: λ = 0, 0.01, 0.1, 0.2, 0.5, 1",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *ARMS),
     minutes=4.5,
@@ -38,7 +38,23 @@ EXPERIMENT = Experiment(
             for value in ("0.1", "0.2")
             for claim in cure(f"λ = {value}", paper=a.LLDS_PAPER, where=f"Figure 8, λ = {value}")
         ),
-        *map(no_surge, (arm.name for arm in ARMS)),
+        OUTCOME[0],
+        *(
+            claim
+            for value in ("0.5", "1.0")
+            for claim in cure(f"λ = {value}", paper="control", where=f"beyond the paper's values: λ = {value}")
+        ),
+        *(
+            Claim(
+                paper="control",
+                where="less than to prevent",
+                says=f"λ = {value} postpones the drop of the reward.",
+                asks="it falls below 80 % of its peak 5 steps later than without, or never",
+                test=judge.delays(f"λ = {value}", a.GRPO.name),
+            )
+            for value in VALUES
+        ),
+        *(no_surge(arm.name) for arm in ARMS),
         a.SAME_STEP,
     ),
     figures=a.dynamics(
