@@ -52,6 +52,16 @@ EXPERIMENT = Experiment(
             asks="it holds",
             test=judge.does_not_collapse("GRPO, K = 2"),
         ),
+        *(
+            Claim(
+                paper="control",
+                where="whatever the plateau before",
+                says=f"At K = {k} plain GRPO falls.",
+                asks="it rises by 0.12 and then loses 40 % of its peak",
+                test=judge.falls(_name("GRPO", k)),
+            )
+            for k in STEPS
+        ),
         *cure(
             "LLDS, K = 10",
             paper=a.LLDS_PAPER,
