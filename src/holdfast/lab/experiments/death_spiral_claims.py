@@ -81,21 +81,19 @@ def postpones_surge(arm: str) -> Claim:
     )
 
 
-OUTCOME = (
-    Claim(
-        paper="control",
-        where="the same without a plateau, whose 20 steps no paper asks for",
-        says="Plain GRPO falls.",
-        asks="it rises by 0.12 and then loses 40 % of its peak",
-        test=judge.falls(GRPO),
-    ),
-    Claim(
-        paper="control",
-        where="whether it is the end",
-        says="Where it falls it stays down.",
-        asks="its last five steps lie 40 % below its peak too",
-        test=judge.stays_down(GRPO),
-    ),
+FALLS = Claim(
+    paper="control",
+    where="the same without a plateau, whose 20 steps no paper asks for",
+    says="Plain GRPO falls.",
+    asks="it rises by 0.12 and then loses 40 % of its peak",
+    test=judge.falls(GRPO),
+)
+STAYS_DOWN = Claim(
+    paper="control",
+    where="whether it is the end",
+    says="Where it falls it stays down.",
+    asks="its last five steps lie 40 % below its peak too",
+    test=judge.stays_down(GRPO),
 )
 
 FIRST_ACTION = (
@@ -133,7 +131,8 @@ COURSE = (
         asks=COLLAPSE,
         test=judge.collapses(GRPO),
     ),
-    *OUTCOME,
+    FALLS,
+    STAYS_DOWN,
     Claim(
         paper=a.LLDS_PAPER,
         where="Definitions 4.1 and A.3 (1)",

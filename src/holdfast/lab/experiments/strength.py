@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import OUTCOME, cure, no_surge
+from holdfast.lab.experiments.death_spiral_claims import FALLS, cure, no_surge
 from holdfast.lab.values import Arm, Claim, Experiment
 
 VALUES = ("0.01", "0.1", "0.2", "0.5", "1.0")
@@ -38,7 +38,7 @@ EXPERIMENT = Experiment(
             for value in ("0.1", "0.2")
             for claim in cure(f"λ = {value}", paper=a.LLDS_PAPER, where=f"Figure 8, λ = {value}")
         ),
-        OUTCOME[0],
+        FALLS,
         *(
             claim
             for value in ("0.5", "1.0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.lab.judge.asking import NO_DROP, Answer, Numbers, Test, each_pair, each_seed
-from holdfast.lab.series import RunSeries, at_step, decay_step, drop_step, has_fallen, summarise
+from holdfast.lab.series import RunSeries, at_step, drop_step, has_fallen, summarise
 
 NO_SECOND = "there was no second action"
 
@@ -84,12 +84,8 @@ def brings_back_searches(arm: str, other: str, above: float, below: float) -> Te
 
 def _lost(run: RunSeries, metric: str, until: int | None) -> float | None:
     """How far the metric's mean lies below its summit at step `until`."""
-    _, values = run.means(metric)
-    if until is None or not values:
-        return None
-    top, now = decay_step(run, metric, until), at_step(run, metric, until)
-    high = at_step(run, metric, top) if top is not None else None
-    return None if high is None or now is None else high - now
+    values = [v for s, v in zip(*run.means(metric), strict=True) if until is not None and s <= until]
+    return max(values) - values[-1] if values else None
 
 
 def _searches(run: RunSeries) -> tuple[float | None, Numbers]:
