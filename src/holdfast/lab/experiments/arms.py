@@ -10,8 +10,8 @@ from holdfast.lab.values import Arm, Claim, Figure, Sweep
 LLDS_PAPER = "LLDS, arXiv 2512.04220"
 SAPO_PAPER = "SAPO, arXiv 2603.10069"
 
-# `usual`, the strength without a sweep, is what the sweep of docs/laboratory.md chose for those it was made for: the
-# action gate of LLDS, SAPO, the step.
+# `usual`, the strength without a sweep, is what the sweep of docs/laboratory/findings.md chose for those it was made
+# for: the action gate of LLDS, SAPO, the step.
 STRENGTHS = Sweep(("loss.penalty.coef",), (("0.2",), ("0.5",), ("1.0",)), usual=2)
 """Of every likelihood-preserving penalty, over the tokens it protects. λ of the paper is 0.2."""
 SAPO_STRENGTHS = Sweep(("loss.penalty.coef",), (("0.1",), ("0.5",), ("1.0",)), usual=2)

@@ -84,7 +84,7 @@ EXPERIMENT = Experiment(
         a.OTHER_BASELINE,
         Claim(
             paper="control",
-            where="docs/laboratory.md, the mechanism: its pace is the step times the mean advantage per token",
+            where="docs/laboratory/organism.md, the mechanism: its pace is the step times the mean advantage per token",
             says="Half the step only postpones it.",
             asks="half the step and twice the steps: rises by 0.12, is within 0.1 of its peak in 20 steps, then loses "
             "40 % of it",
