@@ -199,8 +199,8 @@ class Penalty(Section):
     """λ of LLDS, γ of SAPO, μ of NLL."""
     gate: Literal["action", "response", "token"] = "action"
     """LLDS: the unit whose summed drop opens the penalty. `token` is LLD."""
-    preserve: Literal["nonnegative", "positive", "correct"] | None = None
-    """Rollouts the penalty protects: A ≥ 0, A > 0, or right ones (all-right groups too, all-wrong ones not)."""
+    preserve: Literal["nonnegative", "positive", "correct", "all"] | None = None
+    """Rollouts the penalty protects: A ≥ 0, A > 0, right ones (all-right groups too, all-wrong ones not), or all."""
     normalizer: Literal["policy", "paper"] = "policy"
     """`policy`: the policy loss's own denominator (authors' code); `paper`: the tokens of protected rollouts."""
     threshold: float = Field(0.0, ge=0)

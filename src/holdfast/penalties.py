@@ -23,7 +23,7 @@ from holdfast.losses import adaptive_answer_weight, llds_penalty, nll_loss, pres
 if TYPE_CHECKING:
     from holdfast.config import Penalty as PenaltySettings
 
-Rule = Literal["nonnegative", "positive", "correct"]
+Rule = Literal["nonnegative", "positive", "correct", "all"]
 Gate = Literal["action", "response", "token"]
 AnswerWeight = float | Literal["adaptive-paper", "adaptive-code"]
 

@@ -15,6 +15,7 @@ MASK = torch.ones(6, 2, dtype=torch.bool)
         ("nonnegative", [True, True, True, True, False, False]),
         ("positive", [True, True, False, False, False, False]),
         ("correct", [True, True, True, False, False, False]),
+        ("all", [True, True, True, True, True, False]),
     ],
 )
 def test_rules(rule, kept):

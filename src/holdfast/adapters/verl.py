@@ -56,7 +56,7 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     penalty_coef: float | None = None
     """λ of LLDS and LLD, γ of SAPO."""
     penalty_preserve: str | None = None
-    """Rollouts it protects: `nonnegative` (A ≥ 0) or `positive` (A > 0)."""
+    """Rollouts it protects: `nonnegative` (A ≥ 0), `positive` (A > 0) or `all`."""
     penalty_threshold: float | None = None
     """LLDS and LLD: nats per token a drop must exceed to count."""
     penalty_tau: float | None = None

@@ -13,7 +13,7 @@ def preserving_mask(
     advantages: Tensor,
     loss_mask: Tensor,
     *,
-    rule: Literal["nonnegative", "positive", "correct"] = "nonnegative",
+    rule: Literal["nonnegative", "positive", "correct", "all"] = "nonnegative",
     correct: Tensor | None = None,
 ) -> Tensor:
     """The preserving set, as a mask over tokens.
@@ -21,10 +21,12 @@ def preserving_mask(
         "nonnegative"   A ≥ 0                            LLDS's paper and code; SAPO's code
         "positive"      A > 0                            SAPO's paper
         "correct"       A > 0, or A = 0 and correct      ours
+        "all"           whatever A                       SAPO's ablation, the rows without its condition on A
 
-    The three differ only in rollouts with A = 0, whose group all got the same reward. "nonnegative" preserves them all,
-    so where reward is rare it also anchors the policy to its own errors; "positive" preserves none of them; "correct"
-    preserves the all-right groups and not the all-wrong ones.
+    The first three differ only in rollouts with A = 0, whose group all got the same reward. "nonnegative" preserves
+    them all, so where reward is rare it also anchors the policy to its own errors; "positive" preserves none of them;
+    "correct" preserves the all-right groups and not the all-wrong ones. "all" also holds on to what the loss pushes
+    down, and is there to show what that costs.
 
     Args:
         advantages: float [..., 1] or [..., T], before any weighting.
@@ -47,7 +49,7 @@ def preserving_mask(
     >>> preserving_mask(a, mask, rule="correct", correct=right)[:, 0].tolist()
     [True, True, False, False]
     """
-    check_choice("rule", rule, ("nonnegative", "positive", "correct"))
+    check_choice("rule", rule, ("nonnegative", "positive", "correct", "all"))
     check_mask(loss_mask, loss_mask)
     a = check_per_row("advantages", advantages, loss_mask)
     if correct is not None:
@@ -56,6 +58,8 @@ def preserving_mask(
         return (a >= 0) & loss_mask
     if rule == "positive":
         return (a > 0) & loss_mask
+    if rule == "all":
+        return ~a.isnan() & loss_mask
     if correct is None:
         raise ValueError(
             "rule='correct' needs to know which rollouts are correct; pass correct, bool [..., 1] or [..., T], or use "
