@@ -27,8 +27,20 @@ INTRODUCTION = """\
 What the experiments of the [laboratory](../laboratory.md) ask in the papers' name, and what the runs in the repository
 say. A verdict links to its page, where the test, the controls beside it and the numbers seed by seed stand. A claim
 that is shown here may still be no mark of a collapse: the controls on those pages ask whether it is in runs that hold
-as well. `death-spiral` and the experiments beside it share one organism, `organisms` draws one with every seed. The
-[first organism](death-spiral-first.md), whose runs were not kept, is not in these tables.
+as well.
+
+Read them with four things in mind:
+
+* **Strength.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, over the tokens they protect, where the
+  papers have 0.2 and 0.1.
+* **One organism, shared runs.** `organisms` draws an organism with every seed. All other experiments share one, and the
+  plain GRPO of `death-spiral`, `strength`, `per-sample`, `first-action`, `masking`, `sapo`, K = 10 in
+  `steps-per-rollout` and frequent reward in `preserving` are the same runs: one outcome stands in several rows.
+* **Length.** In `organisms` plain GRPO has 100 steps and the penalties 160.
+* **Names.** "paper" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)); methods and
+  settings are in [Papers](../papers.md).
+
+The [first organism](death-spiral-first.md), whose runs were not kept, is not in these tables.
 
 What the papers report of 1.5 to 14 billion parameters on seven sets of questions, scores and gains in the first place,
 is nothing that this scale can speak to.

@@ -55,7 +55,7 @@ EXPERIMENT = Experiment(
         "The recipe was made to collapse: a fifth of the searches find nothing, so that failures are longer than "
         "successes for good; thoughts of high entropy; a sampler cut at top-p 0.9 and top-k 64 with log-probs over the "
         "whole vocabulary. A cure here is a cure of this.",
-        "All seeds have one world and one warm start: they are five runs of one organism.",
+        "All seeds have one world and one warm start: they are runs of one organism.",
         "Searches fail in training rollouts only. Test EM is measured with all searches answered.",
     ),
     claims=CLAIMS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
+from holdfast.lab.experiments.death_spiral_claims import COLLAPSES, FALL, PLATEAU
 from holdfast.lab.values import Arm, Claim, Experiment
 
 GRPO = a.GRPO.name
@@ -70,13 +71,8 @@ EXPERIMENT = Experiment(
         "collapses, and little more.",
     ),
     claims=(
-        Claim(
-            paper=a.LLDS_PAPER,
-            where="section 1 and Figure 2",
-            says="Plain GRPO on a search agent rises, then collapses.",
-            asks="rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 % of it",
-            test=judge.collapses(GRPO),
-        ),
+        COLLAPSES,
+        PLATEAU,
         a.SAME_STEP,
         a.OTHER_SAMPLER,
         a.SAME_SAMPLER,
@@ -86,9 +82,8 @@ EXPERIMENT = Experiment(
             paper="control",
             where="docs/laboratory/organism.md, the mechanism: its pace is the step times the mean advantage per token",
             says="Half the step only postpones it.",
-            asks="half the step and twice the steps: rises by 0.12, is within 0.1 of its peak in 20 steps, then loses "
-            "40 % of it",
-            test=judge.collapses("half the step, twice as long"),
+            asks=f"with half the learning rate and twice the steps {FALL}",
+            test=judge.falls("half the step, twice as long"),
         ),
         _answers("one search in ten fails", "the same, weaker", "Fewer failed searches do not collapse it."),
         _answers("one hop", "multi-turn questions", "Questions of one hop do not collapse."),
@@ -96,8 +91,8 @@ EXPERIMENT = Experiment(
             paper="control",
             where="top-p 0.95 without top-k: the sampler of SAPO's paper and of LLDS's script",
             says="At the published truncation it collapses too, only later.",
-            asks="in twice the steps it rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 % of it",
-            test=judge.collapses(PUBLISHED),
+            asks=f"in twice the steps {FALL}",
+            test=judge.falls(PUBLISHED),
         ),
         _answers("top-p alone", "top-p 0.9 without top-k", "Top-p without top-k does not collapse."),
         _answers("top-k alone", "the other half of the sampler", "Top-k without top-p does not collapse."),

@@ -31,6 +31,7 @@ def _longer(arm: Arm) -> Arm:
 UNTRUNCATED = replace(a.PLAIN_SAMPLER, control=False)  # the control that must run here is that of the step
 ARMS = (a.GRPO, a.RELIABLE, *map(_longer, (UNTRUNCATED, a.LENGTH_BASELINE, a.LLDS_FIXED, a.SAPO_FIXED)))
 NAMES = tuple(arm.name for arm in ARMS)
+UNEQUAL = ". Here at step 160, and plain GRPO at step 100"
 
 EXPERIMENT = Experiment(
     name="organisms",
@@ -57,8 +58,10 @@ EXPERIMENT = Experiment(
         *cure(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
         best(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where=BEST),
         best(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where=SAPO_BEST),
-        *ends_higher(a.LLDS_FIXED.name, GRPO, paper=a.LLDS_PAPER, where=AFTER, says="LLDS ends above GRPO."),
-        *ends_higher(a.SAPO_FIXED.name, GRPO, paper=a.SAPO_PAPER, where=ABLATION, says="SAPO ends above GRPO."),
+        *ends_higher(a.LLDS_FIXED.name, GRPO, paper=a.LLDS_PAPER, where=AFTER + UNEQUAL, says="LLDS ends above GRPO."),
+        *ends_higher(
+            a.SAPO_FIXED.name, GRPO, paper=a.SAPO_PAPER, where=ABLATION + UNEQUAL, says="SAPO ends above GRPO."
+        ),
         *map(postpones_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name)),
         *map(no_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name, UNTRUNCATED.name)),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import cure
+from holdfast.lab.experiments.death_spiral_claims import FALL, cure
 from holdfast.lab.values import Arm, Claim, Experiment, Figure
 
 STEPS = (1, 2, 5, 10, 20)
@@ -42,8 +42,8 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="appendix on training (512 questions × 5, mini-batches of 256: K = 10)",
             says="Plain GRPO collapses at the published K = 10.",
-            asks="rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 % of it",
-            test=judge.collapses("GRPO, K = 10"),
+            asks=FALL,
+            test=judge.falls("GRPO, K = 10"),
         ),
         Claim(
             paper="control",
@@ -55,12 +55,13 @@ EXPERIMENT = Experiment(
         *(
             Claim(
                 paper="control",
-                where="whatever the plateau before",
+                where="other than the published K",
                 says=f"At K = {k} plain GRPO falls.",
-                asks="it rises by 0.12 and then loses 40 % of its peak",
+                asks=FALL,
                 test=judge.falls(_name("GRPO", k)),
             )
             for k in STEPS
+            if k != 10
         ),
         *cure(
             "LLDS, K = 10",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import FALLS, cure, no_surge
+from holdfast.lab.experiments.death_spiral_claims import FALL, PLATEAU, cure, no_surge
 from holdfast.lab.values import Arm, Claim, Experiment
 
 VALUES = ("0.01", "0.1", "0.2", "0.5", "1.0")
@@ -23,8 +23,8 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="Figure 8, λ = 0",
             says="Without the penalty training collapses.",
-            asks="rises by 0.12, is within 0.1 of its peak in 20 steps, then loses 40 % of it",
-            test=judge.collapses(a.GRPO.name),
+            asks=FALL,
+            test=judge.falls(a.GRPO.name),
         ),
         Claim(
             paper=a.LLDS_PAPER,
@@ -38,7 +38,7 @@ EXPERIMENT = Experiment(
             for value in ("0.1", "0.2")
             for claim in cure(f"λ = {value}", paper=a.LLDS_PAPER, where=f"Figure 8, λ = {value}")
         ),
-        FALLS,
+        PLATEAU,
         *(
             claim
             for value in ("0.5", "1.0")
