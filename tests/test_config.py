@@ -265,6 +265,7 @@ def test_what_is_no_setting(argument: str) -> None:
 # ---- settings that contradict each other: each sentence names what to change
 
 CONTRADICTIONS = {
+    "heavy answers": (["--loss.penalty.answer_weight=5"], "answer_weight = 5.0 must be between 0"),
     "inert penalty": (["--train.optimizer_steps_per_rollout=1"], "optimizer_steps_per_rollout to 2 or more"),
     "inert sapo": (
         ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo"],

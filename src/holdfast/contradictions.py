@@ -21,6 +21,11 @@ def contradictions(config: Any) -> Iterator[str]:
             "step after a rollout the policy equals the old one, so this penalty is always zero. Set "
             "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
         )
+    if not isinstance(penalty.answer_weight, str) and not 0 <= penalty.answer_weight <= 1:
+        yield (
+            f"loss.penalty.answer_weight = {penalty.answer_weight} must be between 0, answers left free, and 1, as "
+            "other tokens; or 'adaptive-paper' or 'adaptive-code'"
+        )
     if train.optimizer_steps_per_rollout > train.questions * train.group_size:
         yield (
             f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "

@@ -47,7 +47,7 @@ METRICS: dict[str, str] = {
     "displacement/incorrect": "The same for incorrect rollouts.",
     "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
     "displacement/rows": "Rollouts the displacement was measured on.",
-    "entropy/mean": "Mean entropy (nats) of the distributions the sampled tokens were drawn from.",
+    "entropy/mean": "Mean entropy (nats) of the policy's whole distributions where tokens were sampled.",
     "ratio/mean": "Mean importance ratio π / π_old over the step's optimizer steps.",
     "ratio/max": "Largest importance ratio.",
     "ratio/p01": "Ratio that 1 % of tokens fall below.",

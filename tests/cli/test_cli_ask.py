@@ -220,7 +220,12 @@ def test_sampling(runs: Any, holdfast: Run, scripted: type[Scripted]) -> None:
 
 @pytest.mark.parametrize(
     ("given", "passed"),
-    [("best", "best"), ("step-000020", "runs/old/checkpoints/step-000020"), ("elsewhere", "elsewhere")],
+    [
+        ("best", "best"),
+        ("step-000020", "runs/old/checkpoints/step-000020"),
+        ("20", "runs/old/checkpoints/step-000020"),
+        ("elsewhere", "elsewhere"),
+    ],
 )
 def test_checkpoints(runs: Any, holdfast: Run, given: str, passed: str) -> None:
     Path("elsewhere").mkdir()
@@ -231,7 +236,8 @@ def test_checkpoints(runs: Any, holdfast: Run, given: str, passed: str) -> None:
 def test_a_checkpoint_that_is_not_there(runs: Any, holdfast: Run) -> None:
     stderr = holdfast("ask", "old", QUESTION, "--checkpoint", "step-9", code=2).stderr
     assert stderr == (
-        "error: --checkpoint step-9: no such folder; give last, best or a checkpoint of the run (step-000020)\n"
+        "error: --checkpoint step-9: no such folder; give last, best, or a step or checkpoint of the run "
+        "(step-000020)\n"
     )
 
 

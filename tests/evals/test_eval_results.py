@@ -45,6 +45,14 @@ def test_means_of_samples_of_questions_of_sets() -> None:
     assert nq["hit"] == 0.5 and "hit" not in musique and "hit" not in results["macro"]
 
 
+def test_a_mean_over_questions_weighs_each_score_by_the_questions_that_have_it() -> None:
+    one = [row(f"a/t/{i}#0", "nq", 0.0, hit=1.0 if i == 0 else None) for i in range(10)]  # one question searched
+    ten = [row(f"b/t/{i}#0", "musique", 1.0, hit=0.0) for i in range(10)]
+    results = results_of(one + ten, {"method": "direct"})
+    assert results["micro"]["hit"] == pytest.approx(1 / 11, abs=1e-6) and results["macro"]["hit"] == 0.5
+    assert results["micro"]["em"] == 0.5
+
+
 def test_resampling_distinct_values_is_resampling_questions() -> None:
     values = np.random.default_rng(3).choice([0.0, 0.5, 1.0, 0.25], size=60, p=[0.5, 0.2, 0.2, 0.1])
     ours = resampled_means(values.tolist(), np.random.default_rng(1), 40_000)

@@ -46,12 +46,12 @@ ONE_ARM = [
     (judge.stays_down("A"), {}, SPIRAL, Word.SHOWN),
     (judge.stays_down("A"), {}, [*SPIRAL, *[0.8] * 10], Word.NOT_SHOWN),  # it came back
     (judge.stays_down("A"), {}, HOLD, Word.CANNOT_TELL),
-    (judge.does_not_collapse("A"), {}, HOLD, Word.SHOWN),
-    (judge.does_not_collapse("A"), {}, SHALLOW, Word.NOT_SHOWN),  # no collapse, and no hold either
-    (judge.does_not_collapse("A"), {}, [0.0] * 60, Word.NOT_SHOWN),  # it never learned, so it held nothing
+    (judge.holds("A"), {}, HOLD, Word.SHOWN),
+    (judge.holds("A"), {}, SHALLOW, Word.NOT_SHOWN),  # no collapse, and no hold either
+    (judge.holds("A"), {}, [0.0] * 60, Word.NOT_SHOWN),  # it never learned, so it held nothing
     (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Word.SHOWN),
     (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 40, -0.01)}, SPIRAL, Word.NOT_SHOWN),
-    (judge.displaced_before_drop("A"), {}, SPIRAL, Word.NOT_SHOWN),
+    (judge.displaced_before_drop("A"), {}, SPIRAL, Word.CANNOT_TELL),  # never logged is not never below
     (judge.displaced_before_drop("A"), {"displacement/correct": -1.0}, HOLD, Word.CANNOT_TELL),
     (judge.never_displaced("A"), {"displacement/correct": 0.01}, HOLD, Word.SHOWN),
     (judge.never_displaced("A"), {"displacement/correct": ramp(0.01, 50, -0.01)}, HOLD, Word.NOT_SHOWN),
@@ -116,6 +116,7 @@ ONE_ARM = [
     (judge.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, Word.SHOWN),
     (judge.gradient_calm_at_drop("A"), {"grad/norm": ramp(0.3, 28, 1.0)}, SPIRAL, Word.NOT_SHOWN),
     (judge.gradient_surges("A"), {"grad/norm": ramp(0.3, 40, 1)}, SPIRAL, Word.SHOWN),
+    (judge.gradient_surges("A"), {"grad/norm": [*[0.3] * 39, 1.0, *[0.3] * 20]}, SPIRAL, Word.NOT_SHOWN),  # one step
     (judge.gradient_surges("A"), {"grad/norm": 0.3, "grad/norm_max": ramp(0.3, 40, 1)}, SPIRAL, Word.NOT_SHOWN),
     (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, Word.SHOWN),
     (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, Word.NOT_SHOWN),
@@ -142,6 +143,24 @@ ONE_ARM = [
     ),
     (judge.first_action_crosses("A"), {"likelihood/correct/action_1": -0.2}, SPIRAL, Word.CANNOT_TELL),
     (
+        judge.first_action_crosses("A"),
+        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        HOLD,
+        Word.CANNOT_TELL,
+    ),
+    (
+        judge.first_action_crosses_by_the_end("A"),
+        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        HOLD,
+        Word.SHOWN,
+    ),
+    (
+        judge.first_action_crosses_by_the_end("A"),
+        {"likelihood/correct/action_1": -0.2, "likelihood/correct/action_2": -0.3},
+        HOLD,
+        Word.NOT_SHOWN,
+    ),
+    (
         judge.first_action_decays_faster("A"),
         {"likelihood/correct/action_1": ramp(-1, 30, -0.1), "likelihood/correct/action_2": ramp(-1, 30, -0.05)},
         SPIRAL,
@@ -167,6 +186,14 @@ ONE_ARM = [
         SPIRAL,
         Word.NOT_SHOWN,
     ),
+    (judge.first_action_match_rises("A"), {"rollout/first_action_match": ramp(0.3, 10, 0.01)}, HOLD, Word.CANNOT_TELL),
+    (
+        judge.first_action_match_rises_by_the_end("A"),
+        {"rollout/first_action_match": ramp(0.3, 10, 0.01)},
+        HOLD,
+        Word.SHOWN,
+    ),
+    (judge.first_action_match_rises_by_the_end("A"), {"rollout/first_action_match": 0.3}, HOLD, Word.NOT_SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, Word.SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, Word.NOT_SHOWN),
     (judge.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, Word.SHOWN),
@@ -246,6 +273,7 @@ CALM = {"entropy/mean": ramp(1.0, 20, 0.005)}
 def test_no_surge_where(make_run: MakeRun, ours: Any, other: Any, expected: Word) -> None:
     runs = seeds(make_run, "A", HOLD, ours), seeds(make_run, "B", SPIRAL, other)
     assert word(judge.no_surge_where("A", "B"), *runs) is expected
+    assert word(judge.no_surge_where("A", "B"), seeds(make_run, "A", HOLD), runs[1]) is Word.CANNOT_TELL
 
 
 @pytest.mark.parametrize(
@@ -268,7 +296,21 @@ def test_postpones_surge(make_run: MakeRun, ours: list[float], other: list[float
 )
 def test_brings_back_searches(make_run: MakeRun, ours: float, other: float, expected: Word) -> None:
     runs = [seeds(make_run, arm, HOLD, {"rollout/searches": n}) for arm, n in (("A", ours), ("B", other))]
-    assert word(judge.brings_back_searches("A", "B", 2.0, 1.2), *runs) is expected
+    test = judge.brings_back_searches("A", "B", 2.0, 1.2)
+    assert word(test, *runs) is expected
+    assert word(test, runs[0], seeds(make_run, "B", SPIRAL, {"rollout/searches": 1.0})) is Word.CANNOT_TELL
+
+
+def test_a_control_in_a_run_that_holds_leaves_out_what_fell(make_run: MakeRun) -> None:
+    calm, moved = {"displacement/correct": 0.01}, {"displacement/correct": -0.01}
+    test = judge.where_it_held("A", judge.never_displaced("A"))
+    three = seeds(make_run, "A", HOLD, calm)["A"]
+    verdict = test({"A": (*three, make_run("A", 4, SPIRAL, moved))})
+    assert verdict.word is Word.SHOWN and verdict.because.endswith("on 3 of 3 seeds; on 1 it fell")
+    assert test({"A": three}) == judge.never_displaced("A")({"A": three})
+    nothing = test(seeds(make_run, "A", SPIRAL, calm))
+    assert nothing.word is Word.CANNOT_TELL and "A fell on every seed" in nothing.because
+    assert test({}).because == judge.NOBODY
 
 
 @pytest.mark.parametrize(
@@ -278,6 +320,12 @@ def test_brings_back_searches(make_run: MakeRun, ours: float, other: float, expe
 def test_ends_higher(make_run: MakeRun, em: float, expected: Word) -> None:
     runs = (seeds(make_run, "A", HOLD, em=em), seeds(make_run, "B", HOLD, em=0.5))
     assert word(judge.ends_higher("A", "B"), *runs) is expected
+
+
+def test_what_was_not_measured_or_not_at_the_same_time_is_not_compared(make_run: MakeRun) -> None:
+    ours, other = seeds(make_run, "A", HOLD), seeds(make_run, "B", HOLD)
+    assert word(judge.ends_higher("A", "B", "displacement"), ours, other) is Word.CANNOT_TELL
+    assert word(judge.peaks_higher("A", "B"), seeds(make_run, "A", HOLD[:3]), other) is Word.CANNOT_TELL
 
 
 def test_seeds_are_paired_and_others_left_out(make_run: MakeRun) -> None:

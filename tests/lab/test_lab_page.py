@@ -78,7 +78,8 @@ def test_results_hold_verdicts_arms_and_where_they_come_from(results: dict[str, 
     assert grpo["control"] and all(run["collapsed"] and run["fell"] for run in grpo["runs"].values())
     assert cure["strength"] == "0.2" and not any(run["fell"] for run in cure["runs"].values())
     assert len(grpo["config_hash"]) == 12 and grpo["config_hash"] != cure["config_hash"]
-    assert {"holdfast", "python", "torch"} <= set(results["made_by"])
+    assert {"holdfast", "python", "torch"} <= set(results["page_by"])
+    assert results["runs_by"] == [{"holdfast": "unknown"}]  # runs made by hand, which do not say
     assert grpo["runs"]["11"]["displacement"] is None  # a run that measured none: not NaN, which JSON has not
     json.dumps(results, allow_nan=False)
 

@@ -53,6 +53,9 @@ def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
     finish(job(beside, "two", seed=12))
     finish(job(beside, "old"), version="0.0.1")
     (finish(job(beside, "three")) / "results.json").unlink()
+    (finish(job(beside, "broken")) / "results.json").write_text("{")
+    (finish(job(beside, "foreign")) / "results.json").write_text("[]")
+    finish(job(beside, ".half"))  # another experiment is copying it
     finish(job(here, "four"))  # its own runs are no other experiment's
     assert take_over([job(here, "mine")], here) == {}
     assert not job(here, "mine").folder.exists()

@@ -39,7 +39,7 @@ def ask(
         typer.Option("--greedy/--sample", help="The most likely token each time, or chance."),
     ] = True,
     checkpoint: Annotated[
-        str, typer.Option(metavar="WHICH", help="`last`, `best` on dev, or a checkpoint's folder.")
+        str, typer.Option(metavar="WHICH", help="`last`, `best` on dev, a step, or a checkpoint's folder.")
     ] = "last",
 ) -> None:
     """Ask a trained agent and watch it search.
@@ -157,14 +157,16 @@ def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
 
 
 def _checkpoint(folder: Path, which: str) -> str:
-    """`last`, `best`, or a folder that exists: a path, or the name of one of the run's checkpoints."""
-    own = folder / "checkpoints" / which
+    """`last`, `best`, or a folder that exists: a path, or the step or the name of one of the run's checkpoints."""
+    own = folder / "checkpoints" / (f"step-{int(which):06d}" if which.isdigit() else which)
     if which in ("last", "best") or Path(which).is_dir():
         return which
     if own.is_dir():
         return str(own)
     known = ", ".join(sorted(path.name for path in own.parent.glob("step-*"))) or "none yet"
-    raise ConfigError(f"--checkpoint {which}: no such folder; give last, best or a checkpoint of the run ({known})")
+    raise ConfigError(
+        f"--checkpoint {which}: no such folder; give last, best, or a step or checkpoint of the run ({known})"
+    )
 
 
 def _load(folder: Path, checkpoint: str) -> Agent:

@@ -59,7 +59,9 @@ def evaluate(
     name: Annotated[
         str | None, typer.Option("--name", metavar="ROW", help="What a table calls it.", show_default=False)
     ] = None,
-    checkpoint: Annotated[str, typer.Option(metavar="WHICH", help="Of a run: `last`, `best`, or a folder.")] = "last",
+    checkpoint: Annotated[
+        str, typer.Option(metavar="WHICH", help="Of a run: `last`, `best`, a step, or a folder.")
+    ] = "last",
     scorer: Annotated[Scorer, typer.Option(help="One rule for all sets, or each set's official one.")] = Scorer.TABLE,
     bare: Annotated[
         bool, typer.Option("--bare", help="direct and rag: no instructions, as a model taught on examples is asked.")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from holdfast import __version__
 from holdfast.evals.sets import GENERAL_SETS, MULTI_HOP_SETS
 from holdfast.evals.state import FAILED
+from holdfast.versions import versions
 
 FORMAT = "holdfast-eval-1"
 SCORES = ("em", "f1", "sub_em", "hit")
 """In [0, 1], each with an interval. `hit` counts questions that searched."""
 RESAMPLES, SEED, LEVEL = 10_000, 0, 0.95
-_PACKAGES = ("torch", "transformers", "bm25s")
 
 
 def results_of(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,9 +32,13 @@ def results_of(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -
     results: dict[str, Any] = {"format": FORMAT, **settings, "sets": sets}
     kinds = {"macro": tuple(by_set), "general": GENERAL_SETS, "multi_hop": MULTI_HOP_SETS}
     for kind, wanted in kinds.items():
-        results[kind] = _over([name for name in by_set if name in wanted], sets, draws, weigh=lambda one: 1.0)
-    results["micro"] = _counts(rows) | _over(list(by_set), sets, draws, weigh=lambda one: one["scored"])
-    results["made_by"] = _versions()
+        results[kind] = _over([name for name in by_set if name in wanted], sets, draws, weigh=lambda name, score: 1.0)
+    results["micro"] = _counts(rows) | _over(
+        # By how many questions have the score: not all that are scored have searched, so not all have a hit.
+        *(list(by_set), sets, draws),
+        weigh=lambda name, score: len(question_means(by_set[name], score)),
+    )
+    results["made_by"] = versions()
     return results
 
 
@@ -106,14 +108,14 @@ def _over(
     sets: Mapping[str, Mapping[str, Any]],
     draws: Mapping[str, _Draws],
     *,
-    weigh: Callable[[Mapping[str, Any]], float],
+    weigh: Callable[[str, str], float],
 ) -> dict[str, Any]:
-    """Weighted means over sets; of scores that all of them have."""
+    """Means over sets, weighted by `weigh(set, score)`; of scores that all of them have."""
     found: dict[str, Any] = {"sets": len(names)}
     for score in SCORES:
         if not names or any(score not in sets[name] for name in names):
             continue
-        weights = np.array([weigh(sets[name]) for name in names], dtype=np.float64)
+        weights = np.array([weigh(name, score) for name in names], dtype=np.float64)
         weights /= weights.sum()
         found[score] = round(float(sum(w * sets[name][score] for w, name in zip(weights, names, strict=True))), 6)
         means = sum(w * draws[name][score] for w, name in zip(weights, names, strict=True))
@@ -123,13 +125,3 @@ def _over(
 
 def _mean(values: Sequence[float]) -> float:
     return round(sum(values) / len(values), 6) if values else 0.0
-
-
-def _versions() -> dict[str, str]:
-    found = {"holdfast": __version__}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -90,7 +90,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
     return (
         f'<li><p><span class="verdict">{_MARKS[claim["verdict"]]} {escape(claim["verdict"])}</span> '
         f"{escape(claim['says'])}</p>"
-        f"<p>{escape(_sentence(claim['because']))}</p>"
+        f"<p>{escape(r.sentence(claim['because']))}</p>"
         f'<p class="soft">{escape(r.source(claim))}. Test: {escape(claim["asks"])}.</p>'
         f"{details}</li>"
     )
@@ -126,7 +126,3 @@ def _missing(lines: Sequence[str]) -> str:
 
 def _value(value: float | None) -> str:
     return "–" if value is None else f"{value:g}" if float(value).is_integer() else f"{value:.4g}"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."

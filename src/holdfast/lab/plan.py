@@ -186,8 +186,19 @@ def _job(plan: Plan, arm: Arm, index: int | None, seed: int, recipe: Path, folde
     strength = () if arm.sweep is None or index is None else arm.sweep.overrides(index)
     label = "" if arm.sweep is None or index is None else arm.sweep.label(index)
     drawn = (word for setting in plan.drawn for word in (f"--{setting}", str(seed)))
-    overrides = ("--run.threads", "1", *plan.settings, *drawn, *arm.overrides, *strength)
+    own = _but_short(arm.overrides) if plan.short else arm.overrides
+    overrides = ("--run.threads", "1", *plan.settings, *drawn, *own, *strength)
     return Job(arm.name, seed, recipe, overrides, folder / f"{slug(f'{arm.name} {label}')}-s{seed}", label)
+
+
+def _but_short(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Without what `SHORT` sets: twice as long is not short.
+
+    >>> _but_short(("--train.steps", "160", "--loss.ratio", "sequence"))
+    ('--loss.ratio', 'sequence')
+    """
+    pairs = zip(overrides[::2], overrides[1::2], strict=True)
+    return tuple(word for name, value in pairs if name not in SHORT for word in (name, value))
 
 
 def slug(name: str) -> str:

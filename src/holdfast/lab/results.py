@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from holdfast import __version__
 from holdfast.config import dump
 from holdfast.lab.judge import NOBODY
 from holdfast.lab.plan import RULE, TUNING_SEEDS, Choice, Plan
 from holdfast.lab.runner import Failure, Job
-from holdfast.lab.series import has_fallen, is_collapse, summarise
+from holdfast.lab.series import has_fallen, is_collapse, maker_of, summarise
 from holdfast.lab.signals import warnings_of
 from holdfast.lab.values import Arm, Experiment, Runs
-
-_PACKAGES = ("torch", "transformers", "numpy", "bm25s")
+from holdfast.versions import versions
 
 
 def results_of(
@@ -48,7 +44,8 @@ def results_of(
         "drawn": list(plan.drawn),
         "short": plan.short,
         "seeds": list(plan.seeds),
-        "made_by": versions(),
+        "runs_by": _makers(runs),
+        "page_by": versions(),
         "sweep": {
             "made": plan.sweep,
             "tuning_seeds": list(TUNING_SEEDS) if plan.sweep else [],
@@ -76,17 +73,6 @@ def results_of(
     }
 
 
-def versions() -> dict[str, str]:
-    """What the numbers may depend on; nothing that names a machine."""
-    found = {"holdfast": __version__, "python": platform.python_version(), "system": platform.system()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def config_hash(job: Job) -> str:
     """Of everything a run depends on but its seed, its place and its threads."""
     config = job.config
@@ -96,7 +82,7 @@ def config_hash(job: Job) -> str:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """The page without curves."""
-    lines = [f"# {results['title']}", "", f"{_sentence(results['shows'])}", ""]
+    lines = [f"# {results['title']}", "", f"{sentence(results['shows'])}", ""]
     if results["short"]:
         lines += [f"**{SHORT_NOTE}**", ""]
     lines += [f"**{line}**\n" for line in start_lines(results)]
@@ -265,9 +251,20 @@ def origin_lines(results: Mapping[str, Any]) -> list[str]:
             if (drawn := results["drawn"])
             else []
         ),
-        ", ".join(f"{name} {version}" for name, version in results["made_by"].items()) + ".",
+        *(f"Runs by {_versions(made_by)}." for made_by in results["runs_by"]),
+        f"This page by {_versions(results['page_by'])}.",
         f"Settings by SHA-256 (first 12 digits, without seed and place): {hashes}.",
     ]
+
+
+def _makers(runs: Runs) -> list[dict[str, str]]:
+    """What the runs were made with, each combination once."""
+    every = {tuple(maker_of(run.results).items()) for found in runs.values() for run in found}
+    return [dict(one) for one in sorted(every)]
+
+
+def _versions(made_by: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in made_by.items())
 
 
 def _different_starts(jobs: Sequence[Job], runs: Runs) -> list[dict[str, Any]]:
@@ -332,5 +329,5 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

@@ -11,7 +11,7 @@ from holdfast import __version__
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.lab.runner import Job, comparable
-from holdfast.lab.series import RESULTS_FILE
+from holdfast.lab.series import RESULTS_FILE, maker_of
 
 
 def take_over(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
@@ -42,8 +42,18 @@ def _finished_beside(folder: Path) -> Iterator[Path]:
     for kind in ("runs", "sweep"):
         for results in sorted(folder.parent.glob(f"*/{kind}/*/{RESULTS_FILE}")):
             elsewhere = results.parent.parent.parent.resolve() != folder.resolve()
-            if elsewhere and json.loads(results.read_text(encoding="utf-8")).get("holdfast") == __version__:
+            half = results.parent.name.startswith(".")  # of another experiment that copies at this moment
+            if elsewhere and not half and _version(results) == __version__:
                 yield results.parent
+
+
+def _version(results: Path) -> str | None:
+    """What the run was made with; None of a file that is not a run's, which is nobody's business here."""
+    try:
+        found = json.loads(results.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return maker_of(found).get("holdfast") if isinstance(found, dict) else None
 
 
 def _key(config: Config) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ DROP = 0.8
 """The reward has dropped where its mean falls below this share of its peak so far."""
 RISE = 0.12
 """By how much a reward must have risen before a fall is one, or a plateau."""
+HALF = math.log(0.5)
+"""Of ∏ r: a rollout has become half as likely."""
 RESULTS_FILE = "results.json"
 
 
@@ -59,13 +62,19 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
     return RunSeries(arm=arm, seed=seed, rows=rows, results=results)
 
 
+def maker_of(results: Mapping[str, Any]) -> dict[str, str]:
+    """The versions that a run was made with; of older runs that of holdfast alone is known."""
+    made_by: dict[str, str] = results.get("made_by") or {"holdfast": results.get("holdfast", "unknown")}
+    return made_by
+
+
 def summarise(run: RunSeries) -> dict[str, float]:
     """The numbers of one run: reward over `WINDOW`-step means, and the final evaluation.
 
     The peak is the highest mean, unless the reward fell before: then it is the one before its deepest fall, and a run
     that came back is not taken for one that never fell.
     """
-    _, means = run.means("reward/mean")
+    steps, means = run.means("reward/mean")
     at, low = deepest_fall(means)
     fell = means[low] <= FALLEN * means[at] and means[at] - means[0] >= RISE
     at = at if fell else means.index(max(means))
@@ -76,7 +85,7 @@ def summarise(run: RunSeries) -> dict[str, float]:
     return {
         "first": means[0],
         "peak": peak,
-        "peak at": at + min(WINDOW, len(run.rows)),
+        "peak at": steps[at],
         "held": sum(m >= peak - 0.1 for m in (means[: low + 1] if fell else means)),
         "lowest after": min(means[at:]),
         "last": means[-1],

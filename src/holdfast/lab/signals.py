@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from holdfast.lab.judge import MIN_STEPS
-from holdfast.lab.series import RunSeries, below_step, drop_step, fall_step, rise_step, surge_step
+from holdfast.lab.series import HALF, RunSeries, below_step, drop_step, fall_step, rise_step, surge_step
 from holdfast.lab.values import Runs
 
 
@@ -26,7 +26,7 @@ SIGNALS = (
     Signal("displacement below -0.002 nats", lambda run: below_step(run, "displacement/correct", -0.002)),
     Signal("displacement below -0.01 nats", lambda run: below_step(run, "displacement/correct", -0.01)),
     Signal("over half of the correct rollouts displaced", lambda run: rise_step(run, "displacement/fraction", 0.5)),
-    Signal("ratios of a rollout multiply to below one half", lambda run: below_step(run, "ratio/log_product", -0.7)),
+    Signal("ratios of a rollout multiply to below one half", lambda run: below_step(run, "ratio/log_product", HALF)),
     Signal("entropy 0.1 nats above its lowest", lambda run: surge_step(run, "entropy/mean", 0.1)),
     Signal("entropy 0.3 nats above its lowest", lambda run: surge_step(run, "entropy/mean", 0.3)),
     Signal("rollouts 10 tokens longer than at their shortest", lambda run: surge_step(run, "rollout/length", 10.0)),

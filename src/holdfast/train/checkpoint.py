@@ -153,7 +153,7 @@ def find_damage(folder: Path) -> str | None:
 
 
 def model_folder(run_dir: Path, which: str) -> Path:
-    """The saved model of a run: `last`, `best`, or the path of a model or checkpoint folder."""
+    """The saved model of a run: `last`, `best`, a step's number, or the path of a model or checkpoint folder."""
     if which == "last":
         folder = next((f for f in list_checkpoints(run_dir) if find_damage(f) is None), None)
         if folder is None:
@@ -170,9 +170,12 @@ def model_folder(run_dir: Path, which: str) -> Path:
         if (problem := find_damage(folder)) is not None:
             raise CheckpointError(f"{folder} is refused: {problem}; ask for the last checkpoint instead")
     else:
-        folder = Path(which)
+        folder = step_folder(run_dir, int(which)) if which.isdigit() else Path(which)
         if not folder.is_dir():
-            raise CheckpointError(f"{which} is no folder; give `last`, `best`, or the folder of a saved model")
+            raise CheckpointError(
+                f"{which} is no folder and no step that {run_dir} has kept; give `last`, `best`, a step, or the folder "
+                "of a saved model"
+            )
         return folder / "model" if (folder / "model").is_dir() else folder
     return folder / "model"
 

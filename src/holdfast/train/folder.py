@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from holdfast import __version__
 from holdfast.config import Config, dump, load
 from holdfast.data import Example
 from holdfast.errors import CheckpointError, ConfigError
@@ -22,6 +21,7 @@ from holdfast.tracking import METRICS_FILE, MetricsFile
 from holdfast.train.displacement import Displacement, TurnChange
 from holdfast.train.events import Sample, Summary
 from holdfast.trajectory import Group, Search, Trajectory, Turn
+from holdfast.versions import versions
 
 _UNWRITABLE = {
     errno.ENOSPC: "the disk is full",
@@ -115,7 +115,7 @@ class RunFolder:
 
     def finish(self, summary: Summary, questions: int) -> None:
         """Write the results: from now on the run is finished, and its test questions have been read."""
-        results: dict[str, Any] = {"holdfast": __version__, "split": summary.split, "questions": questions}
+        results: dict[str, Any] = {"made_by": versions(), "split": summary.split, "questions": questions}
         results |= asdict(summary)
         del results["run_dir"]
         write_whole(self._results, json.dumps(results, indent=1, ensure_ascii=False))
@@ -128,7 +128,8 @@ class RunFolder:
                 Sample(**sample | {"turns": tuple(map(tuple, sample["turns"]))}) for sample in results.pop("samples")
             )
             del results["questions"]
-            results.pop("holdfast", None)  # runs of before it was written
+            for maker in ("made_by", "holdfast"):  # the second is how older runs said it
+                results.pop(maker, None)
             return Summary(run_dir=self.path, samples=samples, **results)
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from holdfast import __version__
 from holdfast.config import Config, WarmStart
 from holdfast.data import Example
@@ -67,7 +69,12 @@ def _make(workspace: Workspace, observer: Observer) -> LanguageModel:
     scripts: list[ScriptedEpisode] = []
     if world is not None and (config.model.path == "tiny" or (own.teaches == "search" and own.data is None)):
         scripts = scripted_episodes(world, filler_of(config.world), *_script_settings(workspace))
-    made = _tiny(workspace, scripts) if config.model.path == "tiny" else _loaded(workspace, observer)
+    if config.model.path == "tiny":
+        made = _tiny(workspace, scripts)
+    else:
+        torch.manual_seed(own.seed)  # fresh LoRA weights are part of the start, which runs with any seed share
+        made = _loaded(workspace, observer)
+        torch.manual_seed(config.run.seed)
     if own.teaches == "search":
         lessons = [
             (steps, _encoded(texts, workspace, made.tokenizer, steps * own.batch, observer))

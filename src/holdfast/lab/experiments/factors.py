@@ -53,8 +53,8 @@ def _answers(arm: str, where: str, says: str) -> Claim:
         paper="control",
         where=where,
         says=says,
-        asks=f"{arm} holds on the seeds on which the whole recipe fell",
-        test=judge.holds_where(arm, GRPO),
+        asks=f"{arm} does not lose 40 % of its peak on the seeds on which the whole recipe did",
+        test=judge.prevents_where(arm, GRPO),
     )
 
 
@@ -81,9 +81,9 @@ EXPERIMENT = Experiment(
         Claim(
             paper="control",
             where="docs/laboratory/organism.md, the mechanism: its pace is the step times the mean advantage per token",
-            says="Half the step only postpones it.",
-            asks=f"with half the learning rate and twice the steps {FALL}",
-            test=judge.falls("half the step, twice as long"),
+            says="Half the learning rate only postpones it.",
+            asks=f"with half the learning rate and twice the steps {FALL}, and drops 5 steps later",
+            test=judge.falls_after_delay("half the step, twice as long", GRPO),
         ),
         _answers("one search in ten fails", "the same, weaker", "Fewer failed searches do not collapse it."),
         _answers("one hop", "multi-turn questions", "Questions of one hop do not collapse."),
@@ -91,8 +91,8 @@ EXPERIMENT = Experiment(
             paper="control",
             where="top-p 0.95 without top-k: the sampler of SAPO's paper and of LLDS's script",
             says="At the published truncation it collapses too, only later.",
-            asks=f"in twice the steps {FALL}",
-            test=judge.falls(PUBLISHED),
+            asks=f"in twice the steps {FALL}, and drops 5 steps later",
+            test=judge.falls_after_delay(PUBLISHED, GRPO),
         ),
         _answers("top-p alone", "top-p 0.9 without top-k", "Top-p without top-k does not collapse."),
         _answers("top-k alone", "the other half of the sampler", "Top-k without top-p does not collapse."),

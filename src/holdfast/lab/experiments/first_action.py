@@ -35,7 +35,7 @@ EXPERIMENT = Experiment(
             where="the same in a run that holds",
             says="In plain GRPO with a reliable search, too, more wrong rollouts begin with a right search.",
             asks="the same at the end. If so, the share alone is no sign of a collapse",
-            test=judge.first_action_match_rises(a.RELIABLE.name),
+            test=judge.where_it_held(a.RELIABLE.name, judge.first_action_match_rises_by_the_end(a.RELIABLE.name)),
         ),
         a.SAME_STEP,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
+from holdfast.lab.experiments.death_spiral_claims import SAMPLED
 from holdfast.lab.values import Arm, Claim, Experiment, Figure
 
 WEIGHTS = {"LLDS-MA 0": "0.0", "LLDS-MA, paper": "adaptive-paper", "LLDS-MA, code": "adaptive-code"}
@@ -53,7 +54,7 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="table of results, 3B-Base: LLDS-A .360, LLDS-A-MA .440",
             says="Masking ends above LLDS without it.",
-            asks="test EM at the end, sampled, seed by seed, differences of 0.03 or less left out",
+            asks=SAMPLED,
             test=judge.ends_higher("LLDS-MA, paper", a.LLDS_ACTION.name),
         ),
         a.SAME_STEP,

@@ -41,7 +41,7 @@ EXPERIMENT = Experiment(
             where="the same share in a run that holds",
             says="More than half is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
             asks="displacement/fraction never exceeds one half in 5 steps",
-            test=judge.never_most_displaced(a.RELIABLE.name),
+            test=judge.where_it_held(a.RELIABLE.name, judge.never_most_displaced(a.RELIABLE.name)),
         ),
         Claim(
             paper="control",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import cure, no_surge
+from holdfast.lab.experiments.death_spiral_claims import SAMPLED, cure, no_surge
 from holdfast.lab.values import Arm, Claim, Experiment
 
 RULES = {"A ≥ 0": "nonnegative", "A > 0": "positive", "correct": "correct"}
@@ -51,21 +51,21 @@ EXPERIMENT = Experiment(
     ),
     claims=(
         *cure(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7: the preserving set is A ≥ 0"),
-        *cure(_usual("A > 0"), paper=a.SAPO_PAPER, where="equation 11: A > 0 (its code: A ≥ 0)"),
+        *cure(_usual("A > 0"), paper="control", where="the set of SAPO's equation 11, behind the gate of LLDS"),
         *cure(_usual("correct"), paper="control", where="all-right groups protected, all-wrong ones not"),
         *(no_surge(_usual(rule)) for rule in RULES),
         Claim(
             paper="control",
             where="all-wrong groups are in the paper's preserving set (equation 7)",
             says="Where reward is rare, protecting all-wrong groups costs learning: `correct` ends above A ≥ 0.",
-            asks="test EM at the end with λ = 1 over protected tokens, seed by seed",
+            asks=f"with λ = 1 over protected tokens, {SAMPLED}",
             test=judge.ends_higher(_usual("correct", rare=True), _usual("A ≥ 0", rare=True)),
         ),
         Claim(
             paper="control",
             where="the control at rare reward",
             says="Where reward is rare, plain GRPO ends above LLDS with A ≥ 0.",
-            asks="test EM at the end, sampled, seed by seed, differences of 0.03 or less left out",
+            asks=SAMPLED,
             test=judge.ends_higher(RARE_GRPO.name, _usual("A ≥ 0", rare=True)),
         ),
         *(

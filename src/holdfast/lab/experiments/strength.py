@@ -33,11 +33,8 @@ EXPERIMENT = Experiment(
             asks="it falls too, and drops 5 steps later than without",
             test=judge.falls_after_delay("λ = 0.01", a.GRPO.name),
         ),
-        *(
-            claim
-            for value in ("0.1", "0.2")
-            for claim in cure(f"λ = {value}", paper=a.LLDS_PAPER, where=f"Figure 8, λ = {value}")
-        ),
+        *cure("λ = 0.1", paper="control", where="Figure 8 of v1, whose gate is the response; here it is the action"),
+        *cure("λ = 0.2", paper=a.LLDS_PAPER, where="Figure 8, λ = 0.2"),
         PLATEAU,
         *(
             claim

@@ -8,11 +8,13 @@ answer, the verdict is cannot tell: a single run shows nothing.
 from holdfast.lab.judge.actions import (
     brings_back_searches,
     first_action_crosses,
+    first_action_crosses_by_the_end,
     first_action_decays_faster,
     first_action_match_rises,
+    first_action_match_rises_by_the_end,
     searches_end_below,
 )
-from holdfast.lab.judge.asking import MIN_SEEDS, MIN_STEPS, NOBODY, Test, tally
+from holdfast.lab.judge.asking import MIN_SEEDS, MIN_STEPS, NOBODY, Test, tally, where_it_held
 from holdfast.lab.judge.before import (
     displaced_before_drop,
     displacement_deepens,
@@ -32,11 +34,11 @@ from holdfast.lab.judge.before import (
 from holdfast.lab.judge.outcome import (
     collapses,
     delays,
-    does_not_collapse,
     drops_after_as_many_updates,
     ends_higher,
     falls,
     falls_after_delay,
+    holds,
     holds_where,
     no_surge_where,
     peaks_higher,
@@ -55,7 +57,6 @@ __all__ = [
     "delays",
     "displaced_before_drop",
     "displacement_deepens",
-    "does_not_collapse",
     "drops_after_as_many_updates",
     "ends_higher",
     "entropy_before_drop",
@@ -63,10 +64,13 @@ __all__ = [
     "falls",
     "falls_after_delay",
     "first_action_crosses",
+    "first_action_crosses_by_the_end",
     "first_action_decays_faster",
     "first_action_match_rises",
+    "first_action_match_rises_by_the_end",
     "gradient_calm_at_drop",
     "gradient_surges",
+    "holds",
     "holds_where",
     "likelihood_decays_first",
     "most_displaced",
@@ -81,6 +85,7 @@ __all__ = [
     "searches_end_below",
     "stays_down",
     "tally",
+    "where_it_held",
     "wrong_below_right",
     "wrong_not_raised",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from holdfast.lab.series import RunSeries
+from holdfast.lab.series import RunSeries, has_fallen, summarise
 from holdfast.lab.values import Runs, Verdict, Word
 
 MIN_SEEDS = 3
@@ -59,3 +60,18 @@ def each_pair(arm: str, other: str, ask: Callable[[RunSeries, RunSeries], Answer
         return tally(pairs, question, silence)
 
     return test
+
+
+def where_it_held(arm: str, test: Test) -> Test:
+    """Of the runs of an arm that did not fall: what a claim is held against is in a run that holds."""
+
+    def held(runs: Runs) -> Verdict:
+        found = runs.get(arm, ())
+        kept = tuple(run for run in found if not has_fallen(summarise(run)))
+        if found and not kept:
+            return Verdict(Word.CANNOT_TELL, f"{arm} fell on every seed")
+        verdict = test({**runs, arm: kept})
+        fell = len(found) - len(kept)
+        return replace(verdict, because=f"{verdict.because}; on {fell} it fell") if fell else verdict
+
+    return held

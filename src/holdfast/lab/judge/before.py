@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean, median
 
 from holdfast.lab.judge.asking import NO_DROP, Answer, Numbers, Test, each_seed
-from holdfast.lab.series import RunSeries, at_step, below_step, between, decay_step, drop_step, surge_step
+from holdfast.lab.series import HALF, RunSeries, at_step, below_step, between, decay_step, drop_step, surge_step
 
 NO_FALL = "the reward never dropped, or displacement was not below 0 for long before"
 LIKELIHOODS = {"likelihood/correct", "likelihood/incorrect"}
@@ -14,7 +14,7 @@ LIKELIHOODS = {"likelihood/correct", "likelihood/incorrect"}
 def displaced_before_drop(arm: str) -> Test:
     def ask(run: RunSeries) -> Answer:
         drop, below = drop_step(run), below_step(run, "displacement/correct", 0.0)
-        return _leads(below, drop), {"displacement < 0": below, "reward drop": drop}
+        return _leads(run, "displacement/correct", below, drop), {"displacement < 0": below, "reward drop": drop}
 
     return each_seed(arm, ask, "correct rollouts were displaced before the reward dropped", NO_DROP)
 
@@ -111,18 +111,20 @@ def entropy_surges_alone(arm: str, other: str, rise: float = 0.3, change: float 
         before = [(v, s) for s, v in zip(steps, entropy, strict=True) if s <= surge]
         calm = min(before)[1]
         was, became = at_step(run, other, calm), at_step(run, other, surge)
-        if was is None or became is None:
+        if not was or became is None:
             return None, {"entropy surge": surge}
         ratio = became / was
         return abs(ratio - 1) <= change, {"entropy surge": surge, f"{other} at surge / before": ratio}
 
-    return each_seed(arm, ask, f"entropy had surged while {other} stood still", "entropy never surged")
+    return each_seed(
+        arm, ask, f"entropy had surged while {other} stood still", "entropy never surged, or a series is missing"
+    )
 
 
 def entropy_before_drop(arm: str, rise: float = 0.3) -> Test:
     def ask(run: RunSeries) -> Answer:
         drop, surge = drop_step(run), surge_step(run, "entropy/mean", rise)
-        return _leads(surge, drop), {"entropy surge": surge, "reward drop": drop}
+        return _leads(run, "entropy/mean", surge, drop), {"entropy surge": surge, "reward drop": drop}
 
     return each_seed(arm, ask, f"entropy rose {rise} nats above its lowest before the reward dropped", NO_DROP)
 
@@ -144,31 +146,32 @@ def gradient_calm_at_drop(arm: str, factor: float = 2.0) -> Test:
 
 
 def gradient_surges(arm: str, factor: float = 2.0) -> Test:
-    """The other side of `gradient_calm_at_drop`: what is more than ordinary there."""
+    """The other side of `gradient_calm_at_drop`: a five-step mean that is more than ordinary there."""
 
     def ask(run: RunSeries) -> Answer:
         drop = drop_step(run)
         if drop is None:
             return None, {"reward drop": None}
-        before, later = between(run, "grad/norm", 1, drop - 5), between(run, "grad/norm", drop, 10**9)
+        before = between(run, "grad/norm", 1, drop - 5)
+        later = [v for s, v in zip(*run.means("grad/norm"), strict=True) if s >= drop]
         if not before or not later:
             return None, {"reward drop": drop}
-        return max(later) > factor * median(before), {"largest norm": max(later), "median before": median(before)}
+        return max(later) > factor * median(before), {"largest mean": max(later), "median before": median(before)}
 
     return each_seed(arm, ask, f"the gradient norm exceeded {factor:g} × its earlier median", NO_DROP)
 
 
-def ratio_drifts_before_drop(arm: str, level: float = -0.7) -> Test:
-    """`level` in nats: exp(-0.7) is half. The mean of ln ∏ r over rollouts."""
+def ratio_drifts_before_drop(arm: str, level: float = HALF) -> Test:
+    """The mean of ln ∏ r over rollouts, in nats."""
 
     def ask(run: RunSeries) -> Answer:
         drop, below = drop_step(run), below_step(run, "ratio/log_product", level)
-        return _leads(below, drop), {"ratio product halved": below, "reward drop": drop}
+        return _leads(run, "ratio/log_product", below, drop), {"ratio product halved": below, "reward drop": drop}
 
     return each_seed(arm, ask, "the product of a rollout's ratios had halved before the reward dropped", NO_DROP)
 
 
-def ratio_never_drifts(arm: str, level: float = -0.7) -> Test:
+def ratio_never_drifts(arm: str, level: float = HALF) -> Test:
     """Of a method that is to stop the drift, or of a run that holds without one."""
 
     def ask(run: RunSeries) -> Answer:
@@ -204,7 +207,8 @@ def never_most_displaced(arm: str, share: float = 0.5) -> Test:
     return each_seed(arm, ask, f"{arm} never lost over {share:.0%} of the correct rollouts", "it was not measured")
 
 
-def _leads(signal: int | None, drop: int | None) -> bool | None:
-    if drop is None:
+def _leads(run: RunSeries, metric: str, signal: int | None, drop: int | None) -> bool | None:
+    """None without a drop, or without the metric: what was not logged cannot have been silent."""
+    if drop is None or not run.means(metric)[1]:
         return None
     return signal is not None and signal < drop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from holdfast.falls import FALLEN
@@ -33,7 +34,7 @@ def stays_down(arm: str) -> Test:
     return each_seed(arm, ask, f"{arm} ended without 40 % of its peak", "it did not fall")
 
 
-def does_not_collapse(arm: str) -> Test:
+def holds(arm: str) -> Test:
     return each_seed(arm, _held, f"{arm} rose, never lost 40 % of its peak, and ended at 85 % of it or above", SHORT)
 
 
@@ -126,7 +127,7 @@ def ends_higher(arm: str, other: str, key: str = "em after") -> Test:
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         ours, theirs = summarise(run)[key], summarise(control)[key]
-        near = abs(ours - theirs) <= margin
+        near = not abs(ours - theirs) > margin  # true of NaN too: a score that was not measured
         return (None if near else ours > theirs), {arm: ours, other: theirs}
 
     score = _SCORES.get(key, key)
@@ -139,9 +140,10 @@ def peaks_higher(arm: str, other: str) -> Test:
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         last = min(int(one.rows[-1]["step"]) for one in (run, control))
         ours, theirs = (
-            max(v for s, v in zip(*one.means("reward/mean"), strict=True) if s <= last) for one in (run, control)
+            max((v for s, v in zip(*one.means("reward/mean"), strict=True) if s <= last), default=math.nan)
+            for one in (run, control)
         )
-        near = abs(ours - theirs) <= MARGIN
+        near = not abs(ours - theirs) > MARGIN
         return (None if near else ours > theirs), {f"highest of {arm}": ours, f"of {other}": theirs}
 
     return each_pair(arm, other, ask, f"{arm} had a higher peak than {other}", f"they were within {MARGIN} of it")
@@ -152,9 +154,13 @@ def _of_surges(arm: str, other: str, rise: float, yes: Callable[[int | None, int
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         ours, theirs = (surge_step(one, "entropy/mean", rise) for one in (run, control))
-        return (None if theirs is None else yes(ours, theirs)), {f"surge of {arm}": ours, f"of {other}": theirs}
+        measured = bool(run.means("entropy/mean")[1])
+        return (yes(ours, theirs) if measured and theirs is not None else None), {
+            f"surge of {arm}": ours,
+            f"of {other}": theirs,
+        }
 
-    return each_pair(arm, other, ask, question, f"{other} had no surge")
+    return each_pair(arm, other, ask, question, f"{other} had no surge, or a series is missing")
 
 
 def _updates_until(run: RunSeries, step: int | None) -> float | None:
