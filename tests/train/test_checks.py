@@ -88,6 +88,17 @@ def test_a_mask_that_is_kept_raises_no_doubt(recipe: Recipe) -> None:
     assert list(doubts(open_workspace(recipe(changes)))) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "told"),
+    [("sapo", "gate", "token", True), ("nll", "tau", 0.5, True), ("llds", "gate", "token", False)],
+)
+def test_a_penalty_setting_that_nothing_reads_is_told_of(
+    recipe: Recipe, name: str, setting: str, value: object, told: bool
+) -> None:
+    found = list(doubts(open_workspace(recipe({"loss.penalty.name": name, f"loss.penalty.{setting}": value}))))
+    assert [text.startswith(f"loss.penalty.{setting} = {value!r} with") for text in found] == [True] * told
+
+
 def test_searches_that_fail_on_purpose_are_told_of(recipe: Recipe) -> None:
     (told,) = doubts(open_workspace(recipe({"retrieval.drop": 0.25})))
     assert told.startswith("retrieval.drop = 0.25: ") and "Set it to 0" in told
