@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast.data import Example
 from holdfast.datasets.catalogue import Form
+from holdfast.errors import DataError
 from holdfast.jsonl import BadField, clean_text, json_kind
 from holdfast.search.protocol import SEARCH_R1, prompt_text
 
@@ -47,7 +48,7 @@ def example_of(row: Mapping[str, Any], *, source: str, split: str, index: int) -
     What has no place of its own goes to `metadata`; fields that are null are absent, since parquet fills with null what
     other rows have. Raises `BadField`.
     """
-    row = {key: value for key, value in row.items() if value is not None}
+    row = {key: value for key, value in row.items() if value is not None and value == value}  # NaN is pandas' null
     extra = _mapping(row, "extra_info")
     extra = {key: value for key, value in extra.items() if value is not None}
     source, split, index = _identity(row, extra, source, split, index)
@@ -82,6 +83,11 @@ def row_of(example: Example, form: Form, *, reword: bool = False) -> dict[str, A
     fields are JSON texts, because the columns of a parquet file cannot change their type from row to row.
     """
     other = dict(example.metadata)
+    for key, value in other.items():
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{example.id}: {key} cannot be written as JSON ({error}); drop that column") from None
     golds = list(example.golden_answers)
     identity = {"id": other.pop("id", example.id), "question": example.question, "golden_answers": golds}
     if form == "jsonl":

@@ -14,7 +14,7 @@ from holdfast.errors import DataError
 from holdfast.evals.results import interval, question_means, resampled_means
 from holdfast.evals.state import FAILED, ROWS, read_results, read_whole_rows
 
-_PROTOCOL = ("decoding", "samples", "searches", "topk", "scorer", "prompt")
+_PROTOCOL = ("decoding", "samples", "searches", "topk", "retrieval", "scorer", "prompt")
 """Settings that change a score without changing the model."""
 
 

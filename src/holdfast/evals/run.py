@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data import Example
-from holdfast.errors import RolloutError
+from holdfast.errors import RetrievalError, RolloutError
 from holdfast.evals.catalogue import AGENT, SEARCHING, SINGLE_CALL
 from holdfast.evals.methods import BARE, PROMPTING, Limits, Method
 from holdfast.evals.questions import digest
@@ -62,6 +62,7 @@ class Evaluation:
         self.subject, self.method, self.examples, self.retriever = subject, method, examples, retriever
         self.samples, self.scorer, self.bare, self.row = samples, scorer, bare and method in BARE, row
         self.protocol = agent_protocol(method, subject.config)
+        self._failed_in_a_row = 0
 
     def settings(self) -> dict[str, Any]:
         """What the answers depend on; results.json repeats it."""
@@ -81,6 +82,8 @@ class Evaluation:
             "questions": len(self.examples),
             "questions_digest": digest(self.examples),
             "retrieval": config.retrieval.model_dump() if self.method in SEARCHING else None,
+            "passages": getattr(self.retriever, "corpus_hash", None),
+            "tokenizer": own.spoken,
             "topk": self.protocol.topk,
             "protocol": None if prompting else asdict(self.protocol),
             "limits": prompting,
@@ -110,7 +113,7 @@ class Evaluation:
             if not missing:
                 continue
             rows = self._answer(asked if self.subject.local else missing)
-            self._refuse_outage(rows)
+            self._refuse_outage(rows, folder)
             folder.add(rows)
             done = folder.rows
             observer.advance(len(done) - there, _running(done))
@@ -146,14 +149,17 @@ class Evaluation:
             Task(id=_id(example, k), example_id=example.id, prompt=prompts[example.id], seed=self._seed(example, k))
             for example, k in asked
         ]
+        heard = _Heard(self.retriever or _Nowhere())
         trajectories = run_rollouts(
             tasks,
             policy=own.policy,
-            retriever=self.retriever or _Nowhere(),
+            retriever=heard,
             protocol=self.protocol,
             tokenizer=own.tokenizer,
         )
-        return [self._episode_row(example, k, t) for (example, k), t in zip(asked, trajectories, strict=True)]
+        return [
+            self._episode_row(example, k, t, heard.why) for (example, k), t in zip(asked, trajectories, strict=True)
+        ]
 
     def _prompt(self, example: Example) -> tuple[int, ...]:
         template = self.subject.config.model.chat_template
@@ -163,7 +169,7 @@ class Evaluation:
         outcome = talk.outcome
         assert talk.status is not None
         hit = None
-        if talk.found and not talk.status.is_failure:
+        if any("searches" in step for step in talk.steps) and not talk.status.is_failure:
             seen = [normalize_answer(text) for text in talk.found]
             hit = float(any(gold in text for gold in normalized_golds(example.golden_answers) for text in seen))
         row = self._row(
@@ -180,7 +186,7 @@ class Evaluation:
             row["em_raw"] = exact_match(outcome.raw, example.golden_answers, mode=self._mode(example))
         return row | {"steps": talk.steps}
 
-    def _episode_row(self, example: Example, k: int, trajectory: Trajectory) -> Row:
+    def _episode_row(self, example: Example, k: int, trajectory: Trajectory, why: str | None) -> Row:
         steps: list[dict[str, Any]] = []
         for turn in trajectory.turns:
             steps.append({"says": turn.text})
@@ -193,12 +199,19 @@ class Evaluation:
             k,
             prediction=trajectory.answer,
             status=trajectory.status,
-            error=getattr(self.subject.policy, "failures", {}).get(_id(example, k)) if failed else None,
+            error=self._reason(_id(example, k), trajectory, why) if failed else None,
             hit=PARTS["retrieval"](trajectory, example.golden_answers) if searches and not failed else None,
             searches=searches,
             calls=len(trajectory.turns),
         )
         return row | {"steps": steps}
+
+    def _reason(self, id: str, trajectory: Trajectory, why: str | None) -> str | None:
+        if trajectory.status is Status.RETRIEVAL_FAILED:
+            return why
+        if not trajectory.turns and len(trajectory.prompt) >= self.protocol.max_total_tokens:
+            return f"a prompt of {len(trajectory.prompt)} tokens fills protocol.max_total_tokens"
+        return getattr(self.subject.policy, "failures", {}).get(id)
 
     def _row(
         self, example: Example, k: int, *, prediction: str | None, status: Status, hit: float | None, **more: Any
@@ -239,14 +252,35 @@ class Evaluation:
         }
         return most.get(self.method, str(self.protocol.max_turns - 1))
 
-    def _refuse_outage(self, rows: Sequence[Row]) -> None:
+    def _refuse_outage(self, rows: Sequence[Row], folder: EvalFolder) -> None:
         failed = [row for row in rows if row["status"] in FAILED]
-        if failed and len(failed) == len(rows):
+        if len(failed) < len(rows):
+            self._failed_in_a_row = 0
+            return
+        # What failed before may fail for ever, by its length say: no sign of an outage.
+        fresh = [row for row in failed if row["id"] not in folder.failed_before]
+        self._failed_in_a_row += len(fresh)
+        if self._failed_in_a_row >= 8 or (len(fresh) > 1 and not folder.rows):
             reason = failed[0].get("error") or f"status {failed[0]['status']}"
             raise RolloutError(
                 f"all {len(rows)} questions of a batch failed; the first, {failed[0]['id']}, because {reason}. Put it "
                 "right; the same command goes on where it stopped"
             )
+
+
+class _Heard:
+    """A retriever that remembers why it failed last: a trajectory says only that it did."""
+
+    def __init__(self, retriever: Any) -> None:
+        self._retriever, self.in_process = retriever, retriever.in_process
+        self.why: str | None = None
+
+    def search(self, queries: Sequence[str], k: int) -> list[Any]:
+        try:
+            return self._retriever.search(queries, k)
+        except RetrievalError as error:
+            self.why = str(error)
+            raise
 
 
 class _Nowhere:

@@ -56,6 +56,7 @@ class EvalFolder:
             ) from error
         found = read_whole_rows(self.path / ROWS)
         self._rows = {row["id"]: row for row in found if row["status"] not in FAILED}
+        self.failed_before = {row["id"] for row in found if row["status"] in FAILED}
         if len(self._rows) < len(found) or not _ends_whole(self.path / ROWS):
             write_jsonl(self.path / ROWS, self._rows.values())
         return dict(self._rows)

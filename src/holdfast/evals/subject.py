@@ -43,6 +43,8 @@ class Subject:
     weights: str
     """Which weights these are, as far as one can tell without reading them."""
     decoding: str
+    spoken: str | None = None
+    """Whose tokenizer writes the prompts of a server's model."""
 
 
 def run_of(path: Path) -> Path | None:
@@ -117,6 +119,7 @@ def open_subject(
             local=False,
             weights=policy.url,
             decoding=decoding,
+            spoken=tokenizer or model,
         )
     if tokenizer is not None:
         raise ConfigError("--tokenizer goes with --server; a model that is loaded here brings its own")

@@ -101,6 +101,8 @@ def own_block(results: Sequence[Mapping[str, Any]], *, against: str | None = Non
     for one in results:
         by_name.setdefault(one["row"], []).append(one)
     _refuse_unequal(results)
+    for several in by_name.values():
+        _refuse_other_rows(several)
     if against is not None and against not in by_name:
         raise DataError(f"--against {against}: no row has that name; there are {', '.join(by_name)}")
     order = {row.name: i for i, row in enumerate(ROWS)}
@@ -195,6 +197,20 @@ def _refuse_unequal(results: Sequence[Mapping[str, Any]]) -> None:
                 f"{one['row']} was scored by the rule {one['scorer']!r}, {first['row']} by {first['scorer']!r}; "
                 "evaluate one of them again with the other's --scorer"
             )
+
+
+def _refuse_other_rows(several: Sequence[Mapping[str, Any]]) -> None:
+    first = several[0]
+    for key in ("method", "prompt", "decoding", "samples", "searches", "topk"):
+        for one in several[1:]:
+            if one[key] != first[key]:
+                raise DataError(
+                    f"two results are called {first['row']!r}, one with {key} = {first[key]}, one with {one[key]}: no "
+                    "seeds of one row. Evaluate one of them again with another --name, or leave it out"
+                )
+    known = [str((one["model"], one["weights"], one["seed"])) for one in several if one.get("weights")]
+    if len(set(known)) < len(known):
+        raise DataError(f"{first['row']!r} stands for the same model twice: no seeds. Leave one of the results out")
 
 
 def _own_notes(results: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -127,6 +127,8 @@ def read_into(
             if row == last.documents and digest.hexdigest() != last.corpus_sha256:
                 raise _changed(folder, corpus)
             if row > last.documents:
+                if last.documents % chunk:  # the last chunk is a short one only at the end of a corpus
+                    raise _changed(folder, corpus)
                 writer.add(document)
                 if sink is not None:
                     sink.add(document)

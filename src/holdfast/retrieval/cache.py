@@ -45,6 +45,11 @@ class CachedRetriever:
     def in_process(self) -> bool:
         return self._retriever.in_process
 
+    @property
+    def corpus_hash(self) -> str | None:
+        """Of the passages, where the retriever knows them; None for a server's."""
+        return getattr(self._retriever, "corpus_hash", None)
+
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """As `Retriever.search`. Raises `RetrievalError` when the retriever does, or when it loses a query."""
         with self._lock:

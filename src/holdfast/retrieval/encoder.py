@@ -111,10 +111,10 @@ def _from_files(spec: EncoderSpec) -> EncoderSpec:
         if (length := (_read(spec.model, file) or {}).get("max_seq_length")) is not None:
             changes["max_length"] = int(length)
     prompts = (_read(spec.model, "config_sentence_transformers.json") or {}).get("prompts") or {}
-    if "query" in prompts:
+    if prompts.get("query"):  # sentence-transformers writes "" for what nobody set
         changes["query_prefix"] = prompts["query"]
     for key in ("document", "passage"):
-        if key in prompts:
+        if prompts.get(key):
             changes["passage_prefix"] = prompts[key]
     return replace(spec, **changes)
 

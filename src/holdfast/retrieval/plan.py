@@ -75,7 +75,10 @@ def sample_of(corpus: Path | None, count: int | None) -> tuple[list[Document], i
     many as wiki-18 has unless `count` says otherwise."""
     if corpus is not None:
         found = passages(corpus, on_skip=lambda _: None)
-        return list(islice(found, _SAMPLE)), count_rows(corpus) if count is None else count
+        sample = list(islice(found, _SAMPLE))
+        if count is None:  # a file of a folder is many passages
+            count = len(sample) + sum(1 for _ in found) if corpus.is_dir() else count_rows(corpus)
+        return sample, count
     rng = np.random.default_rng(0)
     ranks = rng.zipf(1.26, (_SAMPLE, 100)) % 30_000  # about 57 different words, as wiki-18 has
     texts = [" ".join(f"w{rank:04d}" for rank in row) for row in ranks.tolist()]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from holdfast.errors import RetrievalError
+from holdfast.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
 from holdfast.retrieval.types import Hit, Retriever
 
 _THREADS = 16
@@ -69,8 +69,12 @@ def search_with_retries(
             break
         time.sleep(backoff_seconds * 2**n)
         stats.retries += len(failed)
+        lost = 0
         for i in failed:
             attempt([i])
+            lost = lost + 1 if isinstance(results[i], RetrieverTimeout | RetrieverUnreachable) else 0
+            if lost == 8:  # nobody is there: each of the others would only wait for the same, one after another
+                break
     return [results[i] for i in range(len(queries))], stats
 
 
