@@ -354,9 +354,22 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     """
     data: dict[str, Any] = {} if path is None else settings.read_toml(Path(path))
     values = settings.parse_overrides(overrides, Config)
+    if "loss.penalty.name" in values:
+        _forget_published(data)
     for dotted, value in values.items():
         settings.assign(data, dotted, value)
     return validate(data, where="" if path is None else str(path), overridden=tuple(values))
+
+
+def _forget_published(data: dict[str, Any]) -> None:
+    """Take out what a resolved recipe says of its method's published values: they are not those of another method."""
+    loss = data.get("loss")
+    penalty = loss.get("penalty") if isinstance(loss, dict) else None
+    if isinstance(penalty, dict):
+        published = METHOD_DEFAULTS.get(str(penalty.get("name", Penalty.model_fields["name"].default)), {})
+        for key, value in published.items():
+            if penalty.get(key) == value:
+                del penalty[key]
 
 
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.cli import recipes
 from holdfast.cli.command import split
-from holdfast.config import load, validate
+from holdfast.config import dump, load, validate
 
 Run = Callable[..., Any]
 
@@ -95,6 +95,19 @@ def test_dry_run_prints_a_recipe_that_reads_back_equal(engine: Any, holdfast: Ru
     assert printed.stderr == ""
     assert engine.calls == []
     assert list(Path().iterdir()) == []
+
+
+def test_another_penalty_in_a_written_recipe_has_its_own_strength(engine: Any, holdfast: Run) -> None:
+    text = holdfast("train", "--dry-run", "--loss.penalty.name=none").stdout
+    edited = validate(tomllib.loads(text.replace('name = "none"', 'name = "sapo"'))).loss.penalty
+    assert (edited.name, edited.coef, edited.preserve) == ("sapo", 0.1, "positive")
+    Path("resolved.toml").write_text(dump(load(overrides=["--loss.penalty.name=none"])))
+    changed = load("resolved.toml", ["--loss.penalty.name=llds"]).loss.penalty
+    assert (changed.coef, changed.preserve) == (0.2, "nonnegative")
+    Path("own.toml").write_text('[loss.penalty]\nname = "sapo"\ncoef = 0.7\n')
+    assert (
+        load("own.toml", ["--loss.penalty.name=llds"]).loss.penalty.coef == 0.7
+    )  # of nobody's choosing but the user's
 
 
 def test_dry_run_explains_and_names_what_is_not_set(engine: Any, holdfast: Run) -> None:

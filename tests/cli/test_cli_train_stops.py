@@ -66,7 +66,9 @@ def test_dry_run_of_a_resume_prints_the_runs_own_recipe(engine: Any, holdfast: R
 def test_the_warm_start_alone(engine: Any, holdfast: Run) -> None:
     result = holdfast("train", "--stage", "warm-start", "--run.name=start")
     assert engine.calls[0][0] == "warm start"
-    assert "holdfast train --model.path runs/start/model --warm_start.steps 0" in result.stdout
+    assert (
+        "holdfast train --model.path runs/start/model --warm_start.steps 0 --warm_start.plain_steps 0" in result.stdout
+    )
 
 
 def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:

@@ -7,6 +7,7 @@ import pytest
 from holdfast.data import Example
 from holdfast.datasets.catalogue import FORMS
 from holdfast.datasets.rows import example_of, light, row_of
+from holdfast.errors import DataError
 from holdfast.jsonl import BadField
 
 
@@ -141,3 +142,11 @@ def test_light_rows_keep_what_is_small(published):
     heavy = read({**GOOD, "metadata": {"context": []}})
     assert light(heavy).metadata == {}
     assert light(read(GOOD)) == read(GOOD)
+
+
+def test_what_json_has_not_is_told_by_question_and_column():
+    nan = float("nan")
+    assert read({"question": "Who?", "golden_answers": ["x"], "score": nan}).metadata == {}  # pandas' null
+    bad = Example(source="s", split="t", index=3, question="?", golden_answers=("x",), metadata={"when": b"\x00"})
+    with pytest.raises(DataError, match=r"s/t/3: when cannot be written as JSON .* drop that column"):
+        row_of(bad, "jsonl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,17 @@ def test_of_a_folder_with_checkpoints_the_newest_is_read(tmp_path: Path) -> None
     assert read_log(run / "checkpoint-3").steps.max() == 3
 
 
+def test_a_checkpoint_newer_than_the_state_of_the_run_that_ended_is_read(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(LOGS / "trl-stock", run)
+    shutil.copy(run / "checkpoint-3" / "trainer_state.json", run / "trainer_state.json")
+    os.utime(run / "trainer_state.json", (1e9, 1e9))
+    os.utime(run / "checkpoint-6" / "trainer_state.json", (2e9, 2e9))
+    assert read_log(run).steps.max() == 6  # made longer after it had ended at 3
+    os.utime(run / "trainer_state.json", (3e9, 3e9))
+    assert read_log(run).steps.max() == 3
+
+
 def test_an_output_folder_without_any_state_says_so(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").mkdir()
     with pytest.raises(DataError, match=r"checkpoints, but none with a trainer_state\.json.*What can be read"):
@@ -236,6 +248,13 @@ def test_a_wandb_history_of_trl_is_its_trainer_state_again(name: str) -> None:
     assert values(log, "eval/reward/mean") == pytest.approx(values(state, "eval/reward/mean"), rel=1e-12)
     assert set(log.series) == set(state.series)
     assert log.steps.tolist() == state.steps.tolist()  # train/global_step, not W&B's count of calls
+
+
+def test_a_wandb_history_needs_no_column_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(json.dumps({"train/global_step": i, "train/reward": i / 10}) + "\n" for i in range(1, 4)))
+    log = read_log(path)
+    assert (log.format, log.host, log.steps.tolist()) == ("wandb", "trl", [1, 2, 3])
 
 
 def test_a_wandb_history_of_verl_and_one_of_ours(tmp_path: Path) -> None:

@@ -349,9 +349,18 @@ def test_a_file_of_names_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(read_log(written(tmp_path, verl(*((i, {f"name{i}": 1}) for i in range(50))))).series) == 50
 
 
-def test_a_bad_run_in_a_folder_is_named(tmp_path: Path) -> None:
-    for name, text in (("good", '{"step": 1, "reward/mean": 1}\n'), ("bad", '{"step": null, "reward/mean": 1}\n')):
+def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good, bad = '{"step": 1, "reward/mean": 1}\n', '{"step": null, "reward/mean": 1}\n'
+    for name, text in (("good", good), ("bad", bad), ("empty", "")):
         (tmp_path / name).mkdir()
         written(tmp_path / name, text, "metrics.jsonl")
-    with pytest.raises(DataError, match=r"bad.*has no row of metrics"):
+    written(tmp_path, '{"question": "Who?"}\n', "questions.jsonl")
+    assert [log.name for log in read_logs(tmp_path)] == ["good"] and read_log(tmp_path).name == "good"
+    told = caplog.text
+    assert "bad/metrics.jsonl has no row of metrics" in told and "empty/metrics.jsonl is empty" in told
+    for name in ("bad", "empty"):  # asked for by name it is an error
+        with pytest.raises(DataError, match=name):
+            read_logs(tmp_path / name)
+    (tmp_path / "good" / "metrics.jsonl").unlink()
+    with pytest.raises(DataError, match="has no row of metrics"):
         read_logs(tmp_path)

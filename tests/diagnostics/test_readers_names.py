@@ -135,6 +135,7 @@ def series(*values: float) -> Series:
         ("trl", "train/completions/clipped_ratio", (1.0, 1.0), {}, True),
         ("trl", "completions/clipped_ratio", (1.0, 0.9), {}, False),
         ("verl", "actor/entropy", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum"}, True),
+        ("verl", "actor/entropy", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "token-sum"}, True),
         ("verl", "actor/entropy", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean"}, False),
         ("verl", "actor/entropy", (1.0,), {}, False),
         ("trl", "response_length/clip_ratio", (0.1,), {}, False),

@@ -154,6 +154,17 @@ def test_an_outage_stops_the_evaluation(words: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "results.json").exists()
 
 
+def test_a_question_that_always_fails_is_no_outage(words: Any, tmp_path: Path) -> None:
+    policy = ScriptedPolicy(
+        words, lambda context, request: ("the context is too long", "error") if "number 4?" in context else "1"
+    )
+    for local in (False, True):  # on a server the second run asks what failed alone; here every batch is one question
+        folder = tmp_path / str(local)
+        for _ in range(2):
+            evaluation = Evaluation(subject_of(policy, local=local), "direct", QUESTIONS, None)
+            assert evaluation.run(folder, Told(), batch=1 if local else 5)["micro"]["failed"] == 1
+
+
 def test_other_settings_are_refused(words: Any, tmp_path: Path) -> None:
     Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told())
     with pytest.raises(ConfigError, match='holds an evaluation with method = "direct", and this one has "cot";'):

@@ -68,6 +68,29 @@ def test_seeds_of_a_row_become_their_mean() -> None:
     assert "mean of 2 seeds, 0.250 to 0.500" in row.remarks
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"decoding": "temperature 1"}, "one with decoding = greedy, one with temperature 1"),
+        ({"method": "rag"}, "one with method = search-r1"),
+        ({"samples": 5}, "samples"),
+    ],
+)
+def test_what_are_no_seeds_of_one_row(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=f"two results are called 'a'.*{said}.*another --name"):
+        own_block([results("a", {"nq": "11"}), results("a", {"nq": "10"}, **changes)])
+
+
+def test_one_model_twice_is_no_two_seeds() -> None:
+    weights = {"model": "m", "weights": "w", "seed": 0}
+    with pytest.raises(DataError, match="'a' stands for the same model twice"):
+        own_block([results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights)])
+    (row,) = own_block(
+        [results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights | {"seed": 1})]
+    ).rows
+    assert row.seeds == 2
+
+
 def test_what_cannot_stand_in_one_table() -> None:
     one = results("a", {"nq": "11"})
     for other, said in (

@@ -87,6 +87,12 @@ def test_too_few_questions_for_a_batch(small: str) -> None:
     assert "leaves 54 questions to train on" in said  # a tenth of 60 is held out
 
 
+def test_too_few_questions_for_a_batch_of_trl(small: str) -> None:
+    """It would leave the only batch out, train nothing, and end well."""
+    said = typed("trl", small, "--train.questions", "60", "--out", "x", code=2).replace("\n", " ")
+    assert "leaves 54 questions to train on" in said and "TRL leaves out a batch that is not full" in said
+
+
 def test_an_unknown_host_or_setting(small: str) -> None:
     assert "'trl', 'verl'" in typed("ray", small, code=2)
     assert "did you mean train.lr" in typed("trl", small, "--train.learning_rate", "1", code=2)

@@ -62,3 +62,11 @@ def test_rates_are_measured(encoder: Any) -> None:
 def test_nothing_to_plan_for() -> None:
     with pytest.raises(ConfigError, match="the corpus holds no passage"):
         plan.size_of([], 3)
+
+
+def test_of_a_folder_passages_are_counted_and_not_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        text = "\n\n".join(f"# Part {i}\n\n" + f"word{i} " * 400 for i in range(3))
+        (tmp_path / f"{name}.md").write_text(text)
+    sample, count = plan.sample_of(tmp_path, None)
+    assert count == len(sample) > 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.errors import RetrievalError
+from holdfast.errors import RetrievalError, RetrieverTimeout
 from holdfast.retrieval.types import Document, Hit
 from holdfast.rollout import searching
 from holdfast.rollout.searching import RolloutStats, SearchDesk, search_with_retries
@@ -83,3 +83,15 @@ def test_in_process_searches_run_at_once_and_in_order():
     desk.ask(["b", "a", "b"])
     assert desk.collect(block=False) == [("b", hits("b")), ("a", hits("a"))]
     assert not desk.busy
+
+
+def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():
+    class Silent(Picky):
+        def search(self, queries, k):
+            self.calls.append(list(queries))
+            raise RetrieverTimeout("no answer in 30 s")
+
+    retriever = Silent({})
+    results, _ = search_with_retries(retriever, [f"q{i}" for i in range(100)], 1, retries=2, backoff_seconds=0)
+    assert len(results) == 100 and all(isinstance(result, RetrieverTimeout) for result in results)
+    assert len(retriever.calls) == 1 + 2 * 8

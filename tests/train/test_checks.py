@@ -99,6 +99,11 @@ def test_a_penalty_setting_that_nothing_reads_is_told_of(
     assert [text.startswith(f"loss.penalty.{setting} = {value!r} with") for text in found] == [True] * told
 
 
+def test_a_penalty_without_strength_is_told_of(recipe: Recipe) -> None:
+    (told,) = doubts(open_workspace(recipe({"loss.penalty.name": "llds", "loss.penalty.coef": 0.0})))
+    assert told.startswith("loss.penalty.coef = 0 with") and "adds nothing" in told
+
+
 def test_searches_that_fail_on_purpose_are_told_of(recipe: Recipe) -> None:
     (told,) = doubts(open_workspace(recipe({"retrieval.drop": 0.25})))
     assert told.startswith("retrieval.drop = 0.25: ") and "Set it to 0" in told

@@ -11,6 +11,7 @@ leave the loss as it is, the likelihood of correct rollouts and its displacement
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -82,11 +83,11 @@ class Monitoring(TrainerCallback):
 
 
 def _ours(row: Mapping[str, Any]) -> dict[str, float]:
-    """A row of TRL's log under holdfast's names."""
+    """A row of TRL's log under holdfast's names; TRL writes None for NaN."""
     numbers = {
-        name: float(value)
+        name: math.nan if value is None else float(value)
         for name, value in row.items()
-        if isinstance(value, int | float) and name not in ("step", "epoch")
+        if (value is None or isinstance(value, int | float)) and name not in ("step", "epoch")
     }
     names = translation("trl", numbers)
     return {names[name].ours: float(CHANGES[names[name].change](value)) for name, value in numbers.items()}  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from holdfast import settings
-from holdfast.config import Config
+from holdfast.config import METHOD_DEFAULTS, Config, Penalty
 
 WIDTH = 88
 
@@ -69,6 +69,8 @@ def _section(section: BaseModel, name: str) -> Iterator[str]:
         yield from _comment(comment)
         if value is None:
             yield f"# {key} ="
+        elif isinstance(section, Penalty) and METHOD_DEFAULTS[section.name].get(key) == value:
+            yield f"# {tomli_w.dumps({key: value}).strip()}"  # published: it follows the name, if that is edited
         elif isinstance(value, tuple):
             yield f"{key} = {settings.shown(value)}"  # numbers, which need no escapes, on one line
         else:

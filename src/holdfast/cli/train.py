@@ -100,7 +100,8 @@ def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None,
     if stage is Stage.WARM_START:
         model = _watch(run_dir, lambda observer: engine.warm_start_only(config, run_dir, observer=observer))
         again = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
-        out().print(f"\nThe model is in {model}. Train on from it with:\n  {again} --warm_start.steps 0")
+        again += " --warm_start.steps 0 --warm_start.plain_steps 0"
+        out().print(f"\nThe model is in {model}. Train on from it with:\n  {again}")
         return
     if stage is Stage.REJECTION_SAMPLING:
         _learn_from_right(config, run_dir)

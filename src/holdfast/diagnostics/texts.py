@@ -66,8 +66,8 @@ TEXTS: Mapping[str, Text] = {
             "with `loss.dual_clip = 3.0`.",
             "trl": "Lower `learning_rate`, set `bf16=False`, bound the ratio with `delta=3.0`; "
             "`with_penalties(GRPOTrainer)` keeps masked tokens out of the arithmetic.",
-            "verl": "Lower `actor_rollout_ref.actor.optim.lr`, set `actor_rollout_ref.actor.grad_clip` to 1 or less, "
-            "and keep `actor_rollout_ref.actor.clip_ratio_c` at 3.",
+            "verl": "Lower `actor_rollout_ref.actor.optim.lr`, set `actor_rollout_ref.actor.optim.clip_grad` to 1 or "
+            "less, and keep `actor_rollout_ref.actor.clip_ratio_c` at 3.",
             "unknown": "Lower the learning rate, train in full precision, bound the importance ratio, and mask before "
             "the arithmetic.",
         },
@@ -267,9 +267,11 @@ TEXTS: Mapping[str, Text] = {
         change={
             "holdfast": "Raise `protocol.max_total_tokens`, `protocol.max_turn_tokens` or `protocol.max_turns` if the "
             "episodes are sound; look at `trajectories.jsonl` to see.",
-            "trl": "Raise `max_completion_length` if the completions are sound; `log_completions=True` shows them.",
+            "trl": "Raise `max_completion_length` if the completions are sound; `log_completions=True` shows them. "
+            "Episodes of SearchRollouts are bounded by its protocol alone: raise its turns or tokens instead.",
             "verl": "Raise `data.max_response_length` or `actor_rollout_ref.rollout.multi_turn.max_assistant_turns` if "
-            "the responses are sound.",
+            "the responses are sound; for the agent loop holdfast_search raise max_turns in the file that "
+            "`actor_rollout_ref.rollout.agent.agent_loop_config_path` names.",
             "unknown": "Raise the budget of tokens and turns if the episodes are sound; read some.",
         },
         problems="Late in other collapses episodes ramble and this is a symptom: look at what was found before it. "

@@ -11,6 +11,7 @@ from textwrap import indent
 from typing import Any
 
 from holdfast.config import Config, Penalty, Reward, dump
+from holdfast.data import hold_out, read_questions
 from holdfast.errors import DataError
 from holdfast.launch.plan import Machines, Option
 
@@ -48,6 +49,7 @@ def copy_data(config: Config, folder: Path) -> None:
     """Copy the question files as they are. Raises `DataError` for one that is not there."""
     if config.data.train == "world":
         return
+    _refuse_few(config)
     for split, path in _sources(config):
         target = folder / _place(split, path)
         if not Path(path).is_file():
@@ -57,6 +59,19 @@ def copy_data(config: Config, folder: Path) -> None:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
+
+
+def _refuse_few(config: Config) -> None:
+    """TRL leaves out a batch that is not full, and of one batch that is not full it trains nothing."""
+    if not Path(config.data.train).is_file():
+        return
+    train = read_questions(config.data.train).examples
+    train = hold_out(train)[0] if config.data.dev is None else train
+    if len(train) < config.train.questions:
+        raise DataError(
+            f"data.train = {config.data.train!r} leaves {len(train)} questions to train on, but a rollout batch takes "
+            f"train.questions = {config.train.questions}, and TRL leaves out a batch that is not full; lower it"
+        )
 
 
 def relocated(config: Config) -> Config:
@@ -138,7 +153,9 @@ trainer.train(resume_from_checkpoint="--resume" in sys.argv)
 trainer.save_model()
 {last_eval}if workspace.test:  # read once, at the end
     trainer.evaluate(question_dataset(workspace.test), metric_key_prefix="test")
-    print("test:", trainer.state.log_history[-1])
+    log = trainer.state.log_history  # TRL names every evaluation eval_, and this one is not of dev
+    log[-1] = {{name.replace("eval_", "test_", 1): value for name, value in log[-1].items()}}
+    print("test:", log[-1])
 trainer.save_state()  # the whole log, in trainer_state.json
 '''
 

@@ -93,8 +93,9 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
     ]
     if config.data.test is not None:
         head += [
-            "# The test questions, once and at the end:",
-            '#   ./run.sh trainer.val_only=True data.val_files="$PWD/test.parquet"',
+            "# The test questions, once and at the end; under another name, because verl begins a run's log anew:",
+            '#   ./run.sh trainer.val_only=True data.val_files="$PWD/test.parquet" '
+            + quote(f"trainer.experiment_name={hydra(f'{config.run.name}-test')}"),
         ]
     width = max(len(_override(option)) for option in options if len(_override(option)) < 90)
     body: list[str] = []

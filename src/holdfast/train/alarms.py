@@ -51,6 +51,6 @@ def stopped(finding: Finding, run_dir: Path) -> str:
     change = finding.remedy.replace("`", "")
     return (
         f"stopped by guard.on after step {finding.step}: {finding.code}. {finding.summary} The run is saved in "
-        f"{checkpoint}. {change} A new run from its model: --model.path {checkpoint}/model --warm_start.steps 0. "
-        f"To go on as before: --resume {run_dir}"
+        f"{checkpoint}. {change} A new run from its model: --model.path {checkpoint}/model --warm_start.steps 0 "
+        f"--warm_start.plain_steps 0. To go on as before: --resume {run_dir}"
     )

@@ -59,6 +59,11 @@ def doubts(workspace: Workspace) -> Iterator[str]:
             "true, or top_p = 1 and top_k = 0, or watch sampler/logprob_gap"
         )
     penalty = config.loss.penalty
+    if penalty.name != "none" and not penalty.coef:
+        yield (
+            f"loss.penalty.coef = 0 with loss.penalty.name = {penalty.name!r}: the penalty is measured and adds "
+            "nothing. Leave coef out for the published value"
+        )
     for name in _UNREAD.get(penalty.name, ()):
         if (value := getattr(penalty, name)) != Penalty.model_fields[name].default:
             yield (

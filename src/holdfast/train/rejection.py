@@ -44,6 +44,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, observer: Observer | No
         _refuse_other(folder.config(), config, run_dir)
     else:
         folder.begin(config)
+        (run_dir / KEPT).touch()  # the mark of what this folder is, by which --resume knows it
     set_up_torch(config)
     with folder.writing():
         observer.stage("questions and index")

@@ -71,6 +71,13 @@ def test_it_finds_what_the_file_shows(path: Path, tmp_path: Path) -> None:
     assert [(finding.code, finding.step) for finding in callback.findings] == offline
 
 
+def test_what_trl_writes_for_nan_is_seen_while_the_run_lives(tmp_path: Path) -> None:
+    rows = [{"step": i, "reward": 0.5, "entropy": 1.0 if i < 3 else None} for i in range(1, 6)]
+    callback = Monitoring()
+    feed(callback, rows, tmp_path)
+    assert ("GRD002", 3) in [(finding.code, finding.step) for finding in callback.findings]
+
+
 def test_a_resumed_trainer_is_told_what_is_new(tmp_path: Path) -> None:
     callback = Monitoring()
     args, control = Arguments(tmp_path), TrainerControl()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from holdfast.diagnostics.log import Host, Series
 
-_SUMS = "seq-mean-token-sum"
+_SUMS = ("seq-mean-token-sum", "token-sum")
 _AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
 
 
@@ -20,7 +20,7 @@ def doubts(host: Host, series: Mapping[str, Series], settings: Mapping[str, obje
     if host == "trl" and _all(plain.get("completions/clipped_ratio"), 1):
         found["completions/clipped_ratio"] = "it is 1 throughout: these rollouts do not end in an end-of-text token"
     if host == "verl" and str(settings.get(_AGGREGATION, "")).startswith(_SUMS) and "actor/entropy" in plain:
-        found["actor/entropy"] = f"under loss_agg_mode={settings[_AGGREGATION]} verl sums it over a rollout's tokens"
+        found["actor/entropy"] = f"under loss_agg_mode={settings[_AGGREGATION]} verl sums it over tokens"
     clipped = plain.get("response_length/clip_ratio")
     if host == "verl" and clipped is not None and (clipped > 0).all():
         # verl before 0.9 pads responses to the longest allowed; later versions to the longest of the batch, and of

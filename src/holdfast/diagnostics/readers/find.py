@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from holdfast.diagnostics.readers.csv_export import is_header
 from holdfast.diagnostics.readers.tally import Tally
 from holdfast.diagnostics.readers.text import blocks, head, is_binary
 from holdfast.errors import DataError
+
+_logger = logging.getLogger("holdfast")
 
 Kind = Literal["lines", "array", "state", "csv", "console"]
 
@@ -102,7 +105,13 @@ def _relative(path: Path, folder: Path) -> str:
 
 def _below(folder: Path, depth: int) -> Iterator[Found]:
     """A run's folder is taken as it is; in any other every file and every folder may hold runs."""
-    own = _run_folder(folder)
+    try:
+        own = _run_folder(folder)
+    except DataError as error:
+        if depth == _DEPTH:  # the very folder that was asked for
+            raise
+        _logger.warning("left out: %s", error)
+        return
     if own is not None:
         yield own
         return
@@ -115,10 +124,9 @@ def _below(folder: Path, depth: int) -> Iterator[Found]:
 def _run_folder(folder: Path) -> Found | None:
     if (folder / METRICS).is_file():
         return _file(folder / METRICS)
-    for inner in (folder, *_checkpoints(folder)):
-        if (inner / STATE).is_file():
-            return _file(inner / STATE)
-    return None
+    states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE).is_file()]
+    # The folder's own is that of a run that ended; a checkpoint is newer where the run was then made longer.
+    return _file(max(states[:2], key=lambda state: state.stat().st_mtime)) if states else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -32,7 +32,7 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     if any(name.startswith("_") for name in names & {"_step", "_timestamp", "_runtime"}):
         return history_frame(names)
     if "step" not in names:
-        return None
+        return history_frame(names)
     host = host_of(names)
     if host in ("trl", "verl"):
         return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from holdfast.diagnostics.readers.names import CHANGES, is_share, translation
 from holdfast.diagnostics.readers.steps import series_of
 from holdfast.diagnostics.readers.tally import Tally, clean
 from holdfast.errors import DataError
+
+_logger = logging.getLogger("holdfast")
 
 # What trainer_state.json keeps of the arguments, under their own names.
 _STATE_SETTINGS = {
@@ -46,10 +49,7 @@ def read_log(path: str | Path) -> Log:
 
     Raises `DataError`: a path that cannot be read, holds no log, or holds several (`read_logs` reads them all).
     """
-    found = find(Path(path))
-    if len(found) > 1:
-        raise DataError(_several(path, [one.name for one in found]))
-    logs = _read(found[0])
+    logs = read_logs(path)
     if len(logs) > 1:
         raise DataError(_several(path, [log.name for log in logs]))
     return logs[0]
@@ -58,9 +58,21 @@ def read_log(path: str | Path) -> Log:
 def read_logs(path: str | Path) -> tuple[Log, ...]:
     """Every run at a path, by name: those of a folder of runs, or of a chart's CSV with a column for each.
 
-    Raises `DataError`, as `read_log` does.
+    A file of a folder that is no log, or an empty one, is left out with a logged warning. Raises `DataError`, as
+    `read_log` does, when nothing is left.
     """
-    return tuple(log for found in find(Path(path)) for log in _read(found))
+    logs: list[Log] = []
+    unread: list[DataError] = []
+    for found in find(Path(path)):
+        try:
+            logs += _read(found)
+        except DataError as error:
+            unread.append(error)
+    if not logs:
+        raise unread[0]
+    for problem in unread:
+        _logger.warning("left out: %s", problem)
+    return tuple(logs)
 
 
 def _read(found: Found) -> tuple[Log, ...]:
