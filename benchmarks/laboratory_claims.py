@@ -36,7 +36,7 @@ Read them with four things in mind:
 * **One organism, shared runs.** `organisms` draws an organism with every seed. All other experiments share one, and the
   plain GRPO of `death-spiral`, `strength`, `per-sample`, `first-action`, `masking`, `sapo`, K = 10 in
   `steps-per-rollout` and frequent reward in `preserving` are the same runs: one outcome stands in several rows.
-* **Length.** In `organisms` plain GRPO has 100 steps and the penalties 160.
+* **Length.** `organisms` has 160 steps, the others 80.
 * **Names.** "paper" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)); methods and
   settings are in [Papers](../papers.md).
 

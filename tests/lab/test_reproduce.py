@@ -60,7 +60,7 @@ def test_refusals(arguments: list[str], said: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("short", "own", "steps"), [(False, [], 100), (True, [], 3), (True, ["--train.steps", "7"], 7)]
+    ("short", "own", "steps"), [(False, [], 160), (True, [], 3), (True, ["--train.steps", "7"], 7)]
 )
 def test_an_experiments_own_settings_yield(short: bool, own: list[str], steps: int) -> None:
     plan = _plan(EXPERIMENTS["organisms"], None, [], own, short=short, sweep=False)
