@@ -363,13 +363,11 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 
 def _forget_published(data: dict[str, Any]) -> None:
     """Take out what a resolved recipe says of its method's published values: they are not those of another method."""
-    loss = data.get("loss")
-    penalty = loss.get("penalty") if isinstance(loss, dict) else None
+    penalty = loss.get("penalty") if isinstance(loss := data.get("loss"), dict) else None
     if isinstance(penalty, dict):
         published = METHOD_DEFAULTS.get(str(penalty.get("name", Penalty.model_fields["name"].default)), {})
-        for key, value in published.items():
-            if penalty.get(key) == value:
-                del penalty[key]
+        for key in [key for key, value in published.items() if penalty.get(key) == value]:
+            del penalty[key]
 
 
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:

@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "trajectory": set(),
     "falls": set(),
     "files": set(),
+    "versions": set(),
     "jsonl": set(),
     "losses": set(),
     "data": {"jsonl", "scoring"},
@@ -85,6 +86,7 @@ ALLOWED: dict[str, set[str]] = {
         "search",
         "tracking",
         "trajectory",
+        "versions",
         "world",
     },
     # Asks models and counts answers; of `train` it needs how a model, a retriever and a world are opened.
@@ -103,10 +105,11 @@ ALLOWED: dict[str, set[str]] = {
         "settings",
         "train",
         "trajectory",
+        "versions",
         "world",
     },
     # Experiments start runs as processes and read what they wrote: no training code, no torch.
-    "lab": {"config", "falls", "files", "tracking"},
+    "lab": {"config", "falls", "files", "tracking", "versions"},
     "lab.probes": {"batch", "config", "data", "metrics", "rollout", "train", "trajectory"},
 }
 FREE = {"cli", "__main__"}  # may import anything, inside subcommands: test_import_weight.py
@@ -121,6 +124,7 @@ OUTSIDE: dict[str, set[str]] = {
     "trajectory": set(),
     "falls": set(),
     "files": set(),
+    "versions": set(),
     "jsonl": set(),
     "data": set(),
     "hub": {"huggingface_hub"},

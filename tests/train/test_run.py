@@ -89,7 +89,7 @@ def test_the_trajectories(whole: Path) -> None:
 def test_the_results(whole: Path) -> None:
     results = json.loads((whole / "results.json").read_text())
     assert (results["split"], results["questions"], results["steps"]) == ("test", 5, 6)
-    assert results["holdfast"] == __version__
+    assert results["made_by"]["holdfast"] == __version__
     assert set(results["before"]) == set(results["after"]) == {"em", "f1", "em_greedy", "f1_greedy", "searches"}
     assert results["before"] != results["after"]
     assert results["verdict"].startswith(("Learned", "Held", "Fell", "Collapsed")) and results["seconds"] > 0

@@ -198,7 +198,7 @@ def test_the_folder_trains_and_resumes(tiny_run: tuple[Path, Config]) -> None:
         done = subprocess.run([launched / "run.sh", *words], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         (last,) = [line for line in done.stdout.splitlines() if line.startswith("test: ")]
-        assert "'eval_holdfast/reward/em': " in last and "'test_loss': " in last
+        assert "'test_holdfast/reward/em': " in last and "'eval_" not in last and "'test_loss': " in last
         whole = json.loads((launched / "runs/tiny/trainer_state.json").read_text())["log_history"]
         assert "test_loss" in whole[-1]
         state = sorted((launched / "runs/tiny").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))[-1]
