@@ -157,9 +157,9 @@ def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
 
 
 def _checkpoint(folder: Path, which: str) -> str:
-    """`last`, `best`, or a folder that exists: a path, or the step or the name of one of the run's checkpoints."""
-    own = folder / "checkpoints" / (f"step-{int(which):06d}" if which.isdigit() else which)
-    if which in ("last", "best") or Path(which).is_dir():
+    """`last`, `best`, a step, or a folder that exists: a path, or the name of one of the run's checkpoints."""
+    own = folder / "checkpoints" / which
+    if which in ("last", "best") or which.isdigit() or Path(which).is_dir():
         return which
     if own.is_dir():
         return str(own)

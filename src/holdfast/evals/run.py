@@ -33,6 +33,8 @@ from holdfast.trajectory import Search, Status, Trajectory
 
 LIMITS = Limits()
 _SINGLE_HOP_SEARCHES = 5
+_OUTAGE = 8
+"""Questions in a row that fail for the first time: the server is gone, or the retriever."""
 
 
 class Evaluation:
@@ -260,7 +262,7 @@ class Evaluation:
         # What failed before may fail for ever, by its length say: no sign of an outage.
         fresh = [row for row in failed if row["id"] not in folder.failed_before]
         self._failed_in_a_row += len(fresh)
-        if self._failed_in_a_row >= 8 or (len(fresh) > 1 and not folder.rows):
+        if self._failed_in_a_row >= _OUTAGE or (len(fresh) > 1 and not folder.rows):
             reason = failed[0].get("error") or f"status {failed[0]['status']}"
             raise RolloutError(
                 f"all {len(rows)} questions of a batch failed; the first, {failed[0]['id']}, because {reason}. Put it "

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config import Config
-from holdfast.data import Example, dev_questions, hold_out, read_questions
-from holdfast.errors import DataError, MissingExtra
+from holdfast.data import Example, dev_questions, read_questions
+from holdfast.errors import MissingExtra
+from holdfast.launch.questions import train_and_dev
 from holdfast.search.protocol import PRESETS, SearchProtocol, prompt_text
 
 AGENT = "holdfast_search"
@@ -21,20 +22,10 @@ def read_splits(config: Config) -> dict[str, list[Example]]:
 
     Raises `DataError` for a file that is missing or cannot be used, and for fewer questions than a rollout batch has.
     """
-    data = config.data
-    train = read_questions(data.train, split="train").examples
-    if data.dev is None:
-        train, dev = hold_out(train)
-    else:
-        dev = read_questions(data.dev, split="dev").examples
-    if len(train) < config.train.questions:
-        raise DataError(
-            f"data.train = {data.train!r} leaves {len(train)} questions to train on, but a rollout batch takes "
-            f"train.questions = {config.train.questions} and verl leaves out a batch that is not full; lower it"
-        )
+    train, dev = train_and_dev(config, "verl")
     splits = {"train": list(train), "dev": dev_questions(dev, config.eval.questions)}
-    if data.test is not None:
-        splits["test"] = list(read_questions(data.test, split="test").examples)
+    if config.data.test is not None:
+        splits["test"] = list(read_questions(config.data.test, split="test").examples)
     return splits
 
 

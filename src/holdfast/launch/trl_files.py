@@ -11,9 +11,9 @@ from textwrap import indent
 from typing import Any
 
 from holdfast.config import Config, Penalty, Reward, dump
-from holdfast.data import hold_out, read_questions
 from holdfast.errors import DataError
 from holdfast.launch.plan import Machines, Option
+from holdfast.launch.questions import train_and_dev
 
 PORT = 29500
 
@@ -46,10 +46,9 @@ def data_files(config: Config) -> dict[str, str]:
 
 
 def copy_data(config: Config, folder: Path) -> None:
-    """Copy the question files as they are. Raises `DataError` for one that is not there."""
+    """Copy the question files as they are. Raises `DataError` for one that is not there, and for too few questions."""
     if config.data.train == "world":
         return
-    _refuse_few(config)
     for split, path in _sources(config):
         target = folder / _place(split, path)
         if not Path(path).is_file():
@@ -59,19 +58,7 @@ def copy_data(config: Config, folder: Path) -> None:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-
-
-def _refuse_few(config: Config) -> None:
-    """TRL leaves out a batch that is not full, and of one batch that is not full it trains nothing."""
-    if not Path(config.data.train).is_file():
-        return
-    train = read_questions(config.data.train).examples
-    train = hold_out(train)[0] if config.data.dev is None else train
-    if len(train) < config.train.questions:
-        raise DataError(
-            f"data.train = {config.data.train!r} leaves {len(train)} questions to train on, but a rollout batch takes "
-            f"train.questions = {config.train.questions}, and TRL leaves out a batch that is not full; lower it"
-        )
+    train_and_dev(config, "TRL")
 
 
 def relocated(config: Config) -> Config:

@@ -11,6 +11,8 @@ from holdfast.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachab
 from holdfast.retrieval.types import Hit, Retriever
 
 _THREADS = 16
+_LOST = 8
+"""Queries in a row without any answer, after which the others of a round are not asked."""
 
 SearchResult = list[Hit] | RetrievalError
 
@@ -73,7 +75,7 @@ def search_with_retries(
         for i in failed:
             attempt([i])
             lost = lost + 1 if isinstance(results[i], RetrieverTimeout | RetrieverUnreachable) else 0
-            if lost == 8:  # nobody is there: each of the others would only wait for the same, one after another
+            if lost == _LOST:  # nobody is there: each of the others would only wait for the same, one after another
                 break
     return [results[i] for i in range(len(queries))], stats
 

@@ -238,7 +238,7 @@ COURSE = (
 )
 
 _SURGES = (
-    *("LLDS action", "SAPO", "GSPO + LLDS action"),
+    *("LLDS action", "LLDS response", "LLD", "LLDS-MA", "SAPO", "GSPO", "GSPO + LLDS action"),
     *(a.PLAIN_SAMPLER.name, a.KEPT_MASK.name, a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name),
 )
 
