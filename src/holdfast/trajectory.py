@@ -114,6 +114,8 @@ class Trajectory:
     prompt: tuple[int, ...]
     turns: tuple[Turn, ...]
     status: Status = Status.OK
+    error: str | None = None
+    """Why it failed, for people to read; None unless `status.is_failure`."""
     reward: float | None = None
     """None until scored; None and 0.0 are different events."""
     reward_parts: dict[str, float] = field(default_factory=dict)

@@ -148,7 +148,7 @@ def test_tokens_appear_before_the_turn_is_over(scripted: type[Scripted]) -> None
         (["<search> a </search>"] * 2, {"max_turns": 2}, "all 2 turns were used up (protocol.max_turns)"),
         # In letters: the prompt 29, the turn 20, the passage more than what is left of 60.
         (["<search> a </search>"], {"max_total_tokens": 60}, "the episode reached protocol.max_total_tokens = 60"),
-        ([], {"max_total_tokens": 16}, "the question alone fills protocol.max_total_tokens = 16"),
+        ([], {"max_total_tokens": 16}, "a prompt of 29 tokens fills protocol.max_total_tokens = 16"),
     ],
 )
 def test_an_episode_without_an_answer_says_why(
@@ -163,7 +163,7 @@ def test_a_search_that_fails_says_so(scripted: type[Scripted], monkeypatch: pyte
     scripted.turns = ["<search> a </search>"]
     broken = agent()
     broken.retriever = Library(broken=True)
-    assert asked(broken).endswith("\nanswers   nothing: the search failed\n")
+    assert asked(broken).endswith("\nanswers   nothing: down\n")
 
 
 # ---- the command

@@ -149,7 +149,8 @@ def test_feedback_that_leaves_no_room_ends_the_episode(run, tokenizer):
 def test_a_prompt_that_fills_the_budget_is_an_error_not_a_wrong_answer(run):
     long, fine = run({"a": [], "b": [ANSWER]}, protocol=replace(CLEAN, max_total_tokens=60), prompts={"a": [5] * 60})[0]
     assert long.status is Status.ERROR and long.turns == ()
-    assert fine.status is Status.OK
+    assert long.error == "a prompt of 60 tokens fills protocol.max_total_tokens = 60"
+    assert fine.status is Status.OK and fine.error is None
 
 
 def test_a_cut_observation_is_counted(run):
@@ -166,6 +167,7 @@ def test_a_broken_search_ends_its_episode_alone(run, in_process):
     (a, b, c), policy, stats = run(script, retriever=retriever, retries=2)
     assert a.status is Status.OK
     assert b.status is c.status is Status.RETRIEVAL_FAILED
+    assert (a.error, b.error, c.error) == (None, "no answer for town", "no answer for town")
     assert b.turns[0].action == Search("town") and b.turns[0].observation == ()
     assert not any(b.loss_mask), "an outage must never look like a wrong answer"
     assert stats.failed_searches == 2

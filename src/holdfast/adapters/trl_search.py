@@ -145,11 +145,12 @@ class SearchRollouts:
                 tokenizer=tokenizer,
                 stats=stats,
             )
-        failed = sum(t.status.is_failure for t in trajectories)
-        if failed > self.max_failed * len(trajectories):
+        failed = [t for t in trajectories if t.status.is_failure]
+        if len(failed) > self.max_failed * len(trajectories):
             raise RolloutError(
-                f"{failed} of {len(trajectories)} episodes failed, more than max_failed = {self.max_failed} allows. "
-                "Check the retriever, then go on from the last checkpoint with resume_from_checkpoint"
+                f"{len(failed)} of {len(trajectories)} episodes failed, more than max_failed = {self.max_failed} "
+                f"allows; the first because {failed[0].error}. Once that is put right, go on from the last checkpoint "
+                "with resume_from_checkpoint"
             )
         for name, value in retrieval_metrics(stats).items():
             trainer._log_metric(f"holdfast/{name}", value)

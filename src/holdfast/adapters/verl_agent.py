@@ -120,13 +120,13 @@ class SearchAgentLoop(AgentLoopBase):
         protocol = replace(self._protocol, max_total_tokens=total)
         episode = Episode(ids, protocol, self.tokenizer)
         if len(ids) > self.rollout_config.prompt_length:  # verl would cut it from the left, and lose the question
-            episode.status = Status.ERROR
+            episode.fail(f"a prompt of {len(ids)} tokens is longer than rollout.prompt_length")
         server = _Server(self, sampling_params, protocol, f"det-{int(row.get('priority', 0))}")
         seconds = 0.0
         while room := episode.room():
             completion = await server.turn(episode.context, room)
             if completion is None:
-                episode.status = Status.ERROR
+                episode.fail("verl's server gave a turn up")
             elif (query := episode.take_turn(completion)) is not None:
                 started = time.perf_counter()
                 episode.take_hits(await self._search(query))
@@ -293,8 +293,8 @@ def _count_failure(trajectory: Trajectory) -> None:
     _failures += 1
     if str(_failures).strip("0") == "1":
         logger.warning(
-            "rollout of %s ended as %s (number %d in this process); it is not trained on",
+            "rollout of %s failed (number %d in this process) and is not trained on: %s",
             trajectory.example_id,
-            trajectory.status,
             _failures,
+            trajectory.error,
         )

@@ -133,13 +133,9 @@ class _Show:
 
 
 def _why(trajectory: Trajectory, agent: Agent) -> str:
-    from holdfast.trajectory import Status
-
     protocol = agent.protocol
-    if trajectory.status is Status.RETRIEVAL_FAILED:
-        return "the search failed"
-    if trajectory.status is Status.ERROR:
-        return f"the question alone fills protocol.max_total_tokens = {protocol.max_total_tokens}"
+    if trajectory.error is not None:
+        return trajectory.error
     if len(trajectory.turns) >= protocol.max_turns:
         return f"all {protocol.max_turns} turns were used up (protocol.max_turns)"
     return f"the episode reached protocol.max_total_tokens = {protocol.max_total_tokens}"

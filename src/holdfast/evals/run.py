@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data import Example
-from holdfast.errors import RetrievalError, RolloutError
+from holdfast.errors import RolloutError
 from holdfast.evals.catalogue import AGENT, SEARCHING, SINGLE_CALL
 from holdfast.evals.methods import BARE, PROMPTING, Limits, Method
 from holdfast.evals.questions import digest
@@ -151,17 +151,14 @@ class Evaluation:
             Task(id=_id(example, k), example_id=example.id, prompt=prompts[example.id], seed=self._seed(example, k))
             for example, k in asked
         ]
-        heard = _Heard(self.retriever or _Nowhere())
         trajectories = run_rollouts(
             tasks,
             policy=own.policy,
-            retriever=heard,
+            retriever=self.retriever or _Nowhere(),
             protocol=self.protocol,
             tokenizer=own.tokenizer,
         )
-        return [
-            self._episode_row(example, k, t, heard.why) for (example, k), t in zip(asked, trajectories, strict=True)
-        ]
+        return [self._episode_row(example, k, t) for (example, k), t in zip(asked, trajectories, strict=True)]
 
     def _prompt(self, example: Example) -> tuple[int, ...]:
         template = self.subject.config.model.chat_template
@@ -188,7 +185,7 @@ class Evaluation:
             row["em_raw"] = exact_match(outcome.raw, example.golden_answers, mode=self._mode(example))
         return row | {"steps": talk.steps}
 
-    def _episode_row(self, example: Example, k: int, trajectory: Trajectory, why: str | None) -> Row:
+    def _episode_row(self, example: Example, k: int, trajectory: Trajectory) -> Row:
         steps: list[dict[str, Any]] = []
         for turn in trajectory.turns:
             steps.append({"says": turn.text})
@@ -201,19 +198,12 @@ class Evaluation:
             k,
             prediction=trajectory.answer,
             status=trajectory.status,
-            error=self._reason(_id(example, k), trajectory, why) if failed else None,
+            error=trajectory.error,
             hit=PARTS["retrieval"](trajectory, example.golden_answers) if searches and not failed else None,
             searches=searches,
             calls=len(trajectory.turns),
         )
         return row | {"steps": steps}
-
-    def _reason(self, id: str, trajectory: Trajectory, why: str | None) -> str | None:
-        if trajectory.status is Status.RETRIEVAL_FAILED:
-            return why
-        if not trajectory.turns and len(trajectory.prompt) >= self.protocol.max_total_tokens:
-            return f"a prompt of {len(trajectory.prompt)} tokens fills protocol.max_total_tokens"
-        return getattr(self.subject.policy, "failures", {}).get(id)
 
     def _row(
         self, example: Example, k: int, *, prediction: str | None, status: Status, hit: float | None, **more: Any
@@ -268,21 +258,6 @@ class Evaluation:
                 f"all {len(rows)} questions of a batch failed; the first, {failed[0]['id']}, because {reason}. Put it "
                 "right; the same command goes on where it stopped"
             )
-
-
-class _Heard:
-    """A retriever that remembers why it failed last: a trajectory says only that it did."""
-
-    def __init__(self, retriever: Any) -> None:
-        self._retriever, self.in_process = retriever, retriever.in_process
-        self.why: str | None = None
-
-    def search(self, queries: Sequence[str], k: int) -> list[Any]:
-        try:
-            return self._retriever.search(queries, k)
-        except RetrievalError as error:
-            self.why = str(error)
-            raise
 
 
 class _Nowhere:

@@ -40,8 +40,9 @@ class Episode:
         self.turns: list[Turn] = []
         self.status: Status | None = None
         """None while the episode runs."""
-        if len(self.context) >= protocol.max_total_tokens:
-            self.status = Status.ERROR
+        self.error: str | None = None
+        if len(prompt) >= protocol.max_total_tokens:
+            self.fail(f"a prompt of {len(prompt)} tokens fills protocol.max_total_tokens = {protocol.max_total_tokens}")
 
     def room(self) -> int:
         """Tokens the next turn may have; 0 when the episode has ended."""
@@ -52,7 +53,7 @@ class Episode:
     def take_turn(self, completion: Completion) -> str | None:
         """Append the turn; the query if the episode must now wait for a search."""
         if completion.error is not None:
-            self.status = Status.ERROR
+            self.fail(completion.error)
             return None
         ids, text = completion.token_ids, completion.text
         action = parse_action(text, self._protocol)
@@ -82,14 +83,20 @@ class Episode:
     def take_hits(self, result: Sequence[Hit] | RetrievalError) -> None:
         """What the search of the last turn returned, or how it failed."""
         if isinstance(result, RetrievalError):
-            self.status = Status.RETRIEVAL_FAILED
+            self.fail(str(result), Status.RETRIEVAL_FAILED)
         else:
             self._observe(result)
+
+    def fail(self, why: str, status: Status = Status.ERROR) -> None:
+        """End the episode for a reason that says nothing about the policy."""
+        self.status, self.error = status, why
 
     def trajectory(self, example_id: str) -> Trajectory:
         """The episode as a value, unscored. It must have ended."""
         assert self.status is not None, f"an episode of {example_id} never ended"
-        return Trajectory(example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status)
+        return Trajectory(
+            example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status, error=self.error
+        )
 
     def _observe(self, hits: Sequence[Hit] | None) -> None:
         """Append the feedback if it leaves room for at least one more token; else the episode ends without it."""

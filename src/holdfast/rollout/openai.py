@@ -78,13 +78,10 @@ class OpenAIPolicy:
         self._flights: dict[Future[Completion], str] = {}
         self._failed_in_a_row = 0
         self._closed = False
-        self.failures: dict[str, str] = {}
-        """Request id -> why there is no completion, of every request that failed."""
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Send requests, `concurrency` at a time."""
         for request in requests:
-            self.failures.pop(request.id, None)
             self._flights[self._threads.submit(self._complete, request)] = request.id
 
     def poll(self) -> list[Completion]:
@@ -99,7 +96,6 @@ class OpenAIPolicy:
                 self._failed_in_a_row = 0
                 continue
             self._failed_in_a_row += 1
-            self.failures[completion.id] = completion.error
             if self._failed_in_a_row >= _IN_A_ROW:
                 raise RolloutError(
                     f"{self._failed_in_a_row} calls in a row failed, the last because {completion.error}. Put the "

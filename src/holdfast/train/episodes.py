@@ -56,11 +56,12 @@ def roll_out(
         drop=drop,
         stats=stats,
     )
-    failed, most = sum(t.status.is_failure for t in trajectories), workspace.config.retrieval.max_failed
-    if failed > most * len(trajectories):
+    failed, most = [t for t in trajectories if t.status.is_failure], workspace.config.retrieval.max_failed
+    if len(failed) > most * len(trajectories):
         raise RolloutError(
-            f"{failed} of {len(trajectories)} episodes failed, more than retrieval.max_failed = {most} allows. Check "
-            "the retriever; a training run then goes on from its newest checkpoint with --resume"
+            f"{len(failed)} of {len(trajectories)} episodes failed, more than retrieval.max_failed = {most} allows; "
+            f"the first because {failed[0].error}. Once that is put right, a training run goes on from its newest "
+            "checkpoint with --resume"
         )
     return [
         Group(

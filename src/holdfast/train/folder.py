@@ -161,6 +161,7 @@ def _row(step: int, trajectory: Trajectory, example: Example, changes: Sequence[
         "turns": [_turn(turn, change) for turn, change in itertools.zip_longest(trajectory.turns, changes)],
         "answer": trajectory.answer,
         "status": trajectory.status.value,
+        **({"error": trajectory.error} if trajectory.error else {}),
         "reward": trajectory.reward,
         "reward_parts": trajectory.reward_parts,
     }

@@ -308,7 +308,8 @@ def test_failures_are_said_but_not_thousands_of_times(
         one(worker, data_source="nq")
     said = [record.getMessage() for record in caplog.records if record.name == "holdfast.adapters.verl_agent"]
     assert said == [
-        f"rollout of nq/0 ended as error (number {n} in this process); it is not trained on" for n in (1, 10)
+        f"rollout of nq/0 failed (number {n} in this process) and is not trained on: verl's server gave a turn up"
+        for n in (1, 10)
     ]
 
 
