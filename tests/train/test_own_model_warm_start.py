@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from holdfast.config import Config, Model
-from holdfast.errors import ConfigError
+from holdfast.errors import CheckpointError, ConfigError
 from holdfast.train.checkpoint import list_checkpoints
 from holdfast.train.forward import token_logprobs
 from holdfast.train.model import load_model
-from holdfast.train.run import train, warm_start_only
+from holdfast.train.run import resume, train, warm_start_only
 
 from .whole_runs import Recipe
 from .whole_runs import comparable as rows_of
@@ -86,6 +86,8 @@ def test_trajectories_of_a_run_are_episodes_to_start_from(
     episodes = {"warm_start": {"data": str(tmp_path / "run" / "trajectories.jsonl"), "steps": 2}}
     warm_start_only(own("raw", episodes), tmp_path / "start", observer=told)
     assert ("warm start", 2) in told.stages and told.notes == []
+    with pytest.raises(CheckpointError, match=r"holds a finished warm start, .*--model\.path .*start/model"):
+        resume(tmp_path / "start")
 
 
 def test_bad_and_overlong_episodes_are_left_out_and_said(

@@ -92,7 +92,7 @@ def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
 def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None, recipe: str | None) -> None:
     from holdfast.cli import runs
 
-    if stage is Stage.WARM_START and not config.warm_start.steps:
+    if stage is Stage.WARM_START and not (config.warm_start.steps or config.warm_start.plain_steps):
         raise ConfigError("--stage warm-start with warm_start.steps = 0: there is nothing to do; set warm_start.steps")
     engine = load_engine()
     run_dir = runs.claim(config, named=named, overwrite=overwrite)

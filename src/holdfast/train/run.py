@@ -11,7 +11,7 @@ import torch
 
 from holdfast.config import Config
 from holdfast.data import Example, dev_questions
-from holdfast.errors import ConfigError, GuardStop
+from holdfast.errors import CheckpointError, ConfigError, GuardStop
 from holdfast.tracking import Tracker, open_tracker
 from holdfast.train.alarms import Alarms, stopped
 from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, save_whole_model, settle
@@ -25,6 +25,9 @@ from holdfast.train.session import open_workspace
 from holdfast.train.start import has_warm_start, starting_policy
 from holdfast.train.trainer import Trainer, set_up_torch
 from holdfast.train.verdict import verdict_of
+
+WARM_STARTED = "model"
+"""Where `warm_start_only` saves, and by which its folder is known from a run's."""
 
 
 def train(config: Config, run_dir: Path, *, observer: Observer | None = None) -> Summary:
@@ -40,7 +43,7 @@ def resume(run_dir: Path, *, observer: Observer | None = None) -> Summary:
     """Continue a run from its newest whole checkpoint, as if it had never stopped.
 
     Without a checkpoint it begins again; a run that is finished is left as it is, so that its test questions are read
-    once.
+    once. Raises `CheckpointError` for the folder of a warm start alone, which has a model and no steps to go on from.
     """
     observer = observer or Silent()
     folder = RunFolder(run_dir)
@@ -49,6 +52,11 @@ def resume(run_dir: Path, *, observer: Observer | None = None) -> Summary:
     if summary is not None and summary.steps >= config.train.steps:
         observer.note(f"{run_dir} is finished: all {summary.steps} steps are made, and these are its results")
         return summary
+    if (model := run_dir / WARM_STARTED).is_dir():
+        raise CheckpointError(
+            f"{run_dir} holds a finished warm start, not a run to resume. Train on from it with --model.path {model} "
+            "--warm_start.steps 0 --warm_start.plain_steps 0"
+        )
     run = _Run(config, folder, observer)
     with folder.writing():
         return run.from_checkpoint()
@@ -104,7 +112,7 @@ class _Run:
 
     def warm_start_only(self) -> Path:
         made = starting_policy(self.workspace, self.observer)
-        folder = self.folder.path / "model"
+        folder = self.folder.path / WARM_STARTED
         save_whole_model(folder, made)
         return folder
 
