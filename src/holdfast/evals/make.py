@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from holdfast.errors import ConfigError
 from holdfast.evals.rows import TrainingRow
 from holdfast.evals.state import RESULTS, read_results
 from holdfast.lab.plan import slug
+from holdfast.lab.processes import Processes, reason
 from holdfast.lab.runner import Job
 
 _POLL = 0.3
@@ -99,31 +98,18 @@ def evaluate_all(
 
     No process is left behind, however this ends.
     """
-    logs.mkdir(parents=True, exist_ok=True)
     queue = [one for one in todo if one.job.done and not one.done]
-    running: dict[int, tuple[Evaluating, subprocess.Popen[bytes]]] = {}
     failed = []
-    try:
-        while queue or running:
-            for key, (one, process) in list(running.items()):
-                if process.poll() is None:
-                    continue
-                del running[key]
-                reason = None if process.returncode == 0 and one.done else _last_line(_log(one, logs))
-                failed += [one] if reason else []
-                told(one, reason)
-            while queue and len(running) < at_once:
+    with Processes[Evaluating]() as at_work:
+        while queue or at_work:
+            for one, code in at_work.ended():
+                why = None if code == 0 and one.done else reason(_log(one, logs), code)
+                failed += [one] if why else []
+                told(one, why)
+            while queue and len(at_work) < at_once:
                 one = queue.pop(0)
-                with _log(one, logs).open("wb") as log:
-                    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-                    process = subprocess.Popen(one.command(), stdout=log, stderr=subprocess.STDOUT, env=environment)
-                running[process.pid] = (one, process)
+                at_work.start(one, one.command(), _log(one, logs))
             time.sleep(_POLL)
-    finally:
-        for _, process in running.values():
-            process.terminate()
-        for _, process in running.values():
-            process.wait()
     return failed
 
 
@@ -134,9 +120,3 @@ def finished(todo: Sequence[Evaluating]) -> list[dict[str, Any]]:
 
 def _log(one: Evaluating, logs: Path) -> Path:
     return logs / f"eval-{one.out.name}.log"
-
-
-def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
-    return said or (lines[-1] if lines else "it said nothing")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,6 +13,7 @@ from statistics import mean, median
 
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
+from holdfast.lab.processes import Processes, reason
 from holdfast.lab.series import RESULTS_FILE
 from holdfast.tracking import METRICS_FILE
 
@@ -143,40 +142,34 @@ def run_jobs(jobs: Sequence[Job], at_once: int, logs: Path, watch: Callable[[Pro
     `watch` is called at every look. However this ends, no process is left behind: on Ctrl-C or an error they are told
     to stop, and a stopped run goes on from its checkpoint the next time.
     """
-    logs.mkdir(parents=True, exist_ok=True)
     refuse_other_runs(jobs)
     starts = warm_starts([job for job in jobs if not job.done], logs.parent / "starts")
     queue = list(dict.fromkeys(job for one in jobs for job in (starts.get(one.folder), one) if job and not job.done))
     meter = _Meter(jobs)
     progress = Progress(waiting=len(queue), steps=meter.total, finished=[job.name for job in jobs if job.done])
-    running: dict[Job, subprocess.Popen[bytes]] = {}
-    try:
-        while queue or running:
-            ended = [job for job, process in running.items() if process.poll() is not None]
-            for job in ended:
-                _settle(job, running.pop(job).returncode, logs, progress)
+    with Processes[Job]() as at_work:
+        while queue or at_work:
+            ended = at_work.ended()
+            for job, code in ended:
+                _settle(job, code, logs, progress)
             broken = {failure.job for failure in progress.failed}
             for job in [j for j in queue if starts.get(j.folder) in broken]:
                 queue.remove(job)
                 progress.failed.append(Failure(job, "its warm start failed", _log(starts[job.folder], logs)))
             ready = [job for job in queue if (start := starts.get(job.folder)) is None or start.done]
-            for job in ready[: max(at_once - len(running), 0)]:
+            for job in ready[: max(at_once - len(at_work), 0)]:
                 queue.remove(job)
-                running[job] = _start(job, logs)
-            meter.look([*ended, *running])
+                job.folder.parent.mkdir(parents=True, exist_ok=True)
+                at_work.start(job, job.command(), _log(job, logs))
+            meter.look([*(job for job, _ in ended), *at_work.running])
             progress.waiting = len(queue)
-            progress.running = {job.name: meter.made.get(job.folder, 0) for job in running}
+            progress.running = {job.name: meter.made.get(job.folder, 0) for job in at_work.running}
             progress.made = sum(meter.made.values())
             lost = {failure.job.folder for failure in progress.failed}
-            progress.left_s = meter.left(lost, max(min(at_once, len(running) + len(queue)), 1))
+            progress.left_s = meter.left(lost, max(min(at_once, len(at_work) + len(queue)), 1))
             watch(progress)
-            if queue or running:
+            if queue or at_work:
                 time.sleep(_POLL)
-    finally:
-        for process in running.values():
-            process.terminate()
-        for process in running.values():
-            process.wait()
     return progress.failed
 
 
@@ -208,28 +201,11 @@ class _Meter:
         return median(self._seconds.values()) * steps / lanes
 
 
-def _start(job: Job, logs: Path) -> subprocess.Popen[bytes]:
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with _log(job, logs).open("wb") as log:
-        return subprocess.Popen(job.command(), stdout=log, stderr=subprocess.STDOUT, env=environment)
-
-
 def _settle(job: Job, code: int, logs: Path, progress: Progress) -> None:
     if code == 0 and job.done:
         progress.finished += [] if job.warm_start else [job.name]
     else:
-        progress.failed.append(Failure(job, _reason(_log(job, logs), code), _log(job, logs)))
-
-
-def _reason(log: Path, code: int) -> str:
-    """The sentence the run ended with, or the last line of its traceback."""
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
-    if said:
-        return said
-    ending = f"it was ended by signal {-code}" if code < 0 else f"it ended with code {code}"
-    return f"{ending}; its last line: {lines[-1]}" if lines else ending
+        progress.failed.append(Failure(job, reason(_log(job, logs), code), _log(job, logs)))
 
 
 def _log(job: Job, logs: Path) -> Path:
