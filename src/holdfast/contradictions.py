@@ -8,6 +8,9 @@ from typing import Any
 from holdfast.diagnostics.codes import chosen
 from holdfast.errors import ConfigError
 
+NEED_DRIFT = ("llds", "sapo")
+"""Penalties that are zero while the policy equals the old one."""
+
 
 def contradictions(config: Any) -> Iterator[str]:
     """A sentence for each combination of a `Config` that cannot work: what you set, why it fails, what to do."""
@@ -15,7 +18,7 @@ def contradictions(config: Any) -> Iterator[str]:
     name = config.run.name
     if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
         yield f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it lies"
-    if penalty.name in ("llds", "sapo") and train.optimizer_steps_per_rollout == 1:
+    if penalty.name in NEED_DRIFT and train.optimizer_steps_per_rollout == 1:
         yield (
             f"loss.penalty.name = {penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the first optimizer "
             "step after a rollout the policy equals the old one, so this penalty is always zero. Set "

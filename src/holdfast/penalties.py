@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from torch import Tensor
 
 from holdfast.config import METHOD_DEFAULTS
+from holdfast.contradictions import NEED_DRIFT
 from holdfast.errors import ConfigError
 from holdfast.losses import adaptive_answer_weight, llds_penalty, nll_loss, preserving_mask, sapo_penalty
 
@@ -37,8 +38,7 @@ class LLDS:
     """
 
     name: ClassVar[str] = "llds"
-    needs_drift: ClassVar[bool] = True
-    """Always zero while the policy equals the old one."""
+    needs_drift: ClassVar[bool] = name in NEED_DRIFT
 
     coef: float = METHOD_DEFAULTS["llds"]["coef"]
     gate: Gate = "action"
@@ -113,7 +113,7 @@ class SAPO:
     """
 
     name: ClassVar[str] = "sapo"
-    needs_drift: ClassVar[bool] = True
+    needs_drift: ClassVar[bool] = name in NEED_DRIFT
     needs_answers: ClassVar[bool] = False
 
     coef: float = METHOD_DEFAULTS["sapo"]["coef"]
@@ -153,7 +153,7 @@ class NLL:
     """Negative log-likelihood of rollouts with A > 0; see `holdfast.losses.nll_loss`. Works from the first step on."""
 
     name: ClassVar[str] = "nll"
-    needs_drift: ClassVar[bool] = False
+    needs_drift: ClassVar[bool] = name in NEED_DRIFT
     needs_answers: ClassVar[bool] = False
 
     coef: float = METHOD_DEFAULTS["nll"]["coef"]

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     # Files of others carry a prompt: the protocol's where they bring none.
     "datasets": {"data", "hub", "jsonl", "scoring", "search"},
     "rewards": {"trajectory", "scoring"},
-    "penalties": {"config", "losses"},
+    "penalties": {"config", "contradictions", "losses"},
     "metrics": {"batch", "rollout", "trajectory"},
     "retrieval.types": {"trajectory"},
     "retrieval": {"retrieval.types", "jsonl"},
@@ -110,7 +110,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     # Experiments start runs as processes and read what they wrote: no training code, no torch.
     "lab": {"config", "falls", "files", "tracking", "versions"},
-    "lab.probes": {"batch", "config", "data", "metrics", "rollout", "train", "trajectory"},
+    "lab.probes": {"batch", "config", "contradictions", "data", "metrics", "rollout", "train", "trajectory"},
 }
 FREE = {"cli", "__main__"}  # may import anything, inside subcommands: test_import_weight.py
 

@@ -25,7 +25,7 @@ from holdfast.search.protocol import R1, SearchProtocol
 from holdfast.settings import parse_overrides
 from holdfast.train.checkpoint import model_folder
 from holdfast.train.model import load_model, pick_device
-from holdfast.train.session import open_retriever, protocol_of
+from holdfast.train.session import open_retriever, protocol_of, recipe_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,6 @@ def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tup
     """
     path = Path(model)
     run = run_of(path) if path.exists() else None
-    recipe = run / "config.toml" if run else None
     words = [] if run else ["--model.path", model]
     given = set(parse_overrides(settings, Config))
     if own := given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:
@@ -71,9 +70,8 @@ def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tup
         words += [] if "retrieval.index" in own else ["--retrieval.index", "none"]
         words += [] if "retrieval.url" in own else ["--retrieval.url", "none"]
         words += ["--data.train", next(iter(data), "questions")]
-    if recipe and load(recipe).run.device == "cuda":  # trained there, evaluated anywhere
-        words += ["--run.device", "auto"]
-    return load(recipe, [*words, *settings]), run
+    words += settings
+    return recipe_of(run, words) if run else load(None, words), run
 
 
 def open_subject(

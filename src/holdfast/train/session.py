@@ -107,6 +107,13 @@ def protocol_of(config: Config) -> SearchProtocol:
     return replace(preset, prompt=own.prompt or preset.prompt, **limits)
 
 
+def recipe_of(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
+    """The recipe of a run, with overrides, for the machine at hand: what was trained on a GPU opens anywhere."""
+    path = run_dir / "config.toml"
+    anywhere = ["--run.device", "auto"] if load(path).run.device == "cuda" else []
+    return load(path, [*anywhere, *overrides])
+
+
 def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
     """The agent of a run folder. `checkpoint` is `last`, `best` (on dev) or the path of a saved model."""
     run_dir = Path(run_dir)
@@ -114,9 +121,7 @@ def open_agent(run_dir: str | Path, checkpoint: str = "last") -> Agent:
         raise CheckpointError(
             f"{run_dir} is no run folder (it has no config.toml); give the folder `holdfast train` named"
         )
-    config = load(run_dir / "config.toml")
-    if config.run.device == "cuda":  # trained there, asked anywhere
-        config = config.model_copy(update={"run": config.run.model_copy(update={"device": "auto"})})
+    config = recipe_of(run_dir)
     folder = model_folder(run_dir, checkpoint)
     device = pick_device(config.run.device)
     language_model = load_model(config.model, folder, device)

@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 
 from holdfast.batch import TokenBatch
-from holdfast.config import Config, load
+from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.train.checkpoint import find_damage, has_optimizer, list_checkpoints, model_folder, step_folder
 from holdfast.train.episodes import learnable, training_rollouts
 from holdfast.train.events import Observer
 from holdfast.train.model import LanguageModel, Reference, load_model
-from holdfast.train.session import Workspace, open_workspace
+from holdfast.train.session import Workspace, open_workspace, recipe_of
 from holdfast.train.start import starting_policy
 from holdfast.train.trainer import set_up_torch
 from holdfast.train.update import Forward, Keeper
@@ -75,9 +75,7 @@ def open_run(
     needed if the loss has a KL to it. `moments`: they go on with the run's optimizer, as its next step would. Raises
     `CheckpointError` when there is no such checkpoint, or `moments` are asked of one that has none.
     """
-    config = load(run_dir / "config.toml", overrides)
-    if config.run.device == "cuda" and not torch.cuda.is_available():  # trained there, probed anywhere
-        config = config.model_copy(update={"run": config.run.model_copy(update={"device": "auto"})})
+    config = recipe_of(run_dir, overrides)
     saved_step = checkpoint_folder(run_dir, checkpoint)
     folder = saved_step / "model"
     if moments and not has_optimizer(saved_step):
