@@ -17,7 +17,7 @@ from holdfast.metrics import glossary_entry
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CONTROLS = {"GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, sampling mask kept"}
-SINGLE = {*CONTROLS, "GRPO, sequence mean", "GRPO, baseline by length"}
+SINGLE = {*CONTROLS, "GRPO, sequence mean", "GRPO, baseline by length", "GRPO, KL 0.001", "GSPO, clip 0.2"}
 ALL = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 
 
@@ -98,6 +98,7 @@ def test_every_method_gets_a_sweep_of_the_same_size() -> None:
 def test_the_death_spiral_has_its_arms() -> None:
     names = {arm.name for arm in EXPERIMENTS["death-spiral"].arms}
     methods = {"LLD", "LLDS response", "LLDS action", "LLDS-MA", "SAPO", "GSPO", "GSPO + LLDS action"}
+    methods |= {"GSPO, clip 0.2, LLDS action"}
     assert names == methods | SINGLE | {"GRPO, smaller step", "KL to the reference"}
 
 

@@ -16,9 +16,9 @@ STRENGTHS = Sweep(("loss.penalty.coef",), (("0.2",), ("0.5",), ("1.0",)), usual=
 """Of every likelihood-preserving penalty, over the tokens it protects. λ of the paper is 0.2."""
 SAPO_STRENGTHS = Sweep(("loss.penalty.coef",), (("0.1",), ("0.5",), ("1.0",)), usual=2)
 """γ of the paper is 0.1."""
-GSPO_CLIPS = Sweep(("loss.clip_low", "loss.clip_high"), (("3e-4", "4e-4"), ("3e-3", "4e-3"), ("0.2", "0.2")), usual=0)
-"""GSPO's own, ten times it, and GRPO's, with which the LLDS paper ran it."""
-KL_STRENGTHS = Sweep(("loss.kl_coef",), (("0.001",), ("0.01",), ("0.1",)), usual=2)
+GSPO_CLIPS = Sweep(("loss.clip_low", "loss.clip_high"), (("3e-4", "4e-4"), ("3e-3", "4e-3"), ("3e-2", "4e-2")), usual=0)
+"""GSPO's own, and ten and a hundred times that."""
+KL_STRENGTHS = Sweep(("loss.kl_coef",), (("0.01",), ("0.1",), ("1.0",)), usual=1)
 STEPS = Sweep(("train.lr",), (("1.5e-5",), ("3e-5",), ("7.5e-5",)))
 """The recipe's learning rate, 1.5e-4, divided by ten, five and two."""
 
@@ -29,6 +29,7 @@ SAPO = ("--loss.penalty.name", "sapo", *_OVER_PROTECTED)
 _MEAN_OF_MEANS = ("--loss.reduction", "seq-mean-token-mean")
 GSPO = ("--loss.ratio", "sequence", *_MEAN_OF_MEANS)
 GSPO_CLIP = ("--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4")
+GRPO_CLIP = ("--loss.clip_low", "0.2", "--loss.clip_high", "0.2")
 UNTRUNCATED = ("--sampling.top_p", "1", "--sampling.top_k", "0")
 KEEP_MASK = ("--sampling.keep_mask", "1")
 
@@ -41,6 +42,12 @@ LENGTH_BASELINE = Arm("GRPO, baseline by length", (*NONE, "--loss.baseline", "le
 KEPT_MASK = Arm("GRPO, sampling mask kept", (*NONE, *KEEP_MASK), control=True)
 LLDS_ACTION = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action"), STRENGTHS)
 SAPO_ARM = Arm("SAPO", SAPO, SAPO_STRENGTHS)
+PAPERS_KL = Arm("GRPO, KL 0.001", (*NONE, "--loss.kl_coef", "0.001"))
+PAPERS_GSPO = Arm("GSPO, clip 0.2", (*NONE, *GSPO, *GRPO_CLIP))
+PAPERS_GSPO_LLDS = Arm(
+    "GSPO, clip 0.2, LLDS action", (*LLDS, *GSPO, *GRPO_CLIP, "--loss.penalty.gate", "action"), STRENGTHS
+)
+"""As the LLDS paper has them: GSPO with GRPO's clip, and GRPO with a KL."""
 
 
 def fixed(arm: Arm) -> Arm:

@@ -31,6 +31,9 @@ ARMS = (
         (*a.LLDS, *a.GSPO, *a.GSPO_CLIP, "--loss.penalty.gate", "action"),
         a.STRENGTHS,
     ),
+    a.PAPERS_GSPO,
+    a.PAPERS_GSPO_LLDS,
+    a.PAPERS_KL,
 )
 
 CONTROLS = (
@@ -65,6 +68,10 @@ EXPERIMENT = Experiment(
             CONTROLS,
             (GRPO, "LLD", "LLDS response", "LLDS action", "LLDS-MA"),
             (GRPO, "SAPO", "GSPO", "GSPO + LLDS action", *MEANS),
+        ),
+        *a.dynamics(
+            (GRPO, a.PAPERS_KL.name, a.PAPERS_GSPO.name, a.PAPERS_GSPO_LLDS.name),
+            metrics=("reward/mean", "entropy/mean"),
         ),
     ),
 )

@@ -239,6 +239,7 @@ COURSE = (
 
 _SURGES = (
     *("LLDS action", "LLDS response", "LLD", "LLDS-MA", "SAPO", "GSPO", "GSPO + LLDS action"),
+    *(a.PAPERS_GSPO.name, a.PAPERS_GSPO_LLDS.name),
     *(a.PLAIN_SAMPLER.name, a.KEPT_MASK.name, a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name),
 )
 
@@ -292,15 +293,29 @@ CURES = (
         paper=a.LLDS_PAPER,
         where="table of GSPO, Qwen2.5-3B-Instruct",
         says="GSPO collapses too.",
-        asks=f"{FALL}. The paper ran GSPO with GRPO's clip of 0.2; the sweep says which clip this arm has",
+        asks=f"{FALL}, at GRPO's clip of 0.2, as in the paper",
+        test=judge.falls(a.PAPERS_GSPO.name),
+    ),
+    *ends_higher(
+        a.PAPERS_GSPO_LLDS.name,
+        a.PAPERS_GSPO.name,
+        paper=a.LLDS_PAPER,
+        where="table of GSPO: GSPO .331, with LLDS-A .451",
+        says="LLDS on top of GSPO ends above GSPO.",
+    ),
+    Claim(
+        paper="control",
+        where="GSPO's own clip, 3e-4 and 4e-4, or what the sweep chose",
+        says="At a clip of its own GSPO collapses too.",
+        asks=FALL,
         test=judge.falls("GSPO"),
     ),
     *ends_higher(
         "GSPO + LLDS action",
         "GSPO",
-        paper=a.LLDS_PAPER,
-        where="table of GSPO: GSPO .331, with LLDS-A .451",
-        says="LLDS on top of GSPO ends above GSPO.",
+        paper="control",
+        where="both at GSPO's own clip",
+        says="LLDS on top of that GSPO ends above it.",
     ),
     *ends_higher(
         "LLDS action",
@@ -319,7 +334,14 @@ CURES = (
     ),
     Claim(
         paper="control",
-        where="the ordinary remedy; the papers' plain GRPO has a KL of 0.001 already, this one none",
+        where="the papers' plain GRPO has a KL of 0.001, the one here none",
+        says="With that KL it falls too.",
+        asks=FALL,
+        test=judge.falls(a.PAPERS_KL.name),
+    ),
+    Claim(
+        paper="control",
+        where="the ordinary remedy",
         says="A KL to the reference does as well.",
         asks="on the seeds on which GRPO fell it holds",
         test=judge.holds_where("KL to the reference", GRPO),
