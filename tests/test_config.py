@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast import settings
-from holdfast.config import METHOD_DEFAULTS, Config, Penalty, dump, load, setting_names, validate
+from holdfast.config import METHOD_DEFAULTS, PRESET_DEFAULTS, Config, Penalty, dump, load, setting_names, validate
 from holdfast.errors import ConfigError
+from holdfast.search.protocol import PRESETS
 
 
 def recipe(folder: Path, text: str) -> Path:
@@ -76,6 +77,19 @@ def test_dump_of_the_defaults_names_every_setting_that_is_not_none() -> None:
         for part in name.split("."):
             value = value.get(part) if value is not None else None
         assert (value is None) == (get(load(), name) is None), name
+
+
+def test_a_preset_brings_its_turns(tmp_path: Path) -> None:
+    assert {name: own.max_turns for name, own in PRESETS.items()} == {
+        name: own["max_turns"] for name, own in PRESET_DEFAULTS.items()
+    }
+    search = load(overrides=["--protocol.preset", "search-r1"])
+    assert search.protocol.max_turns == 5 and load().protocol.max_turns == 4
+    assert load(overrides=["--protocol.preset", "r1"]).protocol.max_turns == 1
+    assert load(overrides=["--protocol.preset", "search-r1", "--protocol.max_turns", "4"]).protocol.max_turns == 4
+    resolved = recipe(tmp_path, dump(search))
+    assert load(resolved, ["--protocol.preset", "clean"]).protocol.max_turns == 4
+    assert load(recipe(tmp_path, '[protocol]\npreset = "search-r1"\nmax_turns = 3\n')).protocol.max_turns == 3
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:

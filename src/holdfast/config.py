@@ -25,6 +25,8 @@ METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
     "sapo": {"coef": 0.1, "preserve": "positive"},
     "nll": {"coef": 0.1, "preserve": "positive"},
 }
+# Of `search.protocol.PRESETS`, where they differ in a limit; a test holds both together.
+PRESET_DEFAULTS = {"clean": {"max_turns": 4}, "search-r1": {"max_turns": 5}, "r1": {"max_turns": 1}}
 
 
 class Section(BaseModel):
@@ -120,11 +122,11 @@ class Model(Section):
 
 class Protocol(Section):
     preset: Literal["clean", "search-r1", "r1"] = "clean"
-    """Tags, prompt and limits; see docs/data-model.md. `r1` is without search: set max_turns to 1 with it."""
+    """Tags, prompt and turns; see docs/data-model.md. `r1` is without search."""
     prompt: str | None = None
     """Prompt text holding `{question}`; None is the preset's."""
     max_turns: int = Field(4, ge=1)
-    """Model turns in an episode, the answer included."""
+    """Model turns in an episode, the answer included; what is not set is the preset's: search-r1 5, r1 1."""
     max_turn_tokens: int = Field(500, ge=1)
     """Tokens the model may say in a turn."""
     max_observation_tokens: int = Field(500, ge=16)
@@ -133,6 +135,11 @@ class Protocol(Section):
     """Tokens of an episode, its prompt included; one that reaches them ends as truncated."""
     topk: int = Field(3, ge=1)
     """Passages a search returns."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, data: Any) -> Any:
+        return settings.implied(data, "preset", "clean", PRESET_DEFAULTS)
 
 
 class Sampling(Section):
@@ -214,10 +221,7 @@ class Penalty(Section):
     @classmethod
     def _published(cls, data: Any) -> Any:
         """What is not set, or none, gets the method's published value."""
-        name = data.get("name", cls.model_fields["name"].default) if isinstance(data, dict) else None
-        defaults = METHOD_DEFAULTS.get(name, {}) if isinstance(name, str) else {}
-        missing = {key: value for key, value in defaults.items() if data.get(key) is None}
-        return {**data, **missing} if missing else data
+        return settings.implied(data, "name", "llds", METHOD_DEFAULTS)
 
 
 class Loss(Section):
@@ -355,19 +359,12 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     data: dict[str, Any] = {} if path is None else settings.read_toml(Path(path))
     values = settings.parse_overrides(overrides, Config)
     if "loss.penalty.name" in values:
-        _forget_published(data)
+        settings.forget_implied(data, "loss.penalty", "name", "llds", METHOD_DEFAULTS)
+    if "protocol.preset" in values:
+        settings.forget_implied(data, "protocol", "preset", "clean", PRESET_DEFAULTS)
     for dotted, value in values.items():
         settings.assign(data, dotted, value)
     return validate(data, where="" if path is None else str(path), overridden=tuple(values))
-
-
-def _forget_published(data: dict[str, Any]) -> None:
-    """Take out what a resolved recipe says of its method's published values: they are not those of another method."""
-    penalty = loss.get("penalty") if isinstance(loss := data.get("loss"), dict) else None
-    if isinstance(penalty, dict):
-        published = METHOD_DEFAULTS.get(str(penalty.get("name", Penalty.model_fields["name"].default)), {})
-        for key in [key for key, value in published.items() if penalty.get(key) == value]:
-            del penalty[key]
 
 
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:

@@ -1,9 +1,25 @@
-"""Small files that are there whole or not at all."""
+"""Small files that are there whole or not at all, locks, and why a place cannot be written."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+UNWRITABLE = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your disk quota is used up",
+    errno.EFBIG: "files may not grow further",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EIO: "the disk fails",
+    errno.ENOTDIR: "a file is where a folder should be",
+    errno.EEXIST: "a file is where a folder should be",
+}
+"""errno -> the reason, of failures that are the disk's or the user's and not a bug."""
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -14,3 +30,32 @@ def write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     os.replace(temporary, path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """A lock on a file, until the block or the process ends, however it ends; none where files cannot be locked.
+
+    Raises `BlockingIOError` while another process holds it.
+    """
+    with path.open("rb") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except (ImportError, OSError):  # Windows; some network drives
+            pass
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of this file."""
+    try:
+        with locked(path):
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no such file
+        return False

@@ -321,3 +321,29 @@ def _number(value: float) -> str:
 
 def _either(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+Implied = Mapping[str, Mapping[str, Any]]
+"""Value of a setting -> what it says of other settings of its section that are not set."""
+
+
+def implied(section: Any, key: str, default: str, table: Implied) -> Any:
+    """A section as it was read, with what its `key` implies where nothing is set.
+
+    >>> implied({"name": "b"}, "name", "a", {"b": {"size": 2}}), implied({"size": 1}, "name", "a", {"a": {"size": 2}})
+    ({'name': 'b', 'size': 2}, {'size': 1})
+    """
+    name = section.get(key, default) if isinstance(section, dict) else None
+    own = table.get(name, {}) if isinstance(name, str) else {}
+    missing = {other: value for other, value in own.items() if section.get(other) is None}
+    return {**section, **missing} if missing else section
+
+
+def forget_implied(data: Any, section: str, key: str, default: str, table: Implied) -> None:
+    """Take out of a resolved recipe what its `key` had implied: it says nothing of another value of that key."""
+    for part in section.split("."):
+        data = data.get(part) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        own = table.get(str(data.get(key, default)), {})
+        for other in [other for other, value in own.items() if data.get(other) == value]:
+            del data[other]

@@ -169,6 +169,17 @@ def test_a_search_that_fails_says_so(scripted: type[Scripted], monkeypatch: pyte
 # ---- the command
 
 
+def test_a_question_is_told_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("my run", "night"):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, "config.toml").touch()
+    assert ask._which("my run", None) == (Path("runs/my run"), None)
+    assert ask._which("Who is it?", None)[1] == "Who is it?"
+    long = "Who is the mentor of the person who " + "knew the person who " * 20 + "founded Orsa?"
+    assert ask._which(long, None)[1] == long
+
+
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: type[Scripted]) -> list[tuple[Path, str]]:
     """Two run folders, `old` and `new`; the list tells which agents were loaded."""

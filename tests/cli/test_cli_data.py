@@ -99,6 +99,13 @@ def test_what_cannot_work_is_a_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    result = run("prepare", "sample", "--out", tmp_path / "taken" / "sample")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("sample cannot be written: a file is where a folder should be\n")
+
+
 def test_a_file_is_not_written_over_itself(sample: Path) -> None:
     before = sample.read_bytes()
     assert run("convert", sample, sample).exit_code == 2

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import RolloutError
+import pytest
+
+from holdfast.cli.runs import claim, discard_if_bare
+from holdfast.config import load, validate
+from holdfast.errors import ConfigError, RolloutError
+from holdfast.files import locked
 from holdfast.train.events import Observer
 
 from .conftest import then_raise
@@ -83,6 +89,33 @@ def test_a_run_that_never_began_leaves_no_folder(engine: Any, holdfast: Run) -> 
     engine.script = then_raise(RolloutError("the retriever is down"))
     assert holdfast("train", code=2).stderr == "error: the retriever is down\n"
     assert not Path("runs/quickstart").exists()
+
+
+def test_a_run_under_way_is_left_alone(engine: Any, holdfast: Run) -> None:
+    """By who replaces it, by who resumes it, and by who began in the same moment."""
+    holdfast("train")
+    config = Path("runs/quickstart/config.toml")
+    engine.script = then_raise(RolloutError("another process is training"))
+    with locked(config):
+        said = holdfast("train", "--overwrite", code=2).stderr
+        assert "--overwrite would replace runs/quickstart, in which another process is training" in said
+        holdfast("train", "--resume", "quickstart", code=2)
+        assert not discard_if_bare(config.parent) and config.is_file()
+    holdfast("train", "--resume", "quickstart", code=2)
+    assert config.is_file(), "a resumed folder may be bare, but it is not fresh"
+    assert discard_if_bare(config.parent)
+
+
+def test_two_runs_never_share_a_folder() -> None:
+    config = load()
+    with ThreadPoolExecutor(8) as threads:
+        folders = list(threads.map(lambda _: claim(config, named=False, overwrite=False), range(32)))
+    assert len(set(folders)) == 32
+    Path("runs/empty").mkdir()
+    night = validate({"run": {"name": "empty"}})
+    assert claim(night, named=True, overwrite=False) == Path("runs/empty")
+    with pytest.raises(ConfigError, match="runs/empty exists"):
+        claim(night, named=True, overwrite=False)
 
 
 def test_a_file_in_the_way_of_the_run_folder(engine: Any, holdfast: Run) -> None:

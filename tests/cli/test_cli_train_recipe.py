@@ -46,6 +46,9 @@ def test_a_bundled_recipe_goes_by_its_name(engine: Any, holdfast: Run) -> None:
     holdfast("train", "recipes/collapse.toml", "--run.name", by_name.run.name, "--overwrite")
     assert engine.config == by_name
     assert by_name.loss.penalty.name == "none"
+    Path("collapse").mkdir()  # a run of it, say, where one stands in runs/
+    holdfast("train", "collapse", "--run.name", by_name.run.name, "--overwrite")
+    assert engine.config == by_name
 
 
 def test_a_recipe_of_ones_own_hides_the_bundled_one(engine: Any, holdfast: Run) -> None:

@@ -76,6 +76,11 @@ STOP = ("</search>", "</answer>")
         (choice("hm <answer> b", stop_reason="</answer>"), "hm <answer> b</answer>", "stop"),
         (choice("or <search>? <answer> b "), "or <search>? <answer> b </answer>", "stop"),
         (choice("no tag at all"), "no tag at all", "eos"),
+        (choice("<search> a ", matched_stop="</search>"), "<search> a </search>", "stop"),
+        # The model itself ended the turn, and the server says so: nothing was left out.
+        (choice("I cannot <search> for that", stop_reason=None), "I cannot <search> for that", "eos"),
+        (choice("<answer> b", matched_stop=151645), "<answer> b", "eos"),
+        (choice("<answer> b", "eos_token"), "<answer> b", "eos"),
         (choice("<search> a ", "length"), "<search> a ", "length"),
         (choice("a <search> b </search> c", "length"), "a <search> b </search>", "stop"),
     ],

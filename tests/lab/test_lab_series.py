@@ -65,6 +65,9 @@ def test_a_run_that_came_back_has_fallen(make_run: MakeRun) -> None:
     assert (r["peak"], r["lowest after"], r["last"]) == pytest.approx((0.6, 0.1, 0.7))
     # Means within .1 of .6 on the way up (.52), at .6, and on the way down (.5, a tenth less): 1 + 21 + 1
     assert r["held"] == 23 and is_collapse(r) and has_fallen(r)
+    # A larger loss from a higher peak, of a smaller share of it, hides nothing.
+    r = summarise(make_run(reward=[0.2] * 10 + [0.5] * 10 + [0.2] * 10 + [0.9] * 20 + [0.56] * 10))
+    assert (r["peak"], r["lowest after"]) == pytest.approx((0.5, 0.2)) and has_fallen(r)
     # A dip of less, or one without a rise before it, leaves the highest mean the peak.
     assert summarise(make_run(reward=[0.6] * 20 + [0.4] * 5 + [0.7] * 20))["peak"] == pytest.approx(0.7)
     assert summarise(make_run(reward=[0.5] * 20 + [0.1] * 5 + [0.7] * 20))["peak"] == pytest.approx(0.7)

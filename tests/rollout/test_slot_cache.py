@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -69,6 +72,20 @@ def test_emptying_keeps_the_pages_on_a_cpu_and_frees_memory_elsewhere() -> None:
     fresh = elsewhere.emptied()
     assert fresh is not elsewhere and (len(fresh.layers), fresh.slots, fresh.capacity) == (2, 3, 4)
     assert fresh.device == elsewhere.device
+
+
+def test_a_dead_cache_does_not_wait_for_the_garbage_collector() -> None:
+    """Which comes seldom; until then the update would do without that memory."""
+    cache = SlotCache(2, CPU, slots=3, capacity=4)
+    cache.plan_step(torch.tensor([0]), length=1)
+    cache.update(torch.ones(1, 2, 1, 3), torch.ones(1, 2, 1, 3), 0)
+    held = weakref.ref(cache.layers[0].keys)
+    gc.disable()
+    try:
+        del cache
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_layers_may_differ_in_shape() -> None:

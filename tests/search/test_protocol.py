@@ -151,6 +151,14 @@ def test_an_instruct_model_gets_its_template(own_tokenizer):
     assert decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer, "none")) == prompt
 
 
+def test_a_template_that_prints_the_date_prints_one_date(own_tokenizer):
+    own_tokenizer.chat_template = (
+        "{% if date_string is not defined %}{% set date_string = strftime_now('%H:%M:%S.%f') %}{% endif %}"
+        "{{ date_string }} {{ messages[0]['content'] }}"
+    )
+    assert render_prompt("Who?", CLEAN, own_tokenizer) == render_prompt("Who?", CLEAN, own_tokenizer)
+
+
 def test_a_template_file_wins_over_the_tokenizers(own_tokenizer, tmp_path):
     own_tokenizer.chat_template = CHATML
     file = tmp_path / "own.jinja"

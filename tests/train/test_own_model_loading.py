@@ -66,6 +66,14 @@ def test_the_reference_of_warm_started_adapters_is_the_warm_started_policy(
             assert not torch.allclose(made.forward(1.0)(ids, mask)[0], kept, atol=1e-2)
 
 
+def test_padding_is_an_id_that_the_model_embeds(home: Path) -> None:
+    made = load_model(Model(path="x"), home / "raw", CPU)
+    rows = made.model.get_input_embeddings().weight.shape[0]
+    made.tokenizer.add_tokens([f"<more {i}>" for i in range(rows)])
+    made.tokenizer.pad_token = f"<more {rows - 1}>"
+    assert made.tokenizer.pad_token_id >= rows and made.pad_token_id == made.tokenizer.eos_token_id
+
+
 # ---- precision and dropout
 
 

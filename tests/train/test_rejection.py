@@ -12,7 +12,9 @@ import torch
 
 from holdfast.config import Config
 from holdfast.errors import CheckpointError
+from holdfast.lab.probes.subject import checkpoint_folder
 from holdfast.train import rejection
+from holdfast.train.checkpoint import model_folder
 from holdfast.train.model import load_model
 from holdfast.train.rejection import KEPT, rejection_sampling, whole_steps
 from holdfast.train.session import open_workspace
@@ -73,6 +75,9 @@ def test_what_is_right_is_kept_once_and_learned(
     losses = [detail["loss"] for _, detail in told.advanced if "loss" in detail][-6:]
     assert losses[-1] < losses[0]
     assert (model / "config.json").is_file() and model == tmp_path / "run" / "model"
+    assert model_folder(tmp_path / "run", "last") == model, "which is what `ask` and `eval` open"
+    with pytest.raises(CheckpointError, match=r"has a model and no steps; probe it as a model: .*/run/model --recipe"):
+        checkpoint_folder(tmp_path / "run", "last")
 
 
 def test_a_stopped_sampling_goes_on_after_its_last_whole_step(

@@ -143,11 +143,11 @@ def _why(trajectory: Trajectory, agent: Agent) -> str:
 
 def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
     """The run folder and the question; `holdfast ask "a question"` asks the newest run."""
-    from holdfast.cli.runs import find_run, is_run, newest_run
+    from holdfast.cli.runs import ROOT, find_run, is_run, newest_run
 
     if run is None:
         return newest_run(), None
-    if question is None and " " in run and not is_run(Path(run)):
+    if question is None and " " in run and not is_run(Path(run)) and not is_run(ROOT / run):
         return newest_run(), run
     return find_run(run), question
 

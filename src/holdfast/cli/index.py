@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -119,7 +120,7 @@ def build(
                 replace=replace,
                 watcher=watcher,
             )
-    out().print(f'Done. Try it: {program()} index show {folder} "a query"')
+    out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
 
 
 def _refuse_misfits(

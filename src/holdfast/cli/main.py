@@ -12,6 +12,7 @@ from holdfast.cli import ask, data, diagnose, doctor, evaluate, index, launch, p
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.terminal import complain, err, out, survive_any_encoding
 from holdfast.errors import HoldfastError
+from holdfast.files import UNWRITABLE
 
 
 class _Group(TyperGroup):
@@ -23,6 +24,11 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except HoldfastError as error:
             complain(error)
+            raise typer.Exit(2) from None
+        except OSError as error:
+            if error.errno not in UNWRITABLE or error.filename is None:
+                raise
+            complain(HoldfastError(f"{error.filename} cannot be written: {UNWRITABLE[error.errno]}"))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             err().print("Stopped.")

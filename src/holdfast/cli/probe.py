@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -131,7 +133,7 @@ def probe(
         console.print(line, soft_wrap=True)
     command = shlex.join([program(), *sys.argv[1:]])
     document = lab.document(result, subject, what=what.value, questions=number, seed=chosen, command=command)
-    stem = f"{what.value}-{source.tag(subject)}{'-moments' * moments}-seed-{chosen}"
+    stem = _free(folder, f"{what.value}-{source.tag(subject)}{'-moments' * moments}-seed-{chosen}", document)
     written = [folder / f"{stem}.json", folder / f"{stem}.svg"]
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     written[0].write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
@@ -141,6 +143,23 @@ def probe(
         console.print(f"\nThere is no figure: {missing}", soft_wrap=True)
         del written[1]
     console.print("\nWrote " + " and ".join(map(str, written)), soft_wrap=True)
+
+
+def _free(folder: Path, stem: str, document: Mapping[str, object]) -> str:
+    """The name of the result's files: with a number behind it where they are there and answer another question."""
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if _question(folder / f"{name}.json") in (None, _asked(document)))
+
+
+def _question(path: Path) -> str | None:
+    try:
+        return _asked(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def _asked(document: Mapping[str, object]) -> str:
+    return json.dumps({key: value for key, value in document.items() if key != "result"}, sort_keys=True)
 
 
 def _measure(

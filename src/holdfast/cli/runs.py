@@ -6,14 +6,18 @@ import shutil
 from pathlib import Path
 
 from holdfast.cli.terminal import program
-from holdfast.config import Config
+from holdfast.config import Config, dump
 from holdfast.errors import ConfigError
+from holdfast.files import is_locked
 
 CONFIG = "config.toml"
 
 
 def is_run(folder: Path) -> bool:
-    return (folder / CONFIG).is_file()
+    try:
+        return (folder / CONFIG).is_file()
+    except OSError:  # a question, say, which is too long for a name
+        return False
 
 
 ROOT = Path("runs")
@@ -43,7 +47,7 @@ def _runs(root: Path) -> list[Path]:
 
 
 def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
-    """Make the folder of a new run and return it.
+    """Make the folder of a new run, put its recipe there and return it: two processes never get the same.
 
     `named`: the user chose the name, so it is taken as it is; otherwise a number is put behind a name that is taken.
     `overwrite` moves what is there aside, if it is a run: `forget_replaced` deletes it once the new run has begun, and
@@ -56,25 +60,28 @@ def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
     number = 2
     while True:
         try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            if folder.is_dir() and not any(folder.iterdir()):
+            if not folder.is_dir() or not any(folder.iterdir()):
+                folder.mkdir(parents=True, exist_ok=True)
+                with (folder / CONFIG).open("x", encoding="utf-8") as file:
+                    file.write(dump(config))
                 return folder
-            if named:
-                raise ConfigError(_taken(folder)) from None
-            folder = root / f"{name}-{number}"
-            number += 1
+        except FileExistsError:  # a file of that name, or another process was faster
+            pass
         except OSError as error:
             raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror}; set run.dir") from None
+        if named:
+            raise ConfigError(_taken(folder))
+        folder = root / f"{name}-{number}"
+        number += 1
 
 
 def discard_if_bare(folder: Path) -> bool:
     """Remove a run folder that holds nothing but its recipe, because the run never began; whether it did so.
 
-    The run it was to replace comes back.
+    The run it was to replace comes back. Another process's folder is left alone.
     """
-    if bare := folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}:
+    bare = folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}
+    if bare := bare and not is_locked(folder / CONFIG):
         shutil.rmtree(folder)
         if _aside(folder).exists():
             _aside(folder).rename(folder)
@@ -105,6 +112,11 @@ def _set_aside(folder: Path) -> None:
         raise ConfigError(
             f"--overwrite would delete {folder}, which is no run folder (it has no config.toml); move it away, "
             "or give another --run.name"
+        )
+    if is_locked(folder / CONFIG):
+        raise ConfigError(
+            f"--overwrite would replace {folder}, in which another process is training. Stop that one first, or give "
+            "another --run.name"
         )
     forget_replaced(folder)
     folder.rename(_aside(folder))

@@ -121,7 +121,7 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
         raise ConfigError(
             f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; to make the "
             f"run longer, raise train.steps in {run_dir / runs.CONFIG} and resume; or start a new run from the trained "
-            f"model with --model.path {run_dir}/checkpoints/…/model"
+            f"model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0 --warm_start.plain_steps 0"
         )
     if others["overwrite"] or others["stage"] is not None:
         raise ConfigError(f"--resume continues {run_dir}; it does not go with --overwrite or --stage")
@@ -134,7 +134,7 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
         return
     from holdfast.cli.closing import close
 
-    close(_watch(run_dir, lambda observer: engine.resume(run_dir, observer=observer)), out())
+    close(_watch(run_dir, lambda observer: engine.resume(run_dir, observer=observer), fresh=False), out())
 
 
 def _learn_from_right(config: Config, run_dir: Path) -> None:
@@ -176,8 +176,11 @@ class _AtFirstStep:
         self._observer.step(step, total, metrics)
 
 
-def _watch(run_dir: Path, work: Callable[[Any], T]) -> T:
-    """Run `work(observer)`; however it ends, the terminal is whole and the user knows how to go on."""
+def _watch(run_dir: Path, work: Callable[[Any], T], *, fresh: bool = True) -> T:
+    """Run `work(observer)`; however it ends, the terminal is whole and the user knows how to go on.
+
+    A `fresh` folder goes again when the run never began.
+    """
     from holdfast.cli import runs
     from holdfast.cli.console import open_console
 
@@ -189,15 +192,16 @@ def _watch(run_dir: Path, work: Callable[[Any], T]) -> T:
         runs.forget_replaced(run_dir)
         return result
     except KeyboardInterrupt:
-        _explain_stop(run_dir, code=130)
+        _explain_stop(run_dir, 130, fresh=fresh)
     except SystemExit:
-        _explain_stop(run_dir, code=143)
+        _explain_stop(run_dir, 143, fresh=fresh)
     except GuardStop as stop:
         err().print(str(stop), soft_wrap=True)
         raise typer.Exit(STOPPED) from None
     except HoldfastError as error:
         complain(error)
-        runs.discard_if_bare(run_dir)
+        if fresh:
+            runs.discard_if_bare(run_dir)
         step = runs.newest_checkpoint(run_dir)
         if step is not None and "--resume" not in str(error):
             err().print(f"Step {step} is saved. To go on from there:\n  {_resuming(run_dir)}", soft_wrap=True)
@@ -206,10 +210,10 @@ def _watch(run_dir: Path, work: Callable[[Any], T]) -> T:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _explain_stop(run_dir: Path, code: int) -> NoReturn:
+def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
     from holdfast.cli import runs
 
-    if runs.discard_if_bare(run_dir):
+    if fresh and runs.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing is kept."
     elif (step := runs.newest_checkpoint(run_dir)) is None:
         message = f"Stopped before the first checkpoint (checkpoint.every). To begin again:\n  {_resuming(run_dir)}"

@@ -190,8 +190,6 @@ def _model_of(run: Path, path: Path, checkpoint: str) -> Path:
     """The folder of the weights: the one named, if it lies inside the run; else the checkpoint asked for."""
     if path.resolve() != run.resolve():
         return model_folder(run, str(path))
-    if checkpoint == "last" and not list((run / "checkpoints").glob("step-*")) and (run / "model").is_dir():
-        return run / "model"  # made by a stage of its own: there are no steps
     return model_folder(run, checkpoint)
 
 

@@ -75,7 +75,7 @@ def summarise(run: RunSeries) -> dict[str, float]:
     that came back is not taken for one that never fell.
     """
     steps, means = run.means("reward/mean")
-    at, low = deepest_fall(means)
+    at, low = deepest_fall(means, RISE)
     fell = means[low] <= FALLEN * means[at] and means[at] - means[0] >= RISE
     at = at if fell else means.index(max(means))
     peak = means[at]

@@ -11,6 +11,7 @@ window over the first slots is a view.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +50,8 @@ class _SlotLayer(CacheLayerMixin):
 
     def __init__(self, owner: SlotCache) -> None:
         super().__init__()
-        self.owner = owner
+        # Weak: in a cycle a dead cache would wait for the garbage collector, with all its memory.
+        self.owner: SlotCache = weakref.proxy(owner)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys, self.values = self._allocate(key_states), self._allocate(value_states)

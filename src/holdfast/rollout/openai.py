@@ -12,7 +12,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import urlsplit
@@ -208,15 +208,19 @@ def parse_completion(body: bytes, request: Request, url: str) -> Completion:
     reason: StopReason = "length" if finish == "length" else "eos"
     if ends:
         text, reason = text[: min(ends)], "stop"
-    elif finish != "length" and (mark := _left_out(text, choice.get("stop_reason"), request.stop)):
+    elif finish in ("stop", "stop_sequence") and (mark := _left_out(text, choice, request.stop)):
         text, reason = text + mark, "stop"
     return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason=reason, text=text)
 
 
-def _left_out(text: str, told: Any, stop: Sequence[str]) -> str | None:
-    """The stop text a server left out: the one it names, else that of the tag which was opened last."""
-    if told in stop:
-        return str(told)
+def _left_out(text: str, choice: Mapping[str, Any], stop: Sequence[str]) -> str | None:
+    """The stop text a server left out: the one it names; of one that never names any, that of the last opened tag.
+
+    vLLM says `stop_reason`, SGLang `matched_stop`: the text, or an id or null where the model itself ended the turn.
+    """
+    told = [choice[key] for key in ("stop_reason", "matched_stop") if key in choice]
+    if told:
+        return next((mark for mark in stop if mark in told), None)
     opened = {mark: text.rfind(mark.replace("</", "<").replace("end", "begin")) for mark in stop}
     last = max(opened, key=lambda mark: opened[mark], default=None)
     return last if last is not None and opened[last] >= 0 else None

@@ -244,13 +244,23 @@ def render_prompt(
     try:
         messages = [{"role": "user", "content": prompt}]
         text = str(
-            tokenizer.apply_chat_template(messages, chat_template=template, add_generation_prompt=True, tokenize=False)
+            tokenizer.apply_chat_template(
+                messages,
+                chat_template=template,
+                add_generation_prompt=True,
+                tokenize=False,
+                date_string=_DATE,
+            )
         )
     except Exception as error:  # jinja raises many kinds; each means the template does not fit
         raise ConfigError(f"{where} cannot render one user message: {error}") from error
     if question.strip() not in text:
         raise ConfigError(f"{where} drops the user's message; it must write the content of every message of `messages`")
     return encode(tokenizer, text)  # the template writes its own BOS
+
+
+_DATE = "26 Jul 2024"
+"""For templates that print today's (Llama's): a run that is resumed tomorrow must see the prompts of today."""
 
 
 def _template(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> str | None:

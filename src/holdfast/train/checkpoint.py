@@ -23,6 +23,8 @@ import torch
 from holdfast.errors import CheckpointError
 from holdfast.train.model import LanguageModel, save_model
 
+STAGE_MODEL = "model"
+"""In a run folder, what a stage that makes no steps has saved: a warm start alone, or rejection sampling."""
 _CHECKSUMS = "checksums.json"
 _OPTIMIZER = "optimizer.safetensors"
 
@@ -153,9 +155,14 @@ def find_damage(folder: Path) -> str | None:
 
 
 def model_folder(run_dir: Path, which: str) -> Path:
-    """The saved model of a run: `last`, `best`, a step's number, or the path of a model or checkpoint folder."""
+    """The saved model of a run: `last`, `best`, a step's number, or the path of a model or checkpoint folder.
+
+    The last of a folder that a stage alone has made, without steps, is what that stage has saved.
+    """
     if which == "last":
         folder = next((f for f in list_checkpoints(run_dir) if find_damage(f) is None), None)
+        if folder is None and (run_dir / STAGE_MODEL).is_dir() and not list_checkpoints(run_dir):
+            return run_dir / STAGE_MODEL
         if folder is None:
             raise CheckpointError(
                 f"{run_dir} has no whole checkpoint; let the run reach one (checkpoint.every) or finish"
@@ -214,7 +221,8 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {
-        f"{name}/{part}": value.detach().clone().contiguous()
+        # Off the device: a second copy there of twice the weights would be the end of many a run.
+        f"{name}/{part}": value.detach().to("cpu", copy=True).contiguous()
         for parameter, name in _parameter_names(optimizer).items()
         for part, value in optimizer.state.get(parameter, {}).items()
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import math
@@ -15,23 +14,13 @@ from typing import Any
 from holdfast.config import Config, dump, load
 from holdfast.data import Example
 from holdfast.errors import CheckpointError, ConfigError
-from holdfast.files import write_whole
+from holdfast.files import UNWRITABLE, locked, write_whole
 from holdfast.jsonl import write_jsonl
 from holdfast.tracking import METRICS_FILE, MetricsFile
 from holdfast.train.displacement import Displacement, TurnChange
 from holdfast.train.events import Sample, Summary
 from holdfast.trajectory import Group, Search, Trajectory, Turn
 from holdfast.versions import versions
-
-_UNWRITABLE = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "your disk quota is used up",
-    errno.EFBIG: "files may not grow further",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission denied",
-    errno.EPERM: "permission denied",
-    errno.EIO: "the disk fails",
-}
 
 
 class RunFolder:
@@ -75,13 +64,17 @@ class RunFolder:
         Raises `ConfigError` while another process writes here, `CheckpointError` for the disk.
         """
         try:
-            with _locked(self._config):
+            with locked(self._config):
                 yield
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is training in {self.path}. Wait for it or stop it, or give another run.name"
+            ) from None
         except OSError as error:
-            if error.errno not in _UNWRITABLE:
+            if error.errno not in UNWRITABLE:
                 raise
             raise CheckpointError(
-                f"{error.filename or self.path} cannot be written: {_UNWRITABLE[error.errno]}. Put that right, then go "
+                f"{error.filename or self.path} cannot be written: {UNWRITABLE[error.errno]}. Put that right, then go "
                 f"on from the newest checkpoint with --resume {self.path}"
             ) from error
 
@@ -133,23 +126,6 @@ class RunFolder:
             return Summary(run_dir=self.path, samples=samples, **results)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-
-@contextmanager
-def _locked(config: Path) -> Iterator[None]:
-    """A lock on the recipe, until the block or the process ends, however it ends; none where files cannot be locked."""
-    with config.open("rb") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"another process is training in {config.parent}. Wait for it or stop it, or give another run.name"
-            ) from None
-        except (ImportError, OSError):  # Windows; some network drives
-            pass
-        yield
 
 
 def _row(step: int, trajectory: Trajectory, example: Example, changes: Sequence[TurnChange]) -> dict[str, Any]:

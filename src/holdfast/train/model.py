@@ -33,9 +33,11 @@ class LanguageModel:
 
     @property
     def pad_token_id(self) -> int:
-        """Any id will do, padding is masked everywhere; many base models have none."""
+        """Any id that the model embeds will do, padding is masked everywhere; many base models have none, and some
+        tokenizers one behind the model's last."""
+        known = self.model.get_input_embeddings().weight.shape[0]
         for token_id in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
-            if token_id is not None:
+            if token_id is not None and token_id < known:
                 return int(token_id)
         return 0
 

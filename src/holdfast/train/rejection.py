@@ -15,7 +15,7 @@ from holdfast.config import Config
 from holdfast.data import Sampler
 from holdfast.errors import CheckpointError
 from holdfast.jsonl import write_jsonl
-from holdfast.train.checkpoint import save_whole_model
+from holdfast.train.checkpoint import STAGE_MODEL, save_whole_model
 from holdfast.train.episodes import training_rollouts
 from holdfast.train.events import Observer, Silent
 from holdfast.train.folder import RunFolder
@@ -86,8 +86,8 @@ def rejection_sampling(config: Config, run_dir: Path, *, observer: Observer | No
             autocast_dtype=policy.autocast_dtype,
         ):
             observer.advance(int(row["step"]), {"loss": row["loss"]})
-        save_whole_model(run_dir / "model", policy)
-    return run_dir / "model"
+        save_whole_model(run_dir / STAGE_MODEL, policy)
+    return run_dir / STAGE_MODEL
 
 
 def whole_steps(path: Path) -> dict[int, list[_Row]]:

@@ -14,7 +14,7 @@ from holdfast.data import Example, dev_questions
 from holdfast.errors import CheckpointError, ConfigError, GuardStop
 from holdfast.tracking import Tracker, open_tracker
 from holdfast.train.alarms import Alarms, stopped
-from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, save_whole_model, settle
+from holdfast.train.checkpoint import STAGE_MODEL, newest_whole, prune, save_checkpoint, save_whole_model, settle
 from holdfast.train.checks import doubts
 from holdfast.train.evaluate import Evaluation, evaluate
 from holdfast.train.events import Observer, Sample, Silent, Summary
@@ -25,9 +25,6 @@ from holdfast.train.session import open_workspace
 from holdfast.train.start import has_warm_start, starting_policy
 from holdfast.train.trainer import Trainer, set_up_torch
 from holdfast.train.verdict import verdict_of
-
-WARM_STARTED = "model"
-"""Where `warm_start_only` saves, and by which its folder is known from a run's."""
 
 
 def train(config: Config, run_dir: Path, *, observer: Observer | None = None) -> Summary:
@@ -52,7 +49,7 @@ def resume(run_dir: Path, *, observer: Observer | None = None) -> Summary:
     if summary is not None and summary.steps >= config.train.steps:
         observer.note(f"{run_dir} is finished: all {summary.steps} steps are made, and these are its results")
         return summary
-    if (model := run_dir / WARM_STARTED).is_dir():
+    if (model := run_dir / STAGE_MODEL).is_dir():
         raise CheckpointError(
             f"{run_dir} holds a finished warm start, not a run to resume. Train on from it with --model.path {model} "
             "--warm_start.steps 0 --warm_start.plain_steps 0"
@@ -112,7 +109,7 @@ class _Run:
 
     def warm_start_only(self) -> Path:
         made = starting_policy(self.workspace, self.observer)
-        folder = self.folder.path / WARM_STARTED
+        folder = self.folder.path / STAGE_MODEL
         save_whole_model(folder, made)
         return folder
 

@@ -192,6 +192,9 @@ def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
     assert 0.8 <= found["whole"]["kept"] < 1 and found["whole"]["cut_advantage"] is not None
     assert "advantage where cut" in text
     assert "cuts nothing" in probe(trained, *options).stdout
+    assert "Wrote leak-step-000002-seed-0-2.json" in probe(trained, *options).stdout, "the same question again"
+    assert written(Path(), "leak-step-000002-seed-0")["result"] == found, "another one keeps what was there"
+    assert len(list(Path().glob("*.json"))) == 2
 
 
 def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:

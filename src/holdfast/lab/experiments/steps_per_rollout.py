@@ -7,7 +7,9 @@ from holdfast.lab.experiments import arms as a
 from holdfast.lab.experiments.death_spiral_claims import FALL, cure
 from holdfast.lab.values import Arm, Claim, Experiment
 
-STEPS = (1, 2, 5, 10, 20)
+PENALISED = (2, 5, 10, 20)
+"""At K = 1 the policy equals the old one, so a penalty is zero, and the recipe is refused."""
+STEPS = (1, *PENALISED)
 
 
 def _steps(k: int) -> tuple[str, ...]:
@@ -18,10 +20,9 @@ def _name(method: str, k: int) -> str:
     return f"{method}, K = {k}"
 
 
-GRPO = tuple(Arm(_name("GRPO", k), (*a.NONE, *_steps(k))) for k in STEPS)
-# At K = 1 the policy equals the old one, so a penalty is zero, and the recipe is refused.
-LLDS = tuple(Arm(_name("LLDS", k), (*a.LLDS_FIXED.overrides, *_steps(k))) for k in STEPS[1:])
-SAPO = tuple(Arm(_name("SAPO", k), (*a.SAPO_FIXED.overrides, *_steps(k))) for k in STEPS[1:])
+GRPO = tuple(Arm(_name("GRPO", k), (*a.NONE, *_steps(k)), control=k in PENALISED) for k in STEPS)
+LLDS = tuple(Arm(_name("LLDS", k), (*a.LLDS_FIXED.overrides, *_steps(k))) for k in PENALISED)
+SAPO = tuple(Arm(_name("SAPO", k), (*a.SAPO_FIXED.overrides, *_steps(k))) for k in PENALISED)
 NAMES = tuple(tuple(arm.name for arm in arms) for arms in (GRPO, LLDS, SAPO))
 
 EXPERIMENT = Experiment(

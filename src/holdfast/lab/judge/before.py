@@ -189,7 +189,7 @@ def most_displaced(arm: str, share: float = 0.5) -> Test:
     def ask(run: RunSeries) -> Answer:
         drop = drop_step(run)
         steps, values = run.means("displacement/fraction")
-        known = [v for s, v in zip(steps, values, strict=True) if drop is not None and s <= drop]
+        known = [v for s, v in zip(steps, values, strict=True) if drop is not None and s < drop]
         if drop is None or not known:
             return None, {"reward drop": drop}
         return max(known) > share, {"at first": known[0], "highest before the drop": max(known)}

@@ -13,7 +13,14 @@ from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.errors import CheckpointError, ConfigError
-from holdfast.train.checkpoint import find_damage, has_optimizer, list_checkpoints, model_folder, step_folder
+from holdfast.train.checkpoint import (
+    STAGE_MODEL,
+    find_damage,
+    has_optimizer,
+    list_checkpoints,
+    model_folder,
+    step_folder,
+)
 from holdfast.train.episodes import learnable, training_rollouts
 from holdfast.train.events import Observer
 from holdfast.train.model import LanguageModel, Reference, load_model
@@ -126,7 +133,13 @@ def _subject(name: str, workspace: Workspace, language_model: LanguageModel, ref
 def checkpoint_folder(run_dir: Path, which: str) -> Path:
     """The whole checkpoint of a run that `last`, `best` or a step's number means. Raises `CheckpointError`."""
     if which in ("last", "best"):
-        return model_folder(run_dir, which).parent
+        folder = model_folder(run_dir, which).parent
+        if folder == run_dir:
+            raise CheckpointError(
+                f"{run_dir} has a model and no steps; probe it as a model: {run_dir / STAGE_MODEL} --recipe "
+                f"{run_dir / 'config.toml'}"
+            )
+        return folder
     kept = [folder for folder in list_checkpoints(run_dir) if folder.is_dir()]
     numbers = ", ".join(str(int(folder.name.removeprefix("step-"))) for folder in reversed(kept)) or "none yet"
     if not which.isdigit() or (folder := step_folder(run_dir, int(which))) not in kept:
