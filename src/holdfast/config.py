@@ -304,7 +304,7 @@ class Track(Section):
 
 class Guard(Section):
     on: str = ""
-    """Codes of findings it acts on, or their beginnings, with commas between: `LLD003`, `LLD,ENT001`. None: all."""
+    """Codes of findings it acts on, or their beginnings, with commas between: `LLD003`, `LLD,ENT001`. Empty: all."""
     action: Literal["warn", "stop"] = "warn"
     """`warn` tells on the console; `stop` also saves a checkpoint and ends the run. All go into `findings.json`."""
 

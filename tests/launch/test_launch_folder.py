@@ -299,9 +299,9 @@ def test_a_shipped_recipe_translates_with_the_published_numbers(name: str, host:
 @pytest.mark.parametrize("name", shipped())
 def test_both_commands_of_a_shipped_recipe_work(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
     rows = [json.dumps({"question": f"Who is {i}?", "golden_answers": [str(i)]}) for i in range(600)]
-    for file in ("nq_train.jsonl", "nq_hotpotqa_train.jsonl"):
+    for file in ("nq/train.jsonl", "train/train.jsonl"):
+        (tmp_path / "data" / file).parent.mkdir(parents=True)
         (tmp_path / "data" / file).write_text("\n".join(rows))
     text = bundled()[name].read_text()
     commands = [line[2:] for line in text.splitlines() if line.startswith("# holdfast launch ")]

@@ -140,8 +140,7 @@ R1 = SearchProtocol(
     invalid_note="",
     max_turns=1,
 )
-"""Reinforcement learning without search: the model reasons and answers in its one turn. A recipe that names this preset
-must also say `max_turns = 1`, for it says the limits itself."""
+"""Reinforcement learning without search: the model reasons and answers in its one turn."""
 
 PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, R1)}
 
