@@ -170,3 +170,5 @@ def test_every_tenth_question_is_held_out() -> None:
     train, dev = hold_out(examples)
     assert [e.index for e in dev] == [0, 10, 20]
     assert sorted([*train, *dev], key=lambda e: e.index) == examples
+    many = [examples[0]] * 169_615
+    assert [len(part) for part in hold_out(many)] == [168_617, 998]

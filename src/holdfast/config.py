@@ -76,7 +76,7 @@ class Data(Section):
     train: str = "world"
     """`world` for the bundled world, or a JSONL file of questions (`question`, `golden_answers`)."""
     dev: str | None = None
-    """Questions that choose the best checkpoint while training. None: the world's, or 10 % of train held out."""
+    """Questions that choose the best checkpoint. None: the world's, or a tenth of train, 1000 at most."""
     test: str | None = None
     """Questions read once, at the end. None: the world's, or no test."""
 

@@ -9,13 +9,14 @@ import transformers
 from holdfast.errors import ModelError
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.policy import Request
+from holdfast.rollout.support import rows_that_fit
 
 SETTINGS = {
     "Qwen2": {},
     "Qwen3": {"head_dim": 8},
     "Llama": {},
     "Gemma": {"head_dim": 16},
-    "Mistral": {"sliding_window": None},
+    "Mistral": {"sliding_window": 256},  # in which no episode of these tests sees less
     "Olmo2": {},
     "GPTNeoX": {},
     "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512},
@@ -50,7 +51,6 @@ def test_families(family, make_model, tokenizer, reference):
     ("family", "settings", "match"),
     [
         ("Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "sliding_attention"),
-        ("Mistral", {"sliding_window": 16}, "window"),
         ("Gemma2", {"head_dim": 16, "attention": "eager"}, "sliding_attention"),
         ("Qwen2", {"attention": "flash_attention_2"}, r"attn_implementation='flash_attention_2'.*'sdpa'"),
     ],
@@ -62,6 +62,21 @@ def test_refused_by_config(family, settings, match, make_model, tokenizer):
         model.config._attn_implementation_internal = "flash_attention_2"
     with pytest.raises(ModelError, match=match):
         HFPolicy(model, tokenizer)
+
+
+def test_an_episode_that_would_outgrow_the_window_is_refused(make_model, tokenizer):
+    policy = HFPolicy(make_model("Mistral", sliding_window=16), tokenizer)
+    policy.submit([Request(id="a", token_ids=range(10, 20), max_new_tokens=7, stop=(), seed=0)])
+    with pytest.raises(ModelError, match=r"may reach 17 tokens, but .*sliding_window\) is 16"):
+        policy.submit([Request(id="b", token_ids=range(10, 20), max_new_tokens=8, stop=(), seed=0)])
+
+
+def test_rows_that_fit_into_memory(make_model):
+    model = make_model("Qwen2", num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, hidden_size=32)
+    a_token = 2 * 3 * 2 * 8 * 4  # keys and values, layers, heads, width of a head, float32
+    assert rows_that_fit(model, 100, None, 2 * 7 * 100 * a_token) == 7
+    assert rows_that_fit(model, 100, torch.bfloat16, 2 * 7 * 100 * a_token) == 14
+    assert rows_that_fit(model, 100, None, 5) == 1
 
 
 def test_recurrent_state_is_refused(tokenizer):

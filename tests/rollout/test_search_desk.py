@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.errors import RetrievalError, RetrieverTimeout
+from holdfast.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
 from holdfast.retrieval.types import Document, Hit
 from holdfast.rollout import searching
 from holdfast.rollout.searching import RolloutStats, SearchDesk, search_with_retries
@@ -39,6 +39,30 @@ def test_after_a_failure_queries_are_tried_one_by_one(monkeypatch):
     assert retriever.calls == [["good", "flaky", "bad"], ["good"], ["flaky"], ["bad"], ["bad"], ["bad"]]
     assert pauses == [0.5, 1.0, 2.0], "doubling, one pause a round whatever the number of queries"
     assert (stats.calls, stats.retries) == (6, 3 + 1 + 1)
+
+
+def test_a_server_that_is_away_is_waited_for(monkeypatch, caplog):
+    pauses = []
+    monkeypatch.setattr(searching.time, "sleep", pauses.append)
+
+    class Away(Picky):
+        def search(self, queries, k):
+            try:
+                return super().search(queries, k)
+            except RetrievalError as error:
+                raise RetrieverUnreachable(str(error)) from None
+
+    def ask(fails, **options):
+        pauses.clear()
+        return search_with_retries(Away({"a": fails}), ["a"], 1, retries=2, backoff_seconds=0.5, **options)[0][0]
+
+    assert ask(8, patience=60) == hits("a")
+    assert pauses == [0.5, 1, 2, 4, 8, 15, 15, 15]
+    assert "cannot a; it is tried for another 60 seconds" in caplog.text
+    assert isinstance(ask(99, patience=60), RetrieverUnreachable) and 60 <= sum(pauses[2:]) < 75
+    assert isinstance(ask(99), RetrieverUnreachable) and pauses == [0.5, 1]
+    broken = search_with_retries(Picky({"a": 99}), ["a"], 1, retries=0, backoff_seconds=0.5, patience=60)[0][0]
+    assert isinstance(broken, RetrievalError) and pauses == [0.5, 1], "who answers with an error is there"
 
 
 def test_no_retries(monkeypatch):

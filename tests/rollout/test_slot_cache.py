@@ -74,6 +74,15 @@ def test_emptying_keeps_the_pages_on_a_cpu_and_frees_memory_elsewhere() -> None:
     assert fresh.device == elsewhere.device
 
 
+def test_growing_in_advance_stops_at_the_most_there_will_be() -> None:
+    cache = SlotCache(1, CPU, slots=8, capacity=128, most=(10, 150))
+    cache.reserve(9, 129)
+    assert (cache.slots, cache.capacity) == (10, 150)
+    cache.reserve(11, 151)
+    assert cache.slots >= 11 and cache.capacity >= 151, "what is asked for is there all the same"
+    assert cache.emptied().most == (10, 150)
+
+
 def test_a_dead_cache_does_not_wait_for_the_garbage_collector() -> None:
     """Which comes seldom; until then the update would do without that memory."""
     cache = SlotCache(2, CPU, slots=3, capacity=4)

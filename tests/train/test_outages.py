@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from holdfast.config import Config
 from holdfast.errors import RetrievalError, RolloutError
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.rollout.searching import RolloutStats
+from holdfast.tracking import MetricsFile
+from holdfast.train import run
 from holdfast.train.session import open_workspace
 from holdfast.train.trainer import Trainer
 
@@ -84,6 +87,33 @@ def test_too_many_failures_stop_the_run(trainer: Trainer) -> None:
         match=r"of 16 episodes failed, more than retrieval\.max_failed = 0\.01 allows; .* because down\. .*--resume",
     ):
         trainer.step()
+
+
+def test_the_steps_before_an_outage_are_saved(
+    trainer: Trainer, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the run goes on as if nothing had been: the questions of the step that failed come again."""
+    config = recipe({"train.steps": 3, "checkpoint.every": 0})
+    whole = run.train(config, tmp_path / "whole")
+    rollouts = Trainer._rollout
+
+    def third_fails(self: Trainer, examples: Any) -> Any:
+        if self.completed == 2:
+            raise RolloutError("the server is gone")
+        return rollouts(self, examples)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_rollout", third_fails)
+        with pytest.raises(RolloutError, match="the server is gone"):
+            run.train(config, tmp_path / "broken")
+    assert [path.name for path in (tmp_path / "broken" / "checkpoints").glob("step-*")] == ["step-000002"]
+    resumed = run.resume(tmp_path / "broken")
+    assert resumed.after == whole.after
+    rows = [
+        [row["reward/mean"] for row in MetricsFile(tmp_path / name / "metrics.jsonl").read() if "reward/mean" in row]
+        for name in ("whole", "broken")
+    ]
+    assert rows[0] == rows[1] and len(rows[0]) == 3
 
 
 def test_a_step_of_failures_alone_changes_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from holdfast.retrieval.types import Retriever
 from holdfast.rewards import EM, check_weights, score_trajectory
 from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import Policy, rollout_seed
-from holdfast.rollout.searching import RolloutStats
+from holdfast.rollout.searching import PATIENCE, RolloutStats
 from holdfast.search.protocol import CLEAN, SearchProtocol, render_prompt
 from holdfast.trajectory import Group, Trajectory
 
@@ -136,13 +136,14 @@ class SearchRollouts:
             for i, prompt in enumerate(prompts)
         ]
         stats = RolloutStats()
-        with _policy(trainer, tokenizer) as policy:
+        with _policy(trainer, tokenizer, self.protocol.max_total_tokens) as policy:
             trajectories = run_rollouts(
                 tasks,
                 policy=policy,
                 retriever=self.retriever if trainer.model.training else self.eval_retriever,
                 protocol=self.protocol,
                 tokenizer=tokenizer,
+                patience=PATIENCE,
                 stats=stats,
             )
         failed = [t for t in trajectories if t.status.is_failure]
@@ -191,7 +192,7 @@ def _question(prompt: Any) -> str:
 
 
 @contextmanager
-def _policy(trainer: Any, tokenizer: Any) -> Iterator[Policy]:
+def _policy(trainer: Any, tokenizer: Any, max_tokens: int) -> Iterator[Policy]:
     """The source of turns: TRL's vLLM, or the trainer's own model, gathered as TRL gathers it to generate."""
     if trainer.use_vllm:
         policy = VLLMPolicy(trainer.vllm_generation, trainer.accelerator, tokenizer, trainer.eos_token_ids)
@@ -221,4 +222,5 @@ def _policy(trainer: Any, tokenizer: Any) -> Iterator[Policy]:
             top_p=trainer.top_p,
             top_k=trainer.top_k or 0,
             autocast_dtype=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
+            max_tokens=max_tokens,
         )

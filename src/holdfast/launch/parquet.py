@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config import Config
-from holdfast.data import Example, dev_questions, read_questions
+from holdfast.data import MOST_HELD_OUT, Example, dev_questions, read_questions
 from holdfast.errors import MissingExtra
 from holdfast.launch.questions import train_and_dev
 from holdfast.search.protocol import PRESETS, SearchProtocol, prompt_text
@@ -72,9 +72,9 @@ def write_splits(config: Config, folder: Path) -> None:
 def files(config: Config) -> dict[str, str]:
     """What `write_splits` writes, and where it comes from."""
     data = config.data
-    held_out = f"every tenth question of {data.train}"
+    held_out = f"a tenth of {data.train}, {MOST_HELD_OUT} questions at most"
     splits: dict[str, str | None] = {
-        "train": data.train if data.dev else f"{data.train}, without every tenth question",
+        "train": data.train if data.dev else f"{data.train}, without what is held out",
         "dev": f"{data.dev or held_out}, {config.eval.questions} of them at most",
         "test": data.test,
     }

@@ -10,7 +10,7 @@ from holdfast.errors import DataError
 
 
 def train_and_dev(config: Config, host: str) -> tuple[Sequence[Example], Sequence[Example]]:
-    """The questions to train on, and those read while training: the recipe's, or a tenth held out.
+    """The questions to train on, and those read while training: the recipe's, or what is held out.
 
     Raises `DataError` for a file that is missing or cannot be used, and for fewer questions than a rollout batch has:
     both trainers leave out a batch that is not full, and would train nothing.

@@ -107,6 +107,9 @@ class _SlotLayer(CacheLayerMixin):
         return self.owner.plan.length, 0
 
 
+NO_LIMIT: tuple[int | None, int | None] = (None, None)
+
+
 class SlotCache(Cache):
     """All layers' storage, and the plan of the next forward pass.
 
@@ -116,9 +119,18 @@ class SlotCache(Cache):
 
     plan: _Plan
 
-    def __init__(self, layers: int, device: torch.device, *, slots: int = 8, capacity: int = 128) -> None:
+    def __init__(
+        self,
+        layers: int,
+        device: torch.device,
+        *,
+        slots: int = 8,
+        capacity: int = 128,
+        most: tuple[int | None, int | None] = NO_LIMIT,
+    ) -> None:
+        """`most`: slots and capacity that growing in advance does not go beyond."""
         super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
-        self.device, self.slots, self.capacity = device, slots, capacity
+        self.device, self.slots, self.capacity, self.most = device, slots, capacity, most
 
     def emptied(self) -> SlotCache:
         """A cache of the same size for the next episodes, whose slots hold nothing of use.
@@ -128,16 +140,19 @@ class SlotCache(Cache):
         """
         if self.device.type == "cpu":
             return self
-        return SlotCache(len(self.layers), self.device, slots=self.slots, capacity=self.capacity)
+        return SlotCache(len(self.layers), self.device, slots=self.slots, capacity=self.capacity, most=self.most)
 
     def reserve(self, slots: int, capacity: int) -> None:
         """Make room for `slots` rows of `capacity` positions; what is stored stays."""
         if slots <= self.slots and capacity <= self.capacity:
             return
+        most_slots, most_capacity = self.most
         if slots > self.slots:
-            self.slots = max(slots, self.slots * 3 // 2)
+            roomy = self.slots * 3 // 2
+            self.slots = max(slots, min(roomy, most_slots or roomy))
         if capacity > self.capacity:
-            self.capacity = max(-(-capacity // 64) * 64, self.capacity * 3 // 2)
+            roomy = max(-(-capacity // 64) * 64, self.capacity * 3 // 2)
+            self.capacity = max(capacity, min(roomy, most_capacity or roomy))
         for layer in self._stored():
             layer.grow(self.slots, self.capacity)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.rollout.cache import SlotCache
+from holdfast.rollout.cache import NO_LIMIT, SlotCache
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.rollout.slots import Row, SlotTable
@@ -27,8 +27,11 @@ from holdfast.rollout.support import (
     accepts_logits_to_keep,
     check_exact,
     end_ids,
+    free_memory,
     planned_forward,
+    positions_of,
     refuse_unsupported,
+    rows_that_fit,
     text_config,
 )
 from holdfast.search.tokens import decode
@@ -75,6 +78,7 @@ class HFPolicy:
         on_token: called with (request id, token id) as each token is sampled.
         greedy: take the most likely token instead of sampling.
         max_rows: episodes whose keys are held at once; further ones queue.
+        max_tokens: an episode has no more. A GPU then holds as many rows as half of its free memory has room for.
 
     Raises:
         ModelError: sliding windows, recurrent state or an attention implementation that the cache cannot serve.
@@ -94,6 +98,7 @@ class HFPolicy:
         on_token: Callable[[str, int], None] | None = None,
         greedy: bool = False,
         max_rows: int = 512,
+        max_tokens: int | None = None,
     ) -> None:
         if not temperature > 0:
             raise ConfigError(
@@ -107,14 +112,18 @@ class HFPolicy:
         self.model = model if device is None else model.to(device)
         self.tokenizer = tokenizer
         self.temperature, self.top_p, self.top_k, self.greedy = temperature, top_p, top_k, greedy
-        self.autocast_dtype, self.on_token, self.max_rows = autocast_dtype, on_token, max_rows
+        self.autocast_dtype, self.on_token = autocast_dtype, on_token
         self.device = next(self.model.parameters()).device
         config = text_config(model)
-        self._max_positions = getattr(config, "max_position_embeddings", None) or math.inf
+        self.max_rows, most = max_rows, NO_LIMIT
+        if max_tokens is not None and self.device.type == "cuda":
+            fit = rows_that_fit(model, max_tokens, autocast_dtype, free_memory(self.device))
+            self.max_rows, most = min(max_rows, fit), (min(max_rows, fit), max_tokens)
+        self._max_positions = positions_of(model)
         self._stops = StopTable(tokenizer, end_ids(model, tokenizer), config.vocab_size)
         self._forward_options = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}
         self._prefill_tokens = _PREFILL_TOKENS_CPU if self.device.type == "cpu" else _PREFILL_TOKENS
-        self._table = SlotTable(SlotCache(config.num_hidden_layers, self.device))
+        self._table = SlotTable(SlotCache(config.num_hidden_layers, self.device, most=most))
         self._rows: dict[str, Row] = {}
         self._waiting: list[Row] = []
         self._waited = 0
@@ -136,8 +145,8 @@ class HFPolicy:
             reach = len(request.token_ids) + request.max_new_tokens - 1  # the last sampled token is never fed
             if reach > self._max_positions:
                 raise ModelError(
-                    f"request {request.id} may reach {reach} tokens, but the model's max_position_embeddings is "
-                    f"{self._max_positions}; lower max_total_tokens (or the tokens per turn)"
+                    f"request {request.id} may reach {reach} tokens, but the model's max_position_embeddings (or "
+                    f"sliding_window) is {self._max_positions}; lower max_total_tokens (or the tokens per turn)"
                 )
             row.begin(request, seed_key(request.seed), self._stops.flags(request.stop))
             self._rows[request.id] = row

@@ -44,6 +44,7 @@ def run_rollouts(
     tokenizer: PreTrainedTokenizerBase,
     retries: int = 2,
     backoff_seconds: float = 0.5,
+    patience: float = 0.0,
     drop: float = 0.0,
     stats: RolloutStats | None = None,
     on_turn: Callable[[Task, Turn], None] | None = None,
@@ -51,7 +52,7 @@ def run_rollouts(
     """Run every task to its end; trajectories in task order.
 
     An episode ends as `Episode` says; it is `RETRIEVAL_FAILED` when a search still fails after `retries` retries, with
-    pauses that double from `backoff_seconds`.
+    pauses that double from `backoff_seconds`; a server that cannot be reached is tried for `patience` seconds more.
 
     Args:
         drop: probability that a search finds nothing, whatever is asked; drawn from the task's seed, so that the same
@@ -65,7 +66,14 @@ def run_rollouts(
     if len({task.id for task in tasks}) < len(tasks):
         raise ValueError("two tasks have the same id, but samples of one question need an id each")
     run = _Run(policy, protocol, drop, stats or RolloutStats(), on_turn)
-    desk = SearchDesk(retriever, protocol.topk, retries=retries, backoff_seconds=backoff_seconds, stats=run.stats)
+    desk = SearchDesk(
+        retriever,
+        protocol.topk,
+        retries=retries,
+        backoff_seconds=backoff_seconds,
+        stats=run.stats,
+        patience=patience,
+    )
     episodes = [(task, Episode(task.prompt, protocol, tokenizer)) for task in tasks]
     try:
         run.to_completion(episodes, desk)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -10,7 +12,13 @@ from dataclasses import dataclass
 from holdfast.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
 from holdfast.retrieval.types import Hit, Retriever
 
+logger = logging.getLogger(__name__)
+
 _THREADS = 16
+PATIENCE = 180.0
+"""Seconds for which a training run's retriever may be away: the restart of a server must not end a run of days."""
+_LONGEST_PAUSE = 15.0
+"""Seconds between two attempts to reach a server that is away."""
 _LOST = 8
 """Queries in a row without any answer, after which the others of a round are not asked."""
 
@@ -42,11 +50,12 @@ class RolloutStats:
 
 
 def search_with_retries(
-    retriever: Retriever, queries: Sequence[str], k: int, *, retries: int, backoff_seconds: float
+    retriever: Retriever, queries: Sequence[str], k: int, *, retries: int, backoff_seconds: float, patience: float = 0.0
 ) -> tuple[list[SearchResult], RolloutStats]:
     """Search a batch; after a failure each query is tried alone, so that one bad query cannot fail the others.
 
-    The pauses between attempts double, and are shared by all queries of the batch.
+    The pauses between attempts double, and are shared by all queries of the batch. While a server cannot be reached at
+    all, it is tried for another `patience` seconds: it may be starting anew.
 
     Returns:
         Per query its hits or the last error; and `retries`, `calls`, `retrieval_seconds`.
@@ -65,11 +74,19 @@ def search_with_retries(
         stats.retrieval_seconds += time.perf_counter() - started
 
     attempt(list(range(len(queries))))
-    for n in range(retries):
+    waited = 0.0
+    for n in itertools.count():
         failed = [i for i, result in results.items() if isinstance(result, RetrievalError)]
-        if not failed:
+        gone = bool(failed) and isinstance(results[failed[0]], RetrieverUnreachable)
+        if not failed or (n >= retries and not (gone and waited < patience)):
             break
-        time.sleep(backoff_seconds * 2**n)
+        pause = backoff_seconds * 2**n
+        if n >= retries:
+            if n == retries:
+                logger.warning("%s; it is tried for another %.0f seconds", results[failed[0]], patience)
+            pause = min(max(pause, 1.0), _LONGEST_PAUSE)
+            waited += pause
+        time.sleep(pause)
         stats.retries += len(failed)
         lost = 0
         for i in failed:
@@ -88,10 +105,17 @@ class SearchDesk:
     """
 
     def __init__(
-        self, retriever: Retriever, k: int, *, retries: int, backoff_seconds: float, stats: RolloutStats
+        self,
+        retriever: Retriever,
+        k: int,
+        *,
+        retries: int,
+        backoff_seconds: float,
+        stats: RolloutStats,
+        patience: float = 0.0,
     ) -> None:
         self._retriever, self._k, self._retries, self._backoff = retriever, k, retries, backoff_seconds
-        self._stats = stats
+        self._stats, self._patience = stats, patience
         self._threads = None if retriever.in_process else ThreadPoolExecutor(_THREADS, thread_name_prefix="search")
         self._done: list[tuple[str, SearchResult]] = []
         self._flights: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
@@ -131,7 +155,12 @@ class SearchDesk:
 
     def _search(self, queries: list[str]) -> tuple[list[SearchResult], RolloutStats]:
         return search_with_retries(
-            self._retriever, queries, self._k, retries=self._retries, backoff_seconds=self._backoff
+            self._retriever,
+            queries,
+            self._k,
+            retries=self._retries,
+            backoff_seconds=self._backoff,
+            patience=self._patience,
         )
 
     def _land(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +23,6 @@ class StopTable:
         self._tokenizer = tokenizer
         self._end_ids = [token for token in end_ids if token < vocabulary]
         self._vocabulary = vocabulary
-        self._texts: list[str] | None = None
         self._tables: dict[tuple[str, ...], bytes] = {}
 
     def flags(self, stop: tuple[str, ...]) -> bytes:
@@ -34,17 +34,26 @@ class StopTable:
     def _make(self, stop: tuple[str, ...]) -> bytes:
         table = bytearray(self._vocabulary)
         if stop:
-            if self._texts is None:
-                known = min(self._vocabulary, len(self._tokenizer))
-                self._texts = self._tokenizer.batch_decode(
-                    [[token] for token in range(known)], skip_special_tokens=False, clean_up_tokenization_spaces=False
-                )
             last = {text[-1] for text in stop}
             if not all(character.isascii() for character in last):
                 last.add("\ufffd")
-            for token, text in enumerate(self._texts):
+            for token, text in enumerate(_texts(self._tokenizer, self._vocabulary)):
                 if not last.isdisjoint(text):
                     table[token] = MAYBE
         for token in self._end_ids:
             table[token] = END
         return bytes(table)
+
+
+_texts_of: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
+"""Of each tokenizer: a policy is made for every batch of rollouts, and 150,000 tokens take a second."""
+
+
+def _texts(tokenizer: Any, vocabulary: int) -> list[str]:
+    """The text of every token on its own, as far as the tokenizer knows them."""
+    known = min(vocabulary, len(tokenizer))
+    if len(_texts_of.get(tokenizer, ())) != known:
+        _texts_of[tokenizer] = tokenizer.batch_decode(
+            [[token] for token in range(known)], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+    return _texts_of[tokenizer]

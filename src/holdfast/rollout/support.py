@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -45,12 +46,37 @@ def refuse_unsupported(model: Any) -> None:
     if getattr(model, "_is_stateful", False):
         raise ModelError(f"{name} keeps a recurrent state, which the cache of the rollout cannot rewind; {remedy}")
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
-    window = getattr(config, "sliding_window", None) if not hasattr(config, "layer_types") else None
-    if kinds or window or getattr(config, "attention_chunk_size", None):
-        what = ", ".join(sorted(kinds)) or f"a window of {window or config.attention_chunk_size} tokens"
+    if kinds or getattr(config, "attention_chunk_size", None):
+        what = ", ".join(sorted(kinds)) or f"chunks of {config.attention_chunk_size} tokens"
         raise ModelError(
             f"{name} has layers without full attention ({what}), which the rollout cache cannot serve; {remedy}"
         )
+
+
+def positions_of(model: Any) -> float:
+    """How many tokens the model attends to as a plain causal model: its positions, and the window of its attention if
+    it has one, in which nothing is different."""
+    config = text_config(model)
+    window = getattr(config, "sliding_window", None) if getattr(config, "layer_types", None) is None else None
+    return min(getattr(config, "max_position_embeddings", None) or math.inf, window or math.inf)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that are free, or held by PyTorch for nothing."""
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle
+
+
+def rows_that_fit(model: Any, tokens: int, autocast_dtype: torch.dtype | None, free: int) -> int:
+    """Episodes of so many tokens whose keys and values fill half of `free` bytes; at least one.
+
+    Half: passes over the rows and the projection to the vocabulary need the rest.
+    """
+    config = text_config(model)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    size = (autocast_dtype or model.dtype).itemsize
+    return max(1, free // 2 // (2 * config.num_hidden_layers * heads * dim * size * tokens))
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from holdfast.rewards import EM, score_trajectory
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import rollout_seed
-from holdfast.rollout.searching import RolloutStats
+from holdfast.rollout.searching import PATIENCE, RolloutStats
 from holdfast.train.model import LanguageModel
 from holdfast.train.session import Workspace
 from holdfast.trajectory import Group
@@ -53,6 +53,7 @@ def roll_out(
         retriever=retriever,
         protocol=workspace.protocol,
         tokenizer=policy.tokenizer,
+        patience=PATIENCE,
         drop=drop,
         stats=stats,
     )
@@ -93,6 +94,7 @@ def training_rollouts(
         top_p=own.top_p,
         top_k=own.top_k,
         autocast_dtype=language_model.autocast_dtype,
+        max_tokens=workspace.protocol.max_total_tokens,
     )
     return roll_out(
         policy,

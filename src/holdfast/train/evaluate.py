@@ -62,6 +62,7 @@ def _episodes(
         temperature=workspace.config.sampling.temperature,
         autocast_dtype=language_model.autocast_dtype,
         greedy=greedy,
+        max_tokens=workspace.protocol.max_total_tokens,
     )
     groups = roll_out(policy, examples, workspace, workspace.eval_retriever, size=samples, seed=("eval", seed))
     return [group.trajectories for group in groups]

@@ -11,10 +11,18 @@ import torch
 
 from holdfast.config import Config
 from holdfast.data import Example, dev_questions
-from holdfast.errors import CheckpointError, ConfigError, GuardStop
+from holdfast.errors import CheckpointError, ConfigError, GuardStop, RolloutError
 from holdfast.tracking import Tracker, open_tracker
 from holdfast.train.alarms import Alarms, stopped
-from holdfast.train.checkpoint import STAGE_MODEL, newest_whole, prune, save_checkpoint, save_whole_model, settle
+from holdfast.train.checkpoint import (
+    STAGE_MODEL,
+    newest_whole,
+    prune,
+    save_checkpoint,
+    save_whole_model,
+    settle,
+    step_folder,
+)
 from holdfast.train.checks import doubts
 from holdfast.train.evaluate import Evaluation, evaluate
 from holdfast.train.events import Observer, Sample, Silent, Summary
@@ -130,7 +138,12 @@ class _Run:
                 observer.step(0, total, metrics)
                 alarms.observe(0, metrics)
             while trainer.completed < total:
-                metrics, groups, examples = trainer.step()
+                try:
+                    metrics, groups, examples = trainer.step()
+                except RolloutError:
+                    if trainer.completed and not step_folder(self.folder.path, trainer.completed).exists():
+                        self._save(trainer)  # the steps that were made are good
+                    raise
                 step = trainer.completed
                 if config.eval.every and step % config.eval.every == 0:
                     metrics |= self._evaluate(trainer)
@@ -140,8 +153,7 @@ class _Run:
                 finding = alarms.observe(step, metrics)
                 due = step == total or (config.checkpoint.every and step % config.checkpoint.every == 0)
                 if due or finding is not None:
-                    trainer.save(self.folder.path, best=self.best, seconds=self._seconds(), machine=self._machine())
-                    prune(self.folder.path, config.checkpoint.keep)
+                    self._save(trainer)
                 report.step()
                 if finding is not None and step < total:
                     raise GuardStop(stopped(finding, self.folder.path))
@@ -150,6 +162,10 @@ class _Run:
             alarms.close()
             report.write()
         return self._close(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save(self.folder.path, best=self.best, seconds=self._seconds(), machine=self._machine())
+        prune(self.folder.path, self.config.checkpoint.keep)
 
     def _evaluate(self, trainer: Trainer) -> dict[str, float]:
         """Scores on dev; keeps the policy if it is the best a step has made so far."""
@@ -165,9 +181,9 @@ class _Run:
         workspace = self.workspace
         split, questions = ("test", workspace.test) if workspace.test else ("dev", workspace.dev)
         self.observer.stage(f"final evaluation on {split}", 2)
+        trainer.forget_optimizer()
         after = self._scores(trainer.language_model, questions)
         self.observer.advance(1)
-        trainer.forget_optimizer()
         # Made once more, from the cache or the model's folder, so that no run has to hold it from the start.
         before = self._scores(starting_policy(workspace, Silent()), questions)
         self.observer.advance(2)

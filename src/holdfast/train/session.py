@@ -174,12 +174,16 @@ def _own_questions(config: Config, note: Callable[[str], None] | None) -> dict[s
     return {"train": train, "dev": dev, "test": test}
 
 
+_DEVICE = "cpu"
+"""Of a dense index in the process of a run: the GPU's memory is the model's. `holdfast serve` puts one on a GPU."""
+
+
 def _own_retriever(config: Config, note: Callable[[str], None] | None) -> CachedRetriever:
     if config.retrieval.url is not None:
         # The rollout loop tries a failed search again by itself.
         return CachedRetriever(HTTPRetriever(config.retrieval.url, retries=0), config.retrieval.cache_size)
     if config.retrieval.corpus == "world" and config.retrieval.index is not None:
-        opened = open_index(config.retrieval.index, device=pick_device(config.run.device).type)
+        opened = open_index(config.retrieval.index, device=_DEVICE)
         return CachedRetriever(opened, config.retrieval.cache_size)
     with telling_skipped(config.retrieval.corpus, "retrieval.corpus", note) as on_skip:
         return _retriever(config, read_corpus(config.retrieval.corpus, on_skip=on_skip))
@@ -194,8 +198,7 @@ def _retriever(config: Config, documents: Sequence[Document]) -> CachedRetriever
         )
     folder = Path(own.index) if own.index is not None else None
     if folder is not None and (folder / MANIFEST).is_file():
-        device = pick_device(config.run.device).type
-        found = open_index(folder, expected_hash=corpus_hash(documents), device=device)
+        found = open_index(folder, expected_hash=corpus_hash(documents), device=_DEVICE)
         if isinstance(found, BM25Retriever) and found.stem != own.stem:
             raise ConfigError(
                 f"retrieval.stem = {str(own.stem).lower()}, but the index {folder} was built with stem = "

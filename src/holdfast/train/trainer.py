@@ -17,6 +17,7 @@ import torch
 from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.data import Example, Sampler
+from holdfast.errors import RolloutError
 from holdfast.metrics import (
     advantage_metrics,
     cut_metrics,
@@ -65,9 +66,14 @@ class Trainer:
         clock = _Clock()
         self.displacement = None
         self._set_learning_rate()
+        position = self.sampler.state()
         examples = self.sampler.next(self.config.train.questions)
-        with clock("rollout"):
-            groups, stats = self._rollout(examples)
+        try:
+            with clock("rollout"):
+                groups, stats = self._rollout(examples)
+        except RolloutError:
+            self.sampler.restore(position)  # the step was not made: a checkpoint now is that of the last one
+            raise
         metrics = rollout_metrics(groups) | retrieval_metrics(stats)
         batch = self._batch(groups)
         if len(batch):
@@ -104,9 +110,11 @@ class Trainer:
         return plan_update(lengths, own.optimizer_steps_per_rollout, own.micro_batch_tokens, self.generator)
 
     def _update(self, minis: list[list[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
-        return update_by_recipe(
+        metrics = update_by_recipe(
             minis, self.model, self.forward, self.optimizer, self.parameters, self.config, mean_searches=mean_searches
         )
+        self.optimizer.zero_grad(set_to_none=True)  # rollouts want the memory
+        return metrics
 
     def _displacement(self, batch: TokenBatch, groups: list[Group]) -> dict[str, float]:
         own = self.config.train
