@@ -185,6 +185,14 @@ def test_an_index_with_another_stemming_is_refused(recipe: Recipe, own_files: di
         open_workspace(recipe(own_files | {"retrieval.stem": False}))
 
 
+def test_a_folder_of_texts_is_a_corpus(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "orsa.md").write_text("# Orsa\nOrsa is a town on the river Lomme.\n")
+    own_files["retrieval.corpus"] = str(tmp_path / "notes")
+    (hits,) = open_workspace(recipe(own_files)).train_retriever.search(["river Lomme"], 1)
+    assert "Orsa is a town" in hits[0].document.contents
+
+
 def test_an_index_of_another_corpus_is_refused(
     recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
 ) -> None:

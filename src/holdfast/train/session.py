@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from holdfast.jsonl import Skipped
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.client import HTTPRetriever
-from holdfast.retrieval.corpus import corpus_hash, read_corpus
+from holdfast.retrieval.corpus import corpus_hash, passages
 from holdfast.retrieval.index import open_index
 from holdfast.retrieval.manifest import MANIFEST
 from holdfast.retrieval.types import Document
@@ -27,6 +28,8 @@ from holdfast.train.checkpoint import model_folder
 from holdfast.train.model import load_model, pick_device
 from holdfast.world.bundle import world_of
 from holdfast.world.facts import World
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +147,13 @@ def open_retriever(config: Config, note: Callable[[str], None] | None) -> Cached
 
 
 @contextmanager
-def telling_skipped(
-    path: str, setting: str, note: Callable[[str], None] | None
-) -> Iterator[Callable[[Skipped], None] | None]:
-    """An `on_skip` for a reader of rows, which says in one sentence how many it was given."""
+def telling_skipped(path: str, setting: str, note: Callable[[str], None] | None) -> Iterator[Callable[[Skipped], None]]:
+    """An `on_skip` for a reader of rows, which says in one sentence how many it was given: to `note`, or the log."""
     skipped: list[Skipped] = []
-    yield skipped.append if note is not None else None
-    if skipped and note is not None:
-        note(f"{setting} = {path!r}: {len(skipped)} row(s) cannot be used and were skipped; the first: {skipped[0]}")
+    yield skipped.append
+    if skipped:
+        say = note or logger.warning
+        say(f"{setting} = {path!r}: {len(skipped)} row(s) cannot be used and were skipped; the first: {skipped[0]}")
 
 
 def _own_questions(config: Config, note: Callable[[str], None] | None) -> dict[str, tuple[Example, ...]]:
@@ -186,10 +188,11 @@ def _own_retriever(config: Config, note: Callable[[str], None] | None) -> Cached
         opened = open_index(config.retrieval.index, device=_DEVICE)
         return CachedRetriever(opened, config.retrieval.cache_size)
     with telling_skipped(config.retrieval.corpus, "retrieval.corpus", note) as on_skip:
-        return _retriever(config, read_corpus(config.retrieval.corpus, on_skip=on_skip))
+        return _retriever(config, passages(config.retrieval.corpus, on_skip=on_skip))
 
 
-def _retriever(config: Config, documents: Sequence[Document]) -> CachedRetriever:
+def _retriever(config: Config, documents: Iterable[Document]) -> CachedRetriever:
+    """Over the index if it is there, for which the passages are only counted off; else over one made of them."""
     own = config.retrieval
     if own.index is not None and own.corpus == "world":
         raise ConfigError(
@@ -206,7 +209,7 @@ def _retriever(config: Config, documents: Sequence[Document]) -> CachedRetriever
                 "new index"
             )
         return CachedRetriever(found, own.cache_size)
-    bm25 = BM25Retriever.build(documents, stem=own.stem)
+    bm25 = BM25Retriever.build(tuple(documents), stem=own.stem)
     if folder is not None:
         try:
             bm25.save(folder)
