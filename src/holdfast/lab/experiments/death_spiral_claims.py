@@ -296,6 +296,12 @@ CURES = (
         asks=f"{FALL}, at GRPO's clip of 0.2, as in the paper",
         test=judge.falls(a.PAPERS_GSPO.name),
     ),
+    *cure(
+        a.PAPERS_GSPO_LLDS.name,
+        paper=a.LLDS_PAPER,
+        where="table of GSPO, with LLDS-A",
+        other=a.PAPERS_GSPO.name,
+    ),
     *ends_higher(
         a.PAPERS_GSPO_LLDS.name,
         a.PAPERS_GSPO.name,
