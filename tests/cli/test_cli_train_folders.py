@@ -106,7 +106,8 @@ def test_a_run_under_way_is_left_alone(engine: Any, holdfast: Run) -> None:
     assert discard_if_bare(config.parent)
 
 
-def test_two_runs_never_share_a_folder() -> None:
+def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     config = load()
     with ThreadPoolExecutor(8) as threads:
         folders = list(threads.map(lambda _: claim(config, named=False, overwrite=False), range(32)))

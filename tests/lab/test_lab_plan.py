@@ -38,7 +38,7 @@ def test_controls_stay_whatever_arms_are_asked_for() -> None:
     controls = ["GRPO", "GRPO, reliable search", *cures, "GRPO, smaller step"]
     assert names(["sapo"]) == [*controls, "SAPO"]
     assert names([]) == [arm.name for arm in EXPERIMENT.arms]
-    assert names(["action"]) == [*controls, "LLDS action", "GSPO + LLDS action"]
+    assert names(["action"]) == [*controls, "LLDS action", "GSPO + LLDS action", "GSPO, clip 0.2, LLDS action"]
 
 
 def test_the_name_of_one_arm_is_that_arm_alone() -> None:

@@ -31,8 +31,8 @@ def test_without_a_name_the_experiments_are_listed() -> None:
     text = holdfast()
     for name in EXPERIMENTS:
         assert name in text
-    # 5 seeds × 15 arms, and 9 swept arms × 3 strengths × 2 seeds: 75 + 54
-    assert "runs hours" in text and " 129 " in text
+    # 5 seeds × 18 arms, and 10 swept arms × 3 strengths × 2 seeds: 90 + 60
+    assert "runs hours" in text and " 150 " in text
 
 
 @pytest.mark.parametrize(
