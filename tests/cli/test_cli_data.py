@@ -103,7 +103,7 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     result = run("prepare", "sample", "--out", tmp_path / "taken" / "sample")
     assert result.exit_code == 2
-    assert result.stderr.endswith("sample cannot be written: a file is where a folder should be\n")
+    assert result.stderr.endswith("sample cannot be read or written: a file is where a folder should be\n")
 
 
 def test_a_file_is_not_written_over_itself(sample: Path) -> None:

@@ -224,9 +224,9 @@ def test_the_sample_is_sound(tmp_path):
 
 def test_a_search_finds_where_to_begin(tmp_path):
     from holdfast.retrieval.bm25 import BM25Retriever
-    from holdfast.retrieval.corpus import read_corpus
+    from holdfast.retrieval.corpus import passages
 
-    retriever = BM25Retriever.build(read_corpus(sample_file("corpus.jsonl")))
+    retriever = BM25Retriever.build(tuple(passages(sample_file("corpus.jsonl"), on_skip=pytest.fail)))
     complete = []
     for question in sample_questions():
         about = question.metadata["metadata"]["passages"]

@@ -20,7 +20,7 @@ from holdfast.retrieval import building
 from holdfast.retrieval.arrays import NpyWriter
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
-from holdfast.retrieval.corpus import read_corpus
+from holdfast.retrieval.corpus import passages
 
 Write = Callable[..., Path]
 
@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_on_disk_as_in_memory(write_corpus: Write, tmp_path: Path, chunk: int, pairs: int, stem: bool) -> None:
     corpus = write_corpus(1000)
     build_bm25(corpus, tmp_path / "disk", chunk=chunk, pairs_at_once=pairs, stem=stem)
-    BM25Retriever.build(read_corpus(corpus), stem=stem).save(tmp_path / "memory")
+    BM25Retriever.build(tuple(passages(corpus, on_skip=pytest.fail)), stem=stem).save(tmp_path / "memory")
     assert contents(tmp_path / "disk") == contents(tmp_path / "memory")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "disk", "memory"]
 

@@ -65,6 +65,25 @@ def test_a_server_that_is_away_is_waited_for(monkeypatch, caplog):
     assert isinstance(broken, RetrievalError) and pauses == [0.5, 1], "who answers with an error is there"
 
 
+def test_searches_do_not_wait_for_a_lost_server_one_after_another(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(searching.time, "sleep", pauses.append)
+
+    class Gone:
+        in_process = True
+
+        def search(self, queries, k):
+            raise RetrieverUnreachable("nobody is there")
+
+    desk = SearchDesk(Gone(), 1, retries=1, backoff_seconds=0.5, stats=RolloutStats(), patience=30)
+    desk.ask(["a"])
+    waited = sum(pauses)
+    assert waited >= 30
+    desk.ask(["b"])
+    assert sum(pauses) == waited + 0.5
+    assert [type(result) for _, result in desk.collect(block=True)] == [RetrieverUnreachable] * 2
+
+
 def test_no_retries(monkeypatch):
     monkeypatch.setattr(searching.time, "sleep", lambda seconds: 1 / 0)
     results, stats = search_with_retries(Picky({"a": 1}), ["a"], 1, retries=0, backoff_seconds=9)

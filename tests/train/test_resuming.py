@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.config import dump
 from holdfast.errors import CheckpointError, ConfigError
+from holdfast.files import is_locked
 from holdfast.train.checkpoint import list_checkpoints, step_folder
 from holdfast.train.folder import RunFolder
 from holdfast.train.run import resume, train
@@ -223,6 +224,26 @@ def test_another_training_file_is_not_continued_on(whole: Path, tmp_path: Path) 
     with pytest.raises(CheckpointError, match="belongs to other questions"):
         resume(run_dir)
     assert comparable(run_dir) == comparable(whole)  # nothing of it was cut off
+
+
+def test_a_folder_is_a_runs_own_while_its_index_is_built(
+    recipe: Recipe, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes minutes, in which the folder holds a recipe and looks as if nobody needed it."""
+    from holdfast.train import run
+
+    def building(config: Any, **_: Any) -> Any:
+        assert is_locked(tmp_path / name / "config.toml")
+        raise Killed
+
+    monkeypatch.setattr(run, "open_workspace", building)
+    shutil.copytree(whole, tmp_path / "old")
+    (tmp_path / "old" / "results.json").unlink()
+    begins: dict[str, Callable[[Path], Any]] = {"new": lambda path: train(recipe(), path), "old": resume}
+    for name, begin in begins.items():
+        with pytest.raises(Killed):
+            begin(tmp_path / name)
+        assert not is_locked(tmp_path / name / "config.toml")
 
 
 def test_two_processes_do_not_share_a_folder(recipe: Recipe, whole: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
 from holdfast.retrieval.index import open_index
-from holdfast.train.session import cache_dir, open_agent, open_workspace, protocol_of
+from holdfast.train.session import cache_dir, open_agent, open_retriever, open_workspace, protocol_of
 
 Recipe = Callable[..., Config]
 
@@ -183,6 +183,15 @@ def test_an_index_with_another_stemming_is_refused(recipe: Recipe, own_files: di
     open_workspace(recipe(own_files))
     with pytest.raises(ConfigError, match=r"retrieval\.stem = false, but the index .* built with stem = true"):
         open_workspace(recipe(own_files | {"retrieval.stem": False}))
+
+
+def test_skipped_passages_are_never_silent(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str], caplog: Any
+) -> None:
+    """Not where nobody listens for notes either."""
+    own_files["retrieval.corpus"] = write_rows(tmp_path / "c.jsonl", [*passages(5), {"id": "3", "contents": "again"}])
+    open_retriever(recipe(own_files), None)
+    assert "c.jsonl': 1 row(s) cannot be used and were skipped; the first: " in caplog.text
 
 
 def test_a_folder_of_texts_is_a_corpus(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:

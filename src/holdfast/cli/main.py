@@ -28,7 +28,7 @@ class _Group(TyperGroup):
         except OSError as error:
             if error.errno not in UNWRITABLE or error.filename is None:
                 raise
-            complain(HoldfastError(f"{error.filename} cannot be written: {UNWRITABLE[error.errno]}"))
+            complain(HoldfastError(f"{error.filename} cannot be read or written: {UNWRITABLE[error.errno]}"))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             err().print("Stopped.")

@@ -81,11 +81,12 @@ def discard_if_bare(folder: Path) -> bool:
     The run it was to replace comes back. Another process's folder is left alone.
     """
     bare = folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}
-    if bare := bare and not is_locked(folder / CONFIG):
-        shutil.rmtree(folder)
-        if _aside(folder).exists():
-            _aside(folder).rename(folder)
-    return bare
+    if not bare or is_locked(folder / CONFIG):
+        return False
+    shutil.rmtree(folder)
+    if _aside(folder).exists():
+        _aside(folder).rename(folder)
+    return True
 
 
 def forget_replaced(folder: Path) -> None:

@@ -11,26 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.jsonl import BadField, Judge, Skipped, clean_text, iter_rows, json_kind, lines, read_rows, text_field
+from holdfast.jsonl import BadField, Judge, Skipped, clean_text, iter_rows, json_kind, lines, text_field
 from holdfast.retrieval.folder import folder_passages, text_files
 from holdfast.retrieval.types import Document
 
 MOST_CHARACTERS = 1_000_000
 """Of one passage. A search returns whole passages, and an agent reads about a hundred words of each."""
-
-
-def read_corpus(
-    path: str | os.PathLike[str], *, on_skip: Callable[[Skipped], None] | None = None
-) -> tuple[Document, ...]:
-    """Passages of a JSONL file (or .jsonl.gz) in memory: `{"id": str, "contents": "title\\ntext"}` a line. Rows with
-    `title` and `text` in place of `contents` will do; other fields are ignored.
-
-    A row that is malformed, or whose id occurred before, is skipped, counted and reported: to `on_skip`, else in one
-    logged warning. Raises `DataError` for a file that cannot be read, that holds no usable passage, or of which more
-    than half is bad.
-    """
-    documents, _ = read_rows(path, _fresh(_document), what="passage", on_skip=on_skip)
-    return tuple(documents)
 
 
 def passages(
@@ -39,9 +25,10 @@ def passages(
     """The passages of a corpus, one after another.
 
     Args:
-        path: JSONL (`.jsonl`, `.json`, `.jsonl.gz`) as `read_corpus` reads it, which covers wiki-18 and FlashRAG; a
-            table of DPR (`.tsv`, `.tsv.gz`: id, text, title); or a folder of `.md` and `.txt` files, cut into passages.
-        on_skip: told of every row that cannot be used, and of every id that occurred before.
+        path: JSONL (`.jsonl`, `.json`, `.jsonl.gz`), `{"id": str, "contents": "title\\ntext"}` a line or `title` and
+            `text` in place of `contents`, other fields ignored, which covers wiki-18 and FlashRAG; a table of DPR
+            (`.tsv`, `.tsv.gz`: id, text, title); or a folder of `.md` and `.txt` files, cut into passages.
+        on_skip: told of every row that is malformed or whose id occurred before; such a row is left out.
         replace: put U+FFFD where a line is not UTF-8, instead of skipping it.
 
     Raises:

@@ -11,6 +11,7 @@ window over the first slots is a view.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -107,7 +108,7 @@ class _SlotLayer(CacheLayerMixin):
         return self.owner.plan.length, 0
 
 
-NO_LIMIT: tuple[int | None, int | None] = (None, None)
+UNBOUNDED = (sys.maxsize, sys.maxsize)
 
 
 class SlotCache(Cache):
@@ -126,7 +127,7 @@ class SlotCache(Cache):
         *,
         slots: int = 8,
         capacity: int = 128,
-        most: tuple[int | None, int | None] = NO_LIMIT,
+        most: tuple[int, int] = UNBOUNDED,
     ) -> None:
         """`most`: slots and capacity that growing in advance does not go beyond."""
         super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
@@ -148,11 +149,10 @@ class SlotCache(Cache):
             return
         most_slots, most_capacity = self.most
         if slots > self.slots:
-            roomy = self.slots * 3 // 2
-            self.slots = max(slots, min(roomy, most_slots or roomy))
+            self.slots = max(slots, min(self.slots * 3 // 2, most_slots))
         if capacity > self.capacity:
             roomy = max(-(-capacity // 64) * 64, self.capacity * 3 // 2)
-            self.capacity = max(capacity, min(roomy, most_capacity or roomy))
+            self.capacity = max(capacity, min(roomy, most_capacity))
         for layer in self._stored():
             layer.grow(self.slots, self.capacity)
 

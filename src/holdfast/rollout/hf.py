@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.rollout.cache import NO_LIMIT, SlotCache
+from holdfast.rollout.cache import UNBOUNDED, SlotCache
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.rollout.slots import Row, SlotTable
@@ -115,10 +115,10 @@ class HFPolicy:
         self.autocast_dtype, self.on_token = autocast_dtype, on_token
         self.device = next(self.model.parameters()).device
         config = text_config(model)
-        self.max_rows, most = max_rows, NO_LIMIT
+        self.max_rows, most = max_rows, UNBOUNDED
         if max_tokens is not None and self.device.type == "cuda":
-            fit = rows_that_fit(model, max_tokens, autocast_dtype, free_memory(self.device))
-            self.max_rows, most = min(max_rows, fit), (min(max_rows, fit), max_tokens)
+            self.max_rows = min(max_rows, rows_that_fit(model, max_tokens, autocast_dtype, free_memory(self.device)))
+            most = (self.max_rows, max_tokens)
         self._max_positions = positions_of(model)
         self._stops = StopTable(tokenizer, end_ids(model, tokenizer), config.vocab_size)
         self._forward_options = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}

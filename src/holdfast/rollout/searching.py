@@ -116,6 +116,7 @@ class SearchDesk:
     ) -> None:
         self._retriever, self._k, self._retries, self._backoff = retriever, k, retries, backoff_seconds
         self._stats, self._patience = stats, patience
+        """Seconds; 0 once a search has waited that long in vain, so that the others do not wait one after another."""
         self._threads = None if retriever.in_process else ThreadPoolExecutor(_THREADS, thread_name_prefix="search")
         self._done: list[tuple[str, SearchResult]] = []
         self._flights: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
@@ -154,7 +155,7 @@ class SearchDesk:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _search(self, queries: list[str]) -> tuple[list[SearchResult], RolloutStats]:
-        return search_with_retries(
+        results, stats = search_with_retries(
             self._retriever,
             queries,
             self._k,
@@ -162,6 +163,9 @@ class SearchDesk:
             backoff_seconds=self._backoff,
             patience=self._patience,
         )
+        if any(isinstance(result, RetrieverUnreachable) for result in results):
+            self._patience = 0.0
+        return results, stats
 
     def _land(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:
         self._stats.retries += stats.retries

@@ -39,9 +39,8 @@ def train(config: Config, run_dir: Path, *, observer: Observer | None = None) ->
     """Train from the start into a fresh run folder."""
     folder = RunFolder(run_dir)
     folder.begin(config)
-    run = _Run(config, folder, observer or Silent())
-    with folder.writing():
-        return run.from_start()
+    with folder.writing():  # what is built before the first step takes minutes, and is somebody's already
+        return _Run(config, folder, observer or Silent()).from_start()
 
 
 def resume(run_dir: Path, *, observer: Observer | None = None) -> Summary:
@@ -62,9 +61,8 @@ def resume(run_dir: Path, *, observer: Observer | None = None) -> Summary:
             f"{run_dir} holds a finished warm start, not a run to resume. Train on from it with --model.path {model} "
             "--warm_start.steps 0 --warm_start.plain_steps 0"
         )
-    run = _Run(config, folder, observer)
     with folder.writing():
-        return run.from_checkpoint()
+        return _Run(config, folder, observer).from_checkpoint()
 
 
 def warm_start_only(config: Config, run_dir: Path, *, observer: Observer | None = None) -> Path:
@@ -73,9 +71,8 @@ def warm_start_only(config: Config, run_dir: Path, *, observer: Observer | None 
         raise ConfigError("warm_start.steps = 0, so there is no warm start to make; set warm_start.steps")
     folder = RunFolder(run_dir)
     folder.begin(config)
-    run = _Run(config, folder, observer or Silent())
     with folder.writing():
-        return run.warm_start_only()
+        return _Run(config, folder, observer or Silent()).warm_start_only()
 
 
 class _Run:

@@ -239,7 +239,7 @@ COURSE = (
 
 _SURGES = (
     *("LLDS action", "LLDS response", "LLD", "LLDS-MA", "SAPO", "GSPO", "GSPO + LLDS action"),
-    *(a.PAPERS_GSPO.name, a.PAPERS_GSPO_LLDS.name),
+    *(a.PAPERS_GSPO.name, a.PAPERS_GSPO_LLDS.name, "KL to the reference"),
     *(a.PLAIN_SAMPLER.name, a.KEPT_MASK.name, a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name),
 )
 

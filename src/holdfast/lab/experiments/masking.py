@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import SAMPLED
+from holdfast.lab.experiments.death_spiral_claims import SAMPLED, cure, no_surge
 from holdfast.lab.values import Arm, Claim, Experiment, Figure
 
 WEIGHTS = {"LLDS-MA 0": "0.0", "LLDS-MA, paper": "adaptive-paper", "LLDS-MA, code": "adaptive-code"}
@@ -57,6 +57,8 @@ EXPERIMENT = Experiment(
             asks=SAMPLED,
             test=judge.ends_higher("LLDS-MA, paper", a.LLDS_ACTION.name),
         ),
+        *(claim for name in WEIGHTS for claim in cure(name, paper="control", where="whether masking costs the cure")),
+        *map(no_surge, (a.LLDS_ACTION.name, *WEIGHTS)),
         a.SAME_STEP,
     ),
     figures=(

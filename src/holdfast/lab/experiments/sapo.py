@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.lab import judge
 from holdfast.lab.experiments import arms as a
-from holdfast.lab.experiments.death_spiral_claims import SAMPLED, cure
+from holdfast.lab.experiments.death_spiral_claims import SAMPLED, cure, no_surge
 from holdfast.lab.values import Arm, Claim, Experiment
 
 TAUS = ("0.6", "0.8", "1.0", "1.2")
@@ -83,6 +83,7 @@ EXPERIMENT = Experiment(
             asks=SAMPLED,
             test=judge.ends_higher("τ = 1.0", CODE.name),
         ),
+        *map(no_surge, ("τ = 1.0", UNCONDITIONAL.name, RATIO_ONLY.name)),
         a.SAME_STEP,
     ),
     figures=a.dynamics(
