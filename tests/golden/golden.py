@@ -1,0 +1,305 @@
+"""Freeze the behaviour: replay fixed runs and compare them with what was recorded.
+
+    make golden                          # everything; 5 minutes the first time, 2 after that
+    make golden ARGS="findings table"    # some parts
+    make golden ARGS="--record runs"     # after a change of behaviour that is meant; commit it with that change
+
+Parts:
+    starts      the warm-started policies of quickstart and flaky, by checksum (only where they are made: --fresh)
+    runs        10 steps of quickstart and flaky on one thread: every metric of every step
+    resumes     the same runs, stopped after step 5 and resumed: equal to the runs
+    findings    the codes and steps that the rules find in every recorded run
+    evaluation  one `holdfast eval` with the agent, one with a prompting method
+    table       one row of `holdfast table --make`, trained and evaluated
+    hosts       three equal steps of the local trainer, TRL and verl (where their environments are installed)
+
+On the kind of CPU that made the recording, everything is equal bit for bit. On another kind, sums are rounded otherwise:
+the starting policy is another, and so is every number after it. There the same metrics must be logged, and the mean
+reward of the ten steps must be within 0.15 of the recorded one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPECTED = Path(__file__).parent / "expected"
+WORK = ROOT / "build" / "golden"
+RECIPES = ("quickstart", "flaky")
+STEPS, STOP = 10, 5
+REWARD_WITHIN = 0.15
+"""Of the recorded mean reward, on another kind of CPU: three standard deviations between warm starts."""
+TIMED = ("time", "tokens_per_s", "retrieval/latency_ms")
+"""Measured, and never the same: `time` and all of `time/…` too."""
+RENAMED: dict[str, str] = {}
+"""Former metric name -> present name. A rename is entered here, and the recording stays."""
+
+Numbers = dict[str, Any]
+
+
+class Different(Exception):
+    """What was replayed is not what was recorded."""
+
+
+# ---- the parts: each returns what is recorded of it, as JSON
+
+
+def starts(fresh: bool) -> Numbers:
+    return {recipe: _digest(_start(recipe, fresh) / "model.safetensors") for recipe in RECIPES}
+
+
+def runs(fresh: bool) -> Numbers:
+    return {recipe: _metrics(_trained(recipe, fresh)) for recipe in RECIPES}
+
+
+def resumes(fresh: bool) -> Numbers:
+    """Every run once more from its middle."""
+    found = {}
+    for recipe in RECIPES:
+        whole = _trained(recipe, fresh)
+        folder = whole.with_name(f"{recipe}-resumed")
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(whole, folder)
+        shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:06d}")
+        (folder / "results.json").unlink()
+        _holdfast("train", "--resume", str(folder))
+        found[recipe] = _metrics(folder)
+        for name in ("trajectories.jsonl", "displacement.jsonl"):
+            if (folder / name).read_bytes() != (whole / name).read_bytes():
+                raise Different(f"{recipe}: {name} of the resumed run differs")
+    return found
+
+
+def findings(fresh: bool) -> Numbers:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from holdfast.diagnostics.diagnose import diagnose
+    from library import load, read_manifest
+
+    found = {}
+    for recording in read_manifest():
+        for stock in (False, True) if recording.host == "trl" else (False,):
+            diagnosis = diagnose(load(recording, stock=stock))
+            found[recording.name + (" (stock)" if stock else "")] = {
+                "findings": " ".join(f"{f.code}@{f.step}" for f in diagnosis.findings),
+                "cannot tell": " ".join(c.code for c in diagnosis.cannot_tell),
+                "fall": [diagnosis.peak_step, diagnosis.half_step],
+            }
+    return found
+
+
+def evaluation(fresh: bool) -> Numbers:
+    folder = _trained("quickstart", fresh)
+    found = {}
+    for method in ("search-r1", "ircot"):
+        out = _fresh_folder(f"eval-{method}")
+        _holdfast("eval", str(folder), "--method", method, "--limit", "20", "--out", str(out))
+        found[method] = {p.name: _untimed(p.read_text()) for p in sorted(out.iterdir()) if p.suffix == ".jsonl"}
+    return found
+
+
+def table(fresh: bool) -> Numbers:
+    out = _fresh_folder("table")
+    _holdfast("table", "--make", "world", "--rows", "GSPO + LLDS", "--short", "--jobs", "1", "--out", str(out))
+    return {"table.csv": (out / "table.csv").read_text()}
+
+
+def hosts(fresh: bool) -> Numbers:
+    """The tests of equality themselves; what is recorded is that they pass."""
+    tests = {
+        "trl": ["tests/adapters/trl/test_trl_equals_local.py"],
+        "verl": ["tests/adapters/verl/test_verl_training.py"],
+    }
+    for host, files in tests.items():
+        python = ROOT / f".venv-{host}" / "bin" / "python"
+        if not python.exists():
+            print(f"  {host} is not installed: `make contracts-{host}` installs it", flush=True)
+            continue
+        done = subprocess.run([str(python), "-m", "pytest", "-q", "-x", *files], cwd=ROOT, env=_environment())
+        if done.returncode:
+            raise Different(f"{host} and the local trainer differ: {files[0]}")
+    return {}
+
+
+PARTS: dict[str, Callable[[bool], Numbers]] = {
+    part.__name__: part for part in (starts, runs, resumes, findings, evaluation, table, hosts)
+}
+
+
+# ---- how they are replayed
+
+
+def _start(recipe: str, fresh: bool) -> Path:
+    """The warm-started policy of a recipe. Kept between calls unless `fresh`: it takes minutes."""
+    folder = WORK / "starts" / recipe
+    if fresh or not (folder / "model").is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        where = ("--run.dir", str(folder.parent), "--run.name", recipe, "--run.threads", "1")
+        _holdfast("train", recipe, "--stage", "warm-start", *where)
+    return folder / "model"
+
+
+_DONE: set[str] = set()
+
+
+def _trained(recipe: str, fresh: bool) -> Path:
+    """Ten steps of a recipe, made once per call of this script."""
+    folder = WORK / "runs" / recipe
+    if recipe not in _DONE:
+        start = _start(recipe, fresh and not _DONE)
+        shutil.rmtree(folder, ignore_errors=True)
+        settings = {
+            "model.path": start,
+            "warm_start.steps": 0,
+            "warm_start.plain_steps": 0,
+            "run.dir": folder.parent,
+            "run.name": recipe,
+            "run.threads": 1,
+            "world.test_questions": 40,
+            "train.steps": STEPS,
+            "train.warmup": 2,
+            "eval.every": STOP,
+            "eval.questions": 20,
+            "checkpoint.every": STOP,
+        }
+        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+        _holdfast("train", recipe, *words)
+        _DONE.add(recipe)
+    return folder
+
+
+def _holdfast(*words: str) -> None:
+    command = [sys.executable, "-m", "holdfast", *words]
+    print(f"  holdfast {' '.join(words[:2])} …", flush=True)
+    done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True)
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        raise Different(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "HOLDFAST_CACHE": str(WORK / "cache"), "HF_HUB_OFFLINE": "1"}
+
+
+def _fresh_folder(name: str) -> Path:
+    shutil.rmtree(WORK / name, ignore_errors=True)
+    (WORK / name).mkdir(parents=True)
+    return WORK / name
+
+
+def _metrics(run: Path) -> list[Numbers]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in TIMED and not k.startswith("time/")} for row in rows]
+
+
+def _untimed(text: str) -> list[Numbers]:
+    return [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in text.splitlines()]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ---- how they are compared
+
+
+def machine() -> dict[str, str]:
+    """What the rounding of sums depends on."""
+    import torch
+
+    model = "unknown"
+    if (cpuinfo := Path("/proc/cpuinfo")).is_file():
+        lines = (line.partition(":") for line in cpuinfo.read_text().splitlines())
+        model = next((value.strip() for name, _, value in lines if name.strip() == "model name"), model)
+    kind = f"{platform.machine()} {model} {torch.backends.cpu.get_cpu_capability()}"
+    return {"cpu": kind, "torch": torch.__version__.partition("+")[0]}
+
+
+def differences(recorded: Any, replayed: Any, where: str = "") -> Iterator[str]:
+    """Every place at which two JSON values differ."""
+    if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
+        recorded = {RENAMED.get(name, name): value for name, value in recorded.items()}
+        for name in [*recorded, *(name for name in replayed if name not in recorded)]:
+            if name not in recorded or name not in replayed:
+                yield f"{where}/{name} is {'new' if name in replayed else 'missing'}"
+            else:
+                yield from differences(recorded[name], replayed[name], f"{where}/{name}")
+    elif isinstance(recorded, list) and isinstance(replayed, list) and len(recorded) == len(replayed):
+        for i, (a, b) in enumerate(zip(recorded, replayed, strict=True)):
+            yield from differences(a, b, f"{where}[{i}]")
+    elif recorded != replayed:
+        yield f"{where}: recorded {_short(recorded)}, replayed {_short(replayed)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 120 else f"{text[:117]}…"
+
+
+def roughly(part: str, recorded: Numbers, replayed: Numbers) -> Iterator[str]:
+    """On another kind of CPU: the same metrics, and about the same reward."""
+    if part not in ("runs", "resumes"):
+        return
+    for recipe in RECIPES:
+        names, rewards = [], []
+        for rows in (recorded[recipe], replayed[recipe]):
+            names.append({RENAMED.get(name, name) for row in rows for name in row})
+            rewards.append(mean(row["reward/mean"] for row in rows if "reward/mean" in row))
+        if names[0] != names[1]:
+            yield f"{recipe}: metrics {sorted(names[0] ^ names[1])} are logged by one only"
+        if abs(rewards[0] - rewards[1]) > REWARD_WITHIN:
+            yield f"{recipe}: mean reward {rewards[1]:.3f}, recorded {rewards[0]:.3f}"
+
+
+def check(part: str, replayed: Numbers) -> str:
+    """`equal`, or in what way it is good enough. Raises `Different`."""
+    expected = json.loads((EXPECTED / f"{part}.json").read_text(encoding="utf-8"))
+    same_machine = expected["machine"] == machine()
+    if same_machine or part in ("findings", "hosts"):
+        problems = list(differences(expected["recorded"], replayed))
+    else:
+        problems = list(roughly(part, expected["recorded"], replayed))
+    if problems:
+        raise Different("\n    ".join([f"{len(problems)} differences", *problems[:20]]))
+    return "equal" if same_machine or part in ("findings", "hosts") else "alike (another kind of CPU or torch)"
+
+
+def record(part: str, replayed: Numbers) -> None:
+    EXPECTED.mkdir(exist_ok=True)
+    text = json.dumps({"machine": machine(), "recorded": replayed}, indent=0, ensure_ascii=False, sort_keys=True)
+    (EXPECTED / f"{part}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=list(PARTS), metavar="PART")
+    parser.add_argument("--record", action="store_true", help="write what is replayed as the new recording")
+    parser.add_argument("--fresh", action="store_true", help="make the warm starts anew")
+    arguments = parser.parse_args()
+    failed = False
+    for part in arguments.parts:
+        print(f"{part}:", flush=True)
+        try:
+            replayed = PARTS[part](arguments.fresh)
+            if arguments.record:
+                record(part, replayed)
+                print("  recorded")
+            else:
+                print(f"  {check(part, replayed)}")
+        except Different as different:
+            failed = True
+            print(f"  DIFFERENT: {different}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
