@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from holdfast import run_folder
 from holdfast.cli.terminal import complain, err, out, program
 from holdfast.errors import ConfigError, GuardStop, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
-    from holdfast.train.events import Observer
+    from holdfast.listener import Listener
 
 T = TypeVar("T")
 STOPPED = 3
@@ -98,7 +99,9 @@ def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None,
     run_dir = runs.claim(config, named=named, overwrite=overwrite)
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": run_dir.name})})
     if stage is Stage.WARM_START:
-        model = _watch(run_dir, lambda observer: engine.warm_start_only(config, run_dir, observer=observer))
+        from holdfast.train.start import warm_start_only
+
+        model = _watch(run_dir, lambda listener: warm_start_only(config, run_dir, listener=listener))
         again = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
         again += " --warm_start.steps 0 --warm_start.plain_steps 0"
         out().print(f"\nThe model is in {model}. Train on from it with:\n  {again}")
@@ -108,7 +111,7 @@ def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None,
         return
     from holdfast.cli.closing import close
 
-    close(_watch(run_dir, lambda observer: engine.train(config, run_dir, observer=observer)), out())
+    close(_watch(run_dir, lambda listener: engine.train(config, run_dir, listener=listener)), out())
 
 
 def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) -> None:
@@ -120,36 +123,35 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
         given = recipe or " ".join(settings)
         raise ConfigError(
             f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; to make the "
-            f"run longer, raise train.steps in {run_dir / runs.CONFIG} and resume; or start a new run from the trained "
-            f"model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0 --warm_start.plain_steps 0"
+            f"run longer, raise train.steps in {run_dir / run_folder.CONFIG} and resume; or start a new run from the "
+            f"trained model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0 "
+            "--warm_start.plain_steps 0"
         )
     if others["overwrite"] or others["stage"] is not None:
         raise ConfigError(f"--resume continues {run_dir}; it does not go with --overwrite or --stage")
     if others["dry_run"]:
-        _print_recipe(load(run_dir / runs.CONFIG))
+        _print_recipe(load(run_dir / run_folder.CONFIG))
         return
     engine = load_engine()
     if _is_rejection_sampling(run_dir):
-        _learn_from_right(load(run_dir / runs.CONFIG), run_dir)
+        _learn_from_right(load(run_dir / run_folder.CONFIG), run_dir)
         return
     from holdfast.cli.closing import close
 
-    close(_watch(run_dir, lambda observer: engine.resume(run_dir, observer=observer), fresh=False), out())
+    close(_watch(run_dir, lambda listener: engine.resume(run_dir, listener=listener), fresh=False), out())
 
 
 def _learn_from_right(config: Config, run_dir: Path) -> None:
     from holdfast.train.rejection import rejection_sampling
 
-    model = _watch(run_dir, lambda observer: rejection_sampling(config, run_dir, observer=observer))
+    model = _watch(run_dir, lambda listener: rejection_sampling(config, run_dir, listener=listener))
     out().print(
         f"\nThe model is in {model}. Evaluate it with:\n  {program()} eval {quote(str(run_dir))}", soft_wrap=True
     )
 
 
 def _is_rejection_sampling(run_dir: Path) -> bool:
-    from holdfast.train.rejection import KEPT
-
-    return (run_dir / KEPT).is_file()
+    return (run_dir / run_folder.KEPT).is_file()
 
 
 def load_engine() -> Any:
@@ -161,34 +163,20 @@ def load_engine() -> Any:
     return engine
 
 
-class _AtFirstStep:
-    """Passes everything on to an observer, and calls `then` when training has made its first step."""
-
-    def __init__(self, observer: Observer, then: Callable[[], None]) -> None:
-        self._observer, self._then = observer, then
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._observer, name)
-
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
-        self._then()
-        self._then = lambda: None
-        self._observer.step(step, total, metrics)
-
-
-def _watch(run_dir: Path, work: Callable[[Any], T], *, fresh: bool = True) -> T:
-    """Run `work(observer)`; however it ends, the terminal is whole and the user knows how to go on.
+def _watch(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = True) -> T:
+    """Run `work(listener)`; however it ends, the terminal is whole and the user knows how to go on.
 
     A `fresh` folder goes again when the run never began.
     """
     from holdfast.cli import runs
     from holdfast.cli.console import open_console
+    from holdfast.listener import Listeners
 
     # A `kill` becomes an exception, so that a live display gives the cursor back.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with open_console(out(), run_dir) as observer:
-            result = work(_AtFirstStep(observer, lambda: runs.forget_replaced(run_dir)))
+        with open_console(out(), run_dir) as console:
+            result = work(Listeners(runs.Replacing(run_dir), console))
         runs.forget_replaced(run_dir)
         return result
     except KeyboardInterrupt:
@@ -202,7 +190,7 @@ def _watch(run_dir: Path, work: Callable[[Any], T], *, fresh: bool = True) -> T:
         complain(error)
         if fresh:
             runs.discard_if_bare(run_dir)
-        step = runs.newest_checkpoint(run_dir)
+        step = run_folder.newest_step(run_dir)
         if step is not None and "--resume" not in str(error):
             err().print(f"Step {step} is saved. To go on from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
@@ -215,7 +203,7 @@ def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
 
     if fresh and runs.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing is kept."
-    elif (step := runs.newest_checkpoint(run_dir)) is None:
+    elif (step := run_folder.newest_step(run_dir)) is None:
         message = f"Stopped before the first checkpoint (checkpoint.every). To begin again:\n  {_resuming(run_dir)}"
     else:
         message = f"Stopped. Step {step} is saved; to go on from there:\n  {_resuming(run_dir)}"

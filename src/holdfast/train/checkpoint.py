@@ -21,10 +21,9 @@ from typing import Any
 import torch
 
 from holdfast.errors import CheckpointError
-from holdfast.train.model import LanguageModel, save_model
+from holdfast.language_model import LanguageModel, save_model
+from holdfast.run_folder import MODEL, best_folder, checkpoints_of, list_checkpoints, step_folder
 
-STAGE_MODEL = "model"
-"""In a run folder, what a stage that makes no steps has saved: a warm start alone, or rejection sampling."""
 _CHECKSUMS = "checksums.json"
 _OPTIMIZER = "optimizer.safetensors"
 
@@ -87,15 +86,6 @@ def _whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the room is wanted
 
 
-def step_folder(run_dir: Path, step: int) -> Path:
-    return run_dir / "checkpoints" / f"step-{step:06d}"
-
-
-def list_checkpoints(run_dir: Path) -> list[Path]:
-    """Step checkpoints, newest first; whole or not."""
-    return sorted((run_dir / "checkpoints").glob("step-[0-9]*"), key=lambda p: (len(p.name), p.name), reverse=True)
-
-
 def prune(run_dir: Path, keep: int) -> None:
     """Delete all but the newest `keep` step checkpoints."""
     for folder in list_checkpoints(run_dir)[keep:]:
@@ -104,13 +94,13 @@ def prune(run_dir: Path, keep: int) -> None:
 
 def settle(run_dir: Path) -> None:
     """Put right what a killed process left: a folder between its two renames comes back, halves are deleted."""
-    for old in (run_dir / "checkpoints").glob(".*.old"):
+    for old in checkpoints_of(run_dir).glob(".*.old"):
         folder = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
         if folder.exists():
             shutil.rmtree(old)
         else:
             old.rename(folder)
-    for partial in (run_dir / "checkpoints").glob(".*.partial"):
+    for partial in checkpoints_of(run_dir).glob(".*.partial"):
         shutil.rmtree(partial)
 
 
@@ -161,14 +151,14 @@ def model_folder(run_dir: Path, which: str) -> Path:
     """
     if which == "last":
         folder = next((f for f in list_checkpoints(run_dir) if find_damage(f) is None), None)
-        if folder is None and (run_dir / STAGE_MODEL).is_dir() and not list_checkpoints(run_dir):
-            return run_dir / STAGE_MODEL
+        if folder is None and (run_dir / MODEL).is_dir() and not list_checkpoints(run_dir):
+            return run_dir / MODEL
         if folder is None:
             raise CheckpointError(
                 f"{run_dir} has no whole checkpoint; let the run reach one (checkpoint.every) or finish"
             )
     elif which == "best":
-        folder = run_dir / "checkpoints" / "best"
+        folder = best_folder(run_dir)
         folder = folder if folder.exists() else _old(folder)
         if not folder.exists():
             raise CheckpointError(

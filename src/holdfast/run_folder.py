@@ -1,0 +1,130 @@
+"""A run folder: the names of what is in it, and what these tell. No torch: what is inside a checkpoint is
+`train/checkpoint.py`.
+
+config.toml              the recipe the run began with; locked by the process that trains
+metrics.jsonl            a line for each step
+trajectories.jsonl       sampled rollouts, for people and for the report
+displacement.jsonl       what single steps did to their own rollouts
+findings.json            what the rules of `holdfast diagnose` find
+report.html
+results.json             the closing evaluation, written last: a run that has it is finished
+checkpoints/step-000040  an exact checkpoint
+checkpoints/best         the policy that was best on dev
+model                    what a stage without steps saves: a warm start, or rejection sampling
+kept.jsonl               of rejection sampling: the correct rollouts it learns from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.config import Config, dump, load
+from holdfast.errors import CheckpointError, ConfigError
+from holdfast.files import UNWRITABLE, locked, write_whole
+
+CONFIG = "config.toml"
+METRICS = "metrics.jsonl"
+TRAJECTORIES = "trajectories.jsonl"
+DISPLACEMENT = "displacement.jsonl"
+FINDINGS = "findings.json"
+REPORT = "report.html"
+RESULTS = "results.json"
+MODEL = "model"
+KEPT = "kept.jsonl"
+_CHECKPOINTS, _STEP = "checkpoints", "step-"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether it has a recipe."""
+    try:
+        return (folder / CONFIG).is_file()
+    except OSError:  # a question, say, which is too long for a name
+        return False
+
+
+def is_finished(run_dir: Path, *, stage: bool = False) -> bool:
+    """Whether the run has its results; with `stage`, whether the stage without steps has its model."""
+    return (run_dir / (MODEL if stage else RESULTS)).exists()
+
+
+# ---- checkpoints
+
+
+def checkpoints_of(run_dir: Path) -> Path:
+    return run_dir / _CHECKPOINTS
+
+
+def step_folder(run_dir: Path, step: int) -> Path:
+    return checkpoints_of(run_dir) / f"{_STEP}{step:06d}"
+
+
+def best_folder(run_dir: Path) -> Path:
+    return checkpoints_of(run_dir) / "best"
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of a `step-000040`."""
+    return int(checkpoint.name.removeprefix(_STEP))
+
+
+def list_checkpoints(run_dir: Path) -> list[Path]:
+    """Step checkpoints, newest first; whole or not."""
+    folders = checkpoints_of(run_dir).glob(f"{_STEP}*")
+    return sorted((f for f in folders if f.name.removeprefix(_STEP).isdigit()), key=step_of, reverse=True)
+
+
+def newest_step(run_dir: Path) -> int | None:
+    """The step of the newest checkpoint; None when there is none."""
+    return next(map(step_of, list_checkpoints(run_dir)), None)
+
+
+# ---- the recipe
+
+
+def begin(run_dir: Path, config: Config) -> None:
+    """Write the recipe. Raises `ConfigError` when the folder holds a run already, or cannot be written."""
+    for name in (METRICS, RESULTS, _CHECKPOINTS):
+        if (run_dir / name).exists():
+            raise ConfigError(
+                f"{run_dir} holds a run already ({name}); continue it with --resume {run_dir}, or give another run.name"
+            )
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_whole(run_dir / CONFIG, dump(config))
+    except OSError as error:
+        raise ConfigError(
+            f"the run folder {run_dir} cannot be written ({error.strerror}); set run.dir to a folder that can"
+        ) from error
+
+
+def read_recipe(run_dir: Path) -> Config:
+    """The recipe the run began with. Raises `CheckpointError` when this is not a run folder."""
+    if not is_run(run_dir):
+        raise CheckpointError(
+            f"{run_dir} is not a run folder: it has no {CONFIG}. Give the folder `holdfast train` named"
+        )
+    return load(run_dir / CONFIG)
+
+
+@contextmanager
+def writing(run_dir: Path) -> Iterator[None]:
+    """Alone: two processes in one folder would mix their steps. Turns a full or unwritable disk into a sentence.
+
+    Raises `ConfigError` while another process writes here, `CheckpointError` for the disk.
+    """
+    try:
+        with locked(run_dir / CONFIG):
+            yield
+    except BlockingIOError:
+        raise ConfigError(
+            f"another process is training in {run_dir}. Wait for it or stop it, or give another run.name"
+        ) from None
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        raise CheckpointError(
+            f"{error.filename or run_dir} cannot be written: {UNWRITABLE[error.errno]}. Put that right, then go "
+            f"on from the newest checkpoint with --resume {run_dir}"
+        ) from error
