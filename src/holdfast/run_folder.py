@@ -1,5 +1,5 @@
-"""A run folder: the names of what is in it, and what these tell. No torch: what is inside a checkpoint is
-`train/checkpoint.py`.
+"""A run folder: the names of what is in it, and what these tell. Neither torch nor the schema is loaded for names; what
+is inside a checkpoint is in `train/checkpoint.py`.
 
 config.toml              the recipe the run began with; locked by the process that trains
 metrics.jsonl            a line for each step
@@ -19,10 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.config import Config, dump, load
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.files import UNWRITABLE, locked, write_whole
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
 
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
@@ -85,6 +88,8 @@ def newest_step(run_dir: Path) -> int | None:
 
 def begin(run_dir: Path, config: Config) -> None:
     """Write the recipe. Raises `ConfigError` when the folder holds a run already, or cannot be written."""
+    from holdfast.config import dump
+
     for name in (METRICS, RESULTS, _CHECKPOINTS):
         if (run_dir / name).exists():
             raise ConfigError(
@@ -105,6 +110,8 @@ def read_recipe(run_dir: Path) -> Config:
         raise CheckpointError(
             f"{run_dir} is not a run folder: it has no {CONFIG}. Give the folder `holdfast train` named"
         )
+    from holdfast.config import load
+
     return load(run_dir / CONFIG)
 
 

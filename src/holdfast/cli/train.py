@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -95,13 +96,11 @@ def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None,
 
     if stage is Stage.WARM_START and not (config.warm_start.steps or config.warm_start.plain_steps):
         raise ConfigError("--stage warm-start with warm_start.steps = 0: there is nothing to do; set warm_start.steps")
-    engine = load_engine()
+    engine = load_engine({Stage.WARM_START: "start", Stage.REJECTION_SAMPLING: "rejection", None: "run"}[stage])
     run_dir = runs.claim(config, named=named, overwrite=overwrite)
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": run_dir.name})})
     if stage is Stage.WARM_START:
-        from holdfast.train.start import warm_start_only
-
-        model = _watch(run_dir, lambda listener: warm_start_only(config, run_dir, listener=listener))
+        model = _watch(run_dir, lambda listener: engine.warm_start_only(config, run_dir, listener=listener))
         again = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
         again += " --warm_start.steps 0 --warm_start.plain_steps 0"
         out().print(f"\nThe model is in {model}. Train on from it with:\n  {again}")
@@ -132,19 +131,18 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
     if others["dry_run"]:
         _print_recipe(load(run_dir / run_folder.CONFIG))
         return
-    engine = load_engine()
     if _is_rejection_sampling(run_dir):
         _learn_from_right(load(run_dir / run_folder.CONFIG), run_dir)
         return
+    engine = load_engine("run")
     from holdfast.cli.closing import close
 
     close(_watch(run_dir, lambda listener: engine.resume(run_dir, listener=listener), fresh=False), out())
 
 
 def _learn_from_right(config: Config, run_dir: Path) -> None:
-    from holdfast.train.rejection import rejection_sampling
-
-    model = _watch(run_dir, lambda listener: rejection_sampling(config, run_dir, listener=listener))
+    engine = load_engine("rejection")
+    model = _watch(run_dir, lambda listener: engine.rejection_sampling(config, run_dir, listener=listener))
     out().print(
         f"\nThe model is in {model}. Evaluate it with:\n  {program()} eval {quote(str(run_dir))}", soft_wrap=True
     )
@@ -154,13 +152,12 @@ def _is_rejection_sampling(run_dir: Path) -> bool:
     return (run_dir / run_folder.KEPT).is_file()
 
 
-def load_engine() -> Any:
-    """`holdfast.train.run`, which takes seconds to import. Raises `MissingExtra` when the [train] extra is absent."""
+def load_engine(module: str) -> Any:
+    """`holdfast.train.MODULE`, which takes seconds to import. Raises `MissingExtra` without the [train] extra."""
     from holdfast.cli.extra import train_extra
 
     with train_extra(err(), "loading PyTorch and transformers"):
-        import holdfast.train.run as engine
-    return engine
+        return import_module(f"holdfast.train.{module}")
 
 
 def _watch(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = True) -> T:
