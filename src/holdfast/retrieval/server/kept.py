@@ -159,7 +159,7 @@ def _line(key: Key, found: Ranked) -> str:
 
 
 def _read(path: Path, fingerprint: str, passages: int) -> Iterator[tuple[Key, Ranked, int]]:
-    """Entries with the bytes of their lines, if they are of this index. Raises `ValueError` for a line that cannot be one."""
+    """Entries and the bytes of their lines, if they are of this index. Raises `ValueError` for a damaged line."""
     with open(path, "rb") as file:
         head = _object(file.readline(), 1)
         if head.get("index") != fingerprint:
