@@ -20,7 +20,7 @@ from holdfast.lab.series import read_run, summarise, table
 
 # One strength for all penalties, over the tokens they protect: at the published ones, made for thousands of tokens a
 # rollout and steps a thousand times smaller, they do less (the last two arms).
-STRENGTH = ["--loss.penalty.coef", "0.5", "--loss.penalty.normalizer", "paper"]
+STRENGTH = ["--loss.penalty.coef", "0.5", "--loss.penalty.normalizer", "preserved"]
 LLDS = ["--loss.penalty.name", "llds", *STRENGTH]
 ARMS: dict[str, dict[str, list[str]]] = {
     "quickstart": {

@@ -12,18 +12,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from holdfast import settings
-from holdfast.contradictions import contradictions
+from holdfast.contradictions import contradictions, unread
 from holdfast.errors import ConfigError
 
 # Published values: λ of LLDS v2, γ of SAPO v1, μ of NLL as methods that use it; the preserving rule of each paper.
 METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "none": {"coef": 0.0, "preserve": "nonnegative"},
+    "none": {},
     "llds": {"coef": 0.2, "preserve": "nonnegative"},
     "sapo": {"coef": 0.1, "preserve": "positive"},
-    "nll": {"coef": 0.1, "preserve": "positive"},
+    "nll": {"coef": 0.1},
 }
 # Of `search.protocol.PRESETS`, where they differ in a limit; a test holds both together.
 PRESET_DEFAULTS = {"clean": {"max_turns": 4}, "search-r1": {"max_turns": 5}, "r1": {"max_turns": 1}}
@@ -46,7 +55,8 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU if there is one."""
     threads: int = Field(0, ge=0)
-    """CPU threads; 0 leaves PyTorch's choice. Identical metrics after a resume need equal threads."""
+    """CPU threads. 0 means one for the tiny model, whose threads would only wait for each other, and PyTorch's choice
+    for any other. Identical metrics after a resume need equal threads."""
 
 
 class World(Section):
@@ -208,8 +218,9 @@ class Penalty(Section):
     """LLDS: the unit whose summed drop opens the penalty. `token` is LLD."""
     preserve: Literal["nonnegative", "positive", "correct", "all"] | None = None
     """Rollouts the penalty protects: A ≥ 0, A > 0, right ones (all-right groups too, all-wrong ones not), or all."""
-    normalizer: Literal["policy", "paper"] = "policy"
-    """`policy`: the policy loss's own denominator (authors' code); `paper`: the tokens of protected rollouts."""
+    normalizer: Literal["policy", "preserved"] = "policy"
+    """What the penalty is divided by. `policy`: the policy loss's own denominator; `preserved`: the tokens of preserved
+    rollouts. docs/papers.md says which paper and which code has which."""
     threshold: float = Field(0.0, ge=0)
     """LLDS: nats per token a drop must exceed to count."""
     answer_weight: float | Literal["adaptive-paper", "adaptive-code"] = 1.0
@@ -222,6 +233,11 @@ class Penalty(Section):
     def _published(cls, data: Any) -> Any:
         """What is not set, or none, gets the method's published value."""
         return settings.implied(data, "name", "llds", METHOD_DEFAULTS)
+
+    @model_serializer(mode="wrap")
+    def _of_method(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what the method does not read, which a recipe may not set."""
+        return {key: value for key, value in whole(self).items() if key not in unread(self.name)}
 
 
 class Loss(Section):
@@ -360,6 +376,8 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     values = settings.parse_overrides(overrides, Config)
     if "loss.penalty.name" in values:
         settings.forget_implied(data, "loss.penalty", "name", "llds", METHOD_DEFAULTS)
+        # A file's settings for its own method say nothing of another: `--loss.penalty.name none` is its control.
+        settings.forget(data, "loss.penalty", unread(str(values["loss.penalty.name"])))
     if "protocol.preset" in values:
         settings.forget_implied(data, "protocol", "preset", "clean", PRESET_DEFAULTS)
     for dotted, value in values.items():
