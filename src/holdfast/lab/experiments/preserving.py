@@ -51,7 +51,7 @@ EXPERIMENT = Experiment(
         "Rare reward is another warm start: shorter, and careless about what it reads.",
     ),
     claims=(
-        *cure(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7: the preserving set is A ≥ 0"),
+        *cure(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7 (v1): the preserving set is A ≥ 0"),
         *cure(_usual("A > 0"), paper="control", where="the set of SAPO's equation 11, behind the gate of LLDS"),
         *cure(_usual("correct"), paper="control", where="all-right groups protected, all-wrong ones not"),
         *(no_surge(_usual(rule)) for rule in RULES),
