@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from holdfast import settings
 from holdfast.contradictions import contradictions, unread
@@ -55,8 +46,7 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU if there is one."""
     threads: int = Field(0, ge=0)
-    """CPU threads. 0 means one for the tiny model, whose threads would only wait for each other, and PyTorch's choice
-    for any other. Identical metrics after a resume need equal threads."""
+    """CPU threads; 0: one for the tiny model, else PyTorch's choice. Equal metrics after a resume need equal ones."""
 
 
 class World(Section):
@@ -219,8 +209,7 @@ class Penalty(Section):
     preserve: Literal["nonnegative", "positive", "correct", "all"] | None = None
     """Rollouts the penalty protects: A ≥ 0, A > 0, right ones (all-right groups too, all-wrong ones not), or all."""
     normalizer: Literal["policy", "preserved"] = "policy"
-    """What the penalty is divided by. `policy`: the policy loss's own denominator; `preserved`: the tokens of preserved
-    rollouts. docs/papers.md says which paper and which code has which."""
+    """What it is divided by: the policy loss's denominator, or the tokens of preserved rollouts (docs/papers.md)."""
     threshold: float = Field(0.0, ge=0)
     """LLDS: nats per token a drop must exceed to count."""
     answer_weight: float | Literal["adaptive-paper", "adaptive-code"] = 1.0
@@ -233,11 +222,6 @@ class Penalty(Section):
     def _published(cls, data: Any) -> Any:
         """What is not set, or none, gets the method's published value."""
         return settings.implied(data, "name", "llds", METHOD_DEFAULTS)
-
-    @model_serializer(mode="wrap")
-    def _of_method(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what the method does not read, which a recipe may not set."""
-        return {key: value for key, value in whole(self).items() if key not in unread(self.name)}
 
 
 class Loss(Section):
@@ -376,7 +360,6 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     values = settings.parse_overrides(overrides, Config)
     if "loss.penalty.name" in values:
         settings.forget_implied(data, "loss.penalty", "name", "llds", METHOD_DEFAULTS)
-        # A file's settings for its own method say nothing of another: `--loss.penalty.name none` is its control.
         settings.forget(data, "loss.penalty", unread(str(values["loss.penalty.name"])))
     if "protocol.preset" in values:
         settings.forget_implied(data, "protocol", "preset", "clean", PRESET_DEFAULTS)
@@ -401,8 +384,9 @@ def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[s
 
 
 def dump(config: Config) -> str:
-    """The config as TOML. Keys that are None are left out, which reads back as None."""
-    return tomli_w.dumps(config.model_dump(exclude_none=True))
+    """The config as TOML, without keys that are None, which reads back as None, and those its penalty does not read."""
+    unused = unread(config.loss.penalty.name)
+    return tomli_w.dumps(config.model_dump(exclude_none=True, exclude={"loss": {"penalty": unused}}))
 
 
 def setting_names() -> list[str]:
