@@ -49,8 +49,9 @@ ALLOWED: dict[str, set[str]] = {
     "adapters.verl_legacy": {"adapters.verl_term", "penalties"},
     "adapters.verl_check": {"adapters.verl", "adapters.verl_term"},
     "adapters.verl_agent": {"retrieval", "rewards", "rollout", "search", "trajectory"},
-    "adapters.trl": {"adapters.trl_observe", "losses", "penalties", "trajectory"},
-    "adapters.trl_monitor": {"diagnostics", "diagnostics.codes"},
+    "adapters.trl_watch": set(),
+    "adapters.trl": {"adapters.trl_observe", "adapters.trl_watch", "losses", "penalties", "trajectory"},
+    "adapters.trl_monitor": {"adapters.trl_watch", "diagnostics", "diagnostics.codes"},
     "adapters.trl_vllm": {"rollout", "search"},
     "adapters.trl_search": {
         "adapters.trl_vllm",

@@ -375,7 +375,10 @@ def test_without_log_probs(make_worker: Callable[..., Any]) -> None:
 
 REFUSED = {
     "misspelt": ({"max_turn": 3}, "holdfast_search has no argument 'max_turn'; did you mean 'max_turns'?"),
-    "no retriever": ({"retriever": None}, "needs the address of a retriever; add `retriever: http://HOST:PORT/retrieve`"),
+    "no retriever": (
+        {"retriever": None},
+        "needs the address of a retriever; add `retriever: http://HOST:PORT/retrieve`",
+    ),
     "bad address": ({"retriever": "localhost"}, "'localhost' is no address of a retriever"),
     "preset": ({"preset": "r2"}, "presets are clean, search-r1, r1"),
     "prompt": ({"prompt": "mine"}, "the prompt is 'data' or 'protocol'"),
