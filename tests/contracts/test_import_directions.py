@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "world": {"config", "data", "trajectory", "retrieval.types", "search"},
     # The host of an adapter may be named nowhere else.
     "adapters": set(),
-    "adapters.trl_observe": {"losses", "metrics", "trajectory"},
+    "adapters.trl_observe": {"losses", "metrics", "rollout", "trajectory"},
     "adapters.verl_term": {"losses", "metrics", "penalties"},
     "adapters.verl": {"adapters.verl_term", "penalties"},
     "adapters.verl_legacy": {"adapters.verl_term", "penalties"},

@@ -55,7 +55,7 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
             summary=hit.summary,
             evidence=hit.evidence,
             series=hit.series,
-            remedy=TEXTS[code].change[log.host],
+            remedy=(hit.remedy or TEXTS[code].change)[log.host],
         )
         for code, hit in sorted(told.items(), key=lambda item: (item[1].step, ORDER[item[0]]))
     )
