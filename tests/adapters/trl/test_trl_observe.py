@@ -17,7 +17,7 @@ from transformers import (  # noqa: E402
     TopPLogitsWarper,
 )
 
-from holdfast.adapters.trl import with_penalties  # noqa: E402
+from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_monitor import Monitoring  # noqa: E402
 from holdfast.adapters.trl_observe import Truncation  # noqa: E402
 
@@ -98,6 +98,23 @@ def test_a_truncated_sampler_is_measured(
     assert len(masses) == 4, "one for each rollout batch"
     assert all(kept[0] <= mass <= kept[1] for mass in masses), masses
     assert ("SMP001" in codes) == found
+
+
+def test_it_is_measured_through_an_adapter(make_trainer: Any) -> None:
+    from peft import LoraConfig
+
+    lora = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
+    settings = {"rollout_func": None, "reward_funcs": random_reward, "peft_config": lora, "top_p": 0.4}
+    _, series = run(make_trainer(with_penalties(trl.GRPOTrainer), **settings))
+    assert all(0.4 <= mass <= 0.6 for mass in series["sampler/mass_kept"])
+
+
+def test_a_warm_up_is_no_inert_penalty(make_trainer: Any) -> None:
+    """Two optimizer steps per rollout batch, a row each, and a first learning rate of 0."""
+    codes, series = run(make_trainer(with_penalties(trl.GRPOTrainer, LLDS()), warmup_steps=4, max_steps=8))
+    assert series["penalty/active_fraction"][:3] == [0.0] * 3 and max(series["penalty/active_fraction"]) > 0
+    assert series["learning_rate"][0] == 0
+    assert "PEN001" not in codes
 
 
 def test_of_a_sampler_of_ones_own_nothing_is_said(make_trainer: Any) -> None:
