@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from holdfast.errors import ConfigError
+from holdfast.language_model import set_up_torch
 from holdfast.train.run import train
 from holdfast.train.start import cache_dir, warm_start_only
 
@@ -92,3 +94,19 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "/c")
     assert cache_dir() == Path("/c/.cache/holdfast")
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads"),
+    [
+        ({"run.threads": 0}, 1),
+        ({"run.threads": 2}, 2),
+        ({"run.threads": 0, "model.path": "some/model"}, 3),  # PyTorch's choice
+    ],
+)
+def test_the_tiny_model_has_one_thread_unless_more_are_asked_for(
+    recipe: Recipe, changes: dict[str, Any], threads: int
+) -> None:
+    torch.set_num_threads(3)  # the fixture of this folder puts back what was
+    set_up_torch(recipe(changes))
+    assert torch.get_num_threads() == threads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.config import Config, Penalty
+from holdfast.config import Config
 from holdfast.data import Example
 from holdfast.errors import ConfigError, ModelError
 from holdfast.language_model import LanguageModel
@@ -46,11 +46,6 @@ def validate_model_and_prompts(
                 )
 
 
-_LLDS = ("gate", "threshold", "answer_weight")
-_UNREAD = {"llds": ("tau",), "sapo": _LLDS, "nll": (*_LLDS, "tau")}
-"""Settings that a penalty has no use for. `none` is how one is switched off for a control, the rest left as it is."""
-
-
 def config_warnings(config: Config) -> Iterator[str]:
     """Sentences about settings that work, and still may not be what the user means."""
     sampling = config.sampling
@@ -66,12 +61,6 @@ def config_warnings(config: Config) -> Iterator[str]:
             f"loss.penalty.coef = 0 with loss.penalty.name = {penalty.name!r}: the penalty is measured and adds "
             "nothing. Leave coef out for the published value"
         )
-    for name in _UNREAD.get(penalty.name, ()):
-        if (value := getattr(penalty, name)) != Penalty.model_fields[name].default:
-            yield (
-                f"loss.penalty.{name} = {value!r} with loss.penalty.name = {penalty.name!r}, which does not read it: "
-                "it changes nothing"
-            )
     if config.retrieval.drop:
         yield (
             f"retrieval.drop = {config.retrieval.drop:g}: that share of the searches in training finds nothing, on "

@@ -40,7 +40,7 @@ class Objective:
     def __init__(self, loss: Loss, max_tokens: int | None = None) -> None:
         self.loss = loss
         self.penalty = penalty_of(loss.penalty)
-        self._by_preserved = self.penalty is not None and loss.penalty.normalizer == "paper"
+        self._by_preserved = self.penalty is not None and loss.penalty.normalizer == "preserved"
         self._max_tokens = max_tokens if loss.reduction == "seq-mean-token-sum-norm" else None
 
     def answer_weight(self, mean_searches: float) -> float:
