@@ -14,6 +14,7 @@ from holdfast.config import load
 from holdfast.errors import ConfigError
 from holdfast.loading import load_agent
 from holdfast.metrics import glossary_entry
+from holdfast.rollout import hf
 from holdfast.train.checkpoint import find_damage
 from holdfast.train.evaluate import Evaluator
 from holdfast.train.run import resume, train
@@ -129,6 +130,17 @@ def test_the_test_questions_are_read_at_the_end_alone(
     assert read == [("dev", 0), ("dev", 1), ("test", 2), ("test", 2)]  # after, and before
     resume(tmp_path / "run")
     assert len(read) == 4
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_is_checked_of_a_model_does_not_depend_on_the_steps(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    train(recipe({"train.steps": 1}), tmp_path / "first")  # now the warm start is in the cache
+    checked = []
+    monkeypatch.setattr(hf, "check_exact", lambda *args: checked.append(args))
+    train(recipe({"eval.every": 1, "train.steps": steps}), tmp_path / "run")
+    assert len(checked) == 2  # the policy of the run, with its evaluations; the one it started from
 
 
 # ---- stopped and continued

@@ -43,8 +43,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
     """
     listener = listener or Listener()
     config = run_folder.read_recipe(run_dir)
-    summary = read_summary(run_dir)
-    if summary is not None and summary.steps >= config.train.steps:
+    if (summary := read_summary(run_dir)) is not None and summary.steps >= config.train.steps:
         listener.note(f"{run_dir} is finished: all {summary.steps} steps are made, and these are its results")
         return summary
     if (model := run_dir / run_folder.MODEL).is_dir():
@@ -110,8 +109,7 @@ class _Run:
         except RolloutError:
             self.saver.save_if_missing()  # the steps that were made are good
             raise
-        every = self.config.eval.every
-        if every and result.step % every == 0:
+        if self.config.eval.every and result.step % self.config.eval.every == 0:
             result = replace(result, metrics={**result.metrics, **self._evaluate()})
         return result
 

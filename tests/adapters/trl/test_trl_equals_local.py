@@ -92,6 +92,10 @@ def test_equal_weights_after_equal_steps(
     parameters = learner.parameters
     learner.step(minis * STEPS, mean_searches=0.0)
 
-    moved = max(float((a - b).abs().max()) for a, b in zip(parameters, talking_model.parameters(), strict=True))
-    apart = max(float((a - b).abs().max()) for a, b in zip(parameters, trainer.model.parameters(), strict=True))
+    moved = max(
+        float((a - b).detach().abs().max()) for a, b in zip(parameters, talking_model.parameters(), strict=True)
+    )
+    apart = max(
+        float((a - b).detach().abs().max()) for a, b in zip(parameters, trainer.model.parameters(), strict=True)
+    )
     assert moved > 1e-3 and apart < 1e-5
