@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.main import app
 from holdfast.config import dump
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.files import is_locked
+from holdfast.rollout.hf import HFPolicy
 from holdfast.train.checkpoint import list_checkpoints, step_folder
 from holdfast.train.folder import RunFolder
 from holdfast.train.run import resume, train
@@ -146,6 +150,20 @@ def test_a_kill_between_the_best_model_and_the_checkpoint_does_no_harm(
     assert_same_run(whole, run_dir)
     states = [json.loads((folder / "checkpoints" / "best" / "state.json").read_text()) for folder in (whole, run_dir)]
     assert states[0] == states[1]
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_in_the_middle_of_a_prefill_says_how_to_go_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, code: int
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole, run_dir)
+    (run_dir / "results.json").unlink()
+    shutil.rmtree(step_folder(run_dir, 6))
+    monkeypatch.setattr(HFPolicy, "_prefill_pass", lambda *_: os.kill(os.getpid(), sent))
+    result = CliRunner().invoke(app, ["train", "--resume", str(run_dir)])
+    assert result.exit_code == code, result.output
+    assert f"Stopped. Step 4 is saved; to go on from there:\n  holdfast train --resume {run_dir}\n" in result.stderr
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tmp_path: Path, told: Any) -> None:

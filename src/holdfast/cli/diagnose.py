@@ -60,6 +60,8 @@ def diagnose(
     from holdfast.diagnostics.codes import chosen
 
     codes = chosen(",".join(select or []), where="--select")
+    if html is not None:
+        _refuse_to_replace(html, paths)
     found = [(log, path) for path in paths for log in _read(path)]
     logs = [log for log, _ in found]
     diagnoses = [_diagnose(log, codes) for log in logs]
@@ -78,6 +80,17 @@ def diagnose(
             _show(console, log, told, verbose=verbose)
     if any(told.findings for told in diagnoses):
         raise typer.Exit(1)
+
+
+def _refuse_to_replace(page: Path, paths: list[Path]) -> None:
+    """Raise `ConfigError` where `--html` would destroy a file: often somebody takes it for a switch."""
+    from holdfast.diagnostics.report import is_replaceable
+
+    usage = "Name a page to write, before the paths to read: --html report.html PATH…"
+    if any(path.resolve() == page.resolve() for path in paths):
+        raise ConfigError(f"--html {page}: the page would take the place of what it is about. {usage}")
+    if not is_replaceable(page):
+        raise ConfigError(f"--html {page}: this exists and is not a report of holdfast, so it stays. {usage}")
 
 
 def _read(path: Path) -> tuple[Log, ...]:
