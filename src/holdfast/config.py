@@ -116,6 +116,8 @@ class Model(Section):
     """bf16 autocast over fp32 weights; `auto` means on a GPU only."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+    trust_remote_code: bool = False
+    """Run the Python code that some models bring. It can do whatever you can: read it first."""
     chat_template: str = "auto"
     """`auto`: the tokenizer's template if it has one; `none`: plain text; otherwise a Jinja file."""
 
