@@ -116,6 +116,14 @@ def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
     assert "RET001" in text and "sick" in text and "well" in text
 
 
+def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"step": 1, "reward/mean": 0.5}\n')
+    said = " ".join(holdfast("diagnose", str(log)).stdout.split())
+    assert said.count("Too few rows to judge.") == 2
+    assert "never lost" not in said and "No findings" not in said
+
+
 def test_html_writes_over_its_own_page_and_nothing_else(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
     sick, well = run("sick", ill=True), run("well", ill=False)
     log = Path(sick) / "metrics.jsonl"

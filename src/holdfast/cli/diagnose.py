@@ -158,8 +158,11 @@ def _finding(console: Console, finding: Finding, said: dict[str, str]) -> None:
 
 
 def _close(console: Console, log: Log, told: Diagnosis, *, verbose: bool) -> None:
+    from holdfast.diagnostics.present import too_short
+
     found = len(told.findings)
-    count = "No findings." if not found else f"{found} finding{'s' if found > 1 else ''}."
+    nothing = "Too few rows to judge." if too_short(told) else "No findings."
+    count = nothing if not found else f"{found} finding{'s' if found > 1 else ''}."
     if told.findings:
         count += f" More about one: {program()} diagnose --explain {told.findings[0].code}"
     if told.cannot_tell and verbose:
@@ -170,7 +173,7 @@ def _close(console: Console, log: Log, told: Diagnosis, *, verbose: bool) -> Non
     elif told.cannot_tell:
         codes = ", ".join(one.code for one in told.cannot_tell)
         _paragraph(console, f"Cannot tell from this log: {codes}. What would log the missing series: --verbose")
-    console.print(Text(count, "bold" if found else "bold green"), soft_wrap=True)
+    console.print(Text(count, "bold" if found or too_short(told) else "bold green"), soft_wrap=True)
 
 
 def _entry(console: Console, title: str, text: str) -> None:
