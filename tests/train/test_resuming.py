@@ -179,6 +179,41 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tm
     assert [p.name for p in list_checkpoints(run_dir)] == ["step-000006", "step-000004"]
 
 
+def test_when_all_are_damaged_no_resume_is_recommended(whole: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole, run_dir)
+    (run_dir / "results.json").unlink()
+    for folder in list_checkpoints(run_dir):
+        weights = folder / "model" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    result = CliRunner().invoke(app, ["train", "--resume", str(run_dir)])
+    assert result.exit_code == 2 and "start the run anew with --overwrite" in " ".join(result.stderr.split())
+    assert "To go on from there" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("hidden = 32", "hidden = 64", r"model\.hidden = 64, but .* was trained with 32"),
+        ("layers = 2", "layers = 1", r"model\.layers = 1, but .* was trained with 2"),
+        ("heads = 2", "heads = 4", r"model\.heads = 4, but .* was trained with 2"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused_before_its_warm_start(
+    whole: Path, tmp_path: Path, told: Any, old: str, new: str, problem: str
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole, run_dir)
+    (run_dir / "results.json").unlink()
+    text = (run_dir / "config.toml").read_text()
+    assert old in text
+    (run_dir / "config.toml").write_text(text.replace(old, new))
+    with pytest.raises(CheckpointError, match=problem):
+        resume(run_dir, observer=told)
+    assert not any("warm" in name for name, _ in told.stages)
+    assert comparable(run_dir) == comparable(whole)
+
+
 def test_a_cut_last_line_is_dropped(whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)

@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.config import Model, Sampling
-from holdfast.errors import ConfigError, MissingExtra, ModelError
+from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.hub import unreachable
 from holdfast.search.tokens import decode, encode
 from holdfast.train.forward import kept_logprobs, token_logprobs
@@ -119,6 +119,57 @@ def save_model(folder: Path, language_model: LanguageModel) -> None:
     with quiet():
         model.save_pretrained(folder, **options)
         language_model.tokenizer.save_pretrained(folder)
+
+
+_SHAPE = {"hidden_size": "model.hidden", "num_hidden_layers": "model.layers", "num_attention_heads": "model.heads"}
+"""In a model's config.json -> the setting of the tiny model."""
+
+
+def refuse_other_shape(config: Model, saved: Path) -> None:
+    """Raise `CheckpointError` where the recipe's model is not of the saved one's shape, as far as their files say.
+
+    Asked before the starting policy is built, which may take a warm start.
+    """
+    wanted: dict[str, Any] = {"hidden_size": config.hidden, "num_hidden_layers": config.layers}
+    wanted |= {"num_attention_heads": config.heads}
+    if config.path != "tiny":
+        wanted = _json(Path(config.path) / "config.json")
+    there = _json(saved / "config.json")
+    differing = {
+        name if config.path == "tiny" else f"model.path = {config.path!r}, whose {key}": (wanted[key], there[key])
+        for key, name in _SHAPE.items()
+        if key in wanted and key in there and wanted[key] != there[key]
+    }
+    rank = config.lora_rank or _json(Path(config.path) / _ADAPTERS).get("r", 0)
+    if (trained := _json(saved / _ADAPTERS).get("r", 0)) != rank:
+        differing["model.lora_rank"] = (rank, trained)
+    if differing:
+        name, (now, then) = next(iter(differing.items()))
+        raise CheckpointError(
+            f"{name} = {now}, but {saved} was trained with {then}, and its weights fit no other model. Put [model] of "
+            "the recipe back as it was, or begin a new run"
+        )
+
+
+def take_weights(language_model: LanguageModel, config: Model, saved: Path) -> None:
+    """Give a model the weights of a saved one. Raises `CheckpointError` when they are another model's."""
+    weights = load_model(config, saved, torch.device("cpu")).model.state_dict()
+    try:
+        language_model.model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{saved} holds the weights of another model ({str(error).strip().splitlines()[-1].strip()[:120]}). Put "
+            "[model] of the recipe back as it was, or begin a new run"
+        ) from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Empty when there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class Reference:
