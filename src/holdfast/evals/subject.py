@@ -99,7 +99,7 @@ def open_subject(
     if server is not None:
         if top_k:
             raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API has no such setting")
-        speech = _tokenizer_for(model, tokenizer)
+        speech = _tokenizer_for(model, tokenizer, config)
         policy: Any = OpenAIPolicy(
             server,
             model,
@@ -193,7 +193,7 @@ def _model_of(run: Path, path: Path, checkpoint: str) -> Path:
     return model_folder(run, checkpoint)
 
 
-def _tokenizer_for(model: str, tokenizer: str | None) -> Any:
+def _tokenizer_for(model: str, tokenizer: str | None, config: Config) -> Any:
     """What writes prompts for a server's model."""
     if tokenizer == "none":
         return WordTokenizer()
@@ -201,7 +201,7 @@ def _tokenizer_for(model: str, tokenizer: str | None) -> Any:
 
     name = tokenizer or model
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
     except Exception as error:  # transformers raises a dozen kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
         raise ModelError(
