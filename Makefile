@@ -13,13 +13,17 @@ PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constra
 ARGS   ?=
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: train test lint setup dev contracts contracts-verl contracts-trl docs constraints clean
+.PHONY: train test lint setup dev golden contracts contracts-verl contracts-trl docs constraints clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+# Fixed runs, replayed and compared with what was recorded: before and after a change that should change nothing.
+golden: dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden.py $(ARGS)
 
 lint: dev
 	$(BIN)/ruff check .

@@ -3,10 +3,12 @@
     python benchmarks/retrieval_faults.py --requests 20000 --share 0.3
 
 The server is a process of its own. A share of requests meets one of: silence until the client gives up, a reset
-connection, a 500, a body that is not JSON, half a body, a body a byte at a time. Half of the requests come from threads
-(`HTTPRetriever`), half from an event loop (`AsyncHTTPRetriever`), 64 at a time. Each answer must be that of its own
-query; each failure must be a `RetrievalError` of a class that says what it was, and be counted; afterwards there are as
-many threads and open files as before.
+connection, a 500, a body that is not JSON, half a body, a body a byte at a time; or an answer too many: the same twice,
+a 500 behind it, the same again while the connection is idle, or once the next request was sent. Half of the requests
+come from threads (`HTTPRetriever`), half from an event loop (`AsyncHTTPRetriever`). Half of each ask a server that
+sends `Holdfast-Request` back, whose connections are kept. Each answer must be that of its own query; each failure must
+be a `RetrievalError` of a class that says what it was, and be counted; afterwards there are as many threads and open
+files as before.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetri
 from holdfast.retrieval.types import Hit
 from measuring import table, write_json
 
-AT_ONCE = 64
-FAULTS = ("silence", "reset", "status 500", "not JSON", "half a body", "drip")
+SURPLUS = ("twice", "500 after 200", "again while idle", "again after the next request")
+FAULTS = ("silence", "reset", "status 500", "not JSON", "half a body", "drip", *SURPLUS)
+KEPT = "/kept"  # the path at which the server sends the id of a request back
 Outcome = list[list[Hit]] | RetrievalError
 
 
@@ -40,17 +43,19 @@ def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while await answer(reader, writer):
+            owed = b""
+            while (owed := await answer(reader, writer, owed)) is not None:
                 pass
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """True while the connection can be used again."""
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, owed: bytes) -> bytes | None:
+        """What to send ahead of the next answer; None when the connection cannot be used again."""
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         request = json.loads(await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0])))
+        writer.write(owed)
         result = [
             [{"document": {"id": f"{query}/{i}", "contents": query}, "score": 1.0 - i} for i in range(request["topk"])]
             for query in request["queries"]
@@ -61,27 +66,37 @@ def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
         name = FAULTS[fault] if fault < len(FAULTS) else ""
         if name == "silence":
             await reader.read()  # until the client has enough
-            return False
+            return None
         if name == "reset":
             writer.transport.abort()
-            return False
+            return None
         if name == "not JSON":
             body = b"<html>try again</html>"
-        status = "500 Oops" if name == "status 500" else "200 OK"
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        status = b"500 Oops" if name == "status 500" else b"200 OK"
+        kept = [line for line in head.split(b"\r\n") if line.startswith(b"holdfast-request:")]
+        lines = [b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *(kept if KEPT.encode() in head else [])]
+        start = b"\r\n".join([*lines, b"", b""])
         if name == "half a body":
-            writer.write(body[: len(body) // 2])
+            writer.write(start + body[: len(body) // 2])
             await writer.drain()
-            return False
+            return None
         if name == "drip":
+            writer.write(start)
             for byte in body:
                 writer.write(bytes([byte]))
                 await writer.drain()
                 await asyncio.sleep(0.05)
-            return True
-        writer.write(body)
+            return b""
+        writer.write(start + body)
+        if name == "twice":
+            writer.write(start + body)
+        if name == "500 after 200":
+            writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n")
+        if name == "again while idle":
+            await asyncio.sleep(0.005)
+            writer.write(start + body)
         await writer.drain()
-        return True
+        return start + body if name == "again after the next request" else b""
 
     async def main() -> None:
         server = await asyncio.start_server(talk, "127.0.0.1", 0, backlog=1024)
@@ -91,7 +106,9 @@ def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
     asyncio.run(main())
 
 
-def with_threads(address: str, queries: Sequence[str], settings: dict[str, Any]) -> tuple[list[Outcome], ClientStats]:
+def with_threads(
+    address: str, queries: Sequence[str], at_once: int, settings: dict[str, Any]
+) -> tuple[list[Outcome], ClientStats]:
     client = HTTPRetriever(address, **settings)
 
     def ask(query: str) -> Outcome:
@@ -100,16 +117,18 @@ def with_threads(address: str, queries: Sequence[str], settings: dict[str, Any])
         except RetrievalError as error:
             return error
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         outcomes = list(pool.map(ask, queries))
     client.close()
     return outcomes, client.stats
 
 
-def with_loop(address: str, queries: Sequence[str], settings: dict[str, Any]) -> tuple[list[Outcome], ClientStats]:
+def with_loop(
+    address: str, queries: Sequence[str], at_once: int, settings: dict[str, Any]
+) -> tuple[list[Outcome], ClientStats]:
     async def main() -> tuple[list[Outcome], ClientStats]:
         client = AsyncHTTPRetriever(address, **settings)
-        turns = asyncio.Semaphore(AT_ONCE)
+        turns = asyncio.Semaphore(at_once)
 
         async def ask(query: str) -> Outcome:
             async with turns:
@@ -133,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--share", type=float, default=0.3, help="of requests that meet a fault")
+    parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--timeout", type=float, default=0.5, help="seconds of an attempt")
     parser.add_argument("--retries", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
@@ -146,15 +166,17 @@ def main() -> None:
         time.sleep(0.05)
     address = f"http://127.0.0.1:{port.value}"
     settings = {"timeout": options.timeout, "retries": options.retries, "backoff": 0.01}
-    with_threads(address, ["warm up"], settings)
-    with_loop(address, ["warm up"], settings)
+    with_threads(address, ["warm up"], 1, settings)
+    with_loop(address, ["warm up"], 1, settings)
     met[:] = [0] * len(met)
     before = (threading.active_count(), open_files())
     rows, raw = [], {}
-    for name, run in (("threads", with_threads), ("event loop", with_loop)):
-        queries = [f"{name} {i}" for i in range(options.requests // 2)]
+    clients = (("threads", with_threads, ""), ("event loop", with_loop, ""))
+    clients += (("threads, kept", with_threads, KEPT), ("event loop, kept", with_loop, KEPT))
+    for name, run, path in clients:
+        queries = [f"{name} {i}" for i in range(options.requests // len(clients))]
         began = time.perf_counter()
-        outcomes, stats = run(address, queries, settings)
+        outcomes, stats = run(address + path, queries, options.at_once, settings)
         took = time.perf_counter() - began
         mixed_up = sum(
             [hit.document.id for hit in outcome[0]] != [f"{query}/0", f"{query}/1"]

@@ -13,9 +13,9 @@ Parts:
     table       one row of `holdfast table --make`, trained and evaluated
     hosts       three equal steps of the local trainer, TRL and verl (where their environments are installed)
 
-On the kind of CPU that made the recording, everything is equal bit for bit. On another kind, sums are rounded otherwise:
-the starting policy is another, and so is every number after it. There the same metrics must be logged, and the mean
-reward of the ten steps must be within 0.15 of the recorded one.
+On the kind of CPU that made the recording, everything is equal bit for bit. On another kind, sums are rounded
+otherwise: the starting policy is another, and so is every number after it. There the same metrics must be logged, and
+the mean reward of the ten steps must be within 0.15 of the recorded one.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ TIMED = ("time", "tokens_per_s", "retrieval/latency_ms")
 RENAMED: dict[str, str] = {}
 """Former metric name -> present name. A rename is entered here, and the recording stays."""
 
+ANYWHERE = ("resumes", "findings", "hosts")
+"""Parts that are equal on any machine."""
+
 Numbers = dict[str, Any]
 
 
@@ -64,8 +67,7 @@ def runs(fresh: bool) -> Numbers:
 
 
 def resumes(fresh: bool) -> Numbers:
-    """Every run once more from its middle."""
-    found = {}
+    """Every run once more from its middle. Nothing is recorded: it must equal the whole run."""
     for recipe in RECIPES:
         whole = _trained(recipe, fresh)
         folder = whole.with_name(f"{recipe}-resumed")
@@ -74,11 +76,12 @@ def resumes(fresh: bool) -> Numbers:
         shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:06d}")
         (folder / "results.json").unlink()
         _holdfast("train", "--resume", str(folder))
-        found[recipe] = _metrics(folder)
+        if problems := list(differences(_metrics(whole), _metrics(folder), recipe)):
+            raise Different("\n    ".join(["the resumed run differs from the whole one", *problems[:20]]))
         for name in ("trajectories.jsonl", "displacement.jsonl"):
             if (folder / name).read_bytes() != (whole / name).read_bytes():
                 raise Different(f"{recipe}: {name} of the resumed run differs")
-    return found
+    return {}
 
 
 def findings(fresh: bool) -> Numbers:
@@ -104,7 +107,7 @@ def evaluation(fresh: bool) -> Numbers:
     for method in ("search-r1", "ircot"):
         out = _fresh_folder(f"eval-{method}")
         _holdfast("eval", str(folder), "--method", method, "--limit", "20", "--out", str(out))
-        found[method] = {p.name: _untimed(p.read_text()) for p in sorted(out.iterdir()) if p.suffix == ".jsonl"}
+        found[method] = {p.name: _rows(p.read_text()) for p in sorted(out.iterdir()) if p.suffix == ".jsonl"}
     return found
 
 
@@ -201,8 +204,11 @@ def _metrics(run: Path) -> list[Numbers]:
     return [{k: v for k, v in row.items() if k not in TIMED and not k.startswith("time/")} for row in rows]
 
 
-def _untimed(text: str) -> list[Numbers]:
-    return [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in text.splitlines()]
+def _rows(text: str) -> list[str]:
+    """The prediction of every answer, and a checksum of all that is kept of it."""
+    rows = [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in text.splitlines()]
+    digests = [hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:16] for row in rows]
+    return [f"{row.get('prediction')} {digest}" for row, digest in zip(rows, digests, strict=True)]
 
 
 def _digest(path: Path) -> str:
@@ -247,7 +253,7 @@ def _short(value: Any) -> str:
 
 def roughly(part: str, recorded: Numbers, replayed: Numbers) -> Iterator[str]:
     """On another kind of CPU: the same metrics, and about the same reward."""
-    if part not in ("runs", "resumes"):
+    if part != "runs":
         return
     for recipe in RECIPES:
         names, rewards = [], []
@@ -264,13 +270,14 @@ def check(part: str, replayed: Numbers) -> str:
     """`equal`, or in what way it is good enough. Raises `Different`."""
     expected = json.loads((EXPECTED / f"{part}.json").read_text(encoding="utf-8"))
     same_machine = expected["machine"] == machine()
-    if same_machine or part in ("findings", "hosts"):
+    exact = same_machine or part in ANYWHERE
+    if exact:
         problems = list(differences(expected["recorded"], replayed))
     else:
         problems = list(roughly(part, expected["recorded"], replayed))
     if problems:
         raise Different("\n    ".join([f"{len(problems)} differences", *problems[:20]]))
-    return "equal" if same_machine or part in ("findings", "hosts") else "alike (another kind of CPU or torch)"
+    return "equal" if exact else "alike (another kind of CPU or torch)"
 
 
 def record(part: str, replayed: Numbers) -> None:

@@ -200,6 +200,15 @@ def test_the_token_of_the_environment_is_sent(
     assert server.authorizations == [None, "Bearer secret"]
 
 
+@pytest.mark.parametrize("client", [HTTPRetriever, AsyncHTTPRetriever])
+def test_a_token_that_cannot_be_sent_is_refused_at_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = threading.active_count()
+    monkeypatch.setenv("HOLDFAST_TOKEN", "secret\n")
+    with pytest.raises(ConfigError, match="HOLDFAST_TOKEN"):
+        client("http://127.0.0.1:8000")
+    assert threading.active_count() == threads
+
+
 def test_everything_is_counted_by_its_class(retrieve_server: Start, bm25: BM25Retriever) -> None:
     server = retrieve_server(bm25)
     client = HTTPRetriever(server.url, retries=1, backoff=0.001)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from holdfast.errors import ConfigError, RetrievalError
 from holdfast.retrieval.types import Hit
-from holdfast.retrieval.wire import parse_answer, request_body, retrieve_url
+from holdfast.retrieval.wire import environment_token, parse_answer, request_body, retrieve_url
 
 URL = "http://127.0.0.1:8000/retrieve"
 
@@ -29,10 +30,43 @@ def test_an_address_without_a_path_gets_one(address: str) -> None:
     assert retrieve_url(address) == expected
 
 
-@pytest.mark.parametrize("address", ["", "localhost:8000", "ftp://h", "http://", "http://h:port", "http://h:99999"])
-def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of a retriever; write one like http://"):
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "localhost:8000", "ftp://h", "http://", "http://h:port", "http://h:99999", "http://h/a b", "http://h\n"),
+        *(f"http://{'h' * 300}", "http://a..b", "http://h/ü", "http://h\x00"),
+    ],
+)
+def test_what_is_not_an_address(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a retriever; write one like http://") as caught:
         retrieve_url(address)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("rest", ["h:1", "h:1/retrieve", "h:port", "", "h/a b"])
+@pytest.mark.parametrize("scheme", ["http", "ftp"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(scheme: str, rest: str) -> None:
+    for password in ("hush", "hu/hush@x", "x\nhush"):
+        with pytest.raises(ConfigError) as caught:
+            retrieve_url(f"{scheme}://alice:{password}@{rest}")
+        assert "alice" not in str(caught.value) and "hu" not in str(caught.value)
+    with pytest.raises(ConfigError, match="a user or a password in it, which are not sent; leave them out"):
+        retrieve_url("http://alice:hush@h:1")
+    assert retrieve_url("http://h:1/a@b") == "http://h:1/a@b"
+
+
+def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    assert environment_token() is None
+    monkeypatch.setenv("HOLDFAST_TOKEN", "")
+    assert environment_token() is None
+    monkeypatch.setenv("HOLDFAST_TOKEN", "a-Z09._~+/=!")
+    assert environment_token() == "a-Z09._~+/=!"
+    for bad in ("hushé", "hush hush", " ", "hush\n", "hush\x7f"):
+        monkeypatch.setenv("HOLDFAST_TOKEN", bad)
+        with pytest.raises(ConfigError, match="HOLDFAST_TOKEN holds a blank, a line break or a character") as caught:
+            environment_token()
+        assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +122,55 @@ def test_one_list_per_query_possibly_empty_and_never_more_than_k(queries: int) -
         (200, b'{"result": [[], [{"body": "x"}]]}', "neither `contents` nor `text`: it is the fields body"),
         (200, b'{"result": [[], [{"document": null}]]}', "neither `contents` nor `text`: it is NoneType"),
         (200, b'{"result": [[3], []]}', "neither `contents` nor `text`: it is int"),
+        (200, b"[" * 100_000, "answered with something that is not JSON: [[["),
+        (200, b'{"result": [[], []], "errors": true}', "`errors` that is not a list of one text or null per query"),
+        (200, b'{"result": [[], []], "errors": 5}', "`errors` that is not a list"),
+        (200, b'{"result": [[], []], "errors": "text"}', "`errors` that is not a list"),
+        (200, b'{"result": [[], []], "errors": [{"a": 1}, null]}', "`errors` that is not a list"),
+        (200, b'{"result": [[], []], "errors": [null, "\\ud800"]}', "failed on 1 of 2 queries; the first: ?"),
+        (
+            200,
+            b'{"result": [[{"document": "x", "score": 1%s}], []]}' % (b"0" * 400),
+            "a score that is larger than any float",
+        ),
+        (200, b'{"result": [["\\ud800"], []]}', "a text with half of a character in it: ?"),
+        (200, b'{"result": [[{"id": "\\ud800", "contents": "x"}], []]}', "half of a character"),
+        (200, b'{"result": [[{"title": "\\ud800", "text": "x"}], []]}', "half of a character"),
+        (200, b'{"result": [[{"\\ud800": 1}], []]}', "it is the fields ?"),
+        (200, b'{"result": [[{"title": {"en": "x"}, "text": "x"}], []]}', "`title` is neither a text nor a number"),
+        (200, b'{"result": [[{"id": [7], "contents": "x"}], []]}', "`id` is neither a text nor a number"),
     ],
 )
 def test_every_bad_answer_is_a_sentence_with_the_address(status: int, body: bytes, sentence: str) -> None:
     with pytest.raises(RetrievalError) as caught:
         parse_answer(status, body, queries=2, k=3, url=URL)
     assert URL in str(caught.value) and sentence in str(caught.value)
+    str(caught.value).encode()  # a terminal or a log can hold it
+
+
+def test_no_garbage_raises_anything_else() -> None:
+    values = [None, True, 5, 1e999, 10**400, "x", "\ud800", [], [[]], {}, {"en": "x"}, [None], ["x"], [5], [{}]]
+    shapes: list[Any] = [*values, *({"result": value} for value in values)]
+    shapes += [{"result": [[]], "errors": value} for value in values]
+    shapes += [{"result": [[{"document": value, "score": 1.0}]]} for value in values]
+    for name in ("score", "id", "title", "contents", "text"):
+        shapes += [{"result": [[{"document": "x", "text": "x", name: value}]]} for value in values]
+        shapes += [{"result": [[{"text": "x", name: value}]]} for value in values]
+    bodies = [json.dumps(shape).encode() for shape in shapes]
+    read = 0
+    for body in [*bodies, *(body[: len(body) // 2] for body in bodies), b'{"a":' * 50_000, b"\xff" * 9]:
+        with contextlib.suppress(RetrievalError):
+            ((*hits,),) = parse_answer(200, body, queries=1, k=3, url=URL)
+            json.dumps([(hit.document.id, hit.document.contents) for hit in hits], ensure_ascii=False).encode()
+            read += 1
+    assert 30 < read < len(bodies)
+
+
+def test_an_error_quotes_the_start_of_what_went_wrong() -> None:
+    body = json.dumps({"result": [[]], "errors": ["line\n" * 10**5]}).encode()
+    with pytest.raises(RetrievalError) as caught:
+        parse_answer(200, body, queries=1, k=1, url=URL)
+    assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
 
 
 def test_a_long_answer_is_quoted_in_part() -> None:

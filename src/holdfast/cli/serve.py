@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.cli.terminal import err, out
-
-TOKEN = "HOLDFAST_TOKEN"
+from holdfast.retrieval.wire import TOKEN, environment_token
 
 
 def serve(
@@ -38,7 +36,7 @@ def serve(
     """
     from holdfast.cli.extra import train_extra
 
-    token = os.environ.get(TOKEN) or None
+    token = environment_token()
     with train_extra(err(), "opening the index"):
         from holdfast.retrieval.server.batching import Batching
         from holdfast.retrieval.server.run import serve as run
@@ -64,4 +62,4 @@ def serve(
         keep_cache=keep_cache,
         on_ready=on_ready,
     )
-    console.print("Stopped; everything that was accepted is answered.")
+    console.print("Stopped; every request it had read is answered.")

@@ -1,11 +1,12 @@
 """Clients of a `/retrieve` server: one for threads, one for an event loop. Nothing waits without an end.
 
-What may pass by itself (no connection, a timeout, 429, 500, 502, 503, 504) is tried again, after pauses that double and
-are jittered, so that a hundred workers that failed together do not come back together. What is left after that, and
-every answer that is no answer, is a `RetrievalError` of a class that says what it was, with the address in it.
+What may pass by itself is tried again: no connection, a timeout, 429, 500, 502, 503, 504, an answer that may be another
+request's. The pauses double and are jittered, so that a hundred workers that failed together do not come back together.
+What is left after that, and every answer that cannot be read, is a `RetrievalError` of a class that says what it was,
+with the address in it.
 
 Proxy variables of the environment are not read: a retriever is a neighbour, and a proxy meant for downloads would only
-lose its calls. `HOLDFAST_TOKEN` is: a server that was started with it wants it.
+lose its calls. `HOLDFAST_TOKEN` is: a server that was started with it asks for it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from holdfast.errors import ConfigError, RetrievalError, RetrieverTimeout, RetrieverUnreachable
+from holdfast.errors import ConfigError, RetrievalError, RetrieverTimeout
 from holdfast.retrieval.connections import Answer, Connections, require_h11
 from holdfast.retrieval.types import Hit
-from holdfast.retrieval.wire import parse_answer, request_body, retrieve_url
+from holdfast.retrieval.wire import environment_token, parse_answer, request_body, retrieve_url
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class AsyncHTTPRetriever:
         backoff: seconds before the second attempt, on average; doubles from one attempt to the next.
 
     Raises:
-        ConfigError: the address or a number cannot be used.
+        ConfigError: the address, a number or `HOLDFAST_TOKEN` cannot be used.
         MissingExtra: h11 is not installed.
     """
 
@@ -63,7 +64,7 @@ class AsyncHTTPRetriever:
         self.url = _checked(address, timeout, retries, backoff)
         self.stats = ClientStats()
         self._retries, self._backoff, self._timeout = retries, backoff, timeout
-        self._connections = Connections(self.url, token=os.environ.get("HOLDFAST_TOKEN") or None)
+        self._connections = Connections(self.url, token=environment_token())
         # A search waits for its turn as long as it must: only an attempt that is on its way can time out.
         self._turns = asyncio.Semaphore(_CONNECTIONS)
 
@@ -90,7 +91,7 @@ class AsyncHTTPRetriever:
             last, asked_for = attempt == self._retries, 0.0
             try:
                 answer = await self._attempt(queries, k)
-            except (RetrieverTimeout, RetrieverUnreachable):
+            except RetrievalError:
                 if last:
                     raise
             else:
@@ -140,8 +141,8 @@ class HTTPRetriever:
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._thread = _LoopThread()
         self._client = AsyncHTTPRetriever(self.url, **self._settings)  # type: ignore[arg-type]
+        self._thread = _LoopThread()
         # A run ends without closing its retriever.
         self._end = weakref.finalize(self, _LoopThread.close, self._thread, self._client)
 

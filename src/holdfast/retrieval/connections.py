@@ -12,13 +12,15 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
-from holdfast.errors import MissingExtra, RetrieverUnreachable
+from holdfast.errors import MissingExtra, RetrieverGarbled, RetrieverUnreachable
+from holdfast.retrieval.wire import MOST_BYTES, REQUEST_ID
 
 if TYPE_CHECKING:
     import h11
 
-_PART = 1 << 16
+_REPEATED = "is there a proxy that repeats requests?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,16 @@ class Answer:
 
 
 class Connections:
-    """POST to one address. Not safe to share between event loops."""
+    """POST to one address. Not safe to share between event loops.
+
+    An answer is never taken for that of another question, even when a server or a proxy answers once too often:
+
+    * The first answer on a connection is that of the first request, since nothing else was asked there.
+    * A connection is used again only when its server sent the id of the request back. All further answers on it must
+      do the same. Without the id, a late second answer to one request looks like the answer to the next.
+    * Bytes behind an answer, at once or while the connection is idle, close the connection. When they are there
+      already, the answer is not believed either: one of its ends is in the wrong place.
+    """
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         """`url` as `holdfast.retrieval.wire.retrieve_url` returns it. Raises `MissingExtra`."""
@@ -42,25 +53,26 @@ class Connections:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._target = parts.path + (f"?{parts.query}" if parts.query else "")
-        self._headers = {"Host": parts.netloc.rpartition("@")[2], "Content-Type": "application/json"}
+        self._headers = {"Host": parts.netloc, "Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._idle: list[_Connection] = []
 
     async def post(self, body: bytes) -> Answer:
-        """Send a JSON body. Raises `RetrieverUnreachable` when there is no connection, or it breaks."""
+        """Send a JSON body. Raises `RetrieverUnreachable` when there is no connection, or it breaks, and
+        `RetrieverGarbled` for an answer that may be another request's and for one of more than `MOST_BYTES`."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.usable:
                 connection.close()
                 continue
             try:
-                return await self._exchange(connection, body)
+                return await self._exchange(connection, body, first=False)
             except RetrieverUnreachable:
                 if connection.heard:
                     raise
                 # The server had closed it while it was idle: no word against a fresh one.
-        return await self._exchange(await self._open(), body)
+        return await self._exchange(await self._open(), body, first=True)
 
     def close(self) -> None:
         """Close what is idle."""
@@ -68,23 +80,32 @@ class Connections:
             self._idle.pop().close()
 
     async def _open(self) -> _Connection:
+        loop = asyncio.get_running_loop()
         try:
-            return _Connection(*await asyncio.open_connection(self._host, self._port, ssl=self._tls))
+            return (await loop.create_connection(_Connection, self._host, self._port, ssl=self._tls))[1]
         except OSError as error:
             raise self._broken(error) from error
 
-    async def _exchange(self, connection: _Connection, body: bytes) -> Answer:
+    async def _exchange(self, connection: _Connection, body: bytes, *, first: bool) -> Answer:
+        """`first`: nothing was asked on this connection before."""
         import h11
 
+        request = uuid4().hex
         try:
-            answer = await connection.exchange(self._target, self._headers, body)
+            answer = await connection.exchange(self._target, {**self._headers, REQUEST_ID: request}, body)
+            answered = answer.headers.get(REQUEST_ID)
+            if answered != request and not (first and answered is None):
+                raise _Unbelievable(f"an answer (status {answer.status}) that may be another request's; {_REPEATED}")
         except (OSError, EOFError, h11.RemoteProtocolError) as error:
             connection.close()
             raise self._broken(error) from error
+        except _Unbelievable as error:
+            connection.close()
+            raise RetrieverGarbled(f"{self._url} sent {error}") from None
         except BaseException:  # cancelled: what is half-read can never be used again
             connection.close()
             raise
-        if connection.usable:
+        if connection.usable and answered == request:
             self._idle.append(connection)
         else:
             connection.close()
@@ -95,58 +116,103 @@ class Connections:
         return RetrieverUnreachable(f"{self._url} cannot be reached ({reason}); is the retriever running there?")
 
 
-class _Connection:
+class _Connection(asyncio.Protocol):
     """One exchange after another."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self) -> None:
         import h11
 
-        self._reader, self._writer = reader, writer
         self._http: h11.Connection = h11.Connection(our_role=h11.CLIENT)
+        self._news = asyncio.Event()
+        self._ended: Exception | None = None
+        self._asked = False
+        """Whether an exchange is under way."""
         self.heard = False
-        """Whether the exchange under way has had a byte of answer."""
+        """Whether the latest exchange has had a byte of answer."""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport: asyncio.Transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if not self._asked:
+            self._transport.abort()
+            return
+        self.heard = True
+        self._http.receive_data(data)
+        self._news.set()
+
+    def eof_received(self) -> None:
+        self._end(EOFError("it closed the connection before its answer was whole"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error or EOFError("it closed the connection before its answer was whole"))
+
+    def _end(self, error: Exception) -> None:
+        self._ended = self._ended or error
+        self._news.set()
 
     @property
     def usable(self) -> bool:
         import h11
 
-        return self._http.our_state is h11.IDLE and not self._reader.at_eof() and not self._writer.is_closing()
+        return self._http.our_state is h11.IDLE and self._ended is None and not self._transport.is_closing()
 
     async def exchange(self, target: str, headers: dict[str, str], body: bytes) -> Answer:
         import h11
 
-        self.heard = False
+        self._asked, self.heard = True, False
         length = {"Content-Length": str(len(body))}
         request = h11.Request(method="POST", target=target, headers=list({**headers, **length}.items()))
         for sent in (request, h11.Data(data=body), h11.EndOfMessage()):
-            self._writer.write(self._http.send(sent) or b"")
-        await self._writer.drain()
+            self._transport.write(self._http.send(sent) or b"")
         status, received = 0, bytearray()
         named: dict[str, str] = {}
         while True:
             event: Any = self._http.next_event()
             if event is h11.NEED_DATA:
-                part = await self._reader.read(_PART)
-                self.heard = self.heard or bool(part)
-                if not part and self._http.their_state is not h11.SEND_BODY:
-                    raise EOFError("it closed the connection without an answer")
-                self._http.receive_data(part)
+                await self._more()
             elif isinstance(event, h11.Response):
                 status = event.status_code
                 named = {name.decode(): value.decode("latin-1") for name, value in event.headers}
             elif isinstance(event, h11.Data):
                 received += event.data
+                if len(received) > MOST_BYTES:
+                    raise _Unbelievable(
+                        f"an answer of more than {MOST_BYTES >> 20} MiB; ask for fewer passages at once"
+                    )
             elif isinstance(event, h11.EndOfMessage):
                 break
-            elif isinstance(event, h11.ConnectionClosed):
-                raise EOFError("it closed the connection without an answer")
+        surplus, _ = self._http.trailing_data
+        if surplus:
+            raise _Unbelievable(f"more than one answer to a request; {_REPEATED}")
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
+        self._asked = False
         return Answer(status, named, bytes(received))
+
+    async def _more(self) -> None:
+        """Wait for bytes, or for the end where that may complete an answer."""
+        import h11
+
+        if self._ended is None:
+            await self._news.wait()
+            self._news.clear()
+        elif (
+            isinstance(self._ended, EOFError)
+            and self._http.their_state is h11.SEND_BODY
+            and not self._http.trailing_data[1]  # h11 does not know yet
+        ):
+            self._http.receive_data(b"")
+        else:
+            raise self._ended
 
     def close(self) -> None:
         """At once: nothing is waited for."""
-        self._writer.transport.abort()
+        self._transport.abort()
+
+
+class _Unbelievable(Exception):
+    """What a server sent in place of one answer."""
 
 
 def require_h11() -> None:

@@ -50,11 +50,9 @@ class StoredDocuments(Sequence[Document]):
         return (self[row] for row in range(len(self)))
 
 
-def as_json(documents: Sequence[Document], row: int) -> str:
+def as_json(documents: Sequence[Document], row: int) -> bytes:
     """A passage as a JSON object."""
-    if isinstance(documents, StoredDocuments):
-        return documents.line(row).decode()
-    return _line(documents[row])
+    return documents.line(row) if isinstance(documents, StoredDocuments) else _line(documents[row]).encode()
 
 
 class DocumentWriter:

@@ -5,6 +5,8 @@
 
 Servers differ in the items: with or without the wrapper and the score, a document as an object or as one text, an
 object with `contents`, or with `title` and `text`, with or without an id. All of these are read.
+
+holdfast adds one header. A request carries `Holdfast-Request: ID`, and our server sends it back with the answer.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +23,13 @@ from urllib.parse import urlsplit
 from holdfast.errors import ConfigError, RetrieverGarbled, RetrieverRefused
 from holdfast.retrieval.types import Document, Hit
 
+TOKEN = "HOLDFAST_TOKEN"
+REQUEST_ID = "holdfast-request"
+"""The header that says which request an answer belongs to. Lower case, as ASGI and h11 give names."""
+MOST_BYTES = 64 * 2**20
+"""Of an answer's body: our server sends no more, our clients read no more. 50,000 passages of wiki-18 are 40 MB."""
 _SHOWN = 160  # characters of a strange answer that an error quotes
+_VISIBLE = re.compile(r"[!-~]+")  # ASCII without blanks: what a header and a request line can carry
 
 
 def retrieve_url(address: str) -> str:
@@ -28,16 +38,44 @@ def retrieve_url(address: str) -> str:
     >>> retrieve_url("http://10.0.0.5:8000")
     'http://10.0.0.5:8000/retrieve'
 
-    Raises `ConfigError` for anything that is not http(s) with a host.
+    Raises `ConfigError` for anything that is not http(s) with a host, and for a user or a password in it: neither is
+    sent. No message repeats them.
     """
+    shown = re.sub("//.*@", "//", address, flags=re.DOTALL)
     try:
         parts = urlsplit(address)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # a port that is no number
+        usable = (
+            _VISIBLE.fullmatch(address) is not None
+            and parts.scheme in ("http", "https")
+            and bool((parts.hostname or "").encode("idna"))
+            and (parts.port or 1) > 0
+        )
+    except ValueError:  # a port that is not a number, a host with a name that is too long
         usable = False
     if not usable:
-        raise ConfigError(f"{address!r} is no address of a retriever; write one like http://127.0.0.1:8000/retrieve")
+        raise ConfigError(
+            f"{_shortened(shown)!r} is not the address of a retriever; write one like http://127.0.0.1:8000/retrieve"
+        )
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"the address of the retriever {shown} has a user or a password in it, which are not sent; leave them out. "
+            f"A server that asks for a token gets the one in {TOKEN}"
+        )
     return address if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/retrieve"
+
+
+def environment_token() -> str | None:
+    """The token in `HOLDFAST_TOKEN`, for a server to ask for and a client to send; None when it is empty or not set.
+
+    Raises `ConfigError` for one that a header cannot carry.
+    """
+    token = os.environ.get(TOKEN) or None
+    if token is not None and not _VISIBLE.fullmatch(token):
+        raise ConfigError(
+            f"{TOKEN} holds a blank, a line break or a character that is not ASCII, which an HTTP header cannot carry; "
+            "use letters, digits and punctuation of ASCII"
+        )
+    return token
 
 
 def request_body(queries: Sequence[str], k: int) -> dict[str, Any]:
@@ -49,14 +87,15 @@ def parse_answer(status: int, body: bytes, *, queries: int, k: int, url: str) ->
     """The hits in a server's answer, at most `k` per query.
 
     A hit without a score gets NaN, one without an id a digest of its text. Raises `RetrieverRefused` for any other
-    status than 200 and when a query of the request failed, `RetrieverGarbled` for what is not JSON and for another
-    number of lists than queries; the message is a sentence with the address.
+    status than 200 and when a query of the request failed, `RetrieverGarbled` for what is not JSON, for another number
+    of lists than queries and for items of another shape; the message is a sentence with the address. Whatever the
+    body, nothing else is raised.
     """
     if status != 200:
         raise RetrieverRefused(f"{url} answered {status} to {queries} queries: {_quote(body)}", status)
     try:
         payload = json.loads(body)
-    except ValueError:  # UnicodeDecodeError is one too
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         raise RetrieverGarbled(f"{url} answered with something that is not JSON: {_quote(body)}") from None
     result = payload.get("result") if isinstance(payload, dict) else None
     if not isinstance(result, list) or not all(isinstance(hits, list) for hits in result):
@@ -65,9 +104,14 @@ def parse_answer(status: int, body: bytes, *, queries: int, k: int, url: str) ->
         raise RetrieverGarbled(
             f"{url} answered {len(result)} of {queries} queries; a /retrieve server gives one list per query"
         )
-    if failed := [error for error in payload.get("errors") or () if error]:
+    errors = payload.get("errors")
+    if errors is not None and not (isinstance(errors, list) and all(isinstance(e, str | None) for e in errors)):
+        raise RetrieverGarbled(f"{url} answered with `errors` that is not a list of one text or null per query")
+    if failed := [error for error in errors or () if error]:
         # An empty list would say that nothing matches.
-        raise RetrieverRefused(f"{url} failed on {len(failed)} of {queries} queries; the first: {failed[0]}", status)
+        raise RetrieverRefused(
+            f"{url} failed on {len(failed)} of {queries} queries; the first: {_shortened(failed[0])}", status
+        )
     return [[_hit(item, url) for item in hits[:k]] for hits in result]
 
 
@@ -75,26 +119,57 @@ def _hit(item: Any, url: str) -> Hit:
     score: Any = None
     if isinstance(item, dict) and "document" in item:
         item, score = item["document"], item.get("score")
-    number = isinstance(score, int | float) and not isinstance(score, bool)
-    return Hit(_document(item, url), float(score) if number else math.nan)
+    return Hit(_document(item, url), _score(score, url))
+
+
+def _score(score: Any, url: str) -> float:
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        return math.nan
+    try:
+        return float(score)
+    except OverflowError:
+        raise RetrieverGarbled(f"{url} returned a score that is larger than any float") from None
 
 
 def _document(item: Any, url: str) -> Document:
-    if isinstance(item, str):
-        contents: Any = item
-    elif isinstance(item, dict):
-        contents = item.get("contents")
+    contents, identity = item, None
+    if isinstance(item, dict):
+        contents, identity = item.get("contents"), _label(item, "id", url)
         if contents is None and isinstance(item.get("text"), str):
-            contents = f"{item.get('title') or ''}\n{item['text']}"
-    else:
-        contents = None
+            contents = f"{_label(item, 'title', url) or ''}\n{item['text']}"
     if not isinstance(contents, str):
-        fields = f"the fields {', '.join(map(str, item))}" if isinstance(item, dict) else type(item).__name__
-        raise RetrieverGarbled(f"{url} returned a document with neither `contents` nor `text`: it is {fields}")
-    own = item.get("id") if isinstance(item, dict) else None
-    return Document(str(own) if own is not None else hashlib.sha1(contents.encode()).hexdigest()[:12], contents)
+        fields = f"the fields {', '.join(item)}" if isinstance(item, dict) else type(item).__name__
+        raise RetrieverGarbled(
+            f"{url} returned a document with neither `contents` nor `text`: it is {_shortened(fields)}"
+        )
+    digest = hashlib.sha1(_unicode(contents, url).encode()).hexdigest()[:12]
+    return Document(digest if identity is None else identity, contents)
+
+
+def _label(item: dict[str, Any], field: str, url: str) -> str | None:
+    """A title or an id: a text, or a number where a table made it one."""
+    value = item.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, str | int | float):
+        raise RetrieverGarbled(f"{url} returned a document whose `{field}` is neither a text nor a number")
+    return _unicode(str(value), url)
+
+
+def _unicode(text: str, url: str) -> str:
+    """JSON can spell half of a character; a text with one cannot be tokenized or written to a file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RetrieverGarbled(f"{url} returned a text with half of a character in it: {_shortened(text)}") from None
+    return text
 
 
 def _quote(body: bytes) -> str:
-    text = " ".join(body.decode("utf-8", "replace").split())
+    return _shortened(body[:4096].decode("utf-8", "replace"))
+
+
+def _shortened(text: str) -> str:
+    """In one line that any terminal can show."""
+    text = " ".join(text.encode("utf-8", "replace").decode().split())
     return (text[:_SHOWN] + " …" if len(text) > _SHOWN else text) or "an empty answer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -35,7 +36,7 @@ def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
     client.close()
     process.send_signal(signal.SIGTERM)
     rest, _ = process.communicate(timeout=20)
-    assert "everything that was accepted is answered" in rest
+    assert "every request it had read is answered" in rest
     assert process.returncode == 0
 
     process, address = serve_process(index_folder)  # remembers
@@ -73,6 +74,17 @@ def test_a_token_from_the_environment(
     client.close()
 
 
+def test_a_kept_connection_is_used_again(index_folder: Path, serve_process: Start) -> None:
+    _, address = serve_process(index_folder)
+    client = HTTPRetriever(address)
+    used = []
+    for _ in range(3):
+        client.search(["lake"], 1)
+        used += client._client._connections._idle
+    assert len(used) == 3 and len(set(used)) == 1
+    client.close()
+
+
 def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast\[server\]'"):
@@ -80,13 +92,14 @@ def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypat
 
 
 def test_what_cannot_be_served_is_a_sentence(index_folder: Path, tmp_path: Path) -> None:
-    def refusal(*arguments: object) -> str:
+    def refusal(*arguments: object, **environment: str) -> str:
         command = [sys.executable, "-m", "holdfast", "serve", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environment)
         assert done.returncode == 2
         return done.stderr
 
     assert "holds no index" in refusal(tmp_path, "--port", 0)
+    assert "HOLDFAST_TOKEN holds" in refusal(index_folder, "--port", 0, HOLDFAST_TOKEN="tokén")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in refusal(index_folder, "--port", port)

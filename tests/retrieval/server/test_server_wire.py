@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -70,6 +71,7 @@ def test_recall(served: Any, index: Any) -> None:
         ({"queries": None}, "queries"),
         ({"queries": ["x"], "topk": -1}, "topk"),
         ({"queries": ["x"], "topk": 1001}, "less than or equal to 1000"),
+        ({"queries": ["x"], "topk": True}, "a number is required, not true or false"),
         (["x"], "should be an object"),
         (b"not json", "Invalid JSON"),
         (b"", "Invalid JSON"),
@@ -92,6 +94,88 @@ def test_limits(served: Any, index: Any) -> None:
     assert (answer.status_code, answer.json()["detail"]) == (413, "3 queries; a request may hold 2")
     answer = post(served, index, "/retrieve", {"query": "x" * 11}, limits=limits)
     assert (answer.status_code, answer.json()["detail"]) == (422, "the query holds 11 characters; it may hold 10")
+
+
+def test_queries_times_passages_are_limited(served: Any, index: Any) -> None:
+    from holdfast.retrieval.server.app import Limits
+
+    for queries, topk, status in ((50, 1000, 200), (51, 1000, 413), (4096, 12, 200), (4096, 13, 413)):
+        answer = post(served, index, "/retrieve", {"queries": ["lake"] * queries, "topk": topk})
+        assert answer.status_code == status
+    assert answer.json()["detail"].startswith("4096 queries of 13 passages each; a request may ask for 50000 passages")
+    answer = post(served, index, "/retrieve", {"queries": ["lake"] * 4}, topk=3, limits=Limits(passages=11))
+    assert answer.status_code == 413  # the server's own topk counts as well
+    answer = post(served, index, "/batch_search", {"query": ["lake"] * 4, "top_n": 3}, limits=Limits(passages=11))
+    assert answer.status_code == 413
+
+
+def test_an_answer_of_long_passages_is_limited(served: Any, index: Any) -> None:
+    from holdfast.retrieval.server.app import Limits
+
+    body = {"queries": ["lake"] * 100, "return_scores": True}
+    length = len(post(served, index, "/retrieve", body).content)
+    assert post(served, index, "/retrieve", body, limits=Limits(answer=length)).status_code == 200
+    answer = post(served, index, "/retrieve", body, limits=Limits(answer=length - 1))
+    assert (answer.status_code, answer.json()["detail"]) == (
+        413,
+        f"the answer is longer than {length - 1} bytes; ask for fewer passages at once",
+    )
+
+
+def test_a_long_answer_is_put_together_in_turns_with_other_work(
+    served: Any, index: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.retrieval.server import app
+
+    monkeypatch.setattr(app, "_TURN", 1000)
+
+    async def talk(client: Any) -> tuple[int, int]:
+        await client.post("/retrieve", json={"queries": ["lake"]})  # cached
+        long = asyncio.create_task(client.post("/retrieve", json={"queries": ["lake"] * 4000}))
+        turns = 0
+        while not long.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns, len((await long).content)
+
+    turns, length = served(talk, index)
+    assert turns > length // 1100 > 100
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_the_id_of_a_request_is_sent_back(served: Any, index: Any, token: str | None) -> None:
+    async def talk(client: Any) -> list[str | None]:
+        answers = [
+            await client.post("/retrieve", json={"query": "lake"}, headers={"Holdfast-Request": "a"}),
+            await client.post("/retrieve", content=b"garbage", headers={"Holdfast-Request": "b"}),
+            await client.post("/nowhere", headers={"Holdfast-Request": "c"}),
+            await client.post("/retrieve", json={"query": "lake"}),
+        ]
+        return [answer.headers.get("Holdfast-Request") for answer in answers]
+
+    assert served(talk, index, token=token) == ["a", "b", "c", None]
+
+
+def test_a_caller_that_goes_away_is_one_line_in_the_log(index: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from holdfast.retrieval.server.app import make_app
+
+    sent: list[Any] = []
+    parts = iter([{"type": "http.request", "body": b'{"que', "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(parts)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/retrieve", "raw_path": b"/retrieve", "query_string": b""}
+    scope |= {"headers": [], "http_version": "1.1", "scheme": "http", "server": ("test", 80), "root_path": ""}
+    asyncio.run(make_app(index)(scope, receive, send))
+    assert [record.getMessage() for record in caplog.records] == [
+        "a caller of /retrieve went away after 5 bytes of its request"
+    ]
+    assert caplog.records[0].exc_info is None
+    assert sent[0]["status"] == 400
 
 
 def test_one_bad_query_fails_alone(served: Any, index: Any) -> None:

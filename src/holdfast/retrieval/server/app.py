@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -11,6 +13,7 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from holdfast import __version__
 from holdfast.retrieval.index import IndexedRetriever
@@ -19,6 +22,11 @@ from holdfast.retrieval.server import wire
 from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
 from holdfast.retrieval.server.kept import KeptQueries
 from holdfast.retrieval.server.metrics import Metrics
+from holdfast.retrieval.wire import MOST_BYTES, REQUEST_ID
+
+_log = logging.getLogger("holdfast")
+_REQUEST_ID = REQUEST_ID.encode()
+_TURN = 2**20  # bytes of an answer that are put together before others get their turn
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -32,6 +40,10 @@ class Limits:
     queries: int = 4096
     characters: int = 10_000
     """Of a query; a longer one fails alone."""
+    passages: int = 50_000
+    """Queries times passages a query: of wiki-18 an answer of 40 MB."""
+    answer: int = MOST_BYTES
+    """Bytes, for passages that are longer."""
 
 
 def make_app(
@@ -66,6 +78,12 @@ def make_app(
         """Per query what was found, or what went wrong. Refuses the request when nothing went right."""
         if len(queries) > limits.queries:
             raise HTTPException(413, f"{len(queries)} queries; a request may hold {limits.queries}")
+        if len(queries) * k > limits.passages:
+            raise HTTPException(
+                413,
+                f"{len(queries)} queries of {k} passages each; a request may ask for {limits.passages} passages. "
+                "Send it in parts",
+            )
         fit = [query for query in queries if len(query) <= limits.characters]
         try:
             answers = iter(await batcher.ask(fit, k))
@@ -78,7 +96,7 @@ def make_app(
             else:
                 answer = next(answers)
                 found.append(f"the search failed: {answer}" if isinstance(answer, Exception) else answer)
-        if queries and all(isinstance(one, str) for one in found):
+        if queries and all(isinstance(outcome, str) for outcome in found):
             raise HTTPException(500 if fit else 422, str(found[0]))
         return found
 
@@ -96,7 +114,7 @@ def make_app(
         """Search-R1's protocol: `queries`, or one `query`."""
         asked = await _read(request, wire.RetrieveRequest, limits.body)
         found = await outcomes(asked.queries, asked.topk or topk)
-        return _json(wire.retrieve_answer(passages, found, scores=asked.return_scores))
+        return await _answer(wire.retrieve_answer(passages, found, scores=asked.return_scores), limits.answer)
 
     @app.post("/search", openapi_extra=_takes(wire.SearchRequest))
     async def search(request: Request) -> Response:
@@ -105,14 +123,14 @@ def make_app(
         if not asked.query.strip():
             raise HTTPException(400, "the query is blank")
         (found,) = await all_found([asked.query], asked.top_n)
-        return _json(wire.search_answer(passages, found, scores=asked.return_score))
+        return await _answer(wire.search_answer(passages, found, scores=asked.return_score), limits.answer)
 
     @app.post("/batch_search", openapi_extra=_takes(wire.BatchSearchRequest))
     async def batch_search(request: Request) -> Response:
         """ReCall's protocol, several queries."""
         asked = await _read(request, wire.BatchSearchRequest, limits.body)
         found = await all_found(asked.query, asked.top_n)
-        return _json(wire.batch_search_answer(passages, found, scores=asked.return_score))
+        return await _answer(wire.batch_search_answer(passages, found, scores=asked.return_score), limits.answer)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -135,7 +153,7 @@ def make_app(
 
 
 class _Watched:
-    """Around everything: asks for the token, counts answers and seconds."""
+    """Around everything: asks for the token, sends the id of a request back, counts answers and seconds."""
 
     _OPEN = ("/health", "/ready")
 
@@ -147,16 +165,19 @@ class _Watched:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, path = perf_counter(), scope["path"]
+        began, path, headers = perf_counter(), scope["path"], dict(scope["headers"])
+        request = headers.get(_REQUEST_ID)
 
         async def counted(message: Any) -> None:
             if message["type"] == "http.response.start":
                 route = path if scope.get("route") is not None or message["status"] == 401 else "other"
                 self._metrics.requests.labels(route, message["status"]).inc()
+                if request is not None:
+                    message = {**message, "headers": [*message["headers"], (_REQUEST_ID, request)]}
             await send(message)
 
         if self._wanted is not None and path not in self._OPEN:
-            given = dict(scope["headers"]).get(b"authorization", b"")
+            given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, self._wanted):
                 refusal = _json(b'{"detail": "send the header Authorization: Bearer TOKEN"}', 401)
                 await refusal(scope, receive, counted)
@@ -168,10 +189,14 @@ class _Watched:
 async def _read(request: Request, kind: type[Body], most: int) -> Body:
     """The body, checked. 413 before a body that is too long was read, 422 for one of another shape."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise HTTPException(413, f"the body is longer than {most} bytes")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                raise HTTPException(413, f"the body is longer than {most} bytes")
+    except ClientDisconnect:
+        _log.warning("a caller of %s went away after %d bytes of its request", request.url.path, len(body))
+        raise HTTPException(400, "the request ended before its body was whole") from None
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
@@ -182,6 +207,19 @@ async def _read(request: Request, kind: type[Body], most: int) -> Body:
 def _takes(kind: type[BaseModel]) -> dict[str, Any]:
     """The body, for OpenAPI: it is read by hand, with a limit."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
+
+
+async def _answer(pieces: Iterator[bytes], most: int) -> Response:
+    """The pieces as one body. A long one is put together in turns with whatever else the loop does."""
+    body, turn = bytearray(), _TURN
+    for piece in pieces:
+        body += piece
+        if len(body) > most:
+            raise HTTPException(413, f"the answer is longer than {most} bytes; ask for fewer passages at once")
+        if len(body) > turn:
+            turn = len(body) + _TURN
+            await asyncio.sleep(0)
+    return _json(bytes(body))
 
 
 def _json(body: bytes, status: int = 200) -> Response:

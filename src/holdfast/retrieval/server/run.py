@@ -47,7 +47,8 @@ def serve(
         retriever = open_index(folder, model=model, device=device)
         retriever.rank(["warm up"], topk)
         fingerprint = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
-        kept = KeptQueries(cache_size, folder / KEPT_BY_SERVER if keep_cache else None, fingerprint)
+        path = folder / KEPT_BY_SERVER if keep_cache else None
+        kept = KeptQueries(cache_size, path, fingerprint, len(retriever.documents))
         app = make_app(retriever, topk=topk, token=token, batching=batching, kept=kept)
         config = uvicorn.Config(
             app,

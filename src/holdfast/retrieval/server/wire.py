@@ -13,14 +13,17 @@
 
 Fields that are not named here are ignored. When some queries of a `/retrieve` fail and others do not, the lists of
 those that failed are empty and a field `errors` holds one sentence per query, null where there is none.
+
+Answers are written a passage at a time, so that a long one can be put together in turns with other work.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from holdfast.retrieval.documents import as_json
 from holdfast.retrieval.postings import Ranked
@@ -29,11 +32,23 @@ from holdfast.retrieval.types import Document
 MOST_HITS = 1000
 
 
+def _number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number is required, not true or false")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_number)]
+"""Pydantic reads true as 1."""
+
+
 class RetrieveRequest(BaseModel):
     """Body of `/retrieve`."""
 
     queries: list[str] = Field(default=[], description="What to search for; one list of passages comes back for each.")
-    topk: int | None = Field(None, ge=0, le=MOST_HITS, description="Passages a query; 0 or null: the server's default.")
+    topk: Count | None = Field(
+        None, ge=0, le=MOST_HITS, description="Passages a query; 0 or null: the server's default."
+    )
     return_scores: bool = Field(False, description="Each passage with its score, as {document, score}.")
 
     @model_validator(mode="before")
@@ -53,7 +68,7 @@ class SearchRequest(BaseModel):
     """Body of `/search`."""
 
     query: str
-    top_n: int = Field(10, ge=1, le=MOST_HITS)
+    top_n: Count = Field(10, ge=1, le=MOST_HITS)
     return_score: bool = False
 
 
@@ -61,7 +76,7 @@ class BatchSearchRequest(BaseModel):
     """Body of `/batch_search`."""
 
     query: list[str]
-    top_n: int = Field(10, ge=1, le=MOST_HITS)
+    top_n: Count = Field(10, ge=1, le=MOST_HITS)
     return_score: bool = False
 
 
@@ -71,38 +86,53 @@ class Passages:
     def __init__(self, documents: Sequence[Document]) -> None:
         self._documents = documents
 
-    def bare(self, found: Ranked) -> str:
+    def bare(self, found: Ranked) -> Iterator[bytes]:
         """`[{"id", "contents"}]`."""
-        return f"[{', '.join(self._lines(found))}]"
+        return _list(as_json(self._documents, row) for row in found.rows.tolist())
 
-    def scored(self, found: Ranked) -> str:
+    def scored(self, found: Ranked) -> Iterator[bytes]:
         """`[{"document": {"id", "contents"}, "score"}]`."""
-        pairs = zip(self._lines(found), found.scores.tolist(), strict=True)
-        items = [f'{{"document": {line}, "score": {score!r}}}' for line, score in pairs]
-        return f"[{', '.join(items)}]"
-
-    def _lines(self, found: Ranked) -> list[str]:
-        return [as_json(self._documents, row) for row in found.rows.tolist()]
+        pairs = zip(found.rows.tolist(), found.scores.tolist(), strict=True)
+        return _list(b'{"document": %b, "score": %a}' % (as_json(self._documents, row), score) for row, score in pairs)
 
 
-def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, scores: bool) -> bytes:
+def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, scores: bool) -> Iterator[bytes]:
     """Body of an answer of `/retrieve`; an outcome that is a text is what went wrong with that query."""
     write = passages.scored if scores else passages.bare
-    lists = ["[]" if isinstance(outcome, str) else write(outcome) for outcome in outcomes]
-    text = f'{{"result": [{", ".join(lists)}]'
+    yield b'{"result": '
+    yield from _lists(iter((b"[]",)) if isinstance(outcome, str) else write(outcome) for outcome in outcomes)
     if any(isinstance(outcome, str) for outcome in outcomes):
         errors = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
-        text += f', "errors": {json.dumps(errors)}'
-    return (text + "}").encode("utf-8")
+        yield b', "errors": ' + json.dumps(errors).encode()
+    yield b"}"
 
 
-def search_answer(passages: Passages, found: Ranked, *, scores: bool) -> bytes:
+def search_answer(passages: Passages, found: Ranked, *, scores: bool) -> Iterator[bytes]:
     """Body of an answer of `/search`."""
     documents = passages.bare(found)
-    return (f"[{documents}, {found.scores.tolist()}]" if scores else documents).encode("utf-8")
+    return _lists((documents, _scores(found))) if scores else documents
 
 
-def batch_search_answer(passages: Passages, found: Sequence[Ranked], *, scores: bool) -> bytes:
+def batch_search_answer(passages: Passages, found: Sequence[Ranked], *, scores: bool) -> Iterator[bytes]:
     """Body of an answer of `/batch_search`."""
-    documents = f"[{', '.join(map(passages.bare, found))}]"
-    return (f"[{documents}, {[one.scores.tolist() for one in found]}]" if scores else documents).encode("utf-8")
+    documents = _lists(map(passages.bare, found))
+    return _lists((documents, _lists(map(_scores, found)))) if scores else documents
+
+
+def _scores(found: Ranked) -> Iterator[bytes]:
+    return _list(b"%a" % score for score in found.scores.tolist())
+
+
+def _list(items: Iterable[bytes]) -> Iterator[bytes]:
+    """A JSON list, an item at a time."""
+    return _lists((item,) for item in items)
+
+
+def _lists(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """As `_list`, of items that come in pieces."""
+    opening = b"["
+    for pieces in items:
+        yield opening
+        yield from pieces
+        opening = b", "
+    yield b"[]" if opening == b"[" else b"]"
