@@ -3,7 +3,7 @@
 #   make PYTHON=/path/to/python3.12 train     another interpreter, 3.11 or newer (also from the environment)
 #   make VENV=/tmp/holdfast test              another place for the environment (also from the environment)
 #   make ARGS="--train.steps 20" train        settings for the main job, or arguments of pytest
-#   OMP_NUM_THREADS=4 make train              more CPU threads than two
+#   make ARGS="--run.threads 4" train         more CPU threads than one, which is enough for the tiny model
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -11,7 +11,6 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
-export OMP_NUM_THREADS ?= 2
 
 .PHONY: train test lint setup dev golden contracts contracts-verl contracts-trl docs constraints clean
 

@@ -130,6 +130,10 @@ strike from one batch to the next, and the reward is gone before a mean of five 
 Copies are noisy (a tenth of each series' spread), thinned (every 2nd and every 5th row), incomplete (a quarter of the
 series missing) and cut (the last quarter missing).
 
+"TRL, with the observer" means `with_penalties` with `displacement_every=1`: every batch is measured. By default every
+tenth is, so that `LLD001` to `LLD004` have a tenth of these rows to go by. How much later they tell then was not
+measured.
+
 Some logs cannot tell: `echo`, `order`, `mirror`, `shift` and `rotate` are TRL with its own sampler, which logs no
 probabilities of the sampler and knows no searches; the runs of the collapse recipe were made before searches that find
 nothing were counted."""

@@ -14,11 +14,15 @@ recipe makes another one. `restore` puts those that its runs need into the cache
 from __future__ import annotations
 
 import argparse
+import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import tomli_w
+
 from holdfast.config import dump, load
+from holdfast.contradictions import unread
 from holdfast.lab.plan import PLAN_FILE, load_plan
 from holdfast.lab.series import RESULTS_FILE
 from holdfast.tracking import METRICS_FILE
@@ -58,10 +62,24 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
         if not run.exists():
             with zipfile.ZipFile(archive) as packed:
                 packed.extractall(run)
+            recipe = run / _CONFIG
+            recipe.write_text(as_now(recipe.read_text(encoding="utf-8")), encoding="utf-8")
             put.append(run.name)
     if not (folder / PLAN_FILE).exists():
         load_plan(kept / name).save(folder)
     return put
+
+
+def as_now(recipe: str) -> str:
+    """A kept run's recipe in today's words. Runs are kept as they were made, and two things have changed since: a
+    penalty's section held every setting of every penalty, and `normalizer = "preserved"` was called "paper"."""
+    resolved = tomllib.loads(recipe)
+    penalty = resolved["loss"]["penalty"]
+    for key in unread(penalty["name"]):
+        penalty.pop(key, None)
+    if penalty.get("normalizer") == "paper":
+        penalty["normalizer"] = "preserved"
+    return tomli_w.dumps(resolved)
 
 
 def restore_starts(folder: Path, kept: Path = KEPT) -> tuple[list[Path], list[Path]]:

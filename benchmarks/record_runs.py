@@ -64,7 +64,7 @@ def collapse_runs() -> Iterator[Planned]:
         )
 
 
-_HALF = ("--loss.penalty.normalizer", "paper", "--loss.penalty.coef", "0.5")
+_HALF = ("--loss.penalty.normalizer", "preserved", "--loss.penalty.coef", "0.5")
 _LABORATORY = {  # arms of the laboratory when the collapse recipe was its organism: name there, cause, settings, seeds
     "lab-grpo": ("GRPO", "displacement", (), (11,)),
     "lab-sane-step": ("GRPO, sane step", "healthy-sharpening", ("--train.lr", "1.2e-4"), (11,)),

@@ -20,7 +20,7 @@ from holdfast.lab.series import read_run, summarise, table
 
 # One strength for all penalties, over the tokens they protect: at the published ones, made for thousands of tokens a
 # rollout and steps a thousand times smaller, they do less (the last two arms).
-STRENGTH = ["--loss.penalty.coef", "0.5", "--loss.penalty.normalizer", "paper"]
+STRENGTH = ["--loss.penalty.coef", "0.5", "--loss.penalty.normalizer", "preserved"]
 LLDS = ["--loss.penalty.name", "llds", *STRENGTH]
 ARMS: dict[str, dict[str, list[str]]] = {
     "quickstart": {
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", help="only the arms whose name contains one of these texts")
     parser.add_argument("--out", type=Path, default=Path("runs/seeds"), help="folder of the run folders")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads of each run")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of each run")
     parser.add_argument("--extra", nargs="*", default=[], help="overrides for every arm, such as train.steps=20")
     own = parser.parse_args()
     own.out.mkdir(parents=True, exist_ok=True)

@@ -15,15 +15,15 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from holdfast import settings
-from holdfast.contradictions import contradictions
+from holdfast.contradictions import contradictions, unread
 from holdfast.errors import ConfigError
 
 # Published values: λ of LLDS v2, γ of SAPO v1, μ of NLL as methods that use it; the preserving rule of each paper.
 METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "none": {"coef": 0.0, "preserve": "nonnegative"},
+    "none": {},
     "llds": {"coef": 0.2, "preserve": "nonnegative"},
     "sapo": {"coef": 0.1, "preserve": "positive"},
-    "nll": {"coef": 0.1, "preserve": "positive"},
+    "nll": {"coef": 0.1},
 }
 # Of `search.protocol.PRESETS`, where they differ in a limit; a test holds both together.
 PRESET_DEFAULTS = {"clean": {"max_turns": 4}, "search-r1": {"max_turns": 5}, "r1": {"max_turns": 1}}
@@ -46,7 +46,7 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU if there is one."""
     threads: int = Field(0, ge=0)
-    """CPU threads; 0 leaves PyTorch's choice. Identical metrics after a resume need equal threads."""
+    """CPU threads; 0: one for the tiny model, else PyTorch's choice. Equal metrics after a resume need equal ones."""
 
 
 class World(Section):
@@ -208,8 +208,8 @@ class Penalty(Section):
     """LLDS: the unit whose summed drop opens the penalty. `token` is LLD."""
     preserve: Literal["nonnegative", "positive", "correct", "all"] | None = None
     """Rollouts the penalty protects: A ≥ 0, A > 0, right ones (all-right groups too, all-wrong ones not), or all."""
-    normalizer: Literal["policy", "paper"] = "policy"
-    """`policy`: the policy loss's own denominator (authors' code); `paper`: the tokens of protected rollouts."""
+    normalizer: Literal["policy", "preserved"] = "policy"
+    """What it is divided by: the policy loss's denominator, or the tokens of preserved rollouts (docs/papers.md)."""
     threshold: float = Field(0.0, ge=0)
     """LLDS: nats per token a drop must exceed to count."""
     answer_weight: float | Literal["adaptive-paper", "adaptive-code"] = 1.0
@@ -360,6 +360,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     values = settings.parse_overrides(overrides, Config)
     if "loss.penalty.name" in values:
         settings.forget_implied(data, "loss.penalty", "name", "llds", METHOD_DEFAULTS)
+        settings.forget(data, "loss.penalty", unread(str(values["loss.penalty.name"])))
     if "protocol.preset" in values:
         settings.forget_implied(data, "protocol", "preset", "clean", PRESET_DEFAULTS)
     for dotted, value in values.items():
@@ -383,8 +384,9 @@ def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[s
 
 
 def dump(config: Config) -> str:
-    """The config as TOML. Keys that are None are left out, which reads back as None."""
-    return tomli_w.dumps(config.model_dump(exclude_none=True))
+    """The config as TOML, without keys that are None, which reads back as None, and those its penalty does not read."""
+    unused = unread(config.loss.penalty.name)
+    return tomli_w.dumps(config.model_dump(exclude_none=True, exclude={"loss": {"penalty": unused}}))
 
 
 def setting_names() -> list[str]:

@@ -8,27 +8,43 @@ from typing import Any
 from holdfast.diagnostics.codes import chosen
 from holdfast.errors import ConfigError
 
-NEED_DRIFT = ("llds", "sapo")
-"""Penalties that are zero while the policy equals the old one."""
+METHOD_SETTINGS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "llds": ("coef", "gate", "preserve", "normalizer", "threshold", "answer_weight"),
+    "sapo": ("coef", "preserve", "normalizer", "tau"),
+    "nll": ("coef", "normalizer"),
+}
+"""What each penalty reads of `[loss.penalty]`."""
+
+
+def unread(method: str) -> set[str]:
+    """The settings of `[loss.penalty]` that a penalty has no use for; of a name that is none, nothing is known.
+
+    >>> sorted(unread("llds")), sorted(unread("nll"))
+    (['tau'], ['answer_weight', 'gate', 'preserve', 'tau', 'threshold'])
+    """
+    known = {key for keys in METHOD_SETTINGS.values() for key in keys}
+    return known - set(METHOD_SETTINGS.get(method, known))
+
+
+def needs_drift(penalty: Any) -> bool:
+    """Whether a penalty is zero while the policy equals the old one, r = 1. SAPO counts tokens with r < τ, so with
+    τ > 1 it acts from the first optimizer step on.
+
+    >>> from holdfast.config import Penalty
+    >>> [needs_drift(Penalty(name="sapo", tau=tau)) for tau in (1.0, 1.2)]
+    [True, False]
+    """
+    return penalty.name == "llds" or (penalty.name == "sapo" and penalty.tau <= 1)
 
 
 def contradictions(config: Any) -> Iterator[str]:
     """A sentence for each combination of a `Config` that cannot work: what you set, why it fails, what to do."""
-    penalty, train, world, model = config.loss.penalty, config.train, config.world, config.model
+    train, world, model = config.train, config.world, config.model
     name = config.run.name
     if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
         yield f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it lies"
-    if penalty.name in NEED_DRIFT and train.optimizer_steps_per_rollout == 1:
-        yield (
-            f"loss.penalty.name = {penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the first optimizer "
-            "step after a rollout the policy equals the old one, so this penalty is always zero. Set "
-            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
-        )
-    if not isinstance(penalty.answer_weight, str) and not 0 <= penalty.answer_weight <= 1:
-        yield (
-            f"loss.penalty.answer_weight = {penalty.answer_weight} must be between 0, answers left free, and 1, as "
-            "other tokens; or 'adaptive-paper' or 'adaptive-code'"
-        )
+    yield from _penalty_contradictions(config)
     if train.optimizer_steps_per_rollout > train.questions * train.group_size:
         yield (
             f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
@@ -88,6 +104,28 @@ def contradictions(config: Any) -> Iterator[str]:
         yield (
             f"model.hidden = {model.hidden} with model.heads = {model.heads}: each head needs an even share of the "
             f"width. Set model.hidden to a multiple of {2 * model.heads}"
+        )
+
+
+def _penalty_contradictions(config: Any) -> Iterator[str]:
+    penalty = config.loss.penalty
+    for key in sorted(unread(penalty.name) & penalty.model_fields_set):
+        if (value := getattr(penalty, key)) is not None:
+            readers = " or ".join(repr(name) for name, keys in METHOD_SETTINGS.items() if key in keys)
+            yield (
+                f"loss.penalty.{key} = {value!r} with loss.penalty.name = {penalty.name!r}, which does not read it. "
+                f"Leave it out, or set loss.penalty.name = {readers}"
+            )
+    if needs_drift(penalty) and config.train.optimizer_steps_per_rollout == 1:
+        yield (
+            f"loss.penalty.name = {penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the first optimizer "
+            "step after a rollout the policy equals the old one, so this penalty is always zero. Set "
+            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
+        )
+    if not isinstance(penalty.answer_weight, str) and not 0 <= penalty.answer_weight <= 1:
+        yield (
+            f"loss.penalty.answer_weight = {penalty.answer_weight} must be between 0, answers left free, and 1, as "
+            "other tokens; or 'adaptive-paper' or 'adaptive-code'"
         )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from torch import Tensor
 
 from holdfast.config import METHOD_DEFAULTS
-from holdfast.contradictions import NEED_DRIFT
+from holdfast.contradictions import needs_drift
 from holdfast.errors import ConfigError
 from holdfast.losses import adaptive_answer_weight, llds_penalty, nll_loss, preserving_mask, sapo_penalty
 
@@ -38,7 +38,8 @@ class LLDS:
     """
 
     name: ClassVar[str] = "llds"
-    needs_drift: ClassVar[bool] = name in NEED_DRIFT
+    needs_drift: ClassVar[bool] = True
+    """Zero while the policy equals the old one, so one optimizer step per rollout batch makes it inert."""
 
     coef: float = METHOD_DEFAULTS["llds"]["coef"]
     gate: Gate = "action"
@@ -113,7 +114,6 @@ class SAPO:
     """
 
     name: ClassVar[str] = "sapo"
-    needs_drift: ClassVar[bool] = name in NEED_DRIFT
     needs_answers: ClassVar[bool] = False
 
     coef: float = METHOD_DEFAULTS["sapo"]["coef"]
@@ -125,6 +125,11 @@ class SAPO:
         _check_choice(self, "preserve", self.preserve, get_args(Rule))
         if not 0 < self.tau < math.inf:
             raise ConfigError(f"SAPO(tau={self.tau}) must be above 0; it is the ratio below which a token counts")
+
+    @property
+    def needs_drift(self) -> bool:
+        """Whether it is zero while the policy equals the old one: not with τ > 1, where unmoved tokens count too."""
+        return needs_drift(self)
 
     def weight_at(self, mean_valid_searches: float) -> float:
         """1: SAPO treats answers as any other token."""
@@ -153,7 +158,7 @@ class NLL:
     """Negative log-likelihood of rollouts with A > 0; see `holdfast.losses.nll_loss`. Works from the first step on."""
 
     name: ClassVar[str] = "nll"
-    needs_drift: ClassVar[bool] = name in NEED_DRIFT
+    needs_drift: ClassVar[bool] = False
     needs_answers: ClassVar[bool] = False
 
     coef: float = METHOD_DEFAULTS["nll"]["coef"]

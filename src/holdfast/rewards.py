@@ -16,7 +16,7 @@ from holdfast.scoring import exact_match, f1, normalize_answer, normalized_golds
 from holdfast.trajectory import Invalid, Search, Trajectory
 
 EM: Mapping[str, float] = {"em": 1.0}
-"""The published reward of Search-R1, LLDS and SAPO: exact match and nothing else."""
+"""The published reward of Search-R1 and LLDS: exact match and nothing else. SAPO's is token F1, `{"f1": 1.0}`."""
 
 
 def _em(trajectory: Trajectory, golds: Sequence[str]) -> float:

@@ -341,9 +341,20 @@ def implied(section: Any, key: str, default: str, table: Implied) -> Any:
 
 def forget_implied(data: Any, section: str, key: str, default: str, table: Implied) -> None:
     """Take out of a resolved recipe what its `key` had implied: it says nothing of another value of that key."""
+    values = _table(data, section)
+    own = table.get(str(values.get(key, default)), {})
+    forget(data, section, [other for other, value in own.items() if values.get(other) == value])
+
+
+def forget(data: Any, section: str, keys: Iterable[str]) -> None:
+    """Take settings of a section out of a recipe, as far as they are there."""
+    values = _table(data, section)
+    for key in keys:
+        values.pop(key, None)
+
+
+def _table(data: Any, section: str) -> dict[str, Any]:
+    """The table of a section; an empty one where the recipe has none, or something else in its place."""
     for part in section.split("."):
         data = data.get(part) if isinstance(data, dict) else None
-    if isinstance(data, dict):
-        own = table.get(str(data.get(key, default)), {})
-        for other in [other for other, value in own.items() if data.get(other) == value]:
-            del data[other]
+    return data if isinstance(data, dict) else {}

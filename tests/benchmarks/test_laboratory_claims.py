@@ -14,8 +14,16 @@ from laboratory_runs import KEPT
 
 
 def test_the_page_is_what_the_kept_runs_say() -> None:
-    made = laboratory_claims.page(list(laboratory_claims.answers()))
+    made = laboratory_claims.whole_page()
     assert made == (laboratory_claims.DOCS / "claims.md").read_text(), "python benchmarks/laboratory_claims.py"
+
+
+def test_what_no_claim_asks_stands_beside_the_verdicts() -> None:
+    """Invalid turns come back under the penalties, and not under an untruncated sampler."""
+    rows = [line.split(" | ") for line in laboratory_claims.beside() if line.startswith("| ")]
+    invalid = {row[0].removeprefix("| "): [float(cell) for cell in row[2:5]] for row in reversed(rows[1:16])}
+    assert invalid["SAPO"] == [0.03, 0.10, 0.29] and invalid["LLDS action"] == [0.02, 0.05, 0.29]
+    assert invalid["GRPO"] == [0.03, 0.51, 0.31] and invalid["GRPO, untruncated sampler"][-1] == 0.08
 
 
 @pytest.fixture

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 import laboratory_runs
 from holdfast.cli.recipes import find as find_recipe
@@ -14,6 +16,7 @@ from holdfast.config import dump, load
 from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.fall import fall_of
 from holdfast.diagnostics.readers import read_log
+from holdfast.errors import ConfigError
 from holdfast.lab.experiments import find
 from holdfast.lab.plan import Plan, finished, planned_arms, planned_choices, planned_runs
 from holdfast.lab.results import markdown, results_of
@@ -57,6 +60,18 @@ def test_finished_runs_come_back_as_runs_of_the_experiment(folder: Path, tmp_pat
     assert runs[0].series("reward/mean")[1] == [0.33333] * 8
     assert runs[0].results["after"] == SCORES
     assert not (back / "runs" / "grpo-s11" / "checkpoints").exists()
+
+
+def test_a_run_kept_in_older_words_comes_back_in_todays(tmp_path: Path) -> None:
+    """As the runs of SAPO in the repository were written: every setting of every penalty, and "paper"."""
+    older = tomllib.loads(dump(load(overrides=["--loss.penalty.name=sapo"])))
+    older["loss"]["penalty"] |= {"gate": "action", "threshold": 0.0, "answer_weight": 1.0, "normalizer": "paper"}
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(older))
+    with pytest.raises(ConfigError, match="'preserved'"):
+        load(path)
+    path.write_text(laboratory_runs.as_now(path.read_text()))
+    assert load(path) == load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.normalizer=preserved"])
 
 
 def test_what_is_kept_names_no_machine(folder: Path, tmp_path: Path) -> None:

@@ -116,8 +116,9 @@ def test_printed_averages_and_gains_are_those_of_the_printed_numbers() -> None:
         by_name = {row.name: row for row in rows}
         assert len(by_name) == len(rows)
         for row in rows:
-            if len(row.values) == 7 and row.average is not None:
-                assert sum(row.values.values()) / 7 == pytest.approx(row.average, abs=8e-4), (model, row.name)
+            whole = len(row.values) == 7 and row.average is not None
+            if whole and sum(row.values.values()) / 7 != pytest.approx(row.average, abs=8e-4):
+                wrong.append((model, row.name))
             if row.printed_gain is not None:
                 base = by_name[row.against or ""].average or 0.0
                 percent = 100 * ((row.average or 0.0) / base - 1)

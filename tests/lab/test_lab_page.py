@@ -29,7 +29,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "collapse.toml"
 RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
 SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]
 GRPO = Arm("GRPO <b>", ("--loss.penalty.name", "none"), control=True)
-CURE = Arm("cure", (), Sweep(("loss.penalty.coef",), (("0.1",), ("0.2",), ("0.5",))))
+CURE = Arm("cure", ("--loss.penalty.name", "llds"), Sweep(("loss.penalty.coef",), (("0.1",), ("0.2",), ("0.5",))))
 EXPERIMENT = Experiment(
     name="toy",
     title="A toy & its page",

@@ -40,8 +40,8 @@ def beside(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["runs", "sweep"])
 def test_the_same_run_under_another_name(here: Path, beside: Path, kind: str) -> None:
-    made = finish(job(beside, "llds", "--loss.penalty.coef", "0.2", kind=kind))
-    wanted = job(here, "weak", "--loss.penalty.coef=0.20")
+    made = finish(job(beside, "llds", "--loss.penalty.name=llds", "--loss.penalty.coef", "0.2", kind=kind))
+    wanted = job(here, "weak", "--loss.penalty.name=llds", "--loss.penalty.coef=0.20")
     assert take_over([wanted, job(here, "other")], here) == {made: wanted}
     assert wanted.done and (wanted.folder / "checkpoints" / "model").read_text() == "weights"
     assert made.is_dir() and not job(here, "other").folder.exists()

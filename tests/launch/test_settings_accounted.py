@@ -37,7 +37,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.penalty.name": ("none",),
     "loss.penalty.gate": ("token",),
     "loss.penalty.preserve": ("positive",),
-    "loss.penalty.normalizer": ("paper",),
+    "loss.penalty.normalizer": ("preserved",),
     "loss.penalty.answer_weight": ("0.5",),
     "loss.penalty.tau": ("0.9", "--loss.penalty.name=sapo"),
     "loss.advantage": ("dr_grpo",),

@@ -151,7 +151,7 @@ def test_what_a_setting_becomes_in_verl(overrides: list[str], expected: dict[str
 @pytest.mark.parametrize(("overrides", "says"), [
     (["--model.path=tiny"], ["model.path = 'tiny'", "--stage warm-start"]),
     (["--warm_start.steps=5"], ["warm_start.steps = 5", "--stage warm-start"]),
-    (["--loss.penalty.normalizer=paper"], ["loss.penalty.normalizer = 'paper'", "'policy'", "preserved_share"]),
+    (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'", "preserved_share"]),
     (["--loss.advantage=reinforce"], ["loss.advantage = 'reinforce'", "'dr_grpo'"]),
     (["--loss.baseline=length"], ["loss.baseline = 'length'", "'mean', or use verl"]),
     (["--loss.reduction=token-sum"], ["loss.reduction = 'token-sum'", "'token-mean'"]),
@@ -173,7 +173,7 @@ def test_what_trl_refuses(overrides: list[str], says: list[str], recipe: MakeRec
     (["--warm_start.steps=5"], ["warm_start.steps = 5", "--stage warm-start"]),
     (["--retrieval.url=none", "--retrieval.corpus=c.jsonl"], ["retrieval.corpus = 'c.jsonl'", "set retrieval.url"]),
     (["--data.train=world", "--retrieval.url=none"], ["data.train = 'world'", "retrieval.url"]),
-    (["--loss.penalty.normalizer=paper"], ["loss.penalty.normalizer = 'paper'", "'policy'"]),
+    (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'"]),
     (["--loss.penalty.answer_weight=0"], ["loss.penalty.answer_weight = 0", "TRL"]),
     (["--loss.penalty.preserve=correct"], ["loss.penalty.preserve = 'correct'", "'positive'"]),
     (["--loss.penalty.name=nll"], ["loss.penalty.name = 'nll'", "'sapo'"]),

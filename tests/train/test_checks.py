@@ -88,17 +88,6 @@ def test_a_mask_that_is_kept_raises_no_doubt(recipe: Recipe) -> None:
     assert list(doubts(open_workspace(recipe(changes)))) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "setting", "value", "told"),
-    [("sapo", "gate", "token", True), ("nll", "tau", 0.5, True), ("llds", "gate", "token", False)],
-)
-def test_a_penalty_setting_that_nothing_reads_is_told_of(
-    recipe: Recipe, name: str, setting: str, value: object, told: bool
-) -> None:
-    found = list(doubts(open_workspace(recipe({"loss.penalty.name": name, f"loss.penalty.{setting}": value}))))
-    assert [text.startswith(f"loss.penalty.{setting} = {value!r} with") for text in found] == [True] * told
-
-
 def test_a_penalty_without_strength_is_told_of(recipe: Recipe) -> None:
     (told,) = doubts(open_workspace(recipe({"loss.penalty.name": "llds", "loss.penalty.coef": 0.0})))
     assert told.startswith("loss.penalty.coef = 0 with") and "adds nothing" in told

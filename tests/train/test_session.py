@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from holdfast.config import Config
 from holdfast.errors import CheckpointError, ConfigError, DataError
@@ -17,6 +18,7 @@ from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
 from holdfast.retrieval.index import open_index
 from holdfast.train.session import cache_dir, open_agent, open_retriever, open_workspace, protocol_of
+from holdfast.train.trainer import set_up_torch
 
 Recipe = Callable[..., Config]
 
@@ -39,6 +41,22 @@ def own_files(tmp_path: Path, write_rows: Callable[..., str]) -> dict[str, Any]:
         "data.train": write_rows(tmp_path / "train.jsonl", questions(20)),
         "retrieval.corpus": write_rows(tmp_path / "corpus.jsonl", passages(20)),
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads"),
+    [
+        ({"run.threads": 0}, 1),
+        ({"run.threads": 2}, 2),
+        ({"run.threads": 0, "model.path": "some/model"}, 3),  # PyTorch's choice
+    ],
+)
+def test_the_tiny_model_has_one_thread_unless_more_are_asked_for(
+    recipe: Recipe, changes: dict[str, Any], threads: int
+) -> None:
+    torch.set_num_threads(3)  # the fixture of this folder puts back what was
+    set_up_torch(recipe(changes))
+    assert torch.get_num_threads() == threads
 
 
 def test_the_worlds_training_index_has_no_passage_of_another_region(recipe: Recipe) -> None:

@@ -101,7 +101,7 @@ def test_the_noise_floor_sees_an_old_pass_of_other_shapes(make_model: Callable[.
 
 LOSSES = {
     "llds": Loss(),
-    "llds, response, paper's normaliser": Loss(penalty=Penalty(gate="response", normalizer="paper")),
+    "llds, response, over preserved tokens": Loss(penalty=Penalty(gate="response", normalizer="preserved")),
     "llds, token, correct, answers half": Loss(penalty=Penalty(gate="token", preserve="correct", answer_weight=0.5)),
     "sapo, sequence means": Loss(penalty=Penalty(name="sapo"), reduction="seq-mean-token-mean"),
     "nll, sequence sums": Loss(penalty=Penalty(name="nll"), reduction="seq-mean-token-sum"),

@@ -29,7 +29,7 @@ def by_hand(batch: TokenBatch, new: Tensor, old: Tensor, ref: Tensor | None, ent
     penalty, answer_weight = loss.penalty, 0.5
     tokens = int(mask.sum())
     preserved = [
-        {"nonnegative": float(a) >= 0, "positive": float(a) > 0, "correct": bool(c)}[str(penalty.preserve)]
+        {"nonnegative": float(a) >= 0, "positive": float(a) > 0, "correct": bool(c)}[penalty.preserve or "nonnegative"]
         for a, c in zip(batch.advantages[:, 0], batch.correct, strict=True)
     ]
     preserved_tokens = sum(int(mask[row].sum()) for row in range(n_rows) if preserved[row])
@@ -87,7 +87,7 @@ def by_hand(batch: TokenBatch, new: Tensor, old: Tensor, ref: Tensor | None, ent
     if ref is not None:
         total = total + loss.kl_coef * reduce(kl)
     if penalty.name != "none":
-        summed = sum(held.values(), zero) / preserved_tokens if penalty.normalizer == "paper" else reduce(held)
+        summed = sum(held.values(), zero) / preserved_tokens if penalty.normalizer == "preserved" else reduce(held)
         total = total + float(penalty.coef or 0) * summed
     return total
 
@@ -97,7 +97,7 @@ BY_HAND = [
     *(
         Loss(kl_coef=0.0, penalty=Penalty(name=name, normalizer=normalizer, preserve=preserve))
         for name in ("llds", "sapo", "nll")
-        for normalizer in ("policy", "paper")
+        for normalizer in ("policy", "preserved")
         for preserve in ("nonnegative", "positive", "correct")
         if name != "nll" or preserve == "positive"
     ),

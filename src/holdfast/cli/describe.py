@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from holdfast import settings
 from holdfast.config import METHOD_DEFAULTS, Config, Penalty
+from holdfast.contradictions import unread
 
 WIDTH = 88
 
@@ -69,8 +70,8 @@ def _section(section: BaseModel, name: str) -> Iterator[str]:
         yield from _comment(comment)
         if value is None:
             yield f"# {key} ="
-        elif isinstance(section, Penalty) and METHOD_DEFAULTS[section.name].get(key) == value:
-            yield f"# {tomli_w.dumps({key: value}).strip()}"  # published: it follows the name, if that is edited
+        elif isinstance(section, Penalty) and _follows_name(section, key):
+            yield f"# {tomli_w.dumps({key: value}).strip()}"
         elif isinstance(value, tuple):
             yield f"{key} = {settings.shown(value)}"  # numbers, which need no escapes, on one line
         else:
@@ -78,6 +79,11 @@ def _section(section: BaseModel, name: str) -> Iterator[str]:
     for key, value in section:
         if isinstance(value, BaseModel):
             yield from _section(value, f"{name}.{key}".lstrip("."))
+
+
+def _follows_name(penalty: Penalty, key: str) -> bool:
+    """Whether a value is the method's published one, or one that it does not read: neither is to outlive the name."""
+    return key in unread(penalty.name) or METHOD_DEFAULTS[penalty.name].get(key) == getattr(penalty, key)
 
 
 def _comment(text: str) -> list[str]:

@@ -62,7 +62,7 @@ def main(
     Start here:
 
       [cyan]holdfast train[/cyan]
-          trains a small search agent on two CPU cores, in under ten minutes
+          trains a small search agent on a CPU core, in about six minutes
 
       [cyan]holdfast ask[/cyan]
           lets you ask it something, and shows how it searches and answers

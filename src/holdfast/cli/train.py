@@ -59,7 +59,7 @@ def train(
     """Train a search agent.
 
     With no arguments, a tiny model learns to search a bundled world of made-up
-    people: under ten minutes on two CPU cores. A recipe is a TOML file with your
+    people: about six minutes on a CPU core. A recipe is a TOML file with your
     own model, questions, passages and method. Settings may be given here as well:
 
     [cyan]holdfast train my.toml --train.steps 50 --loss.penalty.name sapo[/cyan]

@@ -75,7 +75,12 @@ ROWS: tuple[TrainingRow, ...] = (
     TrainingRow(name="GSPO", settings=(*_GSPO, *_NONE)),
     TrainingRow(name="GSPO + LLDS-A", settings=(*_GSPO, *_LLDS, "action"), against="GSPO"),
 )
-"""In the order of the papers' tables. Strengths are the published ones; GSPO has GRPO's clip, as in the LLDS paper."""
+"""In the order of the papers' tables, each with the recipe's reward.
+
+λ is that of LLDS v2 for every gate; v1 has 0.1. SAPO's paper rewards token F1 and samples ten rollouts a question; its
+row here is like for like with the others. GSPO has GRPO's clip, as in the LLDS paper, whose code reduces the penalty
+beside it by token; these settings reduce it by sequence.
+"""
 
 
 def rows_of(texts: Sequence[str]) -> tuple[TrainingRow, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.config import Penalty
 from holdfast.data import Example
 from holdfast.errors import ConfigError, ModelError
 from holdfast.rollout.hf import HFPolicy
@@ -43,11 +42,6 @@ def refuse_misfits(workspace: Workspace, language_model: LanguageModel) -> None:
                 )
 
 
-_LLDS = ("gate", "threshold", "answer_weight")
-_UNREAD = {"llds": ("tau",), "sapo": _LLDS, "nll": (*_LLDS, "tau")}
-"""Settings that a penalty has no use for. `none` is how one is switched off for a control, the rest left as it is."""
-
-
 def doubts(workspace: Workspace) -> Iterator[str]:
     """Sentences about settings and data that work, and still may not be what the user means."""
     config = workspace.config
@@ -64,12 +58,6 @@ def doubts(workspace: Workspace) -> Iterator[str]:
             f"loss.penalty.coef = 0 with loss.penalty.name = {penalty.name!r}: the penalty is measured and adds "
             "nothing. Leave coef out for the published value"
         )
-    for name in _UNREAD.get(penalty.name, ()):
-        if (value := getattr(penalty, name)) != Penalty.model_fields[name].default:
-            yield (
-                f"loss.penalty.{name} = {value!r} with loss.penalty.name = {penalty.name!r}, which does not read it: "
-                "it changes nothing"
-            )
     if config.retrieval.drop:
         yield (
             f"retrieval.drop = {config.retrieval.drop:g}: that share of the searches in training finds nothing, on "

@@ -187,6 +187,6 @@ class _Clock:
 
 def set_up_torch(config: Config) -> None:
     """Threads of a run, and the seed of what draws from PyTorch's own generator: fresh LoRA weights."""
-    if config.run.threads:
-        torch.set_num_threads(config.run.threads)
+    if threads := config.run.threads or int(config.model.path == "tiny"):
+        torch.set_num_threads(threads)
     torch.manual_seed(config.run.seed)

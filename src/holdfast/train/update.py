@@ -117,7 +117,7 @@ class Objective:
     policy: Tensor
     penalty: Tensor | None
     preserved: Tensor | None
-    """`[B, T]` bool, tokens the penalty protects: the paper's normaliser."""
+    """`[B, T]` bool, the tokens of preserved rollouts."""
     kl: Tensor | None
 
 
@@ -187,7 +187,7 @@ def update_policy(
                 parts["entropy"] = -loss.entropy_coef * reduced(entropy)
             if terms.penalty is not None:
                 coef = loss.penalty.coef or 0.0
-                if loss.penalty.normalizer == "paper":
+                if loss.penalty.normalizer == "preserved":
                     parts["penalty"] = coef * terms.penalty.sum() / max(counts["preserved"], 1.0)
                 else:
                     parts["penalty"] = coef * reduced(terms.penalty)
@@ -280,7 +280,7 @@ def _denominators(mini: list[TokenBatch], loss: Loss) -> dict[str, float]:
     policy = sum(float(m.loss_mask.sum() if by_token else m.loss_mask.any(-1).sum()) for m in mini)
     preserved = 0.0
     penalty = penalty_of(loss.penalty)
-    if penalty is not None and loss.penalty.normalizer == "paper":
+    if penalty is not None and loss.penalty.normalizer == "preserved":
         preserved = sum(float(penalty.preserved(m.advantages, m.loss_mask, m.correct[:, None]).sum()) for m in mini)
     return {"policy": max(policy, 1.0), "preserved": preserved}
 

@@ -30,6 +30,7 @@ def test_the_default_schedule_makes_a_penalty_inert(make_trainer: Any, penalty: 
         (LLDS(), {"steps_per_generation": 4}),
         (LLDS(), {"steps_per_generation": 2, "num_iterations": 2}),
         (NLL(), {"steps_per_generation": 2}),  # at work from the first step on
+        (SAPO(tau=1.2), {"steps_per_generation": 2}),  # counts tokens with r < 1.2, so unmoved ones too
         (None, {"steps_per_generation": 2}),
     ],
 )

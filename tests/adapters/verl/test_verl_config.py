@@ -125,6 +125,8 @@ def test_optimizer_steps_are_counted_before_the_run(overrides: list[str], steps:
     if found:
         assert "= 1 optimizer step per rollout batch" in found[0] and "holdfast_llds is always zero" in found[0]
         assert problems(*overrides, f"{LOSS}.loss_mode=holdfast_observe") == []
+        sapo = (*overrides, f"{LOSS}.loss_mode=holdfast_search_sapo")
+        assert len(problems(*sapo)) == 1 and problems(*sapo, f"+{LOSS}.penalty_tau=1.2") == []
 
 
 def test_a_good_configuration_has_no_problem() -> None:

@@ -156,7 +156,11 @@ def test_arms_keep_the_recipes_own_penalty(coin: Callable[..., Subject]) -> None
     changes = {"loss.penalty.name": "llds", "loss.penalty.coef": 0.7, "train.optimizer_steps_per_rollout": 4}
     config = coin(changes=changes).config
     arms = arms_of(config, ["llds", "sapo", "none"])
-    assert [(name, arm.loss.penalty.coef) for name, arm in arms.items()] == [("llds", 0.7), ("sapo", 0.1), ("none", 0)]
+    assert [(name, arm.loss.penalty.coef) for name, arm in arms.items()] == [
+        ("llds", 0.7),
+        ("sapo", 0.1),
+        ("none", None),
+    ]
     assert arms_of(config, []) == {"llds": config}
 
 

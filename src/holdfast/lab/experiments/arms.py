@@ -23,7 +23,7 @@ STEPS = Sweep(("train.lr",), (("1.5e-5",), ("3e-5",), ("7.5e-5",)))
 """The recipe's learning rate, 1.5e-4, divided by ten, five and two."""
 
 NONE = ("--loss.penalty.name", "none")
-_OVER_PROTECTED = ("--loss.penalty.normalizer", "paper")
+_OVER_PROTECTED = ("--loss.penalty.normalizer", "preserved")
 LLDS = ("--loss.penalty.name", "llds", *_OVER_PROTECTED)
 SAPO = ("--loss.penalty.name", "sapo", *_OVER_PROTECTED)
 _MEAN_OF_MEANS = ("--loss.reduction", "seq-mean-token-mean")

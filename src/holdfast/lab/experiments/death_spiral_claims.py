@@ -9,8 +9,8 @@ from holdfast.lab.experiments import arms as a
 from holdfast.lab.values import Claim
 
 GRPO = a.GRPO.name
-BEST = "tables of results: 3B-Instruct GRPO .336, LLDS-A .441; the GRPO there is from before its collapse"
-AFTER = "Figure 6, the reward after the collapse"
+BEST = "tables of results (v2): 3B-Instruct GRPO .336, LLDS-A .441; the GRPO there is from before its collapse"
+AFTER = "Figure 6 (v1), the reward after the collapse"
 SAPO_BEST = "main table: its GRPO is that of Search-R1, from before its collapse"
 ABLATION = "ablation: GRPO .388, SAPO .429"
 SCORE = "test EM at the end, {}, seed by seed, differences of 0.03 or less left out"
@@ -84,7 +84,7 @@ def postpones_surge(arm: str) -> Claim:
 
 COLLAPSES = Claim(
     paper=a.LLDS_PAPER,
-    where="section 1 and Figure 2",
+    where="section 1 and Figure 2 (v1)",
     says="Plain GRPO on a search agent rises, then collapses.",
     asks=FALL,
     test=judge.falls(GRPO),
@@ -108,7 +108,7 @@ FIRST_ACTION = (
     *(
         Claim(
             paper=a.LLDS_PAPER,
-            where=f"Figure 5, likelihood by action ({kind} rollouts)",
+            where=f"Figure 5 (v1), likelihood by action ({kind} rollouts)",
             says=f"The first action of {kind} rollouts starts likelier than the second and crosses below it.",
             asks="5-step means of likelihood by action, at the start and when the reward drops",
             test=judge.first_action_crosses(GRPO, kind),
@@ -124,7 +124,7 @@ FIRST_ACTION = (
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Theorem 4.2 and Figure 5",
+        where="Theorem 4.2 and Figure 5 (v1)",
         says="The first action decays more than the second.",
         asks="what each has lost from its summit when the reward drops, correct rollouts",
         test=judge.first_action_decays_faster(GRPO),
@@ -137,7 +137,7 @@ COURSE = (
     STAYS_DOWN,
     Claim(
         paper=a.LLDS_PAPER,
-        where="Definitions 4.1 and A.3 (1)",
+        where="Definitions 4.1 (v1, v2) and 5.1 (v1), which is A.3 (1) in v2",
         says="Updates make the same correct rollouts less likely, and they do so before the collapse.",
         asks="the 5-step mean of displacement/correct lies below 0 at some step before the reward drops to 80 % of "
         "its peak",
@@ -152,21 +152,21 @@ COURSE = (
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Definition A.3 (3)",
+        where="Definition 5.1 (v1), A.3 (3) in v2",
         says="Displacement grows from step to step.",
         asks="between its first 5-step mean below 0 and the drop, the second half lies lower than the first",
         test=judge.displacement_deepens(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Definition A.3 (2), its first half; the similarity of its second is not measured",
+        where="Definition A.3 (2) of v2, its first half; the similarity of its second is not measured",
         says="Meanwhile wrong rollouts do not become likelier.",
         asks="over those steps the mean of displacement/incorrect is not above 0",
         test=judge.wrong_not_raised(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Figure 2, phases I and II",
+        where="Figure 2 (v1), phases I and II",
         says="The likelihood of correct rollouts stagnates and slowly decays while the reward still rises.",
         asks="its summit comes before the reward's and 5 steps before the reward drops, and 0.01 nats per token are "
         "lost by then",
@@ -174,7 +174,7 @@ COURSE = (
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Figure 4",
+        where="Figure 4 of v2",
         says="Before the collapse, wrong rollouts are consistently less likely than right ones.",
         asks="likelihood/incorrect is below likelihood/correct in 90 % of the later half of the steps before the drop",
         test=judge.wrong_below_right(GRPO),
@@ -188,35 +188,35 @@ COURSE = (
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Figure 4",
+        where="Figure 4 of v1",
         says="Entropy accelerates while the length of responses stays flat.",
         asks="when entropy is 0.3 nats above its lowest, the length is within 15 % of what it was there",
         test=judge.entropy_surges_alone(GRPO, "rollout/length"),
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Figure 4 and its text",
+        where="Figure 4 of v1 and its text",
         says="Entropy accelerates while the number of searches stays flat.",
         asks="when entropy is 0.3 nats above its lowest, searches per rollout are within 15 % of what they were there",
         test=judge.entropy_surges_alone(GRPO, "rollout/searches"),
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Figure 4",
+        where="Figure 4 of v1",
         says="Entropy rises before the reward falls.",
         asks="entropy is 0.3 nats above its lowest before the reward drops",
         test=judge.entropy_before_drop(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Figure 2",
+        where="Figure 7 and B.1 of v1, Figure 2 of v2",
         says="At the first sharp drop of the reward the gradient norm is still ordinary.",
         asks="the 5-step mean at the drop is at most twice the median until 5 steps before it",
         test=judge.gradient_calm_at_drop(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Figure 2, phase III: a surge, in a figure without a number",
+        where="Figure 2 (v1), phase III: a surge, in a figure without a number",
         says="In the collapse the gradient norm surges.",
         asks="the largest 5-step mean from the drop on is more than twice the median until 5 steps before it",
         test=judge.gradient_surges(GRPO),
@@ -254,10 +254,10 @@ CAUSES = (
 )
 
 CURES = (
-    *cure("LLDS action", paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
+    *cure("LLDS action", paper=a.LLDS_PAPER, where="Figure 6 and the tables of results (v2), LLDS-A"),
     *cure("LLDS response", paper=a.LLDS_PAPER, where="Figure 6 (v1), LLDS-R"),
-    *cure("LLD", paper=a.LLDS_PAPER, where="table of gates, token"),
-    *cure("LLDS-MA", paper=a.LLDS_PAPER, where="tables of results, LLDS-MA"),
+    *cure("LLD", paper=a.LLDS_PAPER, where="table of gates, token: LLD, equation 4 of v1 and 9 of v2"),
+    *cure("LLDS-MA", paper=a.LLDS_PAPER, where="tables of results (v1, v2), LLDS-MA"),
     *cure("SAPO", paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
     Claim(
         paper="control",
@@ -283,6 +283,13 @@ CURES = (
         says="The action gate ends above the response gate.",
     ),
     *ends_higher(
+        "LLDS response",
+        "LLD",
+        paper=a.LLDS_PAPER,
+        where="section 6.2 (v1): LLD .321, with the response gate .323",
+        says="The response gate ends above no gate.",
+    ),
+    *ends_higher(
         "SAPO",
         GRPO,
         paper=a.SAPO_PAPER,
@@ -291,7 +298,7 @@ CURES = (
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="table of GSPO, Qwen2.5-3B-Instruct",
+        where="table of GSPO (v2), Qwen2.5-3B-Instruct",
         says="GSPO collapses too.",
         asks=f"{FALL}, at GRPO's clip of 0.2, as in the paper",
         test=judge.falls(a.PAPERS_GSPO.name),
@@ -299,14 +306,14 @@ CURES = (
     *cure(
         a.PAPERS_GSPO_LLDS.name,
         paper=a.LLDS_PAPER,
-        where="table of GSPO, with LLDS-A",
+        where="table of GSPO (v2), with LLDS-A",
         other=a.PAPERS_GSPO.name,
     ),
     *ends_higher(
         a.PAPERS_GSPO_LLDS.name,
         a.PAPERS_GSPO.name,
         paper=a.LLDS_PAPER,
-        where="table of GSPO: GSPO .331, with LLDS-A .451",
+        where="table of GSPO (v2): GSPO .331, with LLDS-A .451",
         says="LLDS on top of GSPO ends above GSPO.",
     ),
     Claim(

@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             paper=a.LLDS_PAPER,
-            where="Figure 5",
+            where="Figure 5 (v1)",
             says="More and more wrong rollouts begin with a right search.",
             asks="rollout/first_action_match when the reward drops is 0.1 above the start",
             test=judge.first_action_match_rises(GRPO),

@@ -27,14 +27,14 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             paper=a.LLDS_PAPER,
-            where="Figure 9, GRPO",
+            where="Figure 9 (v1), GRPO",
             says="Without masking, plain GRPO stays at one search per question.",
             asks="searches per rollout end below 1.2",
             test=judge.searches_end_below(a.GRPO.name, 1.2),
         ),
         Claim(
             paper=a.LLDS_PAPER,
-            where="Figure 9, LLDS",
+            where="Figure 9 (v1), LLDS",
             says="Without masking, LLDS stays at one search per question.",
             asks="searches per rollout end below 1.2",
             test=judge.searches_end_below(a.LLDS_ACTION.name, 1.2),
@@ -52,7 +52,7 @@ EXPERIMENT = Experiment(
         ),
         Claim(
             paper=a.LLDS_PAPER,
-            where="table of results, 3B-Base: LLDS-A .360, LLDS-A-MA .440",
+            where="table of results (v2), 3B-Base: LLDS-A .360, LLDS-A-MA .440",
             says="Masking ends above LLDS without it.",
             asks=SAMPLED,
             test=judge.ends_higher("LLDS-MA, paper", a.LLDS_ACTION.name),

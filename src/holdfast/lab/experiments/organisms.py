@@ -48,7 +48,7 @@ EXPERIMENT = Experiment(
         a.SAME_STEP,
         a.OTHER_SAMPLER,
         a.OTHER_BASELINE,
-        *cure(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results, LLDS-A"),
+        *cure(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results (v2), LLDS-A"),
         *cure(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
         best(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where=BEST),
         best(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where=SAPO_BEST),

@@ -23,7 +23,7 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             paper=a.LLDS_PAPER,
-            where="Figure 3",
+            where="Figure 3 (v1)",
             says="Late in training, more than half of the samples lose likelihood in an update.",
             asks="displacement/fraction, of the run's own updates on whole batches, exceeds one half in some 5 steps "
             "before the reward drops",
@@ -31,7 +31,7 @@ EXPERIMENT = Experiment(
         ),
         Claim(
             paper=a.LLDS_PAPER,
-            where="Definition 4.1",
+            where="Definition 4.1 (v1, v2)",
             says="The mean change of the correct rollouts' likelihood turns negative before the reward falls.",
             asks="the 5-step mean of displacement/correct lies below 0 before the reward drops",
             test=judge.displaced_before_drop(a.GRPO.name),

@@ -9,7 +9,7 @@ from holdfast.lab.values import Arm, Claim, Experiment
 
 RULES = {"A ≥ 0": "nonnegative", "A > 0": "positive", "correct": "correct"}
 STRENGTHS = ("0.2", "0.5", "1.0")
-NORMALIZERS = ("policy", "paper")
+NORMALIZERS = ("policy", "preserved")
 # A short, careless warm start: a quarter of the reward, and groups that are all wrong.
 RARE = ("--warm_start.steps", "250", "--warm_start.misread", "0.4", "--warm_start.give_up", "0.6")
 
@@ -26,7 +26,7 @@ def _name(rule: str, coef: str, normalizer: str, rare: bool) -> str:
 
 def _usual(rule: str, rare: bool = False) -> str:
     """The arm with λ = 1 over protected tokens."""
-    return _name(rule, "1.0", "paper", rare)
+    return _name(rule, "1.0", "preserved", rare)
 
 
 RARE_GRPO = Arm("GRPO, rare", (*a.NONE, *RARE), control=True)
@@ -46,11 +46,12 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, RARE_GRPO, *ARMS),
     minutes=4.5,
     notes=(
-        "“policy” divides by all tokens of the loss, as the authors' code does, “paper” by the tokens protected.",
+        "“policy” divides by all tokens of the loss, as LLDS's code does; “preserved” by those of preserved rollouts, "
+        "as its paper does.",
         "Rare reward is another warm start: shorter, and careless about what it reads.",
     ),
     claims=(
-        *cure(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7: the preserving set is A ≥ 0"),
+        *cure(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7 (v1): the preserving set is A ≥ 0"),
         *cure(_usual("A > 0"), paper="control", where="the set of SAPO's equation 11, behind the gate of LLDS"),
         *cure(_usual("correct"), paper="control", where="all-right groups protected, all-wrong ones not"),
         *(no_surge(_usual(rule)) for rule in RULES),

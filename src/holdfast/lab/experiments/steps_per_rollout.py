@@ -41,7 +41,7 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             paper=a.LLDS_PAPER,
-            where="appendix on training (512 questions × 5, mini-batches of 256: K = 10)",
+            where="appendix on training (v2; 512 questions × 5, mini-batches of 256: K = 10)",
             says="Plain GRPO collapses at the published K = 10.",
             asks=FALL,
             test=judge.falls("GRPO, K = 10"),

@@ -21,20 +21,20 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             paper=a.LLDS_PAPER,
-            where="Figure 8, λ = 0",
+            where="Figure 8 (v1), λ = 0",
             says="Without the penalty training collapses.",
             asks=FALL,
             test=judge.falls(a.GRPO.name),
         ),
         Claim(
             paper=a.LLDS_PAPER,
-            where="Figure 8, λ = 0.01",
+            where="Figure 8 (v1), λ = 0.01",
             says="λ = 0.01 is too weak: it delays the collapse and does not prevent it.",
             asks="it falls too, and drops 5 steps later than without",
             test=judge.falls_after_delay("λ = 0.01", a.GRPO.name),
         ),
         *cure("λ = 0.1", paper="control", where="Figure 8 of v1, whose gate is the response; here it is the action"),
-        *cure("λ = 0.2", paper=a.LLDS_PAPER, where="Figure 8, λ = 0.2"),
+        *cure("λ = 0.2", paper=a.LLDS_PAPER, where="Figure 8 (v2), λ = 0.2"),
         PLATEAU,
         *(
             claim

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from holdfast.batch import TokenBatch
 from holdfast.config import METHOD_DEFAULTS, Config, Penalty
-from holdfast.contradictions import NEED_DRIFT
+from holdfast.contradictions import needs_drift
 from holdfast.errors import ConfigError, RolloutError
 from holdfast.lab.probes.subject import (
     Rollouts,
@@ -43,7 +43,7 @@ def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
 
     >>> arms = arms_of(Config(), ["none", "llds"])
     >>> {name: arm.loss.penalty.coef for name, arm in arms.items()}
-    {'none': 0.0, 'llds': 0.2}
+    {'none': None, 'llds': 0.2}
     """
     own = config.loss.penalty
     arms = {}
@@ -53,7 +53,8 @@ def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
             raise ConfigError(f"--compare {name}: there is no such penalty; name some of {known}, with commas between")
         penalty = own if name == own.name else Penalty.model_validate({"name": name})
         arms[name] = config.model_copy(update={"loss": config.loss.model_copy(update={"penalty": penalty})})
-    if config.train.optimizer_steps_per_rollout == 1 and (inert := [n for n in arms if n in NEED_DRIFT]):
+    inert = [name for name, arm in arms.items() if needs_drift(arm.loss.penalty)]
+    if config.train.optimizer_steps_per_rollout == 1 and inert:
         raise ConfigError(
             f"--compare {inert[0]} with train.optimizer_steps_per_rollout = 1: on the first optimizer step the policy "
             "equals the old one, so this penalty is always zero. Set train.optimizer_steps_per_rollout to 2 or more"

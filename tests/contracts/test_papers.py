@@ -1,0 +1,75 @@
+"""docs/papers.md: the settings in a method's row give that method, and nothing else beside it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import setting_values, validate
+
+PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+PLAIN = {"loss": {"penalty": {"name": "none"}}}
+"""GRPO with a KL of 0.001 and without a penalty: what every method of the page is a change of."""
+
+
+def llds(**others: Any) -> dict[str, Any]:
+    """What sets LLDS apart from plain GRPO, in keys of `loss.penalty`."""
+    section = {"name": "llds", "coef": 0.2, "preserve": "nonnegative", **others}
+    return {f"loss.penalty.{key}": value for key, value in section.items()}
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    # beginning of the row: every setting in which it differs from plain GRPO
+    "LLDS, action gate (v2, the default)": llds(),
+    "LLDS-R, response gate (v1)": llds(gate="response", coef=0.1),
+    "LLD, no gate (v1)": llds(gate="token", coef=0.1),
+    "LLDS-MA, answers masked (v1)": llds(gate="response", coef=0.1, answer_weight=0.0),
+    "LLDS-MA, adaptive (v2)": llds(answer_weight="adaptive-paper"),
+    "GRPO,": {"loss.entropy_coef": 0.001},
+    "Dr.GRPO": {"loss.advantage": "dr_grpo", "loss.reduction": "seq-mean-token-sum-norm", "loss.kl_coef": 0.0},
+    "OPO": {
+        "loss.advantage": "dr_grpo",
+        "loss.baseline": "length",
+        "loss.kl_coef": 0.0,
+        "train.optimizer_steps_per_rollout": 1,
+    },
+    "REINFORCE": {"loss.advantage": "reinforce"},
+    "clip-higher of DAPO": {"loss.clip_high": 0.28},
+    "dual clip": {"loss.dual_clip": 3.0},
+    "GSPO": {
+        "loss.ratio": "sequence",
+        "loss.reduction": "seq-mean-token-mean",
+        "loss.clip_low": 3e-4,
+        "loss.clip_high": 4e-4,
+    },
+    "likelihood of positives": {"loss.penalty.name": "nll", "loss.penalty.coef": 0.1},
+}
+
+
+def read_rows() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The first cell of each table row that has settings, and in what they differ from plain GRPO."""
+    plain = setting_values(validate(PLAIN))
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        settings = re.findall(r"`([a-z0-9_.]+ = [^`]+)`", line)
+        if line.startswith("| ") and settings:
+            made = setting_values(validate(tomllib.loads("\n".join(settings)), where=line))
+            yield line.split(" | ")[0].removeprefix("| "), {k: v for k, v in made.items() if v != plain[k]}
+
+
+ROWS = list(read_rows())
+
+
+@pytest.mark.parametrize(("method", "changes"), ROWS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_row_is_its_method(method: str, changes: dict[str, Any]) -> None:
+    (expected,) = [settings for name, settings in METHODS.items() if method.startswith(name)]
+    assert changes == expected
+
+
+def test_every_method_of_the_table_has_a_row() -> None:
+    found = [method for method, _ in ROWS]
+    assert len(found) == len(METHODS) and all(any(m.startswith(name) for m in found) for name in METHODS)
