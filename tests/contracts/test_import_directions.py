@@ -43,14 +43,15 @@ ALLOWED: dict[str, set[str]] = {
     "world": {"config", "data", "trajectory", "retrieval.types", "search"},
     # The host of an adapter may be named nowhere else.
     "adapters": set(),
-    "adapters.trl_observe": {"losses", "metrics", "trajectory"},
+    "adapters.trl_observe": {"losses", "metrics", "rollout", "trajectory"},
     "adapters.verl_term": {"losses", "metrics", "penalties"},
     "adapters.verl": {"adapters.verl_term", "penalties"},
     "adapters.verl_legacy": {"adapters.verl_term", "penalties"},
     "adapters.verl_check": {"adapters.verl", "adapters.verl_term"},
     "adapters.verl_agent": {"retrieval", "rewards", "rollout", "search", "trajectory"},
-    "adapters.trl": {"adapters.trl_observe", "losses", "penalties", "trajectory"},
-    "adapters.trl_monitor": {"diagnostics", "diagnostics.codes"},
+    "adapters.trl_watch": set(),
+    "adapters.trl": {"adapters.trl_observe", "adapters.trl_watch", "losses", "penalties", "trajectory"},
+    "adapters.trl_monitor": {"adapters.trl_watch", "diagnostics", "diagnostics.codes"},
     "adapters.trl_vllm": {"rollout", "search"},
     "adapters.trl_search": {
         "adapters.trl_vllm",

@@ -95,6 +95,10 @@ def test_the_changes() -> None:
         ("trl", "eval/holdfast/reward/em", "eval/reward/em"),
         ("trl", "holdfast/penalty/drop", "penalty/drop"),
         ("trl", "train/something_else", "something_else"),
+        ("trl", "completion_length", "rollout/length"),
+        ("trl", "train/completion_length", "rollout/length"),
+        ("trl", "eval_completion_length", "eval/rollout/length"),
+        ("verl", "completion_length", "completion_length"),
         ("trl", "critic/score/mean", "critic/score/mean"),
         ("verl", "actor/holdfast/ratio/max", "ratio/max"),
         ("verl", "reward", "reward"),
@@ -105,6 +109,12 @@ def test_the_changes() -> None:
 )
 def test_one_name(host: str, name: str, ours: str) -> None:
     assert translation(host, [name])[name].ours == ours  # type: ignore[arg-type]
+
+
+def test_beside_the_new_name_an_old_one_keeps_its_own() -> None:
+    both = translation("trl", ["completion_length", "completions/mean_length"])
+    assert both["completions/mean_length"].ours == "rollout/length"
+    assert both["completion_length"].ours == "completion_length"
 
 
 def test_no_two_names_become_one_series() -> None:

@@ -10,7 +10,6 @@ leave the loss as it is, the likelihood of correct rollouts and its displacement
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import torch
 from transformers import TrainerCallback
 
+from holdfast.adapters.trl_watch import warn
 from holdfast.diagnostics.codes import chosen
 from holdfast.diagnostics.finding import Finding
 from holdfast.diagnostics.monitor import Monitor
@@ -27,8 +27,6 @@ from holdfast.diagnostics.readers.names import CHANGES, translation
 from holdfast.errors import ConfigError
 
 __all__ = ["FINDINGS_FILE", "Monitoring"]
-
-_logger = logging.getLogger("holdfast")
 
 
 class Monitoring(TrainerCallback):
@@ -67,7 +65,7 @@ class Monitoring(TrainerCallback):
         if state.is_world_process_zero:
             for finding in guarded:
                 change = finding.remedy.replace("`", "")
-                _logger.warning("%s step %d: %s %s", finding.code, finding.step, finding.summary, change)
+                warn(f"{finding.code} step {finding.step}: {finding.summary} {change}")
             if new:
                 self._write(Path(args.output_dir))
         if self._stops and _anywhere(bool(guarded), args.device):

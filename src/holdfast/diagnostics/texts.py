@@ -55,6 +55,17 @@ SMALLER: Mapping[Host, str] = {
     "rollout batch.",
 }
 
+SHUT: Mapping[Host, str] = {
+    "holdfast": "Lower `loss.penalty.threshold` (LLDS) or raise `loss.penalty.tau` (SAPO), or let "
+    "`loss.penalty.preserve` protect more rollouts.",
+    "trl": "Lower `threshold` of LLDS or raise `tau` of SAPO, or let `preserve` protect more rollouts.",
+    "verl": "Lower `actor_rollout_ref.actor.policy_loss.penalty_threshold` (LLDS) or raise "
+    "`actor_rollout_ref.actor.policy_loss.penalty_tau` (SAPO), or let "
+    "`actor_rollout_ref.actor.policy_loss.penalty_preserve` protect more rollouts.",
+    "unknown": "Lower the penalty's threshold, or let it protect more rollouts.",
+}
+"""A penalty that is 0 although the policy moves: its schedule is not the cause."""
+
 TEXTS: Mapping[str, Text] = {
     "GRD002": Text(
         name="non-finite gradient or loss",
@@ -126,7 +137,9 @@ TEXTS: Mapping[str, Text] = {
             "unknown": "Take two or more optimizer steps per rollout batch.",
         },
         problems="With recomputed log-probs in half precision old and new differ by rounding, and the penalty acts on "
-        "noise: it is then not exactly 0, and this rule is silent.",
+        "noise: it is then not exactly 0, and this rule is silent. With several optimizer steps per rollout batch it "
+        "takes ten batches in which the policy moved, and the advice is another: a threshold that nothing passes, or "
+        "nothing to protect.",
     ),
     "RET001": Text(
         name="retriever failing",

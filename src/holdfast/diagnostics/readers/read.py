@@ -77,6 +77,8 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
 
 def _read(found: Found) -> tuple[Log, ...]:
     tally = Tally(found.path)
+    if found.note:
+        tally.add(found.note)
     raw = _raw(found, tally)
     filled = [run for run in raw if run.columns]
     if not filled:
