@@ -12,11 +12,18 @@ from holdfast.errors import CheckpointError, ConfigError
 def test_checkpoints_are_listed_by_step_newest_first(tmp_path: Path) -> None:
     assert run_folder.list_checkpoints(tmp_path) == [] and run_folder.newest_step(tmp_path) is None
     for step in (9, 1_000_000, 20):
-        run_folder.step_folder(tmp_path, step).mkdir(parents=True)
+        folder = run_folder.step_folder(tmp_path, step)
+        folder.mkdir(parents=True)
+        (folder / "state.json").touch()
+        (folder / "checksums.json").write_text('{"state.json": ""}')
     for other in ("best", "refused-step-000030", ".step-000040.123.partial", "step-last"):
         (run_folder.checkpoints_of(tmp_path) / other).mkdir()
     names = [path.name for path in run_folder.list_checkpoints(tmp_path)]
     assert names == ["step-1000000", "step-000020", "step-000009"] and run_folder.newest_step(tmp_path) == 1_000_000
+    (run_folder.step_folder(tmp_path, 1_000_000) / "state.json").unlink()
+    assert run_folder.newest_step(tmp_path) == 20
+    (run_folder.step_folder(tmp_path, 20) / "checksums.json").write_text('{"state.js')
+    assert run_folder.newest_step(tmp_path) == 9
 
 
 def test_what_a_folder_is(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from holdfast import settings
 from holdfast.contradictions import contradictions, unread
 from holdfast.errors import ConfigError
+from holdfast.settings import Section
 
 # Published values: λ of LLDS v2, γ of SAPO v1, μ of NLL as methods that use it; the preserving rule of each paper.
 METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -27,13 +28,6 @@ METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 # Of `search.protocol.PRESETS`, where they differ in a limit; a test holds both together.
 PRESET_DEFAULTS = {"clean": {"max_turns": 4}, "search-r1": {"max_turns": 5}, "r1": {"max_turns": 1}}
-
-
-class Section(BaseModel):
-    # Strict: a quoted number or a `true` where a number belongs is a slip to be told of, not a value.
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
 
 
 class Run(Section):
@@ -116,6 +110,8 @@ class Model(Section):
     """bf16 autocast over fp32 weights; `auto` means on a GPU only."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+    trust_remote_code: bool = False
+    """Run the Python code that some models bring. It can do whatever you can: read it first."""
     chat_template: str = "auto"
     """`auto`: the tokenizer's template if it has one; `none`: plain text; otherwise a Jinja file."""
 

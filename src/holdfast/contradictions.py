@@ -38,18 +38,31 @@ def needs_drift(penalty: Any) -> bool:
     return penalty.name == "llds" or (penalty.name == "sapo" and penalty.tau <= 1)
 
 
+LONGEST_NAME = 200
+"""Bytes. File systems take 255, and names are made from this one by adding to it."""
+MOST_ROLLOUTS = 1_000_000
+"""Of a rollout batch, which is held in memory."""
+
+
 def contradictions(config: Any) -> Iterator[str]:
     """A sentence for each combination of a `Config` that cannot work: what you set, why it fails, what to do."""
     train, world, model = config.train, config.world, config.model
     name = config.run.name
-    if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
+    if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
         yield f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it lies"
+    elif len(name.encode()) > LONGEST_NAME:
+        yield f"run.name has {len(name.encode())} bytes, more than a folder's name can have; use at most {LONGEST_NAME}"
     yield from _penalty_contradictions(config)
     if train.optimizer_steps_per_rollout > train.questions * train.group_size:
         yield (
             f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
             f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
             "step needs at least one. Lower it, or raise train.questions or train.group_size"
+        )
+    if train.questions * train.group_size > MOST_ROLLOUTS:
+        yield (
+            f"train.questions = {train.questions} times train.group_size = {train.group_size} is more than "
+            f"{MOST_ROLLOUTS:,} rollouts in a batch; lower one of them"
         )
     if config.loss.advantage != "reinforce" and train.group_size == 1:
         yield (

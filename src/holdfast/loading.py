@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ from holdfast.world.bundle import world_of
 
 if TYPE_CHECKING:
     from holdfast.language_model import LanguageModel
-    from holdfast.rollout.agent import Agent
+    from holdfast.rollout.agent import SearchAgent
 
 __all__ = [
     "Questions",
@@ -127,7 +128,7 @@ def load_recipe(run_dir: str | Path, overrides: Sequence[str] = ()) -> Config:
     return load(Path(run_dir) / CONFIG, [*anywhere, *overrides])
 
 
-def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = True) -> Agent:
+def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = True) -> SearchAgent:
     """The agent of a run folder, over all passages, as evaluation asks it: with its most likely tokens, or sampled
     at the training temperature without truncation.
 
@@ -139,15 +140,14 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
     config = load_recipe(run_dir)
     folder = model_folder(Path(run_dir), checkpoint)
     language_model = load_model(config.model, folder, pick_device(config.run.device))
-    agent = make_agent(config, language_model, load_retriever(config))
-    temperature = config.sampling.temperature
-    return replace(agent, policy=agent.policy.with_sampling(temperature=temperature, greedy=greedy))
+    return make_agent(config, language_model, load_retriever(config)).evaluated(greedy=greedy)
 
 
-def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> Agent:
-    """A model as the agent of a recipe, sampled as in training. Raises `ModelError` for one that cannot roll out."""
-    from holdfast.rollout.agent import Agent
+def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> SearchAgent:
+    """A model as the agent of a recipe, as it rolls out in training. Raises `ModelError` for one that cannot."""
+    from holdfast.rollout.agent import SearchAgent
     from holdfast.rollout.hf import HFPolicy
+    from holdfast.rollout.loop import lose_searches
 
     protocol, sampling = load_protocol(config), config.sampling
     policy = HFPolicy(
@@ -159,7 +159,14 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
         autocast_dtype=language_model.autocast_dtype,
         max_tokens=protocol.max_total_tokens,
     )
-    return Agent(policy=policy, retriever=retriever, protocol=protocol, chat_template=config.model.chat_template)
+    drop = config.retrieval.drop
+    return SearchAgent(
+        policy=policy,
+        retriever=retriever,
+        protocol=protocol,
+        chat_template=config.model.chat_template,
+        wrap=partial(lose_searches, probability=drop) if drop else None,
+    )
 
 
 @contextmanager

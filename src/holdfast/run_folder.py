@@ -16,6 +16,7 @@ kept.jsonl               of rejection sampling: the correct rollouts it learns f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ RESULTS = "results.json"
 MODEL = "model"
 KEPT = "kept.jsonl"
 _CHECKPOINTS, _STEP = "checkpoints", "step-"
+CHECKSUMS = "checksums.json"
+"""In a checkpoint: written last."""
 
 
 def is_run(folder: Path) -> bool:
@@ -79,8 +82,25 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
 
 
 def newest_step(run_dir: Path) -> int | None:
-    """The step of the newest checkpoint; None when there is none."""
-    return next(map(step_of, list_checkpoints(run_dir)), None)
+    """The step of the newest checkpoint that has all its files, None without one. Reads none of them."""
+    return next((step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None), None)
+
+
+def find_gap(checkpoint: Path) -> str | None:
+    """What a checkpoint lacks, None if nothing."""
+    sums = read_checksums(checkpoint)
+    if sums is None or "state.json" not in sums:
+        return "its checksums are missing or cut off, so it was not written to the end"
+    return next((f"{name} is missing" for name in sums if not (checkpoint / name).is_file()), None)
+
+
+def read_checksums(checkpoint: Path) -> dict[str, str] | None:
+    """sha256 of each of its files, by name; None when they cannot be read."""
+    try:
+        sums = json.loads((checkpoint / CHECKSUMS).read_text())
+    except (OSError, ValueError):
+        return None
+    return sums if isinstance(sums, dict) else None
 
 
 # ---- the recipe

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, field_validator
 from pydantic.fields import FieldInfo
 
 from holdfast.errors import ConfigError
 
 Root = type[BaseModel]
+_DEEPEST, _LONGEST = 50, 120
 
 # What other toolkits call some settings. Only ever suggested, never accepted.
 _ELSEWHERE = {
@@ -38,6 +39,25 @@ _ELSEWHERE = {
     "run_name": "run.name",
     "warmup_steps": "train.warmup",
 }
+
+
+class Section(BaseModel):
+    """A table of a recipe. It holds what TOML can: whole numbers of 64 bits, and texts that UTF-8 can write."""
+
+    # Strict: a quoted number or a `true` where a number belongs is a slip to be told of, not a value.
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _can_be_written(cls, value: Any) -> Any:
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, int) and not -(2**63) <= part < 2**63:
+                raise ValueError("must be a whole number of 64 bits")
+            if isinstance(part, str) and ("\0" in part or any("\ud800" <= letter <= "\udfff" for letter in part)):
+                raise ValueError("must be a text of UTF-8, without NUL")
+        return value
 
 
 def setting_names(root: Root, prefix: str = "") -> list[str]:
@@ -71,7 +91,9 @@ def setting(root: Root, dotted: str) -> FieldInfo | None:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        _refuse_depth(data)
+        return data
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe {path}; give the path of a TOML file") from None
     except IsADirectoryError:
@@ -80,6 +102,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise ConfigError(
+            f"{path} is not a recipe: it nests hundreds deep, or has numbers of thousands of digits"
+        ) from None
+
+
+def _refuse_depth(data: Any, depth: int = 0) -> None:
+    """Raise `RecursionError` for what nobody could print. No recipe is deeper than four."""
+    if depth > _DEEPEST:
+        raise RecursionError
+    for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        _refuse_depth(value, depth + 1)
 
 
 def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
@@ -144,7 +178,7 @@ def read(text: str, annotation: Any) -> Any:
         if typing.get_origin(kind) is tuple:
             try:
                 return tomllib.loads(f"v = [{text.strip().removeprefix('[').removesuffix(']')}]")["v"]
-            except tomllib.TOMLDecodeError:
+            except (ValueError, RecursionError):
                 continue
     return text
 
@@ -168,7 +202,7 @@ def explain(errors: Iterable[Any], root: Root, given: Mapping[str, str]) -> list
             )
             reason = ", or ".join(reasons)
             value = found[0]["input"] if found[0]["type"] != "missing" else ...
-            sentences.append(f"{origin}{dotted}{'' if value is ... else f' = {shown(value)}'}: {reason}")
+            sentences.append(f"{origin}{dotted}{'' if value is ... else f' = {_brief(value)}'}: {reason}")
     return sentences
 
 
@@ -222,6 +256,12 @@ def shown(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{key} = {shown(item)}' for key, item in value.items())} }}"
     return repr(value) if isinstance(value, str) else str(value)
+
+
+def _brief(value: Any) -> str:
+    """For a sentence, which a value of a thousand letters would bury."""
+    text = shown(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def kind_of(annotation: Any) -> str:

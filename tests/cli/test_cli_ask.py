@@ -14,7 +14,7 @@ from rich.console import Console
 from holdfast.cli import ask
 from holdfast.errors import RetrievalError
 from holdfast.retrieval.types import Document, Hit
-from holdfast.rollout.agent import Agent
+from holdfast.rollout.agent import SearchAgent
 from holdfast.rollout.policy import Completion, Request
 from holdfast.search.protocol import CLEAN
 
@@ -76,12 +76,12 @@ class Scripted:
     def release(self, ids: Iterable[str]) -> None: ...
 
 
-def agent(*turns: str, broken: bool = False, **protocol: Any) -> Agent:
+def agent(*turns: str, broken: bool = False, **protocol: Any) -> SearchAgent:
     policy: Any = Scripted(*turns)
-    return Agent(policy=policy, retriever=Library(broken=broken), protocol=replace(CLEAN, **protocol))
+    return SearchAgent(policy=policy, retriever=Library(broken=broken), protocol=replace(CLEAN, **protocol))
 
 
-def asked(agent: Agent) -> str:
+def asked(agent: SearchAgent) -> str:
     file = io.StringIO()
     ask.answer(agent, QUESTION, Console(file=file, highlight=False))
     return file.getvalue()
@@ -172,7 +172,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, st
     Path("runs/.new.replaced/config.toml").write_text("")  # newer than both, and no run of the user's
     loaded: list[tuple[Path, str, bool]] = []
 
-    def fake_load(folder: Path, checkpoint: str, *, greedy: bool) -> Agent:
+    def fake_load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
         loaded.append((folder, checkpoint, greedy))
         return agent(*["<answer> Kelan </answer>"] * 3)
 

@@ -28,6 +28,7 @@ def loaded_by(statement: str) -> set[str]:
         "holdfast.config",
         "holdfast.data",
         "holdfast.scoring",
+        "holdfast.evals.catalogue",
         "holdfast.evals.compare",
         "holdfast.evals.methods",
         "holdfast.lab.experiments",

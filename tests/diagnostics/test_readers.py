@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.diagnostics.readers import read_log, read_logs
+from holdfast.diagnostics.readers import find, read_log, read_logs
 from holdfast.errors import DataError
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -365,3 +365,13 @@ def test_reading_loads_numpy_and_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert loaded - sys.stdlib_module_names - {"__mp_main__"} == {"holdfast", "numpy"}
+
+
+def test_a_folder_of_more_logs_than_are_read_says_how_many_it_leaves_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "_MOST_FILES", 3)
+    for number in range(5):
+        jsonl(tmp_path / f"{number}.jsonl", {"step": 1, "reward/mean": 0.5})
+    assert len(read_logs(tmp_path)) == 3
+    assert caplog.messages == [f"left out: 2 files and folders of {tmp_path}; 3 are looked at"]

@@ -156,6 +156,23 @@ def test_doubts(host: str, name: str, values: tuple[float, ...], settings: dict[
 
 
 @pytest.mark.parametrize(
+    ("clipped", "shortest", "doubtful"),
+    [
+        ((1.0, 1.0), (16.0, 16.0), False),  # a limit ends them all
+        ((1.0, 1.0), (16.0, 9.0), True),  # they end by themselves
+        ((0.9, 1.0), (16.0, 9.0), True),  # one of them in an end-of-text token, by chance
+        ((0.9, 0.9), (9.0, 9.0), False),
+    ],
+)
+def test_rollouts_that_a_limit_has_cut_are_equally_long(
+    clipped: tuple[float, ...], shortest: tuple[float, ...], doubtful: bool
+) -> None:
+    values = {"clipped_ratio": clipped, "min_length": shortest, "max_length": (16.0, 16.0)}
+    log = {f"completions/{name}": series(*value) for name, value in values.items()}
+    assert bool(doubts("trl", log, {})) is doubtful
+
+
+@pytest.mark.parametrize(
     ("names", "host"),
     [
         (["train/reward", "train/entropy", "train/global_step"], "trl"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast.config import Config
 from holdfast.errors import RetrievalError, RolloutError
 from holdfast.loading import load_questions, load_retrievers
 from holdfast.retrieval.cache import CachedRetriever
+from holdfast.rollout.loop import lose_searches
 from holdfast.rollout.searching import RolloutStats
 from holdfast.tracking import MetricsFile
 from holdfast.train import run
@@ -71,7 +73,7 @@ def test_an_outage_is_not_a_wrong_answer(trainer: Trainer) -> None:
 def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
     from holdfast.train.evaluate import Evaluator
 
-    change_retrieval(trainer, drop=0.999)
+    trainer.agent = replace(trainer.agent, wrap=partial(lose_searches, probability=0.999))
     result = trainer.step()
     metrics = result.metrics
     searches = [turn for group in result.groups for t in group.trajectories for turn in t.turns if turn.observation]

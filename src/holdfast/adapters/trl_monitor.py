@@ -15,14 +15,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from transformers import TrainerCallback
 
 from holdfast.adapters.trl_watch import warn
 from holdfast.diagnostics.codes import chosen
 from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.log import Series
 from holdfast.diagnostics.monitor import Monitor
 from holdfast.diagnostics.present import write_findings
+from holdfast.diagnostics.readers.doubts import doubts
 from holdfast.diagnostics.readers.names import CHANGES, translation
 from holdfast.errors import ConfigError
 
@@ -87,7 +90,8 @@ def _ours(row: Mapping[str, Any]) -> dict[str, float]:
         for name, value in row.items()
         if (value is None or isinstance(value, int | float)) and name not in ("step", "epoch")
     }
-    names = translation("trl", numbers)
+    alone = {name: Series(np.zeros(1, np.int64), np.array([value])) for name, value in numbers.items()}
+    names = translation("trl", numbers, doubtful=doubts("trl", alone, {}))
     return {names[name].ours: float(CHANGES[names[name].change](value)) for name, value in numbers.items()}  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ from holdfast.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_check
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.rollout.agent import Agent
+    from holdfast.rollout.agent import SearchAgent
     from holdfast.trajectory import Trajectory, Turn
 
 
@@ -63,7 +63,7 @@ def ask(
             answer(agent, line.strip(), console)
 
 
-def answer(agent: Agent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
+def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
     """Run one episode and print it as it happens; ends with the answer, or with why there is none."""
     from holdfast.cli.episode import Writer
 
@@ -81,7 +81,7 @@ def answer(agent: Agent, question: str, console: Console, *, echo: bool = True) 
 class _Show:
     """Prints tokens as they are sampled, and what comes back after each turn."""
 
-    def __init__(self, agent: Agent, writer: Any) -> None:
+    def __init__(self, agent: SearchAgent, writer: Any) -> None:
         from holdfast.cli.episode import TagReader
         from holdfast.rollout.support import end_ids
 
@@ -114,7 +114,7 @@ class _Show:
         self._reader, self._ids, self._shown = self._new_reader(), [], 0
 
 
-def _why(trajectory: Trajectory, agent: Agent) -> str:
+def _why(trajectory: Trajectory, agent: SearchAgent) -> str:
     protocol = agent.protocol
     if trajectory.error is not None:
         return trajectory.error
@@ -147,7 +147,7 @@ def _checkpoint(folder: Path, which: str) -> str:
     )
 
 
-def _load(folder: Path, checkpoint: str, *, greedy: bool) -> Agent:
+def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
     from holdfast.cli.extra import train_extra
 
     console = err()

@@ -15,7 +15,7 @@ import typer
 
 from holdfast import run_folder
 from holdfast.cli.terminal import complain, err, out, program
-from holdfast.errors import ConfigError, GuardStop, HoldfastError
+from holdfast.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
@@ -187,17 +187,22 @@ def _watch(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = True) 
         complain(error)
         if fresh:
             runs.discard_if_bare(run_dir)
-        step = run_folder.newest_step(run_dir)
-        if step is not None and "--resume" not in str(error):
+        # A recipe or a checkpoint that cannot be used stops the next --resume as well.
+        ended_work = not isinstance(error, ConfigError | CheckpointError) and "--resume" not in str(error)
+        if ended_work and (step := run_folder.newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To go on from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
     from holdfast.cli import runs
 
+    # The process is about to end: a second Ctrl-C must not cut off how to go on, nor print a traceback behind it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if fresh and runs.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing is kept."
     elif (step := run_folder.newest_step(run_dir)) is None:

@@ -111,5 +111,6 @@ def facts_of(log: Log) -> dict[str, float]:
     if curve is not None:
         facts["first reward"] = float(curve.means[min(WINDOW, len(curve.means)) - 1])
         facts["peak reward"] = float(curve.means.max())
+        facts["lowest reward"] = float(curve.values.min())
         facts["last reward"] = float(curve.means[-1])
     return facts

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.retrieval.types import Retriever
 from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.scheduler import Agent
 from holdfast.search.protocol import SearchProtocol, render_prompt
 from holdfast.trajectory import Trajectory, Turn
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class SearchAgent:
     """What samples the turns, what answers the searches, and the language between the two.
 
-    With `dataclasses.replace` one agent becomes another: `policy=agent.policy.with_sampling(...)`, `retriever=...`.
+    With `dataclasses.replace` one agent becomes another: `retriever=...`, `policy=agent.policy.with_sampling(...)`.
     """
 
     policy: HFPolicy
@@ -29,11 +30,19 @@ class Agent:
     protocol: SearchProtocol
     chat_template: str = "auto"
     """See `render_prompt`."""
+    wrap: Callable[[Agent[Trajectory]], Agent[Trajectory]] | None = None
+    """Put around every rollout: a fault to study, such as `lose_searches`."""
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = self.policy.tokenizer
         return tokenizer
+
+    def evaluated(self, *, greedy: bool) -> SearchAgent:
+        """The agent as evaluation asks it: without a fault, and with its most likely tokens or sampled at its
+        temperature without truncation."""
+        policy = self.policy.with_sampling(temperature=self.policy.temperature, greedy=greedy)
+        return replace(self, policy=policy, wrap=None)
 
     def prompt(self, question: str) -> tuple[int, ...]:
         """Token ids of a question's prompt."""
@@ -48,6 +57,7 @@ class Agent:
             retriever=self.retriever,
             protocol=self.protocol,
             tokenizer=self.tokenizer,
+            wrap=self.wrap,
             on_turn=on_turn,
         )
         return trajectory

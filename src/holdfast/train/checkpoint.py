@@ -13,8 +13,9 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,20 @@ import torch
 
 from holdfast.errors import CheckpointError
 from holdfast.language_model import LanguageModel, save_model
-from holdfast.run_folder import MODEL, best_folder, checkpoints_of, list_checkpoints, step_folder
+from holdfast.run_folder import (
+    CHECKSUMS,
+    MODEL,
+    best_folder,
+    checkpoints_of,
+    find_gap,
+    list_checkpoints,
+    read_checksums,
+    step_folder,
+)
 
-_CHECKSUMS = "checksums.json"
 _OPTIMIZER = "optimizer.safetensors"
+_ABANDONED = 3600.0
+"""Seconds after which a half that nobody has written to is what a killed process left."""
 
 
 def save_checkpoint(
@@ -61,12 +72,13 @@ def _whole(folder: Path) -> Iterator[Path]:
     from safetensors import SafetensorError
 
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    _sweep(folder.parent)
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
         sums = {str(p.relative_to(partial)): _sha256(p) for p in sorted(partial.rglob("*")) if p.is_file()}
-        (partial / _CHECKSUMS).write_text(json.dumps(sums, indent=1))
+        (partial / CHECKSUMS).write_text(json.dumps(sums, indent=1))
         for path in [*partial.rglob("*"), partial]:
             _sync(path)
         old = _old(folder)
@@ -84,6 +96,14 @@ def _whole(folder: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the room is wanted
+
+
+def _sweep(parent: Path) -> None:
+    """Delete the halves beside a folder that killed processes left. Others may be at work on theirs."""
+    for partial in parent.glob(".*.partial"):
+        with suppress(OSError):  # its owner was faster
+            if time.time() - max(p.stat().st_mtime for p in (partial, *partial.rglob("*"))) > _ABANDONED:
+                shutil.rmtree(partial)
 
 
 def prune(run_dir: Path, keep: int) -> None:
@@ -128,20 +148,11 @@ def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, None if nothing is."""
-    try:
-        sums = json.loads((folder / _CHECKSUMS).read_text())
-    except (OSError, ValueError):
-        sums = None
-    if not isinstance(sums, dict) or "state.json" not in sums:
-        return "its checksums are missing or cut off, so it was not written to the end"
-    for name, expected in sums.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if _sha256(path) != expected:
-            return f"{name} does not match its checksum"
-    return None
+    """What is wrong with a checkpoint, None if nothing is. Reads all of it."""
+    if (gap := find_gap(folder)) is not None:
+        return gap
+    sums = read_checksums(folder) or {}
+    return next((f"{name} does not match its checksum" for name in sums if _sha256(folder / name) != sums[name]), None)
 
 
 def model_folder(run_dir: Path, which: str) -> Path:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from holdfast.data import Example
-from holdfast.rollout.agent import Agent
+from holdfast.rollout.agent import SearchAgent
 from holdfast.train.rollouts import roll_out, score
 from holdfast.trajectory import Trajectory
 
@@ -28,10 +28,8 @@ class Evaluator:
     evaluations with one seed is the policy.
     """
 
-    def __init__(self, agent: Agent, samples: int, *, seed: int, max_failed: float) -> None:
-        temperature = agent.policy.temperature
-        self._sampled = replace(agent, policy=agent.policy.with_sampling(temperature=temperature))
-        self._greedy = replace(agent, policy=agent.policy.with_sampling(temperature=temperature, greedy=True))
+    def __init__(self, agent: SearchAgent, samples: int, *, seed: int, max_failed: float) -> None:
+        self._sampled, self._greedy = agent.evaluated(greedy=False), agent.evaluated(greedy=True)
         self._samples, self._seed, self._max_failed = samples, seed, max_failed
 
     def __call__(self, examples: Sequence[Example]) -> Evaluation:
@@ -53,7 +51,7 @@ class Evaluator:
             scores["failed_fraction"] = failed / len(everyone)
         return Evaluation(scores, tuple(group[0] for group in sampled))
 
-    def _rollouts(self, agent: Agent, examples: Sequence[Example], size: int) -> list[tuple[Trajectory, ...]]:
+    def _rollouts(self, agent: SearchAgent, examples: Sequence[Example], size: int) -> list[tuple[Trajectory, ...]]:
         seed = ("eval", self._seed)
         groups, _ = roll_out(agent, examples, size=size, seed=seed, max_failed=self._max_failed)
         return [group.trajectories for group in score(groups, examples)]

@@ -19,7 +19,7 @@ from holdfast.jsonl import write_jsonl
 from holdfast.language_model import LanguageModel, set_up_torch
 from holdfast.listener import Listener
 from holdfast.loading import load_questions, load_retrievers, make_agent
-from holdfast.rollout.agent import Agent
+from holdfast.rollout.agent import SearchAgent
 from holdfast.run_folder import KEPT, MODEL
 from holdfast.train.checkpoint import save_whole_model
 from holdfast.train.rollouts import roll_out, score
@@ -62,7 +62,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
 
 
 def _sample(
-    config: Config, agent: Agent, questions: Sequence[Example], path: Path, listener: Listener
+    config: Config, agent: SearchAgent, questions: Sequence[Example], path: Path, listener: Listener
 ) -> list[Episode]:
     """The correct rollouts of all steps; those that `path` holds already are not sampled again."""
     train, sampler, done = config.train, Sampler(questions, seed=config.run.seed), whole_steps(path)
@@ -77,7 +77,6 @@ def _sample(
             size=train.group_size,
             seed=(config.run.seed, step),
             max_failed=config.retrieval.max_failed,
-            drop=config.retrieval.drop,
         )
         done[step] = _append(path, step, score(groups, examples))
         listener.advance(step + 1, {"kept": sum(map(len, done.values()))})

@@ -13,7 +13,7 @@ from holdfast.data import Example
 from holdfast.errors import RolloutError
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.rewards import EM, score_trajectory
-from holdfast.rollout.agent import Agent
+from holdfast.rollout.agent import SearchAgent
 from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.searching import PATIENCE, RolloutStats
@@ -21,18 +21,17 @@ from holdfast.trajectory import Group
 
 
 def roll_out(
-    agent: Agent,
+    agent: SearchAgent,
     examples: Sequence[Example],
     *,
     size: int,
     seed: tuple[object, ...],
     max_failed: float,
-    drop: float = 0.0,
 ) -> tuple[list[Group], RolloutStats]:
     """A group of `size` unscored rollouts for every question, in their order; and what they cost.
 
     The k-th rollout of a question is a function of the weights, the prompt and (`seed`, question, k), and of nothing
-    else. The agent's cache is given back at the end. Raises `RolloutError` when more than `max_failed` of them fail:
+    else. The policy's cache is given back at the end. Raises `RolloutError` when more than `max_failed` of them fail:
     what is left then says more about the outage than about the policy.
     """
     tasks = [
@@ -49,7 +48,7 @@ def roll_out(
         protocol=agent.protocol,
         tokenizer=agent.tokenizer,
         patience=PATIENCE,
-        drop=drop,
+        wrap=agent.wrap,
         stats=stats,
     )
     agent.policy.free()

@@ -14,7 +14,7 @@ from holdfast.errors import CheckpointError, GuardStop, RolloutError
 from holdfast.language_model import pick_device, set_up_torch
 from holdfast.listener import Listener, Listeners, StepResult
 from holdfast.loading import load_questions, load_retrievers, make_agent
-from holdfast.rollout.agent import Agent
+from holdfast.rollout.agent import SearchAgent
 from holdfast.tracking import MetricsFile, open_trackers
 from holdfast.train.checks import config_warnings, overlap_warnings
 from holdfast.train.evaluate import Evaluator
@@ -52,7 +52,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
             "--warm_start.steps 0 --warm_start.plain_steps 0"
         )
     with run_folder.writing(run_dir):
-        checkpoint = newest_checkpoint(run_dir, listener.note)
+        checkpoint = newest_checkpoint(run_dir, config.model, listener.note)
         run = _Run(config, run_dir, listener)
         run.saver.go_on_from(checkpoint, config.model, listener.note)
         return run.train()
@@ -145,6 +145,6 @@ class _Run:
         write_summary(summary, len(questions))
         return summary
 
-    def _evaluator(self, agent: Agent) -> Evaluator:
+    def _evaluator(self, agent: SearchAgent) -> Evaluator:
         config, agent = self.config, replace(agent, retriever=self.retrievers.eval)
         return Evaluator(agent, config.eval.samples, seed=config.run.seed, max_failed=config.retrieval.max_failed)

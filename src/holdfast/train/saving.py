@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from holdfast.config import Checkpoint, Model
-from holdfast.language_model import load_model
+from holdfast.language_model import refuse_other_shape, take_weights
 from holdfast.run_folder import METRICS, best_folder, step_folder
 from holdfast.tracking import MetricsFile
 from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, settle
@@ -66,8 +66,7 @@ class Saver:
 
     def _restore(self, checkpoint: Path, model: Model, note: Callable[[str], None]) -> None:
         """Weights and state; notes it when this machine rounds otherwise."""
-        saved = load_model(model, checkpoint / "model", torch.device("cpu"))
-        self._trainer.learner.language_model.model.load_state_dict(saved.model.state_dict())
+        take_weights(self._trainer.learner.language_model, model, checkpoint / "model")
         state = self._trainer.restore(checkpoint)
         self._best, self._seconds_before = state["best"], state["seconds"]
         note(f"resumed after step {self._trainer.completed}")
@@ -88,7 +87,11 @@ class Saver:
         }
 
 
-def newest_checkpoint(run_dir: Path, note: Callable[[str], None]) -> Path | None:
-    """What a resumed run goes on from, after a killed process's halves were put right; None when there is none."""
+def newest_checkpoint(run_dir: Path, model: Model, note: Callable[[str], None]) -> Path | None:
+    """What a resumed run of this model goes on from, after a killed process's halves were put right; None when there
+    is none. Raises `CheckpointError`."""
     settle(run_dir)
-    return newest_whole(run_dir, note)
+    checkpoint = newest_whole(run_dir, note)
+    if checkpoint is not None:
+        refuse_other_shape(model, checkpoint / "model")
+    return checkpoint

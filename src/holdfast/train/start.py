@@ -15,7 +15,7 @@ import torch
 from holdfast import __version__, run_folder
 from holdfast.config import Config
 from holdfast.errors import CheckpointError, ConfigError, DataError
-from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch
+from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch, unread_code
 from holdfast.listener import Listener
 from holdfast.loading import Questions, load_protocol, load_questions, load_retrievers, skipped_rows
 from holdfast.retrieval.types import Retriever
@@ -105,6 +105,11 @@ class _Start:
         self.listener.stage("loading the model")
         language_model = load_model(config.model, config.model.path, pick_device(config.run.device))
         self._validate(language_model)
+        if unread_code(language_model, config.model):
+            self.listener.note(
+                f"model.path = {config.model.path!r} brings Python code of its own, which was not run: it is loaded as "
+                f"transformers' {type(language_model.model).__name__}. To run it: model.trust_remote_code = true"
+            )
         return language_model
 
     def make(self) -> LanguageModel:
@@ -250,6 +255,8 @@ def _fingerprint(config: Config) -> str:
     parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
     if config.warm_start.teaches == "search":
         del parts["warm_start"]["teaches"]
+    if not config.model.trust_remote_code:
+        del parts["model"]["trust_remote_code"]
     if config.warm_start.teaches != "search" and config.data.train != "world":
         parts["questions"] = _digest(config.data.train, "data.train")
     if config.warm_start.data is not None:

@@ -31,7 +31,7 @@ from holdfast.metrics import (
     sampler_metrics,
 )
 from holdfast.retrieval.types import Retriever
-from holdfast.rollout.agent import Agent
+from holdfast.rollout.agent import SearchAgent
 from holdfast.rollout.searching import RolloutStats
 from holdfast.run_folder import step_folder
 from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint
@@ -44,7 +44,7 @@ from holdfast.trajectory import Group
 class Trainer:
     """An agent that rolls out and the learner behind it, data position and generators: what a checkpoint holds."""
 
-    def __init__(self, config: Config, agent: Agent, learner: Learner, questions: Sequence[Example]) -> None:
+    def __init__(self, config: Config, agent: SearchAgent, learner: Learner, questions: Sequence[Example]) -> None:
         self.config, self.agent, self.learner = config, agent, learner
         self.sampler = Sampler(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
@@ -97,7 +97,6 @@ class Trainer:
             size=config.train.group_size,
             seed=(config.run.seed, self.completed),
             max_failed=config.retrieval.max_failed,
-            drop=config.retrieval.drop,
         )
         return score(groups, examples, config.reward.model_dump()), stats
 

@@ -119,6 +119,8 @@ def _below(folder: Path, depth: int) -> Iterator[Found]:
     if own is not None:
         yield own
         return
+    if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
+        _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)
     yield from _files(folder)
     for inner in _entries(folder) if depth else ():
         if inner.is_dir() and not inner.is_symlink():

@@ -145,7 +145,7 @@ def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
         return {}
     try:
         return dotted(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         tally.add(f"the settings are not known: {path.name} cannot be read")
         return {}
 

@@ -13,10 +13,17 @@ from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.errors import CheckpointError, ConfigError
-from holdfast.language_model import LanguageModel, load_model, pick_device, set_up_torch
+from holdfast.language_model import (
+    LanguageModel,
+    load_model,
+    pick_device,
+    refuse_other_shape,
+    set_up_torch,
+    take_weights,
+)
 from holdfast.listener import Listener
 from holdfast.loading import Questions, Retrievers, load_questions, load_recipe, load_retrievers, make_agent
-from holdfast.rollout.agent import Agent
+from holdfast.rollout.agent import SearchAgent
 from holdfast.run_folder import CONFIG, MODEL, list_checkpoints, step_folder, step_of
 from holdfast.train.checkpoint import find_damage, has_optimizer, model_folder
 from holdfast.train.learner import Learner, Reference, make_learner
@@ -34,7 +41,7 @@ class Subject:
     config: Config
     questions: tuple[Example, ...]
     """Of training."""
-    agent: Agent
+    agent: SearchAgent
     """As it rolls out in training."""
     language_model: LanguageModel
     reference: Reference | None = None
@@ -86,11 +93,11 @@ def open_run(
     questions, retrievers = _open(config, listener)
     reference = None
     if with_reference and config.loss.kl_coef > 0:
+        refuse_other_shape(config.model, folder)
         # The reference is the policy the run started from, so that one is built first and then given the weights.
         language_model = starting_policy(config, questions, retrievers.train, listener)
         reference = Reference(language_model)
-        saved = load_model(config.model, folder, torch.device("cpu"))
-        language_model.model.load_state_dict(saved.model.state_dict())
+        take_weights(language_model, config.model, folder)
     else:
         listener.stage("loading the model")
         language_model = load_model(config.model, folder, pick_device(config.run.device))
@@ -170,7 +177,6 @@ def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listen
             size=config.train.group_size,
             seed=("probe", seed),
             max_failed=config.retrieval.max_failed,
-            drop=config.retrieval.drop,
         )
         groups += score(unscored, part, config.reward.model_dump())
         listener.advance(len(groups))
