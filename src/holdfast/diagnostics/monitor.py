@@ -48,9 +48,9 @@ class Monitor:
         for name, value in metrics.items():
             self._columns.setdefault(name, _Column()).add(step, float(value))
         log = self.log()
-        for rule in RULES:
-            if rule.code not in self._hits and (hit := rule.on(log)) is not None:
-                self._hits[rule.code] = hit
+        for code, rule in RULES.items():
+            if code not in self._hits and (hit := rule.find(log)) is not None:
+                self._hits[code] = hit
         new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._told)
         self._told |= {finding.code for finding in new}
         return new
