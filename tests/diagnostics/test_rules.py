@@ -313,7 +313,7 @@ FORERUNNERS = {(worse, "LLD001") for worse in ("LLD002", "LLD003", "LLD004")} | 
 
 
 def test_there_is_a_case_and_a_twin_for_every_code() -> None:
-    assert set(CASES) == set(TWINS) == set(CODES) == {rule.code for rule in RULES}
+    assert set(CASES) == set(TWINS) == set(CODES) == set(RULES)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

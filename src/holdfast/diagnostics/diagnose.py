@@ -14,6 +14,7 @@ from holdfast.diagnostics.rules.rule import Hit, Rule, without_suppressed
 
 __all__ = ["diagnose", "fall_of", "findings_of"]
 
+
 def diagnose(log: Log) -> Diagnosis:
     """Everything a log says.
 

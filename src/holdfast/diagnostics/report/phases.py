@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.rules import RULES
 
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     name: str

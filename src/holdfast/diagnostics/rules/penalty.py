@@ -16,7 +16,7 @@ RATIO, DROP, REWARD, MIXED = "ratio/max", "penalty/drop", "reward/mean", "rollou
 FEWEST_BATCHES = 3
 """Rollout batches that show a penalty of one optimizer step per batch: it is 0 for good."""
 BATCHES_AT_SEVERAL_STEPS = 10
-"""Rollout batches for which a penalty that can act has to be 0: it is 0 while all that it preserves becomes likelier."""
+"""Rollout batches for which a penalty that can act has to be 0: it is 0 while all it preserves becomes likelier."""
 
 ONE_STEP = ": with one optimizer step per rollout batch the policy always equals the old one"
 

@@ -43,8 +43,8 @@ REWARD_HOLDS = 0.1
 """Share of the reward's range that it may have lost and still hold."""
 
 NO_CONTRAST, EVER_CONTRAST = 0.05, 0.2
-"""Shares of the groups with different rewards: now, and at their most. Groups that have become all correct at the end of
-learning had contrast before."""
+"""Shares of the groups with different rewards: now, and at their most. Groups that have become all correct at the end
+of learning had contrast before."""
 
 
 def collapses(rows: Rows) -> Signal:
@@ -167,7 +167,8 @@ RWD002 = Rule(
     remedy={
         "holdfast": "Weigh correctness more: `reward.em` or `reward.f1` up, `reward.format` and "
         "`reward.retrieval` down; no reward without an answer.",
-        "trl": "Change `reward_weights` or the reward functions, so that no answer is worth less than an incorrect one.",
+        "trl": "Change `reward_weights` or the reward functions, so that no answer is worth less than an incorrect "
+        "one.",
         "verl": "Change the reward function, so that no answer is worth less than an incorrect one.",
         "unknown": "Change the reward, so that no answer is worth less than an incorrect one.",
     },

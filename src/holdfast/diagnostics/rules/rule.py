@@ -1,7 +1,8 @@
 """What a rule is: a code with its conditions, its words and its relations to other codes, as one value.
 
-A rule's conditions look at rows: the steps at which all of their series are logged. The row of a condition may depend on
-the rows up to it and on no others, so the first step at which a rule finds something never changes as a log grows.
+A rule's conditions look at rows: the steps at which all of their series are logged. What a condition says of a row may
+depend on the rows up to it and on no others, so the step at which a rule first finds something never changes as a log
+grows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import Truths, Values, as_of, finite, first, has, held
+from holdfast.diagnostics.causal import Truths, Values, as_of, finite, first, held
 from holdfast.diagnostics.log import Host, Log, Series
 
 Remedy = Mapping[Host, str]
@@ -42,11 +43,8 @@ class Rows:
 
 
 def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
-    """The steps at which every one of the series is logged and finite; `raw`: finite or not."""
-    logged = [log.series[name] for name in names if name in log.series]
-    if len(logged) < len(names):
-        return Rows(log, names, np.empty(0, np.int64), tuple(np.empty(0) for _ in names))
-    series = logged if raw else [finite(one) for one in logged]
+    """The steps at which every one of the series is logged and finite; `raw`: finite or not. All have to be there."""
+    series = [log.series[name] if raw else finite(log.series[name]) for name in names]
     steps = series[0].steps
     if all(np.array_equal(steps, one.steps) for one in series[1:]):
         return Rows(log, names, steps, tuple(one.values for one in series))
@@ -97,7 +95,7 @@ class Check:
     rows_running: int = 1
     """Rows in a row that have to show it."""
     better: tuple[tuple[str, ...], ...] = ()
-    """Sets of series that are better evidence. This check looks only at rows before all series of one set have begun."""
+    """Sets of series that are better evidence. This check sees only rows from before all series of a set have begun."""
     look_at: tuple[str, ...] = ()
     """What a chart should show, where that is not `series`; those that are logged by then."""
     remedy: Remedy | None = None
@@ -107,10 +105,11 @@ class Check:
 
     def find(self, log: Log) -> Hit | None:
         """The first row that shows it, in words."""
-        begins = self._better_begins(log)
-        if begins is not None:
-            log = log.until(begins - 1)
-        rows = rows_of(log, self.series, raw=self.raw)
+        begins = _begin(log, self.series)
+        ends = min((step for names in self.better if (step := _begin(log, names)) is not None), default=None)
+        if begins is None or (ends is not None and ends <= begins):
+            return None
+        rows = rows_of(log if ends is None else log.until(ends - 1), self.series, raw=self.raw)
         if not len(rows.steps):
             return None
         signal = self.signal(rows)
@@ -122,19 +121,18 @@ class Check:
         evidence = {name: float(values[at]) for name, values in signal.evidence.items()}
         numbers = evidence | {name: values[at] for name, values in signal.values.items()}
         known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
-        look_at = tuple(name for name in self.look_at if has(log.until(step), name)) or self.series
+        look_at = tuple(name for name in self.look_at if _is_known(log, name, step)) or self.series
         return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy)
 
-    def _better_begins(self, log: Log) -> int | None:
-        """The first step at which all series of a better set have begun; None when that never happens."""
-        begun = [begins for names in self.better if (begins := _all_begun(log, names)) is not None]
-        return min(begun, default=None)
+
+def _begin(log: Log, names: tuple[str, ...]) -> int | None:
+    """The first step at which all of the series have begun; None where one never does."""
+    begun = [int(one.steps[0]) for name in names if (one := log.series.get(name)) is not None and len(one)]
+    return max(begun) if len(begun) == len(names) else None
 
 
-def _all_begun(log: Log, names: tuple[str, ...]) -> int | None:
-    series = [log.series.get(name) for name in names]
-    begins = [int(one.steps[0]) for one in series if one is not None and len(one)]
-    return max(begins) if len(begins) == len(names) else None
+def _is_known(log: Log, name: str, step: int) -> bool:
+    return name in log.series and bool(np.isfinite(log.series[name].until(step).values).any())
 
 
 def always(log: Log) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import Truths, highest, lowest, margin, noise, trailing_mean
+from holdfast.diagnostics.causal import Truths, highest, lowest, noise, trailing_mean
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 
 TRAINED, SAMPLED = "loss/tokens", "rollout/length"
@@ -35,8 +35,8 @@ MASS_ROWS = 3
 
 LEAK_ROWS = 5
 LEAK_ADVANTAGE = -0.1
-"""Mean advantage where the sampler truncates, in standard deviations of the rewards. On the laboratory's second testbed,
-where this was chosen, runs with reliable searches stay within 0.02 once they have learned to search."""
+"""Mean advantage where the sampler truncates, in standard deviations of the rewards. On the laboratory's second
+testbed, where this was chosen, runs with reliable searches stay within 0.02 once they have learned to search."""
 LEAK_MASS = 0.01
 """Share of the mass lost since the sampler kept most. A policy that sharpens keeps more and more of it."""
 
