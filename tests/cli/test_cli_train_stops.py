@@ -120,18 +120,15 @@ def test_a_checkpoint_without_all_its_files_is_not_counted(engine: Any, holdfast
 
 
 def test_an_impatient_interrupt_cuts_off_no_words(engine: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.cli import train
-
-    def impatiently(run_dir: Path) -> int:
+    def impatiently(run_dir: Path) -> bool:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
-        return 40
+        return False
 
-    monkeypatch.setattr(train, "_newest_step", impatiently)
+    monkeypatch.setattr("holdfast.cli.runs.discard_if_bare", impatiently)
     engine.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
-    before = signal.getsignal(signal.SIGINT)
     assert holdfast("train", code=130).stderr.startswith("Stopped. Step 40 is saved")
-    assert signal.getsignal(signal.SIGINT) is before
+    os.kill(os.getpid(), signal.SIGINT)  # deaf until it ends
 
 
 @pytest.mark.parametrize("error", [CheckpointError("no checkpoint is whole"), ConfigError("x is not valid TOML")])
@@ -169,8 +166,14 @@ def test_a_kill_says_it_too(engine: Any, holdfast: Run) -> None:
         time.sleep(5)
 
     engine.script = script
-    before = signal.getsignal(signal.SIGTERM)
     assert "--resume runs/quickstart" in holdfast("train", code=143).stderr
+
+
+def test_a_kill_is_what_it_was_after_a_run(engine: Any, holdfast: Run) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    holdfast("train")
+    engine.script = then_raise(RolloutError("the retriever is down"))
+    holdfast("train", code=2)
     assert signal.getsignal(signal.SIGTERM) is before
 
 

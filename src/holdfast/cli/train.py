@@ -185,8 +185,7 @@ def _watch(run_dir: Path, work: Callable[[Any], T], *, fresh: bool = True) -> T:
     from holdfast.cli.console import open_console
 
     # A `kill` becomes an exception, so that a live display gives the cursor back.
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with open_console(out(), run_dir) as observer:
             result = work(_AtFirstStep(observer, lambda: runs.forget_replaced(run_dir)))
@@ -209,14 +208,15 @@ def _watch(run_dir: Path, work: Callable[[Any], T], *, fresh: bool = True) -> T:
             err().print(f"Step {step} is saved. To go on from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
     from holdfast.cli import runs
 
-    for number in (signal.SIGINT, signal.SIGTERM):  # somebody impatient must still be told how to go on
+    # The process is about to end: a second Ctrl-C must not cut off how to go on, nor print a traceback behind it.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if fresh and runs.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing is kept."
