@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import highest, last_where, lowest, margin, most_since, trailing_mean
+from holdfast.diagnostics.causal import Values, highest, last_where, lowest, margin, most_since, trailing_mean
 from holdfast.diagnostics.rules.long_rollouts import not_preferred
 from holdfast.diagnostics.rules.remedies import PRESERVE_LIKELIHOOD
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
@@ -45,9 +45,12 @@ def surges(rows: Rows) -> Signal:
     grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9)
     longer = (grown > LENGTH_GROWN) & (grown > smooth / np.maximum(low, 1e-9))
     where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & not_preferred(rows)
-    with np.errstate(all="ignore"):
-        above = smooth / low - 1
-    return Signal(where, {ENTROPY: smooth, "lowest so far": low}, {"above": above})
+
+    def above() -> dict[str, Values]:
+        with np.errstate(all="ignore"):
+            return {"above": smooth / low - 1}
+
+    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, above)
 
 
 def runs_out(rows: Rows) -> Signal:
@@ -56,7 +59,7 @@ def runs_out(rows: Rows) -> Signal:
     start = highest(smooth)
     where = (smooth < EXHAUSTED_SHARE * start) & (smooth < EXHAUSTED_TOKEN_NATS)
     where |= trailing_mean(rows.latest(LENGTH), ROWS) * smooth < EXHAUSTED_NATS
-    return Signal(where, {ENTROPY: smooth, "highest so far": start})
+    return Signal(where, lambda: {ENTROPY: smooth, "highest so far": start})
 
 
 ENT001 = Rule(

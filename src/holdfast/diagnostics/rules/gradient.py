@@ -23,23 +23,23 @@ def explodes(rows: Rows) -> Signal:
     (norm,) = rows.columns
     usual = delayed(trailing_mean(norm, USUAL_ROWS), 2)
     where = (norm > EXPLOSION * usual) & (norm > ABOVE_ALL_BEFORE * delayed(highest(norm), 2))
-    return Signal(where, {NORM: norm, "usual": usual}, {"times": norm / np.maximum(usual, 1e-12)})
+    return Signal(where, lambda: {NORM: norm, "usual": usual}, lambda: {"times": norm / np.maximum(usual, 1e-12)})
 
 
 def is_not_finite(rows: Rows) -> Signal:
     (values,) = rows.columns
-    return Signal(~np.isfinite(values), {rows.names[0]: values})
+    return Signal(~np.isfinite(values), lambda: {rows.names[0]: values})
 
 
 def is_infinite(rows: Rows) -> Signal:
     """For the reward: NaN is how a trainer writes that no rollout of the batch has one, which is not a fault."""
     (values,) = rows.columns
-    return Signal(np.isinf(values), {rows.names[0]: values})
+    return Signal(np.isinf(values), lambda: {rows.names[0]: values})
 
 
 def skips(rows: Rows) -> Signal:
     (skipped,) = rows.columns
-    return Signal(skipped > 0, {SKIPPED: skipped})
+    return Signal(skipped > 0, lambda: {SKIPPED: skipped})
 
 
 GRD001 = Rule(

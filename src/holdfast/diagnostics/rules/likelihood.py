@@ -129,21 +129,21 @@ def stagnates(rows: Rows) -> Signal:
     smooth = trailing_mean(likelihood, FAST_ROWS)
     flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST_ROWS
     where = displaces(change, fraction, likelihood) & flat & not_preferred(rows)
-    return Signal(where, smoothed(rows, SLOW_ROWS))
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS))
 
 
 def decays(rows: Rows) -> Signal:
     change, fraction, likelihood = rows.columns
     lost = share_lost(likelihood)
     where = displaces(change, fraction, likelihood) & (lost > DECAYED) & not_preferred(rows)
-    return Signal(where, smoothed(rows, SLOW_ROWS) | {LOST: lost})
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
 
 
 def decays_by_drift(rows: Rows) -> Signal:
     drift, likelihood = rows.columns
     lost = share_lost(likelihood)
     where = takes_slowly(drift, likelihood, DRIFT_SCALE) & (lost > DECAYED)
-    return Signal(where, smoothed(rows, SLOW_ROWS) | {LOST: lost})
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
 
 
 def spirals(rows: Rows) -> Signal:
@@ -152,8 +152,11 @@ def spirals(rows: Rows) -> Signal:
     where = accelerates(change, likelihood, 1.0 if fraction else DRIFT_SCALE) & (lost > FAST_DECAYED)
     if fraction:
         where &= (trailing_mean(fraction[0], FAST_ROWS) > FAST_FRACTION) & not_preferred(rows)
-    taken = pace(change, likelihood, FAST_ROWS)
-    return Signal(where, smoothed(rows, FAST_ROWS) | {LOST: lost}, {"pace": taken})
+    return Signal(
+        where,
+        lambda: smoothed(rows, FAST_ROWS) | {LOST: lost},
+        lambda: {"pace": pace(change, likelihood, FAST_ROWS)},
+    )
 
 
 def first_action_falls_behind(rows: Rows) -> Signal:
@@ -167,7 +170,7 @@ def first_action_falls_behind(rows: Rows) -> Signal:
     where &= (lost > FAST_DECAYED) & (lost > share_lost(second))
     where &= displaces(change, fraction, likelihood) & (share_lost(likelihood) > DECAYED) & not_preferred(rows)
     evidence = {ACTIONS[0]: smooth, ACTIONS[1]: trailing_mean(second, FAST_ROWS)}
-    return Signal(where, evidence | {f"{LOST} by the first action": lost})
+    return Signal(where, lambda: evidence | {f"{LOST} by the first action": lost})
 
 
 # ---- the rules

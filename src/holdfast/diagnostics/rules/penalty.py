@@ -34,6 +34,9 @@ def is_always_zero(rows: Rows, *, several_steps: bool) -> Signal:
     """
     value, *preserved = rows.columns
     steps = rows.latest(K)
+    zero = (np.cumsum(value != 0) == 0) & ((steps > 1) == several_steps)
+    if not zero.any():
+        return Signal(zero, dict)
     moved = policy_moved(rows)
     by_moves = (steps > 1) & ~np.isnan(moved)
     counts = np.where(by_moves, moved == 1, True) & (rows.latest(MIXED) != 0)
@@ -41,10 +44,15 @@ def is_always_zero(rows: Rows, *, several_steps: bool) -> Signal:
         counts &= preserved[0] > 0
     batches = batches_among(rows, counts)
     enough = batches >= np.where(by_moves, BATCHES_AT_SEVERAL_STEPS, FEWEST_BATCHES)
-    where = enough & counts & (np.cumsum(value != 0) == 0) & ((steps > 1) == several_steps)
-    how = np.where(np.isnan(steps), "", ONE_STEP)
-    moves = np.where(by_moves, " in which the policy moved", "")
-    return Signal(where, {rows.names[0]: np.abs(value), K: steps}, {"batches": batches, "how": how, "moves": moves})
+    return Signal(
+        zero & enough & counts,
+        lambda: {rows.names[0]: np.abs(value), K: steps},
+        lambda: {
+            "batches": batches,
+            "why": np.where(np.isnan(steps), "", ONE_STEP),
+            "that": np.where(by_moves, " in which the policy moved", ""),
+        },
+    )
 
 
 def is_zero_at_one_step(rows: Rows) -> Signal:
@@ -83,14 +91,14 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
     at_one = Check(
         series=series,
         signal=is_zero_at_one_step,
-        message="The penalty has been exactly 0 since the start{how}.",
+        message="The penalty has been exactly 0 since the start{why}.",
         better=better,
         look_at=series[:1],
     )
     at_several = Check(
         series=series,
         signal=is_zero_at_several_steps,
-        message="The penalty has been exactly 0 since the start, in {batches} rollout batches{moves}.",
+        message="The penalty has been exactly 0 since the start, in {batches} rollout batches{that}.",
         better=better,
         look_at=series[:1],
         remedy={

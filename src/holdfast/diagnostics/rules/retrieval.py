@@ -15,14 +15,14 @@ MOST_EMPTY = 0.3
 def fails_often(rows: Rows) -> Signal:
     (share,) = rows.columns
     smooth = trailing_mean(share, ROWS)
-    return Signal((smooth > MOST_FAILING) & (share > MOST_FAILING), {rows.names[0]: smooth})
+    return Signal((smooth > MOST_FAILING) & (share > MOST_FAILING), lambda: {rows.names[0]: smooth})
 
 
 def is_often_empty(rows: Rows) -> Signal:
     """In two rows: a step may have a single search, so one row proves nothing."""
     (share,) = rows.columns
     smooth = trailing_mean(share, ROWS)
-    return Signal((smooth > MOST_EMPTY) & held(share > MOST_EMPTY, 2), {EMPTY: smooth})
+    return Signal((smooth > MOST_EMPTY) & held(share > MOST_EMPTY, 2), lambda: {EMPTY: smooth})
 
 
 RET001 = Rule(

@@ -53,13 +53,13 @@ def collapses(rows: Rows) -> Signal:
     assert curve is not None and longer is not None
     by_five = curve.lost >= COLLAPSED
     where = (by_five | (longer.lost >= THIRD)) & ~may_recover(curve)
-    means = np.where(by_five, curve.means, longer.means)
-    peak = np.where(by_five, highest(curve.means), highest(longer.means))
     return Signal(
         where,
-        {curve.name: means, "peak": peak},
-        {
-            "mean": means,
+        lambda: {
+            curve.name: np.where(by_five, curve.means, longer.means),
+            "peak": np.where(by_five, highest(curve.means), highest(longer.means)),
+        },
+        lambda: {
             "lost": np.where(by_five, curve.lost, longer.lost),
             "measure": np.where(lowest(curve.values) < 0, "range", "peak"),
         },
@@ -83,7 +83,7 @@ def answers_less(rows: Rows) -> Signal:
     answered, reward = rows.columns
     smooth, pay = trailing_mean(answered, ROWS), trailing_mean(reward, ROWS)
     holds = highest(pay) - pay <= may_lose(reward) + margin(reward, ROWS, UNANSWERED_ERRORS)
-    return Signal((highest(smooth) - smooth > UNANSWERED) & holds, {ANSWERED: smooth, REWARD: pay})
+    return Signal((highest(smooth) - smooth > UNANSWERED) & holds, lambda: {ANSWERED: smooth, REWARD: pay})
 
 
 def is_paid_for_silence(rows: Rows) -> Signal:
@@ -92,7 +92,7 @@ def is_paid_for_silence(rows: Rows) -> Signal:
     smooth, pay = trailing_mean(correct, ROWS), trailing_mean(reward, ROWS)
     drop = highest(smooth) - smooth
     fewer = (drop > INCORRECT * highest(smooth)) & (drop > margin(correct, ROWS, INCORRECT_ERRORS))
-    return Signal(fewer & (highest(pay) - pay <= may_lose(reward)), {EM: smooth, REWARD: pay})
+    return Signal(fewer & (highest(pay) - pay <= may_lose(reward)), lambda: {EM: smooth, REWARD: pay})
 
 
 def may_lose(reward: Values) -> Values:
@@ -107,7 +107,7 @@ def lacks_contrast(rows: Rows) -> Signal:
     (mixed,) = rows.columns
     smooth = trailing_mean(mixed, ROWS)
     never = (smooth <= NO_CONTRAST) & (highest(smooth) <= EVER_CONTRAST)
-    return Signal(never, {MIXED: smooth}, {"equal": 1 - smooth})
+    return Signal(never, lambda: {MIXED: smooth}, lambda: {"equal": 1 - smooth})
 
 
 RWD001 = Rule(
@@ -119,7 +119,7 @@ RWD001 = Rule(
         Check(
             series=(name,),
             signal=collapses,
-            message="The reward has lost {lost:.0%} of its {measure}: {mean:.3g}, down from {peak:.3g}.",
+            message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g}.",
             better=tuple((better,) for better in REWARDS[:rank]),
         )
         for rank, name in enumerate(REWARDS)

@@ -8,7 +8,7 @@ grows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -55,13 +55,13 @@ def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What a condition says of rows."""
+    """What a condition says of rows. Numbers are functions, because they are wanted only where something is found."""
 
     where: Truths
     """[N]: the rows that show it."""
-    evidence: Mapping[str, Values]
+    evidence: Callable[[], Mapping[str, Values]]
     """Names of series, or of what was computed from them, and their numbers in every row, [N]."""
-    values: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    also: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
     """More that the message mentions, [N]."""
 
 
@@ -113,13 +113,15 @@ class Check:
         if not len(rows.steps):
             return None
         signal = self.signal(rows)
-        where = signal.where & (np.arange(len(rows.steps)) >= self.min_rows - 1)
-        at = first(held(where, self.rows_running))
+        where = signal.where
+        if self.min_rows > 1:
+            where = where & (np.arange(len(where)) >= self.min_rows - 1)
+        at = first(held(where, self.rows_running) if self.rows_running > 1 else where)
         if at is None:
             return None
         step = int(rows.steps[at])
-        evidence = {name: float(values[at]) for name, values in signal.evidence.items()}
-        numbers = evidence | {name: values[at] for name, values in signal.values.items()}
+        evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
+        numbers = evidence | {name: values[at] for name, values in signal.also().items()}
         known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
         look_at = tuple(name for name in self.look_at if _is_known(log, name, step)) or self.series
         return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy)

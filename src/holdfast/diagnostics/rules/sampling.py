@@ -53,7 +53,7 @@ def trains_more_tokens(rows: Rows) -> Signal:
     trained, sampled = rows.columns
     more = trained - sampled
     where = (trained > MORE_TOKENS * sampled) & (more > MORE_TOKENS_SPREADS * noise(more, NOISE_ROWS))
-    return Signal(where, {TRAINED: trained, SAMPLED: sampled})
+    return Signal(where, lambda: {TRAINED: trained, SAMPLED: sampled})
 
 
 def trains_foreign_tokens(rows: Rows) -> Signal:
@@ -65,7 +65,7 @@ def trains_foreign_tokens(rows: Rows) -> Signal:
     correct, incorrect, entropy = rows.columns
     excess = -np.maximum(correct, incorrect) - entropy
     where = (excess > FOREIGN_NATS) & ~(rows.latest(GAP) < EXPLAINED_BY_GAP * excess)
-    return Signal(where, {CORRECT: correct, ENTROPY: entropy})
+    return Signal(where, lambda: {CORRECT: correct, ENTROPY: entropy})
 
 
 # ---- another sampler
@@ -78,7 +78,7 @@ def differs(rows: Rows) -> Signal:
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
     # Where the loss has more tokens than were sampled, the sampler has no log-probs of the others.
     of_sampled = ~(rows.latest(TRAINED) > MORE_TOKENS * rows.latest(SAMPLED))
-    return Signal((beyond > GAP_NATS) & of_sampled, {GAP: gap})
+    return Signal((beyond > GAP_NATS) & of_sampled, lambda: {GAP: gap})
 
 
 def unmasked(rows: Rows) -> Truths:
@@ -93,13 +93,13 @@ def leaks_into_tail(rows: Rows) -> Signal:
     """
     advantage, mass = (trailing_mean(column, LEAK_ROWS) for column in rows.columns)
     where = (advantage < LEAK_ADVANTAGE) & (highest(mass) - mass > LEAK_MASS) & unmasked(rows)
-    return Signal(where, {CUT: advantage, MASS: mass}, {"most": highest(mass)})
+    return Signal(where, lambda: {CUT: advantage, MASS: mass}, lambda: {"most": highest(mass)})
 
 
 def truncates_much(rows: Rows) -> Signal:
     (mass,) = rows.columns
     smooth = trailing_mean(mass, MASS_ROWS)
-    return Signal((smooth < LEAST_MASS) & unmasked(rows), {MASS: smooth})
+    return Signal((smooth < LEAST_MASS) & unmasked(rows), lambda: {MASS: smooth})
 
 
 def samples_unlikely_tokens(rows: Rows) -> Signal:
@@ -111,7 +111,7 @@ def samples_unlikely_tokens(rows: Rows) -> Signal:
     is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
     excess = trailing_mean(-(reward * correct + (1 - reward) * incorrect) - entropy, UNLIKELY_ROWS)
     evidence = {"surprise beyond entropy": excess, ENTROPY: entropy}
-    return Signal((excess > UNLIKELY_NATS) & is_share, evidence)
+    return Signal((excess > UNLIKELY_NATS) & is_share, lambda: evidence)
 
 
 MSK001 = Rule(

@@ -58,7 +58,7 @@ def drifts(rows: Rows) -> Signal:
     worst = trailing_lowest(smooth, REMEMBERED_ROWS)
     far = (smooth < DRIFTED) & held(product < DRIFTED / 2, 3)  # not a single spike
     where = far | (falling(rows.log, rows.steps) & (worst < DRIFTED_WHILE_FALLING))
-    return Signal(where, {RATIO: worst}, {"ratio": np.exp(np.minimum(worst, 0.0))})
+    return Signal(where, lambda: {RATIO: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
 
 
 def unusual(change: Values) -> Truths:
@@ -71,7 +71,7 @@ def takes_much_at_once(rows: Rows) -> Signal:
     change, likelihood = rows.columns
     sudden = unusual(change) | (np.arange(len(change)) < FEWEST_ROWS)
     where = (-change > JUMP_NATS) & (-change > JUMP_SHARE * -likelihood) & sudden
-    return Signal(where, {DISPLACEMENT: change, LIKELIHOOD: likelihood}, {"taken": -change})
+    return Signal(where, lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood}, lambda: {"taken": -change})
 
 
 def ratio_falls_at_once(rows: Rows) -> Signal:
@@ -80,7 +80,7 @@ def ratio_falls_at_once(rows: Rows) -> Signal:
     at_first = held(per_token < FIRST_RATIO_JUMP, 2) & (np.arange(len(per_token)) < FIRST_ROWS)
     where = at_first | ((per_token < RATIO_JUMP) & unusual(per_token))
     ratio = np.exp(np.minimum(per_token, 0.0))
-    return Signal(where, {RATIO: product, "log-ratio per token": per_token}, {"ratio": ratio})
+    return Signal(where, lambda: {RATIO: product, "log-ratio per token": per_token}, lambda: {"ratio": ratio})
 
 
 def clips_much(rows: Rows) -> Signal:
@@ -88,7 +88,7 @@ def clips_much(rows: Rows) -> Signal:
     clipped, reward = rows.columns
     before = delayed(highest(clipped), 1)
     where = (clipped > MOST_CLIPPED) & ((clipped > CLIPPED_MORE * before) | falling(rows.log, rows.steps))
-    return Signal(where, {CLIPPED: clipped, "most before": before, REWARD: reward})
+    return Signal(where, lambda: {CLIPPED: clipped, "most before": before, REWARD: reward})
 
 
 STP001 = Rule(

@@ -27,7 +27,7 @@ ROWS_TO_LEARN = 20
 def all_are_truncated(rows: Rows) -> Signal:
     """From the first row on, while the reward does not rise."""
     (share,) = rows.columns
-    return Signal((np.cumsum(share < 1) == 0) & ~reward_has_risen(rows), {TRUNCATED: share})
+    return Signal((np.cumsum(share < 1) == 0) & ~reward_has_risen(rows), lambda: {TRUNCATED: share})
 
 
 def grow_without_reward(rows: Rows) -> Signal:
@@ -37,7 +37,7 @@ def grow_without_reward(rows: Rows) -> Signal:
     grown = length - lowest(length)
     where = (advantage > PREFERRED) & (advantage > advantage_margin)
     where &= (grown > LENGTH_RISE * length) & (grown > length_margin) & ~reward_rises(rows)
-    return Signal(where, {LENGTH: length, ADVANTAGE: advantage}, {"before": length - grown})
+    return Signal(where, lambda: {LENGTH: length, ADVANTAGE: advantage}, lambda: {"before": length - grown})
 
 
 def more_are_truncated(rows: Rows) -> Signal:
@@ -46,7 +46,7 @@ def more_are_truncated(rows: Rows) -> Signal:
     low = lowest(smooth)
     rise = smooth - low
     where = (rise > SHARE_RISE) & (rise > margin(share, SHARE_ROWS, ERRORS)) & held(share > low + SHARE_RISE / 2, 2)
-    return Signal(where & ~reward_rises(rows), {TRUNCATED: smooth}, {"before": smooth - rise})
+    return Signal(where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise})
 
 
 def reward_rises(rows: Rows) -> Truths:
