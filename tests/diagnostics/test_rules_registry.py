@@ -25,7 +25,7 @@ from holdfast.diagnostics.rules.rule import Check, Rule, Signal
 
 def is_high(rows):
     (searches,) = rows.columns
-    return Signal(searches > 9, {"rollout/searches": searches})
+    return Signal(searches > 9, lambda: {"rollout/searches": searches})
 
 
 TOY001 = Rule(

@@ -16,7 +16,7 @@ __all__ = ["diagnose", "fall_of", "findings_of"]
 
 
 def diagnose(log: Log) -> Diagnosis:
-    """Everything a log says.
+    """Everything a log shows.
 
     Findings are those of a monitor that looked at every step: each depends on the log up to its step alone. Leads,
     facts and what cannot be told may change as a log grows.

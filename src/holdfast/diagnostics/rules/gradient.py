@@ -70,7 +70,7 @@ GRD002 = Rule(
         Check(
             series=(REWARD,),
             signal=is_infinite,
-            message="The reward is not a finite number, so the advantages made of it are none either.",
+            message="The reward is not a finite number, so the advantages made of it are not either.",
             raw=True,
         ),
         *(

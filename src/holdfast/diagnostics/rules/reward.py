@@ -156,8 +156,8 @@ RWD002 = Rule(
         Check(
             series=(EM, REWARD),
             signal=is_paid_for_silence,
-            message="The reward holds while right answers fall to {reward/em:.2g}: it pays for something else, perhaps "
-            "silence.",
+            message="The reward holds while correct answers fall to {reward/em:.2g}: it pays for something else, "
+            "perhaps silence.",
             min_rows=ROWS,
             better=((ANSWERED,),),
         ),

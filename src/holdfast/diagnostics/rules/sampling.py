@@ -168,8 +168,8 @@ SMP001 = Rule(
             series=(CUT, MASS),
             signal=leaks_into_tail,
             message="Probability leaks out of what the sampler can draw: the mean advantage is "
-            "{advantage/cut_mean:.2g} where it cuts, and it keeps {sampler/mass_kept:.1%} of the mass, {most:.1%} at "
-            "its most.",
+            "{advantage/cut_mean:.2g} where it truncates, and it keeps {sampler/mass_kept:.1%} of the mass, "
+            "{most:.1%} at its most.",
             min_rows=LEAK_ROWS,
             rows_running=2,
         ),

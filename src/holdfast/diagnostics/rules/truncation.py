@@ -77,7 +77,7 @@ TRN001 = Rule(
         Check(
             series=(TRUNCATED,),
             signal=all_are_truncated,
-            message="All episodes run out of turns or tokens, and have done so since the log begins.",
+            message="All rollouts run out of turns or tokens, and have done so since the log begins.",
             min_rows=ROWS_TO_LEARN,
         ),
         Check(
@@ -91,7 +91,7 @@ TRN001 = Rule(
         Check(
             series=(TRUNCATED,),
             signal=more_are_truncated,
-            message="More and more episodes run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
+            message="More and more rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
             "{before:.0%}.",
             min_rows=SHARE_ROWS,
         ),
