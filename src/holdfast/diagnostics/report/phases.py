@@ -22,7 +22,8 @@ def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
 
     A phase begins with the first finding whose rule names it, and so does not move as the run goes on: stagnation with
     LLD001, decay with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the peak reward. What comes
-    before is the rise. A later phase ends an earlier one for good; one that begins after a later phase has begun is left out.
+    before is the rise. A later phase ends an earlier one for good; one that begins after a later phase has begun is
+    left out.
     """
     starts = {
         name: min((f.step for f in diagnosis.findings if f.code in RULES and RULES[f.code].phase == name), default=None)

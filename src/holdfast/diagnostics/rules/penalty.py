@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,18 +27,32 @@ def has_penalty(log: Log) -> bool:
     return ACTIVE in log.series or TERM in log.series
 
 
-def is_always_zero(rows: Rows, *, several_steps: bool) -> Signal:
-    """With one optimizer step per rollout batch a penalty is 0 for good, and a few batches show it. With several it is
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """Where a penalty has been 0 since the start, in rows enough."""
+
+    where: Truths
+    steps: Values
+    """[N]: optimizer steps per rollout batch; NaN where they are not logged."""
+    batches: NDArray[np.int64]
+    """[N]: rollout batches so far that count."""
+    by_moves: Truths
+    """[N]: whether only rows count in which the policy had moved."""
+
+
+def always_zero(rows: Rows) -> Zeros | None:
+    """None where the penalty acts in the first row.
+
+    With one optimizer step per rollout batch a penalty is 0 for good, and a few batches show it. With several it is
     0 on the first of them, and wherever nothing that it preserves has become less likely: then only rows count in which
     the policy had moved, where the log has that, and more batches of them.
 
     Rows in which there was nothing to preserve, or nothing to learn, prove nothing.
     """
     value, *preserved = rows.columns
+    if value[0] != 0:
+        return None
     steps = rows.latest(K)
-    zero = (np.cumsum(value != 0) == 0) & ((steps > 1) == several_steps)
-    if not zero.any():
-        return Signal(zero, dict)
     moved = policy_moved(rows)
     by_moves = (steps > 1) & ~np.isnan(moved)
     counts = np.where(by_moves, moved == 1, True) & (rows.latest(MIXED) != 0)
@@ -44,23 +60,26 @@ def is_always_zero(rows: Rows, *, several_steps: bool) -> Signal:
         counts &= preserved[0] > 0
     batches = batches_among(rows, counts)
     enough = batches >= np.where(by_moves, BATCHES_AT_SEVERAL_STEPS, FEWEST_BATCHES)
-    return Signal(
-        zero & enough & counts,
-        lambda: {rows.names[0]: np.abs(value), K: steps},
-        lambda: {
-            "batches": batches,
-            "why": np.where(np.isnan(steps), "", ONE_STEP),
-            "that": np.where(by_moves, " in which the policy moved", ""),
-        },
+    return Zeros(enough & counts & (np.cumsum(value != 0) == 0), steps, batches, by_moves)
+
+
+def is_zero_at_one_step(rows: Rows) -> Signal | None:
+    """Or where the log does not have the number of steps."""
+    zeros = always_zero(rows)
+    return zeros and Signal(
+        zeros.where & ~(zeros.steps > 1),
+        lambda: {rows.names[0]: np.zeros(len(rows.steps)), K: zeros.steps},
+        lambda: {"why": np.where(np.isnan(zeros.steps), "", ONE_STEP)},
     )
 
 
-def is_zero_at_one_step(rows: Rows) -> Signal:
-    return is_always_zero(rows, several_steps=False)
-
-
-def is_zero_at_several_steps(rows: Rows) -> Signal:
-    return is_always_zero(rows, several_steps=True)
+def is_zero_at_several_steps(rows: Rows) -> Signal | None:
+    zeros = always_zero(rows)
+    return zeros and Signal(
+        zeros.where & (zeros.steps > 1),
+        lambda: {rows.names[0]: np.zeros(len(rows.steps)), K: zeros.steps},
+        lambda: {"batches": zeros.batches, "that": np.where(zeros.by_moves, " in which the policy moved", "")},
+    )
 
 
 def policy_moved(rows: Rows) -> Values:

@@ -87,7 +87,8 @@ class Check:
 
     series: tuple[str, ...]
     """What it is seen in: a row is a step at which all of these are logged."""
-    signal: Callable[[Rows], Signal]
+    signal: Callable[[Rows], Signal | None]
+    """Which rows show it; None, to save arithmetic, where none can."""
     message: str
     """What happened, in one sentence; fields in braces are filled with evidence and values of the row."""
     min_rows: int = 1
@@ -113,6 +114,8 @@ class Check:
         if not len(rows.steps):
             return None
         signal = self.signal(rows)
+        if signal is None:
+            return None
         where = signal.where
         if self.min_rows > 1:
             where = where & (np.arange(len(where)) >= self.min_rows - 1)
