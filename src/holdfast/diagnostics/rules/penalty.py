@@ -66,7 +66,9 @@ def always_zero(rows: Rows) -> Zeros | None:
 def is_zero_at_one_step(rows: Rows) -> Signal | None:
     """Or where the log does not have the number of steps."""
     zeros = always_zero(rows)
-    return zeros and Signal(
+    if zeros is None:
+        return None
+    return Signal(
         zeros.where & ~(zeros.steps > 1),
         lambda: {rows.names[0]: np.zeros(len(rows.steps)), K: zeros.steps},
         lambda: {"why": np.where(np.isnan(zeros.steps), "", ONE_STEP)},
@@ -75,7 +77,9 @@ def is_zero_at_one_step(rows: Rows) -> Signal | None:
 
 def is_zero_at_several_steps(rows: Rows) -> Signal | None:
     zeros = always_zero(rows)
-    return zeros and Signal(
+    if zeros is None:
+        return None
+    return Signal(
         zeros.where & (zeros.steps > 1),
         lambda: {rows.names[0]: np.zeros(len(rows.steps)), K: zeros.steps},
         lambda: {"batches": zeros.batches, "that": np.where(zeros.by_moves, " in which the policy moved", "")},
