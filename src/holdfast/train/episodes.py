@@ -103,7 +103,7 @@ def training_rollouts(
         workspace.train_retriever,
         size=config.train.group_size,
         seed=seed,
-        weights=config.reward.model_dump(),
+        weights=config.reward.weights(),
         drop=config.retrieval.drop,
         stats=stats,
     )

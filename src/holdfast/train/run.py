@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from holdfast.config import Config
+from holdfast.config.validation import check_training
 from holdfast.data import Example, dev_questions
-from holdfast.errors import CheckpointError, ConfigError, GuardStop, RolloutError
+from holdfast.errors import CheckpointError, GuardStop, RolloutError
 from holdfast.tracking import Tracker, open_tracker
 from holdfast.train.alarms import Alarms, stopped
 from holdfast.train.checkpoint import (
@@ -30,7 +31,7 @@ from holdfast.train.folder import RunFolder
 from holdfast.train.live_report import LiveReport
 from holdfast.train.model import LanguageModel, load_model
 from holdfast.train.session import open_workspace
-from holdfast.train.start import has_warm_start, starting_policy
+from holdfast.train.start import starting_policy
 from holdfast.train.trainer import Trainer, set_up_torch
 from holdfast.train.verdict import verdict_of
 
@@ -67,8 +68,7 @@ def resume(run_dir: Path, *, observer: Observer | None = None) -> Summary:
 
 def warm_start_only(config: Config, run_dir: Path, *, observer: Observer | None = None) -> Path:
     """Supervised learning alone; the folder of the saved model, which `model.path` and `from_pretrained` load."""
-    if not has_warm_start(config):
-        raise ConfigError("warm_start.steps = 0, so there is no warm start to make; set warm_start.steps")
+    check_training(config, stage="warm-start")
     folder = RunFolder(run_dir)
     folder.begin(config)
     with folder.writing():

@@ -194,11 +194,6 @@ def _own_retriever(config: Config, note: Callable[[str], None] | None) -> Cached
 def _retriever(config: Config, documents: Iterable[Document]) -> CachedRetriever:
     """Over the index if it is there, for which the passages are only counted off; else over one made of them."""
     own = config.retrieval
-    if own.index is not None and own.corpus == "world":
-        raise ConfigError(
-            f"retrieval.index = {own.index!r} with retrieval.corpus = 'world': the bundled world is indexed in memory, "
-            "its training region apart. Leave retrieval.index out"
-        )
     folder = Path(own.index) if own.index is not None else None
     if folder is not None and (folder / MANIFEST).is_file():
         found = open_index(folder, expected_hash=corpus_hash(documents), device=_DEVICE)

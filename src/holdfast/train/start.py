@@ -12,6 +12,7 @@ import torch
 
 from holdfast import __version__
 from holdfast.config import Config, WarmStart
+from holdfast.config.validation import check_training
 from holdfast.data import Example
 from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.retrieval.cache import CachedRetriever
@@ -32,15 +33,15 @@ _Text = tuple[str, list[tuple[str, str]]]
 
 
 def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
-    """The model the recipe names, after its warm start. Raises before it for a model that cannot serve.
+    """The model the recipe names, after its warm start. Raises before it for a recipe that cannot be trained, and a
+    model that cannot serve.
 
     A warm start is kept in the cache folder under a name made from everything it depends on, and taken from there the
     next time; so is the tiny model itself.
     """
     config = workspace.config
-    if config.model.path == "tiny":
-        _refuse_tiny(config)
-    elif not has_warm_start(config):
+    check_training(config)
+    if config.model.path != "tiny" and not has_warm_start(config):
         return _loaded(workspace, observer)
     folder = start_folder(config)
     if find_damage(folder) is None:
@@ -119,22 +120,13 @@ def _lessons(
     """(steps, episodes) in the order they are learned: plain scripts, then scripts, or the recipe's own file."""
     own, world = workspace.config.warm_start, workspace.world
     if own.plain_steps:
-        if world is None:
-            raise ConfigError(
-                f"warm_start.plain_steps = {own.plain_steps}, but only the bundled world has scripts to learn from; "
-                "set it to 0"
-            )
+        assert world is not None  # `check_training`
         yield own.plain_steps, _texts(scripted_episodes(world, None, *_script_settings(workspace)))
     if own.steps and own.data is not None:
         with telling_skipped(own.data, "warm_start.data", observer.note) as on_skip:
             texts = read_episodes(Path(own.data), on_skip=on_skip)
         yield own.steps, texts
     elif own.steps:
-        if world is None:
-            raise ConfigError(
-                f"warm_start.steps = {own.steps}, but warm_start.data is not set, and only the bundled world has "
-                "scripts to learn from. Give a JSONL of episodes, or set warm_start.steps = 0"
-            )
         yield own.steps, _texts(scripts)
 
 
@@ -186,19 +178,6 @@ def _tiny(workspace: Workspace, scripts: Sequence[ScriptedEpisode]) -> LanguageM
     language_model = prepare(model, tokenizer, own, workspace.device)
     refuse_misfits(workspace, language_model)
     return language_model
-
-
-def _refuse_tiny(config: Config) -> None:
-    if config.data.train != "world":
-        raise ConfigError(
-            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled "
-            "world's words. Set model.path to a model of yours, for example a Qwen2.5 directory"
-        )
-    if config.model.lora_rank:
-        raise ConfigError(
-            f"model.lora_rank = {config.model.lora_rank} with model.path = 'tiny': the tiny model has nothing worth "
-            "freezing and is trained whole. Set model.lora_rank = 0, or model.path to a model of yours"
-        )
 
 
 def _as_example(question: str) -> Example:

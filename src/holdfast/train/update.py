@@ -26,7 +26,6 @@ from holdfast.losses import (
     reduce_loss,
 )
 from holdfast.metrics import per_token_mean
-from holdfast.penalties import penalty_of
 
 Forward = Callable[..., tuple[Tensor, Tensor | None]]
 """`(token_ids, loss_mask, entropy=bool, kept=ids or None) -> (log-probs, entropies or None)`, bound to one model."""
@@ -131,7 +130,7 @@ def objective(micro: TokenBatch, logprobs: Tensor, loss: Loss, answer_weight: fl
     kl = None
     if micro.ref_logprobs is not None:
         kl = kl_loss(logprobs, micro.ref_logprobs, micro.loss_mask, estimator=loss.kl_estimator)
-    penalty = penalty_of(loss.penalty)
+    penalty = loss.penalty.term
     if penalty is None:
         return Objective(policy, None, None, kl)
     preserved = penalty.preserved(micro.advantages, micro.loss_mask, micro.correct[:, None])
@@ -161,7 +160,7 @@ def update_policy(
 
     Returns the metrics of design §7 that only the update sees.
     """
-    totals = _Totals()
+    totals, penalty = _Totals(), loss.penalty.term
     for mini in minis:
         optimizer.zero_grad(set_to_none=True)
         counts = _denominators(mini, loss)
@@ -185,12 +184,11 @@ def update_policy(
                 parts["kl"] = loss.kl_coef * reduced(terms.kl)
             if entropy is not None:
                 parts["entropy"] = -loss.entropy_coef * reduced(entropy)
-            if terms.penalty is not None:
-                coef = loss.penalty.coef or 0.0
-                if loss.penalty.normalizer == "preserved":
-                    parts["penalty"] = coef * terms.penalty.sum() / max(counts["preserved"], 1.0)
+            if penalty is not None and terms.penalty is not None:
+                if penalty.normalizer == "preserved":
+                    parts["penalty"] = penalty.coef * terms.penalty.sum() / max(counts["preserved"], 1.0)
                 else:
-                    parts["penalty"] = coef * reduced(terms.penalty)
+                    parts["penalty"] = penalty.coef * reduced(terms.penalty)
             torch.stack(list(parts.values())).sum().backward()
             totals.add(micro, logprobs.detach(), terms, parts, loss)
         totals.step(_clipped_step(optimizer, parameters, grad_clip))
@@ -217,8 +215,8 @@ def update_by_recipe(
     `mean_searches` is the mean number of valid searches of the rollout batch: what an adaptive weight goes by.
     """
     loss, limits = config.loss, config.protocol
-    penalty = penalty_of(loss.penalty)
-    answer_weight = penalty.weight_at(mean_searches) if penalty is not None else 1.0
+    penalty = loss.penalty.term
+    answer_weight = None if penalty is None else penalty.weight_at(mean_searches)
     norm = loss.reduction == "seq-mean-token-sum-norm"
     with _training_mode(model, config.model.gradient_checkpointing):
         metrics = update_policy(
@@ -228,10 +226,10 @@ def update_by_recipe(
             parameters,
             loss,
             grad_clip=config.train.grad_clip,
-            answer_weight=answer_weight,
+            answer_weight=1.0 if answer_weight is None else answer_weight,
             max_tokens=limits.max_turns * limits.max_turn_tokens if norm else None,
         )
-    return metrics | ({"penalty/answer_weight": answer_weight} if loss.penalty.name == "llds" else {})
+    return metrics | ({} if answer_weight is None else {"penalty/answer_weight": answer_weight})
 
 
 @contextmanager
@@ -279,8 +277,8 @@ def _denominators(mini: list[TokenBatch], loss: Loss) -> dict[str, float]:
     by_token = loss.reduction == "token-mean"
     policy = sum(float(m.loss_mask.sum() if by_token else m.loss_mask.any(-1).sum()) for m in mini)
     preserved = 0.0
-    penalty = penalty_of(loss.penalty)
-    if penalty is not None and loss.penalty.normalizer == "preserved":
+    penalty = loss.penalty.term
+    if penalty is not None and penalty.normalizer == "preserved":
         preserved = sum(float(penalty.preserved(m.advantages, m.loss_mask, m.correct[:, None]).sum()) for m in mini)
     return {"policy": max(policy, 1.0), "preserved": preserved}
 
