@@ -75,7 +75,7 @@ def _imported(path: str) -> Part:
     function = import_named(path)
     turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("Lisbon"))
     try:
-        value = function(Trajectory(example_id="example/train/0", prompt=(0,), turns=(turn,)), ("Lisbon",))
+        value = function(Trajectory(example_id="an example", prompt=(0,), turns=(turn,)), ("Lisbon",))
     except Exception as error:
         raise ConfigError(
             f"{path!r} fails on an episode of one right answer ({type(error).__name__}: {error})"

@@ -48,9 +48,14 @@ def setting_names(root: Root, prefix: str = "") -> list[str]:
 def setting_values(tree: BaseModel, prefix: str = "") -> dict[str, Any]:
     """Every setting that a tree holds, by its dotted name; of sections to choose from, those of the chosen one."""
     values: dict[str, Any] = {}
-    for key, value in tree:
+    for key, value in held(tree).items():
         values |= setting_values(value, f"{prefix}{key}.") if isinstance(value, BaseModel) else {prefix + key: value}
     return values
+
+
+def held(section: BaseModel) -> dict[str, Any]:
+    """What stands in the fields of a section."""
+    return {key: getattr(section, key) for key in type(section).model_fields}
 
 
 def setting(root: Root, dotted: str) -> FieldInfo | None:

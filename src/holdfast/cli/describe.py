@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from holdfast.config import Config
-from holdfast.section import choice_of, either, field_of, kind_of, sections
+from holdfast.section import Root, choice_of, either, field_of, held, kind_of, sections
 
 WIDTH = 88
 
@@ -59,7 +59,8 @@ def default_of(dotted: str) -> str:
 
 
 def _section(section: BaseModel, name: str) -> Iterator[str]:
-    values = {key: value for key, value in section if not isinstance(value, BaseModel)}
+    inside = {key: value for key, value in held(section).items() if isinstance(value, BaseModel)}
+    values = {key: value for key, value in held(section).items() if key not in inside}
     if values:
         yield f"\n[{name}]"
     for key, value in values.items():
@@ -74,17 +75,33 @@ def _section(section: BaseModel, name: str) -> Iterator[str]:
             yield f"{key} = {_on_one_line(value)}"
         else:
             yield tomli_w.dumps({key: value}).strip()
-    for key, value in section:
-        if isinstance(value, BaseModel):
-            yield from _section(value, f"{name}.{key}".lstrip("."))
+    yield from _comment(_elsewhere(section, name))
+    for key, value in inside.items():
+        yield from _section(value, f"{name}.{key}".lstrip("."))
 
 
 def _kind(dotted: str, annotation: Any) -> str:
     """What a setting may hold; of a name that chooses its section, all the names."""
     section, _, key = dotted.rpartition(".")
-    field = field_of(Config, section) if key == "name" else None
-    choices = sections(field.annotation) if field else ()
-    return either([repr(choice_of(choice)) for choice in choices]) if len(choices) > 1 else kind_of(annotation)
+    choices = _choices(section) if key == "name" else ()
+    return either([repr(choice_of(choice)) for choice in choices]) if choices else kind_of(annotation)
+
+
+def _elsewhere(section: BaseModel, name: str) -> str:
+    """The settings that this section would have under another name."""
+    others = [
+        f"{choice_of(choice)} has {', '.join(more)}"
+        for choice in _choices(name)
+        if (more := [key for key in choice.model_fields if key not in type(section).model_fields])
+    ]
+    return f"Under another name: {'; '.join(others)}." if others else ""
+
+
+def _choices(section: str) -> tuple[Root, ...]:
+    """The sections that one is chosen from; none for a section that is always there."""
+    field = field_of(Config, section)
+    kinds = sections(field.annotation) if field else ()
+    return kinds if len(kinds) > 1 else ()
 
 
 def _on_one_line(value: Any) -> str:
