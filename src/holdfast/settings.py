@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,16 @@ def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
     A dash in a name is an underscore; of two values for one name the last counts; `none` clears what may be absent.
     A value that is none of the setting's kind is left as text, for validation to explain. Raises `ConfigError`.
     """
-    values: dict[str, Any] = {}
+    values = {}
+    for name, text, _ in split_overrides(arguments, root):
+        info = setting(root, name)
+        assert info is not None
+        values[name] = read(text, info.annotation)
+    return values
+
+
+def split_overrides(arguments: Sequence[str], root: Root) -> Iterator[tuple[str, str, list[str]]]:
+    """(dotted name, text of its value, the words it was given in) of each override. Raises `ConfigError`."""
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -43,19 +52,19 @@ def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
             raise ConfigError(f"cannot read the argument {argument!r}; settings are written --section.key value")
         name, equals, text = argument[2:].partition("=")
         name = name.replace("-", "_")
+        words = [argument]
         info = setting(root, name)
         if info is None:
             raise ConfigError(f"--{name}: {unknown(name, root)}")
         if not equals:
             may_stand_alone = info.annotation is bool
             if rest and not rest[0].startswith("--") and (not may_stand_alone or rest[0].lower() in TRUTH):
-                text = rest.pop(0)
+                words.append(text := rest.pop(0))
             elif may_stand_alone:
                 text = "true"
             else:
                 raise ConfigError(f"--{name} needs a value; write --{name} {_example(info)}")
-        values[name] = read(text, info.annotation)
-    return values
+        yield name, text, words
 
 
 def assign(data: dict[str, Any], dotted: str, value: Any) -> None:

@@ -122,7 +122,7 @@ ALLOWED: dict[str, set[str]] = {
         "world",
     },
     # Experiments start runs as processes and read what they wrote: no training code, no torch.
-    "lab": {"config", "falls", "files", "tracking", "versions"},
+    "lab": {"config", "falls", "files", "penalties", "section", "settings", "tracking", "versions"},
     "lab.probes": {"batch", "config", "penalties", "data", "metrics", "rollout", "train", "trajectory"},
 }
 FREE = {"cli", "__main__"}  # may import anything, inside subcommands: test_import_weight.py

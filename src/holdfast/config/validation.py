@@ -75,7 +75,7 @@ def _training_errors(config: Config, stage: str | None) -> Iterator[str]:
         yield "warm_start.steps = 0, so there is no warm start to make; set warm_start.steps"
     if config.data.train != "world":
         yield from _without_the_world(config)
-    yield from _code_errors(config)
+    yield from code_errors(config)
 
 
 def _without_the_world(config: Config) -> Iterator[str]:
@@ -98,8 +98,8 @@ def _without_the_world(config: Config) -> Iterator[str]:
         )
 
 
-def _code_errors(config: Config) -> Iterator[str]:
-    """Import and try what the recipe names by import path."""
+def code_errors(config: Config) -> Iterator[str]:
+    """Import and try what the recipe names by import path; a sentence for each thing that cannot work."""
     from holdfast.rewards import part
 
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config import Config, setting_names, setting_values
+from holdfast.config.validation import code_errors
 from holdfast.errors import ConfigError
 from holdfast.penalties import CustomPenalty
 
@@ -75,6 +76,7 @@ def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
     """
     if host not in HOSTS:
         raise ConfigError(f"there is no launcher for {host!r}; choose {' or '.join(HOSTS)}")
+    refuse(host, code_errors(config))
     translate: Callable[[Config, Machines], Plan] = importlib.import_module(f"holdfast.launch.{host}").translate
     return translate(config, machines or Machines())
 
