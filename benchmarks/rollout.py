@@ -164,8 +164,10 @@ def load(options: argparse.Namespace) -> tuple[Any, Any]:
     if options.model:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
-        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation="sdpa")
+        tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            options.model, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
+        )
     else:
         from holdfast.world.model import build_model, build_tokenizer
 

@@ -4,6 +4,8 @@ The oracles take texts apart character by character, without regular expressions
 """
 
 import random
+import re
+import time
 import unicodedata
 from functools import cache
 from itertools import groupby
@@ -248,3 +250,19 @@ def test_fewer_than_two_pairs_are_no_answer():
 def test_published_empty_answers_are_equal():
     assert searchr1_exact_match(PROMPT + "<answer> The </answer>", ["A"]) == 1
     assert exact_match("The", ["A"]) == 0
+
+
+def test_unclosed_tags_do_not_cost_the_square_of_their_number() -> None:
+    started = time.perf_counter()
+    assert searchr1_answer("<answer>" * 200_000) is None
+    assert searchr1_answer("<answer>a</answer><answer>" * 2 + "<answer>" * 200_000) == "<answer>a"
+    assert time.perf_counter() - started < 5
+
+
+def test_it_finds_what_the_published_expression_finds() -> None:
+    draw = random.Random(0)
+    parts = ["<answer>", "</answer>", "a", "\n", " ", "<answer", "answer>"]
+    for _ in range(2000):
+        text = "".join(draw.choices(parts, k=draw.randint(0, 14)))
+        pairs = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+        assert searchr1_answer(text) == (pairs[-1].strip() if len(pairs) > 1 else None), text

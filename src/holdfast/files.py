@@ -16,6 +16,7 @@ UNWRITABLE = {
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
     errno.EIO: "the disk fails",
+    errno.ENAMETOOLONG: "the name is too long",
     errno.ENOTDIR: "a file is where a folder should be",
     errno.EEXIST: "a file is where a folder should be",
 }

@@ -9,6 +9,8 @@ from typing import Any
 
 from holdfast.section import Root, choice_of, either, field_of, sections, setting, setting_names, shown
 
+_LONGEST = 120
+
 # What other toolkits call some settings. Only ever suggested, never accepted.
 _ELSEWHERE = {
     "batch_size": "train.questions",
@@ -42,9 +44,9 @@ def explain(errors: Iterable[Any], root: Root, given: Mapping[str, str]) -> list
             sentences.append(_misplaced(dotted, error, root, origin) or f"{dotted}: {unknown(dotted, root)}")
         elif error["type"] == "union_tag_invalid":
             name, written = f"{dotted}.name", error["input"]["name"]
-            sentences.append(f"{given.get(name, '')}{name} = {shown(written)}: {_reason(error)}")
+            sentences.append(f"{given.get(name, '')}{name} = {_brief(written)}: {_reason(error)}")
         else:
-            value = "" if error["type"] == "missing" else f" = {shown(error['input'])}"
+            value = "" if error["type"] == "missing" else f" = {_brief(error['input'])}"
             sentences.append(f"{origin}{dotted}{value}: {_reasons(found)}")
     return sentences
 
@@ -73,6 +75,12 @@ def explain_call(errors: Iterable[Any], section: Root) -> str:
     return "; ".join(sentences)
 
 
+def _brief(value: Any) -> str:
+    """For a sentence, which a value of a thousand letters would bury."""
+    text = shown(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
 def _by_name(errors: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name, error in errors:
@@ -88,7 +96,7 @@ def _misplaced(dotted: str, error: Any, root: Root, origin: str) -> str | None:
     if not readers:
         return None
     return (
-        f"{origin}{dotted} = {shown(error['input'])} with {section}.name = {error['loc'][-2]!r}, which does not read "
+        f"{origin}{dotted} = {_brief(error['input'])} with {section}.name = {error['loc'][-2]!r}, which does not read "
         f"it. Leave it out, or set {section}.name = {either([repr(reader) for reader in readers])}"
     )
 

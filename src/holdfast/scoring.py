@@ -161,8 +161,15 @@ def searchr1_answer(text: str) -> str | None:
     >>> searchr1_answer("<think> hm </think><answer> Mira </answer>") is None
     True
     """
-    pairs = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
-    return pairs[-1].strip() if len(pairs) > 1 else None
+    # What `<answer>(.*?)</answer>` finds, without a look at the rest of the text for every tag that is not closed.
+    pairs, last, at = 0, "", text.find(_OPEN)
+    while at >= 0 and (end := text.find(_CLOSE, at)) >= 0:
+        pairs, last = pairs + 1, text[at + len(_OPEN) : end]
+        at = text.find(_OPEN, end)
+    return last.strip() if pairs > 1 else None
+
+
+_OPEN, _CLOSE = "<answer>", "</answer>"
 
 
 def searchr1_exact_match(text: str, golds: Sequence[str]) -> float:

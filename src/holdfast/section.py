@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 
 class Section(BaseModel):
-    """A part of a recipe. Strict: a quoted number, or a `true` where a number belongs, is a slip and not a value."""
+    """A table of a recipe. It holds what TOML can: whole numbers of 64 bits, and texts that UTF-8 can write."""
 
+    # Strict: a quoted number or a `true` where a number belongs is a slip to be told of, not a value.
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
@@ -26,11 +27,31 @@ class Section(BaseModel):
         """A sentence for each set of values that cannot work together: what is set, why it fails, what to do."""
         return iter(())
 
+    @field_validator("*")
+    @classmethod
+    def _can_be_written(cls, value: Any) -> Any:
+        for part in _leaves(value):
+            if isinstance(part, int) and not -(2**63) <= part < 2**63:
+                raise ValueError("must be a whole number of 64 bits")
+            if isinstance(part, str) and ("\0" in part or any("\ud800" <= letter <= "\udfff" for letter in part)):
+                raise ValueError("must be a text of UTF-8, without NUL")
+        return value
+
     @model_validator(mode="after")
     def _can_work(self) -> Self:
         if problems := list(self.problems()):
             raise ValueError("\n  ".join(problems))
         return self
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 Root = type[BaseModel]

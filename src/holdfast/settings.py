@@ -14,11 +14,15 @@ from holdfast.errors import ConfigError
 from holdfast.refusals import unknown
 from holdfast.section import Root, kinds_of, setting, shown
 
+_DEEPEST = 50
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        _refuse_depth(data)
+        return data
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe {path}; give the path of a TOML file") from None
     except IsADirectoryError:
@@ -27,6 +31,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise ConfigError(
+            f"{path} is not a recipe: it nests hundreds deep, or has numbers of thousands of digits"
+        ) from None
+
+
+def _refuse_depth(data: Any, depth: int = 0) -> None:
+    """Raise `RecursionError` for what nobody could print. No recipe is deeper than four."""
+    if depth > _DEEPEST:
+        raise RecursionError
+    for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        _refuse_depth(value, depth + 1)
 
 
 def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
@@ -100,12 +116,12 @@ def read(text: str, annotation: Any) -> Any:
         if typing.get_origin(kind) is tuple:
             try:
                 return tomllib.loads(f"v = [{text.strip().removeprefix('[').removesuffix(']')}]")["v"]
-            except tomllib.TOMLDecodeError:
+            except (ValueError, RecursionError):
                 continue
         if typing.get_origin(kind) is dict:
             try:
                 return tomllib.loads(f"v = {{{text.strip().removeprefix('{').removesuffix('}')}}}")["v"]
-            except tomllib.TOMLDecodeError:
+            except (ValueError, RecursionError):
                 continue
     return text
 

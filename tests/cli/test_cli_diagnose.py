@@ -116,6 +116,31 @@ def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
     assert "RET001" in text and "sick" in text and "well" in text
 
 
+def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"step": 1, "reward/mean": 0.5}\n')
+    said = " ".join(holdfast("diagnose", str(log)).stdout.split())
+    assert said.count("Too few rows to judge.") == 2
+    assert "never lost" not in said and "No findings" not in said
+
+
+def test_html_writes_over_its_own_page_and_nothing_else(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
+    sick, well = run("sick", ill=True), run("well", ill=False)
+    log = Path(sick) / "metrics.jsonl"
+    before = log.read_bytes()
+    page, other, unreadable = (tmp_path / name for name in ("page.html", "other.html", "folder"))
+    other.write_text("<!doctype html>\n<title>mine</title>")
+    unreadable.mkdir()
+    for somebodys in (log, other, unreadable):
+        stderr = holdfast("diagnose", "--html", str(somebodys), well, code=2).stderr
+        assert "this exists and is not a report of holdfast, so it stays" in " ".join(stderr.split())
+    assert "the place of what it is about" in holdfast("diagnose", str(log), "--html", str(log), code=2).stderr
+    assert log.read_bytes() == before and other.read_text().endswith("<title>mine</title>")
+    for _ in range(2):
+        holdfast("diagnose", "--html", str(page), well)
+    assert page.read_text().startswith("<!doctype html>\n<!-- holdfast report -->\n<html")
+
+
 def test_it_starts_quickly_and_without_torch(run: Any) -> None:
     """Seconds of processor time: the clock on the wall runs on while others compute."""
     code = (

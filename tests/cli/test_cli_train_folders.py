@@ -91,6 +91,17 @@ def test_a_run_that_never_began_leaves_no_folder(engine: Any, holdfast: Run) -> 
     assert not Path("runs/quickstart").exists()
 
 
+@pytest.mark.parametrize("name", ["\udcff", "x" * 300, "a\0b", "a\tb", "a\nb"])
+def test_a_name_that_no_folder_can_have_leaves_nothing(engine: Any, holdfast: Run, name: str) -> None:
+    assert "run.name" in holdfast("train", "--run.name", name, code=2).stderr
+    assert not Path("runs").exists() and engine.calls == []
+
+
+def test_a_path_that_is_too_long(engine: Any, holdfast: Run) -> None:
+    assert "File name too long" in holdfast("train", "--run.dir", "x" * 300, code=2).stderr
+    assert "the name is too long" in holdfast("train", "--resume", "x" * 300, code=2).stderr
+
+
 def test_a_run_under_way_is_left_alone(engine: Any, holdfast: Run) -> None:
     """By who replaces it, by who resumes it, and by who began in the same moment."""
     holdfast("train")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import validate
-from holdfast.errors import GuardStop, RolloutError
+from holdfast.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, RolloutError
 from holdfast.train.events import Observer
 
 from .conftest import then_raise
@@ -92,7 +92,10 @@ def test_the_real_engine_is_what_the_command_expects() -> None:
 
 def make_checkpoint(step: int) -> Callable[[Path, Observer], None]:
     def script(run_dir: Path, observer: Observer) -> None:
-        (run_dir / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+        folder = run_dir / "checkpoints" / f"step-{step:06d}"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text("{}")
+        (folder / "checksums.json").write_text('{"state.json": ""}')
 
     return script
 
@@ -102,6 +105,39 @@ def test_an_interrupt_says_how_to_go_on(engine: Any, holdfast: Run) -> None:
     stderr = holdfast("train", code=130).stderr
     assert stderr == "Stopped. Step 40 is saved; to go on from there:\n  holdfast train --resume runs/quickstart\n"
     assert Path("runs/quickstart/config.toml").is_file()
+
+
+def test_a_checkpoint_without_all_its_files_is_not_counted(engine: Any, holdfast: Run) -> None:
+    def script(run_dir: Path, observer: Observer) -> None:
+        make_checkpoint(20)(run_dir, observer)
+        make_checkpoint(40)(run_dir, observer)
+        (run_dir / "checkpoints" / "step-000040" / "state.json").unlink()
+        (run_dir / "checkpoints" / "step-000060").mkdir()
+        raise KeyboardInterrupt
+
+    engine.script = script
+    assert holdfast("train", code=130).stderr.startswith("Stopped. Step 20 is saved; to go on from there:\n")
+
+
+def test_an_impatient_interrupt_cuts_off_no_words(engine: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatiently(run_dir: Path) -> bool:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        return False
+
+    monkeypatch.setattr("holdfast.cli.runs.discard_if_bare", impatiently)
+    engine.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
+    assert holdfast("train", code=130).stderr.startswith("Stopped. Step 40 is saved")
+    os.kill(os.getpid(), signal.SIGINT)  # deaf until it ends
+
+
+@pytest.mark.parametrize("error", [CheckpointError("no checkpoint is whole"), ConfigError("x is not valid TOML")])
+def test_what_stops_the_next_resume_too_is_not_followed_by_one(
+    engine: Any, holdfast: Run, error: HoldfastError
+) -> None:
+    holdfast("train", "--run.name=night")
+    engine.script = then_raise(error, make_checkpoint(40))
+    assert holdfast("train", "--resume", "night", code=2).stderr == f"error: {error}\n"
 
 
 def test_an_interrupt_before_the_first_checkpoint(engine: Any, holdfast: Run) -> None:
@@ -130,8 +166,14 @@ def test_a_kill_says_it_too(engine: Any, holdfast: Run) -> None:
         time.sleep(5)
 
     engine.script = script
-    before = signal.getsignal(signal.SIGTERM)
     assert "--resume runs/quickstart" in holdfast("train", code=143).stderr
+
+
+def test_a_kill_is_what_it_was_after_a_run(engine: Any, holdfast: Run) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    holdfast("train")
+    engine.script = then_raise(RolloutError("the retriever is down"))
+    holdfast("train", code=2)
     assert signal.getsignal(signal.SIGTERM) is before
 
 

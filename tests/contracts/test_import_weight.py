@@ -31,6 +31,7 @@ def loaded_by(statement: str) -> set[str]:
         "holdfast.launch.verl",
         "holdfast.data",
         "holdfast.scoring",
+        "holdfast.evals.catalogue",
         "holdfast.evals.compare",
         "holdfast.evals.methods",
         "holdfast.lab.experiments",

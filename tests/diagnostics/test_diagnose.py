@@ -58,6 +58,31 @@ def test_a_reward_that_may_be_negative_falls_towards_its_lowest_value(make_log: 
     assert fall.half_step >= 35
 
 
+@pytest.mark.parametrize(
+    ("values", "lost"),
+    [
+        ([-0.98] * 8 + [-1.0] * 20, 0.02),  # the range is 1: from -1 to 0
+        ([-0.2] * 8 + [-1.0] * 20, 0.8),
+        ([0.5] * 8 + [-1.0] * 20, 1.0),  # from -1 to 0.5
+        ([0.5] * 8 + [0.1] * 20, 0.8),  # from 0 to 0.5
+    ],
+)
+def test_a_fall_is_a_share_of_the_range_with_0_in_it(make_log: MakeLog, values: list[float], lost: float) -> None:
+    curve = curve_of(make_log(reward__mean=values), errors=0.0)
+    assert curve is not None
+    assert curve.lost[-1] == pytest.approx(lost)
+    fallen = [finding.summary for finding in diagnose(make_log(reward__mean=values)).findings]
+    assert all(("of its range" in summary) is (min(values) < 0) for summary in fallen if "reward has lost" in summary)
+
+
+@pytest.mark.parametrize(("value", "found"), [(np.nan, []), (np.inf, ["GRD002"]), (-np.inf, ["GRD002"])])
+def test_an_infinite_reward_is_found_and_a_batch_without_any_is_not(
+    make_log: MakeLog, value: float, found: list[str]
+) -> None:
+    log = make_log(reward__mean=lambda v: np.where(np.arange(len(v)) == 30, value, v))
+    assert [code for code, _ in codes(log)] == found
+
+
 def test_noise_is_no_fall(make_log: MakeLog) -> None:
     for seed in range(20):
         draw = np.random.default_rng(seed)
@@ -128,7 +153,11 @@ def test_constant_series(make_log: MakeLog, value: float) -> None:
     names = [name for name in make_log().series if not name.startswith(FINITE)]
     found = codes(make_log(**{name.replace("/", "__"): [value] * 60 for name in names}))
     # Constants that are findings in themselves.
-    fine = {0.0: {"PEN001", "GRP001", "SMP001", "ENT002"}, 1.0: {"RET001", "RET002", "SMP001"}, 0.5: {"RET001"}}
+    fine = {
+        0.0: {"PEN001", "GRP001", "SMP001", "ENT002"},
+        1.0: {"RET001", "RET002", "SMP001", "TRN001"},
+        0.5: {"RET001"},
+    }
     allowed = fine.get(value, set()) | {"RET002", "SMP001", "GRD002", "MSK001"}
     assert {code for code, _ in found} <= allowed, found
 

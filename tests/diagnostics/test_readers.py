@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.diagnostics.readers import read_log, read_logs
+from holdfast.diagnostics.readers import find, read_log, read_logs
 from holdfast.errors import DataError
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -139,6 +139,35 @@ def test_a_checkpoint_newer_than_the_state_of_the_run_that_ended_is_read(tmp_pat
     assert read_log(run).steps.max() == 6  # made longer after it had ended at 3
     os.utime(run / "trainer_state.json", (3e9, 3e9))
     assert read_log(run).steps.max() == 3
+
+
+def written(folder: Path, *, steps: int, reward: float, at: float) -> None:
+    """A checkpoint of a run with a reward of its own, with the time of its state."""
+    folder.mkdir(parents=True)
+    rows = [{"step": step, "reward": reward + 0.001 * step} for step in range(1, steps + 1)]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    os.utime(folder / "trainer_state.json", (at, at))
+
+
+def test_a_rerun_in_the_same_folder_is_read_and_not_what_was_left_there(tmp_path: Path) -> None:
+    written(tmp_path / "checkpoint-60", steps=60, reward=0.1, at=1e9)
+    written(tmp_path / "checkpoint-40", steps=40, reward=0.1, at=1e9 - 1)
+    written(tmp_path / "checkpoint-20", steps=20, reward=0.9, at=2e9)
+    log = read_log(tmp_path)
+    assert log.steps.max() == 20 and log.series["reward/mean"].values.min() > 0.9
+    (note,) = [note for note in log.notes if "checkpoint" in note]
+    assert note.startswith("Read checkpoint-20: checkpoint-60 has a higher number, but is older")
+    assert read_log(tmp_path / "checkpoint-60").steps.max() == 60
+
+
+@pytest.mark.parametrize("times", [(1e9, 2e9), (2e9, 1e9), (1e9, 1e9)])
+def test_of_one_run_the_last_checkpoint_is_read_whatever_the_times_of_a_copy(
+    tmp_path: Path, times: tuple[float, float]
+) -> None:
+    for steps, at in zip((20, 100), times, strict=True):
+        written(tmp_path / f"checkpoint-{steps}", steps=steps, reward=0.1, at=at)
+    log = read_log(tmp_path)
+    assert log.steps.max() == 100 and not any("checkpoint" in note for note in log.notes)
 
 
 def test_an_output_folder_without_any_state_says_so(tmp_path: Path) -> None:
@@ -335,3 +364,13 @@ def test_reading_loads_numpy_and_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert loaded - sys.stdlib_module_names - {"__mp_main__"} == {"holdfast", "numpy"}
+
+
+def test_a_folder_of_more_logs_than_are_read_says_how_many_it_leaves_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "_MOST_FILES", 3)
+    for number in range(5):
+        jsonl(tmp_path / f"{number}.jsonl", {"step": 1, "reward/mean": 0.5})
+    assert len(read_logs(tmp_path)) == 3
+    assert caplog.messages == [f"left out: 2 files and folders of {tmp_path}; 3 are looked at"]

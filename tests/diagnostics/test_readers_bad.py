@@ -335,9 +335,10 @@ def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         read_log(tmp_path)
 
 
-def test_settings_that_cannot_be_read_cost_only_themselves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", ["[run\nname = ", "a = " + "[" * 5000, ".".join("a" * 5000) + " = 1"])
+def test_settings_that_cannot_be_read_cost_only_themselves(tmp_path: Path, settings: str) -> None:
     written(tmp_path, '{"step": 1, "time": 1.0, "reward/mean": 1.0}\n', "metrics.jsonl")
-    written(tmp_path, "[run\nname = ", "config.toml")
+    written(tmp_path, settings, "config.toml")
     log = read_log(tmp_path)
     assert log.settings == {} and "config.toml" in log.notes[0] and len(log.steps) == 1
 

@@ -95,6 +95,10 @@ def test_the_changes() -> None:
         ("trl", "eval/holdfast/reward/em", "eval/reward/em"),
         ("trl", "holdfast/penalty/drop", "penalty/drop"),
         ("trl", "train/something_else", "something_else"),
+        ("trl", "completion_length", "rollout/length"),
+        ("trl", "train/completion_length", "rollout/length"),
+        ("trl", "eval_completion_length", "eval/rollout/length"),
+        ("verl", "completion_length", "completion_length"),
         ("trl", "critic/score/mean", "critic/score/mean"),
         ("verl", "actor/holdfast/ratio/max", "ratio/max"),
         ("verl", "reward", "reward"),
@@ -105,6 +109,12 @@ def test_the_changes() -> None:
 )
 def test_one_name(host: str, name: str, ours: str) -> None:
     assert translation(host, [name])[name].ours == ours  # type: ignore[arg-type]
+
+
+def test_beside_the_new_name_an_old_one_keeps_its_own() -> None:
+    both = translation("trl", ["completion_length", "completions/mean_length"])
+    assert both["completions/mean_length"].ours == "rollout/length"
+    assert both["completion_length"].ours == "completion_length"
 
 
 def test_no_two_names_become_one_series() -> None:
@@ -143,6 +153,23 @@ def series(*values: float) -> Series:
 )
 def test_doubts(host: str, name: str, values: tuple[float, ...], settings: dict[str, object], doubtful: bool) -> None:
     assert bool(doubts(host, {name: series(*values)}, settings)) is doubtful  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("clipped", "shortest", "doubtful"),
+    [
+        ((1.0, 1.0), (16.0, 16.0), False),  # a limit ends them all
+        ((1.0, 1.0), (16.0, 9.0), True),  # they end by themselves
+        ((0.9, 1.0), (16.0, 9.0), True),  # one of them in an end-of-text token, by chance
+        ((0.9, 0.9), (9.0, 9.0), False),
+    ],
+)
+def test_rollouts_that_a_limit_has_cut_are_equally_long(
+    clipped: tuple[float, ...], shortest: tuple[float, ...], doubtful: bool
+) -> None:
+    values = {"clipped_ratio": clipped, "min_length": shortest, "max_length": (16.0, 16.0)}
+    log = {f"completions/{name}": series(*value) for name, value in values.items()}
+    assert bool(doubts("trl", log, {})) is doubtful
 
 
 @pytest.mark.parametrize(

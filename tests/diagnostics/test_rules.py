@@ -153,6 +153,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"grad__norm": spike(30, np.nan)}, (31, 31)),
         ({"loss__policy": spike(12, np.inf)}, (13, 13)),
         ({"grad__skipped": spike(30, 2.0)}, (31, 31)),
+        ({"reward__mean": spike(30, np.inf)}, (31, 31)),
     ],
     "RWD001": [
         ({"reward__mean": ramp(30, 0.05)}, (36, 55)),
@@ -202,6 +203,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "RET002": [({"retrieval__empty_fraction": step(30, 1.0)}, (32, 32))],
     "TRN001": [
         ({"rollout__truncated_fraction": ramp(30, 0.9), "reward__mean": ramp(30, 0.3)}, (32, 40)),
+        ({"rollout__truncated_fraction": always(1.0), "reward__mean": always(0.4)}, (20, 20)),
         (LONGER | {"reward__mean": ramp(32, 0.3)}, (29, 36)),
         (LONGER | {"reward__mean": ramp(32, 0.3), "displacement__correct": spike(40, -0.4)}, (29, 36)),
     ],
@@ -250,6 +252,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     "RWD001": [
         {"reward__mean": ramp(30, 0.6)},
         {"reward__mean": spike(30, 0.0)},
+        {"reward__mean": lambda v: ramp(13, 1.0)(np.where(np.arange(len(v)) == 0, -0.98, -1.0))},  # it only rises
         # Harder questions: the reward falls at once and is learned again.
         {
             "reward__mean": lambda v: np.where(
@@ -289,6 +292,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     "RET002": [{"retrieval__empty_fraction": always(0.1)}, {"retrieval__empty_fraction": spike(30, 1.0)}],
     "TRN001": [
         {"rollout__truncated_fraction": always(0.4)},
+        {"rollout__truncated_fraction": always(1.0)},  # and yet it learns
         {"rollout__truncated_fraction": spike(30, 0.5)},
         LONGER | {"reward__mean": ramp(22, 1.6, 40)},  # they grow, and it pays
         LONGER | {"advantage__token_mean": always(0.02), "reward__mean": ramp(32, 0.3)},  # nothing prefers them

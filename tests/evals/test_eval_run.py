@@ -15,6 +15,7 @@ import transformers
 from holdfast.config import load
 from holdfast.data import Example
 from holdfast.errors import ConfigError, DataError, RolloutError
+from holdfast.evals.catalogue import METHODS
 from holdfast.evals.questions import load_questions
 from holdfast.evals.run import Evaluation
 from holdfast.evals.sets import set_of
@@ -26,6 +27,7 @@ from holdfast.world.model import build_tokenizer
 from .conftest import ScriptedPolicy, Shelf, Told, example, subject_of
 
 QUESTIONS = [example(i, f"What is number {i}?", str(i % 3), source="nq" if i % 2 else "musique") for i in range(23)]
+DIRECT = METHODS["direct"]
 FILES = ("settings.json", "questions.jsonl", "results.json")
 
 
@@ -83,7 +85,7 @@ def test_ten_kills_change_no_byte(method: str, samples: int | None, tiny: Any, t
 
     def evaluation(tokens: int = 10**9) -> Evaluation:
         retriever = shelf if method == "search-r1" else None
-        return Evaluation(local(tiny, tokens, samples, *limits), method, QUESTIONS, retriever, samples=samples)
+        return Evaluation(local(tiny, tokens, samples, *limits), METHODS[method], QUESTIONS, retriever, samples=samples)
 
     undisturbed, broken = tmp_path / "a", tmp_path / "b"
     evaluation().run(undisturbed, Told(), batch=4)
@@ -108,7 +110,7 @@ def echo(words: Any, **more: Any) -> ScriptedPolicy:
 
 def test_only_what_is_missing_is_asked_again(words: Any, tmp_path: Path) -> None:
     first = echo(words)
-    whole = Evaluation(subject_of(first, local=False), "direct", QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    whole = Evaluation(subject_of(first, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     assert len(first.calls) == 23 and whole["micro"]["em"] == pytest.approx(
         3 / 23, abs=1e-6
     )  # 0, 1 and 2 are their own answers
@@ -117,18 +119,18 @@ def test_only_what_is_missing_is_asked_again(words: Any, tmp_path: Path) -> None
     (tmp_path / "questions.jsonl").write_bytes(b"".join(lines[:7] + lines[8:]))
     (tmp_path / "results.json").unlink()
     again, told = echo(words), Told()
-    Evaluation(subject_of(again, local=False), "direct", QUESTIONS, None).run(tmp_path, told, batch=5)
+    Evaluation(subject_of(again, local=False), DIRECT, QUESTIONS, None).run(tmp_path, told, batch=5)
     assert [id for id, *_ in again.calls] == ["nq/test/7#0"]
     assert told.notes == [f"22 of 23 answers are there already, in {tmp_path}"]
     assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
 
 
 def test_a_local_batch_is_computed_again_as_a_whole(words: Any, tmp_path: Path) -> None:
-    Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     rows = (tmp_path / "questions.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "questions.jsonl").write_bytes(b"".join(rows[:7] + rows[8:]))
     again = echo(words)
-    Evaluation(subject_of(again), "direct", QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    Evaluation(subject_of(again), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     assert [id.split("/")[2] for id, *_ in again.calls] == ["5#0", "6#0", "7#0", "8#0", "9#0"]
 
 
@@ -138,19 +140,19 @@ def test_failed_questions_are_asked_again(words: Any, tmp_path: Path) -> None:
 
     burning = True
     policy = ScriptedPolicy(words, say)
-    results = Evaluation(subject_of(policy, local=False), "direct", QUESTIONS, None).run(tmp_path, Told())
+    results = Evaluation(subject_of(policy, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told())
     assert results["micro"]["failed"] == 1 and results["micro"]["scored"] == 22
     row = next(row for row in read_whole_rows(tmp_path / "questions.jsonl") if row["id"] == "musique/test/4#0")
     assert (row["status"], row["em"], row["error"]) == ("error", None, "the server burns")
     burning = False
-    results = Evaluation(subject_of(policy, local=False), "direct", QUESTIONS, None).run(tmp_path, Told())
+    results = Evaluation(subject_of(policy, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told())
     assert results["micro"]["failed"] == 0 and len(policy.calls) == 24
 
 
 def test_an_outage_stops_the_evaluation(words: Any, tmp_path: Path) -> None:
     policy = ScriptedPolicy(words, lambda context, request: ("no power", "error"))
     with pytest.raises(RolloutError, match=r"all 5 questions of a batch failed; the first, musique.* no power"):
-        Evaluation(subject_of(policy), "direct", QUESTIONS, None).run(tmp_path, Told(), batch=5)
+        Evaluation(subject_of(policy), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     assert not (tmp_path / "results.json").exists()
 
 
@@ -161,28 +163,28 @@ def test_a_question_that_always_fails_is_no_outage(words: Any, tmp_path: Path) -
     for local in (False, True):  # on a server the second run asks what failed alone; here every batch is one question
         folder = tmp_path / str(local)
         for _ in range(2):
-            evaluation = Evaluation(subject_of(policy, local=local), "direct", QUESTIONS, None)
+            evaluation = Evaluation(subject_of(policy, local=local), DIRECT, QUESTIONS, None)
             assert evaluation.run(folder, Told(), batch=1 if local else 5)["micro"]["failed"] == 1
 
 
 def test_other_settings_are_refused(words: Any, tmp_path: Path) -> None:
-    Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told())
+    Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
     with pytest.raises(ConfigError, match='holds an evaluation with method = "direct", and this one has "cot";'):
-        Evaluation(subject_of(echo(words)), "cot", QUESTIONS, None).run(tmp_path, Told())
+        Evaluation(subject_of(echo(words)), METHODS["cot"], QUESTIONS, None).run(tmp_path, Told())
     with pytest.raises(ConfigError, match="with questions = 23, and this one has 4"):
-        Evaluation(subject_of(echo(words)), "direct", QUESTIONS[:4], None).run(tmp_path, Told())
+        Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS[:4], None).run(tmp_path, Told())
     changed = [*QUESTIONS[:-1], example(22, QUESTIONS[-1].question, "another")]
     with pytest.raises(ConfigError, match="with questions_digest = "):
-        Evaluation(subject_of(echo(words)), "direct", changed, None).run(tmp_path, Told())
+        Evaluation(subject_of(echo(words)), DIRECT, changed, None).run(tmp_path, Told())
 
 
 def test_a_damaged_file_is_named_with_its_line(words: Any, tmp_path: Path) -> None:
-    Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told())
+    Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
     rows = (tmp_path / "questions.jsonl").read_text().splitlines()
     rows[3] = rows[3][:50]
     (tmp_path / "questions.jsonl").write_text("\n".join(rows) + "\n")
     with pytest.raises(DataError, match=r"questions\.jsonl:4 is no answer"):
-        Evaluation(subject_of(echo(words)), "direct", QUESTIONS, None).run(tmp_path, Told())
+        Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
 
 
 def test_results_that_are_none(tmp_path: Path) -> None:
@@ -202,7 +204,7 @@ def test_results_that_are_none(tmp_path: Path) -> None:
 def test_samples_differ_by_seed_and_are_averaged(words: Any, tmp_path: Path) -> None:
     policy = ScriptedPolicy(words, lambda context, request: "1" if request.seed % 2 else "x")
     one = [example(0, "Who?", "1")]
-    results = Evaluation(subject_of(policy), "direct", one, None, samples=50).run(tmp_path, Told())
+    results = Evaluation(subject_of(policy), DIRECT, one, None, samples=50).run(tmp_path, Told())
     assert len({request.seed for *_, request in policy.calls}) == 50
     assert results["micro"]["questions"] == 1 and results["micro"]["answers"] == 50
     assert results["samples"] == 50 and 0.2 < results["sets"]["nq"]["em"] < 0.8
@@ -213,7 +215,7 @@ def test_the_official_rule_is_that_of_each_questions_set(words: Any, tmp_path: P
     policy = ScriptedPolicy(words, lambda context, request: "Jean-Luc")
     for scorer, expected in (("table", [0.0, 0.0]), ("official", [1.0, 0.0])):
         out = tmp_path / scorer
-        Evaluation(subject_of(policy), "direct", questions, None, scorer=scorer).run(out, Told())
+        Evaluation(subject_of(policy), DIRECT, questions, None, scorer=scorer).run(out, Told())
         assert [row["em"] for row in read_whole_rows(out / "questions.jsonl")] == expected
 
 

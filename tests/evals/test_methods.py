@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.evals import methods, prompts
+from holdfast.evals.catalogue import METHODS
 from holdfast.evals.run import Evaluation
 from holdfast.evals.state import read_whole_rows
 
@@ -29,7 +30,7 @@ def asked(
     left = list(turns)
     policy = ScriptedPolicy(words, lambda context, request: left.pop(0))
     questions = [more.pop("question", WHERE)]
-    evaluation = Evaluation(subject_of(policy, *settings), method, questions, shelf, **more)
+    evaluation = Evaluation(subject_of(policy, *settings), METHODS[method], questions, shelf, **more)
     evaluation.run(tmp_path / "out", Told())
     assert not left, "turns that nobody asked for"
     (row,) = read_whole_rows(tmp_path / "out" / "questions.jsonl")
@@ -197,7 +198,7 @@ def test_a_search_that_fails_is_no_wrong_answer(
 
     policy = ScriptedPolicy(words, say)
     out = tmp_path / "out"
-    results = Evaluation(subject_of(policy), method, [good, bad], broken).run(out, Told())
+    results = Evaluation(subject_of(policy), METHODS[method], [good, bad], broken).run(out, Told())
     rows = {row["id"]: row for row in read_whole_rows(out / "questions.jsonl")}
     assert rows["nq/test/1#0"]["status"] == "retrieval_failed" and rows["nq/test/1#0"]["em"] is None
     own = results["sets"]["nq"]
@@ -216,7 +217,7 @@ def test_a_context_that_fills_the_model_is_an_error_not_a_wrong_answer(words: An
     small = replace(subject_of(policy), positions=60)
     short, long = example(0, "Who?", "x"), example(1, "Who " * 60 + "?", "x")
     out = tmp_path / "out"
-    Evaluation(small, "direct", [short, long], None).run(out, Told())
+    Evaluation(small, METHODS["direct"], [short, long], None).run(out, Told())
     rows = read_whole_rows(out / "questions.jsonl")
     assert [row["status"] for row in rows] == ["ok", "error"]
     assert "fills the model's 60" in rows[1]["error"]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from holdfast.cli.main import app
 from holdfast.errors import ConfigError, ModelError, RolloutError
 from holdfast.evals import prompts
+from holdfast.evals.catalogue import METHODS
 from holdfast.evals.run import Evaluation
 from holdfast.evals.state import read_whole_rows
 from holdfast.evals.subject import open_subject, settings_of
@@ -188,7 +189,9 @@ def test_methods_through_a_server(completion_server: CompletionServer, words: An
         completion_server.bodies.clear()
         policy = policy_of(completion_server, words)
         out = tmp_path / method
-        results = Evaluation(subject_of(policy, local=False), method, questions, shelf).run(out, Told(), batch=5)
+        results = Evaluation(subject_of(policy, local=False), METHODS[method], questions, shelf).run(
+            out, Told(), batch=5
+        )
         policy.close()
         assert results["micro"]["em"] == 1.0, method
         assert (len(completion_server.bodies), results["micro"]["searches"]) == (calls, searches)
@@ -222,7 +225,7 @@ def test_every_method_makes_exactly_its_calls(
     shelf = Shelf({query: [ORSA] for query in queries})
     policy = policy_of(completion_server, words, concurrency=1)
     question = [example(0, "Who wrote it?", "Mira")]
-    results = Evaluation(subject_of(policy, local=False), method, question, shelf).run(tmp_path, Told())
+    results = Evaluation(subject_of(policy, local=False), METHODS[method], question, shelf).run(tmp_path, Told())
     policy.close()
     assert left == [] and len(completion_server.bodies) == len(turns)
     assert shelf.queries == queries
@@ -240,7 +243,9 @@ def test_one_bad_question_does_not_fail_the_others(
     completion_server.saying = lambda body: choice("half", "abort") if "number 3?" in body["prompt"] else choice("Mira")
     questions = [example(i, f"Who is number {i}?", "Mira") for i in range(6)]
     policy = policy_of(completion_server, words, retries=1)
-    results = Evaluation(subject_of(policy, local=False), "search-r1", questions, Shelf({})).run(tmp_path, Told())
+    results = Evaluation(subject_of(policy, local=False), METHODS["search-r1"], questions, Shelf({})).run(
+        tmp_path, Told()
+    )
     policy.close()
     assert results["micro"]["failed"] == 1
     (row,) = [row for row in read_whole_rows(tmp_path / "questions.jsonl") if row["status"] == "error"]

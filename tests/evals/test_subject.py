@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.config import dump, load
 from holdfast.errors import CheckpointError, ConfigError
+from holdfast.evals.catalogue import METHODS
 from holdfast.evals.subject import agent_protocol, open_subject, retriever_for, run_of, settings_of
 from holdfast.search.protocol import R1
 
@@ -61,17 +62,17 @@ def test_passages_must_answer_the_questions(run: Path) -> None:
     own, _ = settings_of(str(run), [], [])
     world, _ = settings_of("some/model", [], ["nq"])
     with pytest.raises(ConfigError, match="no passages are given for --data nq"):
-        retriever_for("rag", world, ["nq"])
+        retriever_for(METHODS["rag"], world, ["nq"])
     with pytest.raises(ConfigError, match="--data world asks about the bundled world, and the retriever holds other"):
-        retriever_for("search-r1", own, ["test", "world"])
-    assert retriever_for("cot", world, ["nq"]) is None
+        retriever_for(METHODS["search-r1"], own, ["test", "world"])
+    assert retriever_for(METHODS["cot"], world, ["nq"]) is None
     small = load(None, ["--world.people", "60"])
-    assert retriever_for("rag", small, ["world"]).search(["mentor"], 2)[0]
+    assert retriever_for(METHODS["rag"], small, ["world"]).search(["mentor"], 2)[0]
 
 
 def test_without_search_there_is_one_turn_and_no_word_of_it() -> None:
-    protocol = agent_protocol("r1", load(None, ["--protocol.topk", "5"]))
+    protocol = agent_protocol(METHODS["r1"], load(None, ["--protocol.topk", "5"]))
     assert (protocol.prompt, protocol.max_turns, protocol.topk) == (R1.prompt, 1, 5)
-    own = agent_protocol("r1", load(None, ["--protocol.prompt", "Q: {question}"]))
+    own = agent_protocol(METHODS["r1"], load(None, ["--protocol.prompt", "Q: {question}"]))
     assert (own.prompt, own.max_turns) == ("Q: {question}", 1), "a recipe's own prompt is kept"
-    assert agent_protocol("search-r1", load(None)).max_turns == 4
+    assert agent_protocol(METHODS["search-r1"], load(None)).max_turns == 4

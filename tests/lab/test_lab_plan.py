@@ -53,7 +53,9 @@ def test_a_setting_of_a_penalty_is_for_the_arms_that_have_it() -> None:
 
 
 def test_a_setting_that_no_arm_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--loss.penalty.tau 0.9: no run has a penalty that reads it; .* of sapo"):
+    with pytest.raises(
+        ConfigError, match=r"--loss.penalty.tau 0.9: no run has a penalty with this setting, which is of sapo"
+    ):
         refuse_settings_of_none(("--loss.penalty.tau", "0.9"), [GRPO.overrides, LLDS_ACTION.overrides], RECIPE)
     refuse_settings_of_none(("--loss.penalty.tau", "0.9"), [GRPO.overrides, SAPO_ARM.overrides], RECIPE)
 

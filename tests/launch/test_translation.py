@@ -235,7 +235,7 @@ def test_code_that_cannot_be_imported_is_refused(recipe: MakeRecipe) -> None:
     for host in ("trl", "verl"):
         with pytest.raises(ConfigError, match="the module no_such cannot be imported"):
             plan(host, recipe("--loss.penalty.name=custom", "--loss.penalty.path=no_such:Hinge"))
-        with pytest.raises(ConfigError, match="reward.custom: 'own_code_of_launch:brevty': .* did you mean brevity"):
+        with pytest.raises(ConfigError, match="did you mean brevity"):
             plan(host, recipe('--reward.custom="own_code_of_launch:brevty" = 1.0'))
 
 

@@ -32,6 +32,20 @@ def test_groups_do_not_mix_and_need_not_be_adjacent_or_small_numbers():
     assert a == pytest.approx([0.7071, 0.7071, -0.7071, -0.7071], abs=1e-4)
 
 
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_is_refused_unless_its_row_is_not_valid(reward):
+    for advantages in (lambda r, v: group_advantages(r, torch.tensor([0, 0, 1, 1]), valid=v), reinforce):
+        rewards = torch.tensor([1.0, 0.0, reward, 1.0])
+        with pytest.raises(ValueError, match=r"rewards\[2\] = -?(nan|inf): no advantage can be made of it"):
+            advantages(rewards, None)
+        a = advantages(rewards, torch.tensor([True, True, False, True]))
+        assert a.isfinite().all() and a[2] == 0
+
+
+def reinforce(rewards, valid):
+    return reinforce_advantages(rewards, valid=valid)
+
+
 def test_dr_grpo_does_not_divide():
     assert grpo([1.0, 0.0, 0.0, 0.0], scale=False) == [0.75, -0.25, -0.25, -0.25]
 

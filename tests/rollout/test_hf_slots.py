@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
 
+from holdfast.rollout import hf
 from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import generate
+from holdfast.search.protocol import PRESETS
 
 from .conftest import request
 
@@ -91,6 +98,47 @@ def test_the_same_context_again(make_model, tokenizer):
     first = policy.poll()[0]
     policy.submit([request("x", [5, 6, 7], 4)])
     assert policy.poll()[0].token_ids == first.token_ids
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), torch.OutOfMemoryError("CUDA out of memory")])
+def test_what_breaks_off_a_prefill_is_what_is_raised(make_model, tokenizer, monkeypatch, error):
+    model = make_model()
+    policy = HFPolicy(model, tokenizer)
+
+    def broken(*_, **__):
+        raise error
+
+    silent: Any = SimpleNamespace(in_process=True)
+    tasks = [Task(id=str(i), example_id=str(i), prompt=(5, 6, 7 + i), seed=i) for i in range(3)]
+    with monkeypatch.context() as patch, pytest.raises(type(error)) as caught:
+        patch.setattr(hf, "planned_forward", broken)
+        run_rollouts(tasks, policy=policy, retriever=silent, protocol=PRESETS["clean"], tokenizer=tokenizer)
+    assert caught.value is error
+    requests = [request(str(i), [5, 6, 7 + i], seed=i) for i in range(3)]
+    assert generate(policy, requests) == generate(HFPolicy(model, tokenizer), requests)
+
+
+def test_releasing_a_row_of_a_broken_prefill_leaves_the_others(make_model, tokenizer, monkeypatch):
+    model = make_model()
+    policy = HFPolicy(model, tokenizer)
+    policy.submit([request("first", [5, 6], 30)])
+    monkeypatch.setattr(hf, "_PATIENCE", 0)
+    step = HFPolicy._prefill_pass
+
+    def broken(self, families, finished):
+        if any(row.id == "second" for family in families for row in family):
+            raise MemoryError
+        step(self, families, finished)
+
+    monkeypatch.setattr(HFPolicy, "_prefill_pass", broken)
+    policy.submit([request("short", [9], 1)])
+    assert [done.id for done in policy.poll()] == ["short"]
+    policy.submit([request("second", [7, 8])])
+    with pytest.raises(MemoryError):
+        policy.poll()
+    policy.release(["second"])
+    (done,) = policy.poll()
+    assert done.token_ids == generate(HFPolicy(model, tokenizer), [request("first", [5, 6], 30)])[0].token_ids
 
 
 # ---- what is computed

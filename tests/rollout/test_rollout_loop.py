@@ -1,10 +1,12 @@
-"""The loop with scripted policies and retrievers: what the model sees, budgets, failures, order."""
+"""Rollouts with scripted policies and retrievers: what the model sees, budgets, failures, order."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ import torch
 from holdfast.errors import RetrievalError, RolloutError
 from holdfast.retrieval.types import Document, Hit
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.loop import Task, lose_searches, run_rollouts
 from holdfast.rollout.searching import RolloutStats
 from holdfast.search.protocol import CLEAN
 from holdfast.trajectory import Answer, Invalid, Search, Status
@@ -242,10 +244,10 @@ def test_turns_are_reported_as_they_finish(run):
     assert len(told[0][1].observation) > 0, "observation included"
 
 
-def test_dropped_searches_find_nothing_by_each_tasks_own_luck(run):
+def test_lost_searches_find_nothing_by_each_tasks_own_luck(run):
     script = {f"t{i}": [SEARCH, SEARCH, ANSWER] for i in range(60)}
     shelf = Shelf()
-    trajectories, _, stats = run(script, drop=0.3, retriever=shelf)
+    trajectories, _, stats = run(script, wrap=partial(lose_searches, probability=0.3), retriever=shelf)
     missed = [tuple(not turn.hits for turn in trajectory.turns[:2]) for trajectory in trajectories]
     # Of 120 searches 36 are expected: within three standard deviations.
     assert 21 <= sum(map(sum, missed)) <= 51
@@ -255,9 +257,11 @@ def test_dropped_searches_find_nothing_by_each_tasks_own_luck(run):
     )
     assert all(trajectory.status is Status.OK for trajectory in trajectories)
     assert stats.searches == 120 and stats.failed_searches == 0
-    again, _, _ = run(script, drop=0.3)
+    luck = [[random.Random(f"{7 * i}-{turn}").random() < 0.3 for turn in (1, 2)] for i in range(60)]
+    assert [list(m) for m in missed] == luck, "by the seed of the task and the number of the turn"
+    again, _, _ = run(script, wrap=partial(lose_searches, probability=0.3))
     assert again == trajectories
-    untouched, _, _ = run(script, drop=0.0)
+    untouched, _, _ = run(script, wrap=partial(lose_searches, probability=0.0))
     assert all(turn.hits for trajectory in untouched for turn in trajectory.turns[:2])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.main import app
 from holdfast.config import dump
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.files import is_locked
+from holdfast.rollout.hf import HFPolicy
 from holdfast.train.checkpoint import list_checkpoints, step_folder
 from holdfast.train.folder import RunFolder
 from holdfast.train.run import resume, train
@@ -148,6 +152,20 @@ def test_a_kill_between_the_best_model_and_the_checkpoint_does_no_harm(
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_in_the_middle_of_a_prefill_says_how_to_go_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, code: int
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole, run_dir)
+    (run_dir / "results.json").unlink()
+    shutil.rmtree(step_folder(run_dir, 6))
+    monkeypatch.setattr(HFPolicy, "_prefill_pass", lambda *_: os.kill(os.getpid(), sent))
+    result = CliRunner().invoke(app, ["train", "--resume", str(run_dir)])
+    assert result.exit_code == code, result.output
+    assert f"Stopped. Step 4 is saved; to go on from there:\n  holdfast train --resume {run_dir}\n" in result.stderr
+
+
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tmp_path: Path, told: Any) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
@@ -159,6 +177,41 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tm
     assert "resumed after step 4" in told.notes
     assert_same_run(whole, run_dir)
     assert [p.name for p in list_checkpoints(run_dir)] == ["step-000006", "step-000004"]
+
+
+def test_when_all_are_damaged_no_resume_is_recommended(whole: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole, run_dir)
+    (run_dir / "results.json").unlink()
+    for folder in list_checkpoints(run_dir):
+        weights = folder / "model" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    result = CliRunner().invoke(app, ["train", "--resume", str(run_dir)])
+    assert result.exit_code == 2 and "start the run anew with --overwrite" in " ".join(result.stderr.split())
+    assert "To go on from there" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("hidden = 32", "hidden = 64", r"model\.hidden = 64, but .* was trained with 32"),
+        ("layers = 2", "layers = 1", r"model\.layers = 1, but .* was trained with 2"),
+        ("heads = 2", "heads = 4", r"model\.heads = 4, but .* was trained with 2"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused_before_its_warm_start(
+    whole: Path, tmp_path: Path, told: Any, old: str, new: str, problem: str
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole, run_dir)
+    (run_dir / "results.json").unlink()
+    text = (run_dir / "config.toml").read_text()
+    assert old in text
+    (run_dir / "config.toml").write_text(text.replace(old, new))
+    with pytest.raises(CheckpointError, match=problem):
+        resume(run_dir, observer=told)
+    assert not any("warm" in name for name, _ in told.stages)
+    assert comparable(run_dir) == comparable(whole)
 
 
 def test_a_cut_last_line_is_dropped(whole: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,21 @@ def test_two_processes_may_save_the_same_folder(tmp_path: Path, language_model: 
     other.mkdir(parents=True)
     save_checkpoint(tmp_path / "start", language_model, state={})
     assert find_damage(tmp_path / "start") is None and other.is_dir()
+
+
+def test_a_half_that_a_killed_process_left_goes_when_nobody_has_written_to_it_for_an_hour(
+    tmp_path: Path, language_model: LanguageModel
+) -> None:
+    names = (".start.1.partial", ".other.1.partial")
+    abandoned, active = (tmp_path / name for name in names)
+    for folder in (abandoned, active):
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("half")
+    long_ago = time.time() - 3700
+    for path in (abandoned / "model.safetensors", abandoned, active):
+        os.utime(path, (long_ago, long_ago))
+    save_checkpoint(tmp_path / "start", language_model, state={})
+    assert {path.name for path in tmp_path.iterdir()} == {"start", active.name}
 
 
 def test_state_is_plain_json(tmp_path: Path, language_model: LanguageModel) -> None:

@@ -29,6 +29,11 @@ def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -
         ([0.2] * 5 + [0.6] * 10 + [0.1] * 5 + [0.6] * 9, 0.5, "Fell to 0.10 and came back. Reward rose from 0.20"),
         ([0.2] * 5 + [0.6] * 10 + [0.1] * 5 + [0.5] * 9, 0.5, "Fell to 0.10 and came back."),
         ([0.08] * 5 + [0.0] * 5 + [0.5] * 9, 0.5, "Learned and held."),  # noise of a rare reward
+        ([-1.0] * 5 + [-0.2] * 9, 0.5, "Learned and held. Reward rose from -1.00 to -0.20 (peak -0.20"),
+        ([-0.98] * 5 + [-1.0] * 5 + [1.0] * 9, 0.5, "Learned and held."),
+        ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5, 0.5, "Collapsed."),
+        ([-0.2] * 5 + [-1.0] * 5, 0.5, "Collapsed."),
+        ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5 + [0.5] * 9, 0.5, "Fell to -0.50 and came back."),
         ([0.0] * 9, 0.2, "Held, but learned little. Reward rose from 0.00 to 0.00"),
         ([0.2, 0.4], 0.5, "Learned and held. Reward rose from 0.30 to 0.30 (peak 0.30, means of 2 steps)."),
     ],

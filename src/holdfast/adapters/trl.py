@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl_observe import Observer
+from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
 from holdfast.errors import ConfigError
 from holdfast.losses import action_ids_from_mask, reduce_loss
 from holdfast.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty, try_out
@@ -138,6 +139,8 @@ class PenaltyMixin(_Trainer):
         super().__init__(*args, **kwargs)
         refuse_what_cannot_work(self.args, penalty)
         self._observer = Observer(self, every=self.holdfast_settings.displacement_every)
+        self._loss_watch = LossWatch()
+        self._reward_watch = RewardWatch(self.holdfast_settings.correct_above)
         self._rewards: Tensor | None = None
         self._kept: _Kept | None = None
 
@@ -168,14 +171,30 @@ class PenaltyMixin(_Trainer):
         """bool [B] for this process's rollouts. One that no reward function could score is not correct."""
         assert self._rewards is not None
         names: list[str] = self.reward_func_names
+        totals = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(-1)
+        totals = torch.where(self._rewards.isnan().all(-1), torch.nan, totals)
+        by_em = "em" in names
+        correct = self._rewards[:, names.index("em")] == 1 if by_em else totals > self.holdfast_settings.correct_above
+        doubt = self._reward_watch.doubt(totals, correct, by_em=by_em)  # of all processes
+        if doubt is not None and self.accelerator.is_main_process:
+            warn(doubt)
         start = self.accelerator.process_index * rows
-        own = self._rewards[start : start + rows]
-        if "em" in names:
-            return own[:, names.index("em")] == 1
-        weights = self.reward_weights.to(own.device)
-        return (own * weights).nansum(-1) > self.holdfast_settings.correct_above
+        return correct[start : start + rows]
 
     # ---- a micro-batch
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients:
+            self._loss_watch.step_ends(self, self.holdfast_settings.penalty)
+        return loss
+
+    def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        training = self.model.training
+        inputs = super()._prepare_inputs(*args, **kwargs)
+        if training:
+            self._loss_watch.asked(inputs)
+        return inputs
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         logprobs, entropies, *more = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -196,6 +215,7 @@ class PenaltyMixin(_Trainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
+        self._loss_watch.reached()
         mask = loss_mask(inputs)
         inputs = inputs | {
             name: torch.where(mask, inputs[name], 0.0)

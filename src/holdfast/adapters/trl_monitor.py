@@ -10,25 +10,26 @@ leave the loss as it is, the likelihood of correct rollouts and its displacement
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from holdfast.adapters.trl_watch import warn
 from holdfast.diagnostics.codes import chosen
 from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.log import Series
 from holdfast.diagnostics.monitor import Monitor
 from holdfast.diagnostics.present import FINDINGS_FILE, write_findings
+from holdfast.diagnostics.readers.doubts import doubts
 from holdfast.diagnostics.readers.names import CHANGES, translation
 from holdfast.errors import ConfigError
 
 __all__ = ["FINDINGS_FILE", "Monitoring"]
-
-_logger = logging.getLogger("holdfast")
 
 
 class Monitoring(TrainerCallback):
@@ -67,7 +68,7 @@ class Monitoring(TrainerCallback):
         if state.is_world_process_zero:
             for finding in guarded:
                 change = finding.remedy.replace("`", "")
-                _logger.warning("%s step %d: %s %s", finding.code, finding.step, finding.summary, change)
+                warn(f"{finding.code} step {finding.step}: {finding.summary} {change}")
             if new:
                 self._write(Path(args.output_dir))
         if self._stops and _anywhere(bool(guarded), args.device):
@@ -89,7 +90,8 @@ def _ours(row: Mapping[str, Any]) -> dict[str, float]:
         for name, value in row.items()
         if (value is None or isinstance(value, int | float)) and name not in ("step", "epoch")
     }
-    names = translation("trl", numbers)
+    alone = {name: Series(np.zeros(1, np.int64), np.array([value])) for name, value in numbers.items()}
+    names = translation("trl", numbers, doubtful=doubts("trl", alone, {}))
     return {names[name].ours: float(CHANGES[names[name].change](value)) for name, value in numbers.items()}  # type: ignore[arg-type]
 
 

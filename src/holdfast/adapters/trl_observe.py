@@ -7,7 +7,8 @@ docs/metrics.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,43 @@ from holdfast.metrics import (
     per_token_mean,
     rows_to_probe,
 )
+from holdfast.rollout.support import accepts_logits_to_keep
 from holdfast.trajectory import Trajectory
 
 _CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # loss types whose clip `clip/fraction` describes
 _IMAGES = ("pixel_values", "num_images")
+_MASS_ROWS, _MASS_TOKENS = 8, 64  # per process; 300 MB of logits at a vocabulary of 150,000
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How TRL's own sampler cuts the policy's distribution, in the order of transformers and vLLM."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+
+    @classmethod
+    def of(cls, trainer: Any) -> Truncation:
+        """From the trainer's arguments; `generation_kwargs` overrule the rest, as they do in TRL."""
+        given = {name: getattr(trainer, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+        given |= {name: value for name, value in (trainer.args.generation_kwargs or {}).items() if name in given}
+        top_p, min_p = given["top_p"], given["min_p"]
+        return cls(given["temperature"], max(given["top_k"] or 0, 0), 1.0 if top_p is None else top_p, min_p or 0.0)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether anything is left out."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    def mass_kept(self, logits: Tensor) -> Tensor:
+        """[...] of float [..., V]: the probability of what may be drawn."""
+        mass = (logits / self.temperature).softmax(-1).sort(-1, descending=True).values
+        mass = mass[..., : self.top_k or None]
+        cdf = mass.cumsum(-1)
+        mass = mass.masked_fill(cdf - mass >= self.top_p * cdf[..., -1:], 0.0) if self.top_p < 1 else mass
+        return mass.masked_fill(mass < self.min_p * mass[..., :1], 0.0).sum(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +94,15 @@ class Observer:
     def rollout_batch(self, batch: dict[str, Any], mask: Tensor, episodes: Sequence[Trajectory] | None) -> None:
         """What can be read off before the first optimizer step.
 
-        `episodes`: of a search agent, whose rewards log the length as it was sampled; it is not measured here again.
+        `episodes`: of a search agent, whose rewards log the length as it was sampled. `loss/tokens` stands beside that
+        count alone: without episodes all that is known of the sampled tokens is the mask of the loss itself, and two
+        numbers from one mask would only seem to agree.
         """
         args = self.trainer.args
         steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
         trained = float(mask.sum(-1).float().mean())
-        metrics = {"optimizer_steps_per_rollout": steps, "loss/tokens": trained}
-        if episodes is None:
-            metrics["rollout/length"] = trained
+        metrics = {"optimizer_steps_per_rollout": steps}
+        metrics["rollout/length" if episodes is None else "loss/tokens"] = trained
         advantages = batch["advantages"]
         metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
         old, sampled = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
@@ -75,6 +110,8 @@ class Observer:
             gap = torch.where(mask, sampled - old, 0.0).nansum() / mask.sum().clamp(min=1)
             metrics["sampler/logprob_gap"] = float(gap)
         self._log(self._mean_over_processes(metrics))
+        if self.trainer.rollout_func is None:
+            self._log_mass(batch, mask)
         if episodes is not None and advantages.numel() == len(episodes):
             self._log_cut(advantages.flatten(), mask, episodes)
         if old is not None:
@@ -122,13 +159,10 @@ class Observer:
         """[R]: mean log-prob per sampled token, without dropout, on the same shapes before and after."""
         trainer = self.trainer
         ids, attention, keep = forward
-        trainer.model.eval()
-        try:
+        with self._evaluating():
             logprobs, *_ = trainer._get_per_token_logps_and_entropies(
                 trainer.model, ids, attention, keep, batch_size=trainer.args.per_device_train_batch_size
             )
-        finally:
-            trainer.model.train()
         return per_token_mean(logprobs.float(), mask)
 
     # ---- once per micro-batch
@@ -206,6 +240,39 @@ class Observer:
         weighed, cut = self.trainer.accelerator.gather(sums).sum(0).tolist()
         if cut > 0:
             self._log({"advantage/cut_mean": weighed / cut})
+
+    def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
+        """What TRL's own sampler keeps of the policy's probability. Where it is truncated, that is measured on a few
+        tokens of a few rollouts: the whole vocabulary of every token would not fit into memory."""
+        sampler = Truncation.of(self.trainer)
+        if not sampler.cuts:
+            self._log({"sampler/mass_kept": 1.0})
+            return
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        if any(name in batch for name in _IMAGES) or not accepts_logits_to_keep(model):
+            return
+        rows = slice(0, _MASS_ROWS)
+        columns = mask[rows].any(0).nonzero().flatten()
+        columns = columns[:: max(-(-len(columns) // _MASS_TOKENS), 1)]
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)[rows]
+        attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)[rows]
+        with torch.no_grad(), self._evaluating(), self.trainer.accelerator.autocast():
+            before = batch["prompt_ids"].size(1) + columns - 1  # the position that predicts a token
+            logits = self.trainer.model(input_ids=ids, attention_mask=attention, logits_to_keep=before).logits
+        kept = sampler.mass_kept(logits.float())[mask[rows][:, columns]]
+        sums = torch.stack([kept.sum(), torch.tensor(float(len(kept)), device=kept.device)])[None]
+        total, count = self.trainer.accelerator.gather(sums).sum(0).tolist()
+        if count:
+            self._log({"sampler/mass_kept": total / count})
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Without dropout."""
+        self.trainer.model.eval()
+        try:
+            yield
+        finally:
+            self.trainer.model.train()
 
     def _log_likelihood(self, parts: list[tuple[Tensor, Tensor]]) -> None:
         width = max(rows.size(1) for rows, _ in parts)

@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from holdfast.errors import ConfigError, RetrievalError
 from holdfast.retrieval.client import AsyncHTTPRetriever
@@ -47,9 +47,11 @@ _clients: weakref.WeakKeyDictionary[Any, dict[Any, AsyncHTTPRetriever]] = weakre
 _failures = 0
 
 
-@register("holdfast_search")
 class SearchAgentLoop(AgentLoopBase):
     """One episode of a search agent.
+
+    Not registered by verl's decorator: verl imports this module with the first rollout, after it has read the YAML
+    file, and the decorator would then replace what the file says by the bare class.
 
     Args:
         retriever: address of a `/retrieve` server.
@@ -85,9 +87,8 @@ class SearchAgentLoop(AgentLoopBase):
         super().__init__(*host, **others)
         if retriever is None:
             raise ConfigError(
-                "the agent loop holdfast_search needs the address of a retriever; set agent_loop_config_path to a YAML "
-                "file with `name: holdfast_search`, `_target_: holdfast.adapters.verl_agent.SearchAgentLoop` and "
-                "`retriever: http://HOST:PORT/retrieve`"
+                "the agent loop holdfast_search needs the address of a retriever; add `retriever: "
+                "http://HOST:PORT/retrieve` to its entry in the YAML file that agent_loop_config_path names"
             )
         if preset not in PRESETS or prompt not in ("data", "protocol"):
             raise ConfigError(

@@ -60,6 +60,8 @@ def diagnose(
     from holdfast.diagnostics.codes import chosen
 
     codes = chosen(",".join(select or []), where="--select")
+    if html is not None:
+        _refuse_to_replace(html, paths)
     found = [(log, path) for path in paths for log in _read(path)]
     logs = [log for log, _ in found]
     diagnoses = [_diagnose(log, codes) for log in logs]
@@ -78,6 +80,17 @@ def diagnose(
             _show(console, log, told, verbose=verbose)
     if any(told.findings for told in diagnoses):
         raise typer.Exit(1)
+
+
+def _refuse_to_replace(page: Path, paths: list[Path]) -> None:
+    """Raise `ConfigError` where `--html` would destroy a file: often somebody takes it for a switch."""
+    from holdfast.diagnostics.report import is_replaceable
+
+    usage = "Name a page to write, before the paths to read: --html report.html PATH…"
+    if any(path.resolve() == page.resolve() for path in paths):
+        raise ConfigError(f"--html {page}: the page would take the place of what it is about. {usage}")
+    if not is_replaceable(page):
+        raise ConfigError(f"--html {page}: this exists and is not a report of holdfast, so it stays. {usage}")
 
 
 def _read(path: Path) -> tuple[Log, ...]:
@@ -145,8 +158,11 @@ def _finding(console: Console, finding: Finding, said: dict[str, str]) -> None:
 
 
 def _close(console: Console, log: Log, told: Diagnosis, *, verbose: bool) -> None:
+    from holdfast.diagnostics.present import too_short
+
     found = len(told.findings)
-    count = "No findings." if not found else f"{found} finding{'s' if found > 1 else ''}."
+    nothing = "Too few rows to judge." if too_short(told) else "No findings."
+    count = nothing if not found else f"{found} finding{'s' if found > 1 else ''}."
     if told.findings:
         count += f" More about one: {program()} diagnose --explain {told.findings[0].code}"
     if told.cannot_tell and verbose:
@@ -157,7 +173,7 @@ def _close(console: Console, log: Log, told: Diagnosis, *, verbose: bool) -> Non
     elif told.cannot_tell:
         codes = ", ".join(one.code for one in told.cannot_tell)
         _paragraph(console, f"Cannot tell from this log: {codes}. What would log the missing series: --verbose")
-    console.print(Text(count, "bold" if found else "bold green"), soft_wrap=True)
+    console.print(Text(count, "bold" if found or too_short(told) else "bold green"), soft_wrap=True)
 
 
 def _entry(console: Console, title: str, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from holdfast.cli.terminal import ABSENT, err, out
 from holdfast.errors import ConfigError
+from holdfast.evals.catalogue import METHODS, Method, method_named
 
 
 class Scorer(StrEnum):
@@ -29,9 +29,7 @@ def evaluate(
             show_default=False,
         ),
     ],
-    method: Annotated[
-        str, typer.Option(metavar="METHOD", help="direct, cot, rag, ircot, search-o1, r1 or search-r1.")
-    ] = "search-r1",
+    method: Annotated[str, typer.Option(metavar="METHOD", help=f"{', '.join(METHODS)}.")] = "search-r1",
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,10 +83,9 @@ def evaluate(
         return
     if len(words) > 1:
         raise ConfigError(f"one model at a time: {words[0]} was given, and {' '.join(words[1:])} besides")
-    _refuse_unknown(method)
     results, where = _evaluate(
         words[0],
-        method,
+        method_named(method),
         data or [],
         settings,
         server=server,
@@ -107,7 +104,7 @@ def evaluate(
 
 def _evaluate(
     model: str,
-    method: str,
+    method: Method,
     data: list[str],
     settings: list[str],
     *,
@@ -133,7 +130,7 @@ def _evaluate(
     config, run = settings_of(model, settings, data)
     if not data:
         data = ["world"] if config.data.train == "world" else ["test"]
-    folder = folder or _usual_folder(model, method, data, samples)
+    folder = folder or _usual_folder(model, method.name, data, samples)
     with open_console(err(), folder) as observer:
         set_up_torch(config)
         observer.stage("questions and passages")
@@ -141,7 +138,7 @@ def _evaluate(
         retriever = retriever_for(method, config, data, observer.note)
         observer.stage("loading the model")
         subject = open_subject(model, config, run, samples=samples, given=settings, **opening)
-        taught = run is not None and config.warm_start.teaches == method and not _trained_on(run)
+        taught = run is not None and config.warm_start.teaches == method.name and not _trained_on(run)
         evaluation = Evaluation(
             subject,
             method,
@@ -150,7 +147,7 @@ def _evaluate(
             samples=samples,
             scorer=scorer,
             bare=bare or taught,
-            row=name or f"{Path(model).name} {method}",
+            row=name or f"{Path(model).name} {method.name}",
         )
         try:
             return evaluation.run(folder, observer, batch=batch), folder
@@ -175,15 +172,6 @@ def _usual_folder(model: str, method: str, data: list[str], samples: int | None)
     """runs/evals/MODEL-METHOD-DATA; other settings under the same name are refused there, not mixed."""
     parts = [Path(model).name or "model", method, *[Path(one).name.split(".")[0] for one in data]]
     return Path("runs") / "evals" / "-".join([*parts, *([f"{samples}-samples"] if samples else [])])
-
-
-def _refuse_unknown(method: str) -> None:
-    from holdfast.evals.catalogue import METHODS
-
-    if method not in METHODS:
-        near = difflib.get_close_matches(method, METHODS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(METHODS)}"
-        raise ConfigError(f"--method {method}: there is no such method; {hint}")
 
 
 def _show(results: dict[str, Any], folder: Path) -> None:

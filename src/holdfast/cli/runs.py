@@ -94,12 +94,6 @@ def forget_replaced(folder: Path) -> None:
     shutil.rmtree(_aside(folder), ignore_errors=True)
 
 
-def newest_checkpoint(folder: Path) -> int | None:
-    """The step of the newest checkpoint; None when there is none."""
-    steps = [path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")]
-    return max((int(step) for step in steps if step.isdigit()), default=None)
-
-
 def _taken(folder: Path) -> str:
     if not is_run(folder):
         return f"{folder} exists and is no run folder; give another --run.name"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from holdfast.cli.terminal import complain, err, out, program
-from holdfast.errors import ConfigError, GuardStop, HoldfastError
+from holdfast.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
@@ -203,25 +203,36 @@ def _watch(run_dir: Path, work: Callable[[Any], T], *, fresh: bool = True) -> T:
         complain(error)
         if fresh:
             runs.discard_if_bare(run_dir)
-        step = runs.newest_checkpoint(run_dir)
-        if step is not None and "--resume" not in str(error):
+        # A recipe or a checkpoint that cannot be used stops the next --resume as well.
+        ended_work = not isinstance(error, ConfigError | CheckpointError) and "--resume" not in str(error)
+        if ended_work and (step := _newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To go on from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
     from holdfast.cli import runs
 
+    # The process is about to end: a second Ctrl-C must not cut off how to go on, nor print a traceback behind it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if fresh and runs.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing is kept."
-    elif (step := runs.newest_checkpoint(run_dir)) is None:
+    elif (step := _newest_step(run_dir)) is None:
         message = f"Stopped before the first checkpoint (checkpoint.every). To begin again:\n  {_resuming(run_dir)}"
     else:
         message = f"Stopped. Step {step} is saved; to go on from there:\n  {_resuming(run_dir)}"
     err().print(message, soft_wrap=True)  # a command to copy is never broken
     raise typer.Exit(code)
+
+
+def _newest_step(run_dir: Path) -> int | None:
+    from holdfast.train.checkpoint import newest_step
+
+    return newest_step(run_dir)
 
 
 def _resuming(run_dir: Path) -> str:

@@ -16,6 +16,8 @@ from holdfast.section import Section
 
 PRESET_TURNS = {"clean": 4, "search-r1": 5, "r1": 1}
 """`max_turns` of `search.protocol.PRESETS`; a test holds both together."""
+LONGEST_NAME = 200
+"""Bytes. File systems take 255, and names are made from this one by adding to it."""
 
 
 class Run(Section):
@@ -32,10 +34,15 @@ class Run(Section):
 
     def problems(self) -> Iterator[str]:
         name = self.name
-        if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
+        if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
             yield (
                 f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it "
                 "lies"
+            )
+        elif len(name.encode()) > LONGEST_NAME:
+            yield (
+                f"run.name has {len(name.encode())} bytes, more than a folder's name can have; use at most "
+                f"{LONGEST_NAME}"
             )
 
 
@@ -134,6 +141,8 @@ class Model(Section):
     """bf16 autocast over fp32 weights; `auto` means on a GPU only."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+    trust_remote_code: bool = False
+    """Run the Python code that some models bring. It can do whatever you can: read it first."""
     chat_template: str = "auto"
     """`auto`: the tokenizer's template if it has one; `none`: plain text; otherwise a Jinja file."""
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from holdfast.config import Config
 
 
+MOST_ROLLOUTS = 1_000_000
+"""Of a rollout batch, which is held in memory."""
+
+
 def cross_section_errors(config: Config) -> Iterator[str]:
     """A sentence for each combination that cannot work: what is set, why it fails, what to do."""
     train, data, retrieval = config.train, config.data, config.retrieval
@@ -26,6 +30,11 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
             f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
             "step needs at least one. Lower it, or raise train.questions or train.group_size"
+        )
+    if train.questions * train.group_size > MOST_ROLLOUTS:
+        yield (
+            f"train.questions = {train.questions} times train.group_size = {train.group_size} is more than "
+            f"{MOST_ROLLOUTS:,} rollouts in a batch; lower one of them"
         )
     if config.loss.advantage != "reinforce" and train.group_size == 1:
         yield (

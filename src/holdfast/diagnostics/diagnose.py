@@ -9,7 +9,7 @@ from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.fall import WINDOW, curve_of, fall_of
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.observe import best_set, how_to_log
+from holdfast.diagnostics.observe import best_set, remedy_for
 from holdfast.diagnostics.rules import RULES
 from holdfast.diagnostics.rules.rule import Hit, Rule
 from holdfast.diagnostics.texts import TEXTS
@@ -55,7 +55,7 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
             summary=hit.summary,
             evidence=hit.evidence,
             series=hit.series,
-            remedy=TEXTS[code].change[log.host],
+            remedy=(hit.remedy or TEXTS[code].change)[log.host],
         )
         for code, hit in sorted(told.items(), key=lambda item: (item[1].step, ORDER[item[0]]))
     )
@@ -88,7 +88,7 @@ def settle(hits: Mapping[str, Hit]) -> dict[str, Hit]:
 def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
     """The codes whose series are missing."""
     return tuple(
-        CannotTell(code=rule.code, missing=missing, remedy=how_to_log(log.host, missing))
+        CannotTell(code=rule.code, missing=missing, remedy=remedy_for(log, missing))
         for rule in sorted(RULES, key=lambda rule: ORDER[rule.code])
         if rule.asked(log) and (missing := missing_of(log, rule))
     )
@@ -111,5 +111,6 @@ def facts_of(log: Log) -> dict[str, float]:
     if curve is not None:
         facts["first reward"] = float(curve.means[min(WINDOW, len(curve.means)) - 1])
         facts["peak reward"] = float(curve.means.max())
+        facts["lowest reward"] = float(curve.values.min())
         facts["last reward"] = float(curve.means[-1])
     return facts

@@ -1,8 +1,8 @@
 """How far the reward has fallen: one definition, for the rules, the report and the measurements of the rules.
 
-The reward's running mean over `WINDOW` logged values has lost half of its peak at the first step where it is at most
-halfway between its highest value so far and the floor. The floor is 0, or the lowest reward logged so far where that is
-below 0: a reward between −1 and 2 cannot lose half of a negative number. A fall within the noise of the series is none.
+The reward's running mean over `WINDOW` logged values has lost half of its peak at the first step where it lies half of
+the reward's range so far below its highest value so far. `holdfast.falls` says what the range is: the peak itself where
+no reward is below 0. A fall within the noise of the series is none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from holdfast.diagnostics.causal import Truths, Values, as_of, finite, first, has, highest, lowest, noise, trailing_mean
 from holdfast.diagnostics.log import Log, Series
+from holdfast.falls import bottom
 
 WINDOW = 5
 """Logged values in the running mean: what docs/results.md and the papers' curves are smoothed by."""
@@ -39,7 +40,7 @@ class Curve:
     means: Values
     """[N]: of the last `WINDOW` values."""
     lost: Values
-    """[N]: 0 at the peak, 1 at the floor; 0 where the fall is within the noise, and in the first rows."""
+    """[N]: share of the range; 0 at the peak, where the fall is within the noise, and in the first rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def curve_of(log: Log, name: str | None = None, *, window: int = WINDOW, errors:
     peak = means[peak_at]
     counts = np.minimum(index + 1, window)
     error = noise(series.values, WINDOW) * np.sqrt(1 / counts + 1 / counts[peak_at])
-    height = peak - np.minimum(lowest(series.values), 0.0)
+    height = peak - bottom(peak, lowest(series.values))
     with np.errstate(invalid="ignore", divide="ignore"):
         lost = np.where((peak - means > errors * error) & (height > 0), (peak - means) / height, 0.0)
     lost[: FEWEST - 1] = 0.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from holdfast.diagnostics.log import Host
+from holdfast.diagnostics.causal import has
+from holdfast.diagnostics.log import Host, Log
 
 _VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
 _TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
@@ -32,7 +33,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "entropy/mean": "every GRPOTrainer (`entropy`)",
         "rollout/mixed_groups": "every GRPOTrainer (`frac_reward_zero_std`)",
         "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
-        "sampler/mass_kept": _TRL_ROLLOUTS,
+        "sampler/mass_kept": _TRL_LOSS,
         "advantage/cut_mean": _TRL_CUT,
         "retrieval/": _TRL_ROLLOUTS,
         "rollout/": _TRL_ROLLOUTS,
@@ -54,6 +55,8 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
     },
     "unknown": {},
 }
+_KEPT: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
+"""What keeps the series that are logged: a row for every optimizer step, in a file."""
 
 
 def logged_by(host: Host, name: str) -> str | None:
@@ -68,11 +71,34 @@ def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, .
     return (able, True) if able is not None else (sets[0], False)
 
 
+def remedy_for(log: Log, missing: Iterable[str]) -> str:
+    """What to do so that the next log has the series: why the observer that was there did not log them, or who does."""
+    names = tuple(missing)
+    return (observed_without(log, names) if log.host == "trl" else None) or how_to_log(log.host, names)
+
+
+def observed_without(log: Log, missing: Iterable[str]) -> str | None:
+    """Why a TRL log lacks series of right rollouts although `with_penalties` wrote it; None where it did not."""
+    absent = [name for name in missing if name.startswith(("likelihood/", "displacement/"))]
+    if not absent or not has(log, "optimizer_steps_per_rollout"):
+        return None
+    if not has(log, "likelihood/correct"):
+        why = (
+            "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, with X between the rewards of "
+            "wrong and of right rollouts"
+        )
+    elif all("/action_" in name for name in absent):
+        why = "these rollouts have no second action to compare with"
+    else:
+        why = "measured no displacement: that takes a second rollout batch, and a `displacement_every` above 0"
+    return f"`with_penalties` was there, but {why}."
+
+
 def how_to_log(host: Host, names: Iterable[str]) -> str:
     """A sentence: what to set so that the next log has the series."""
     ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
     if ways:
-        return f"Logged by {'; '.join(ways)}."
+        return f"Logged by {'; '.join(ways)}{_KEPT.get(host, '')}."
     if host == "unknown":
         return "holdfast's observers for TRL and verl log it (docs/engines.md)."
     return f"Nothing in {host} logs it; `holdfast train` does."

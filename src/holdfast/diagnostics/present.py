@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.diagnostics.fall import FEWEST
 from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log
 from holdfast.files import write_whole
@@ -70,9 +71,17 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
         return f"No reward in this log ({span})."
     went = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"
     went += f", {facts['last reward']:.3g} at the end ({span})."
+    if too_short(diagnosis):
+        return f"{went} Too few rows to judge."
+    half = "half of its range" if facts.get("lowest reward", 0.0) < 0 else "half of its peak"
     if diagnosis.half_step is None:
-        return f"{went} It never lost half of its peak."
-    return f"{went} It lost half of its peak (step {diagnosis.peak_step}) by step {diagnosis.half_step}."
+        return f"{went} It never lost {half}."
+    return f"{went} It lost {half} (step {diagnosis.peak_step}) by step {diagnosis.half_step}."
+
+
+def too_short(diagnosis: Diagnosis) -> bool:
+    """Whether the log has fewer rows than it takes to say that nothing is wrong."""
+    return diagnosis.facts.get("rows", 0) < FEWEST
 
 
 def lead_of(lead: int | None) -> str:

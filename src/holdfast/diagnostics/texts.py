@@ -55,10 +55,22 @@ SMALLER: Mapping[Host, str] = {
     "rollout batch.",
 }
 
+SHUT: Mapping[Host, str] = {
+    "holdfast": "Lower `loss.penalty.threshold` (LLDS) or raise `loss.penalty.tau` (SAPO), or let "
+    "`loss.penalty.preserve` protect more rollouts.",
+    "trl": "Lower `threshold` of LLDS or raise `tau` of SAPO, or let `preserve` protect more rollouts.",
+    "verl": "Lower `actor_rollout_ref.actor.policy_loss.penalty_threshold` (LLDS) or raise "
+    "`actor_rollout_ref.actor.policy_loss.penalty_tau` (SAPO), or let "
+    "`actor_rollout_ref.actor.policy_loss.penalty_preserve` protect more rollouts.",
+    "unknown": "Lower the penalty's threshold, or let it protect more rollouts.",
+}
+"""A penalty that is 0 although the policy moves: its schedule is not the cause."""
+
 TEXTS: Mapping[str, Text] = {
     "GRD002": Text(
-        name="non-finite gradient or loss",
-        means="A loss or gradient is NaN or infinite, so that the update was skipped or has poisoned the weights.",
+        name="non-finite gradient, loss or reward",
+        means="A loss or gradient is NaN or infinite, or a reward is infinite, so that the update was skipped or has "
+        "poisoned the weights.",
         bad="One NaN in a gradient makes every weight NaN unless the step is skipped. A skipped step hides the cause: "
         "often the exponential of an unbounded log-ratio, half precision, or arithmetic on masked tokens (0 · ∞).",
         change={
@@ -71,7 +83,8 @@ TEXTS: Mapping[str, Text] = {
             "unknown": "Lower the learning rate, train in full precision, bound the importance ratio, and mask before "
             "the arithmetic.",
         },
-        problems="A trainer that leaves NaN out of its log, or writes 0 instead, cannot be seen through.",
+        problems="A trainer that leaves NaN out of its log, or writes 0 instead, cannot be seen through. Where it is "
+        "the reward, none of these settings helps: look for a division by 0 in the reward function.",
     ),
     "MSK001": Text(
         name="observation tokens trained on",
@@ -126,7 +139,9 @@ TEXTS: Mapping[str, Text] = {
             "unknown": "Take two or more optimizer steps per rollout batch.",
         },
         problems="With recomputed log-probs in half precision old and new differ by rounding, and the penalty acts on "
-        "noise: it is then not exactly 0, and this rule is silent.",
+        "noise: it is then not exactly 0, and this rule is silent. With several optimizer steps per rollout batch it "
+        "takes ten batches in which the policy moved, and the advice is another: a threshold that nothing passes, or "
+        "nothing to protect.",
     ),
     "RET001": Text(
         name="retriever failing",
@@ -259,9 +274,9 @@ TEXTS: Mapping[str, Text] = {
         problems="Single spikes are ignored. A norm logged after clipping cannot explode.",
     ),
     "TRN001": Text(
-        name="truncation rising",
-        means="More and more episodes run out of turns or tokens, or grow towards that because advantages prefer long "
-        "ones, and the reward does not rise with it.",
+        name="truncation",
+        means="More and more episodes run out of turns or tokens, or all of them do from the start, or they grow "
+        "towards that because advantages prefer long ones, and the reward does not rise with it.",
         bad="A truncated episode has no answer and no reward, so the longer ones are unlearned whatever they contain; "
         "or the agent has lost the habit of ending.",
         change={
@@ -292,7 +307,8 @@ TEXTS: Mapping[str, Text] = {
     ),
     "RWD001": Text(
         name="reward collapse",
-        means="The reward has lost 40 % of its peak, or a third of it over ten rows.",
+        means="The reward has lost 40 % of its peak, or a third of it over ten rows; where rewards fall below 0, of "
+        "their range so far, 0 included.",
         bad="This is the event, not the cause. What was found before it says why.",
         change={
             "holdfast": "Go back to a checkpoint from before the first finding, and change what that one says; "

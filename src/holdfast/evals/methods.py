@@ -1,8 +1,8 @@
 """The prompting methods, each as a conversation: what is asked of the model, what is searched, what is the answer.
 
-A method is a generator. It yields an `Ask` and is sent a `Said`, yields a `Find` and is sent hits, and returns an
-`Outcome`. It knows no tokens, no server and no batch; `talk.py` runs thousands of them side by side. The agent loop
-(`search-r1`, `r1`) is no such text exchange, because it must keep the sampled tokens, and runs in `rollout`.
+A conversation is a generator. It yields a `Prompt` and is sent a `Reply`, yields a `ToolCall` and is sent what the tool
+returned, and returns an `Outcome`. It knows no tokens, no server and no batch; `agents.py` makes it an agent of the
+scheduler. The search agent (`search-r1`, `r1`) exchanges tokens, not texts, and is the one of `rollout/loop.py`.
 
 Definitions follow the published methods as far as these are defined; docs/evaluate.md lists the differences.
 """
@@ -10,18 +10,20 @@ Definitions follow the published methods as far as these are defined; docs/evalu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.evals import prompts
 from holdfast.rollout.policy import StopReason
+from holdfast.rollout.scheduler import ToolCall
+from holdfast.rollout.searching import SEARCH
 from holdfast.search.bare import bare_question, bare_question_with_passages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """One call of the model: a user message, and what it has said in answer so far, which it continues."""
+class Prompt:
+    """One call of the model: a user message, and the beginning of the answer, which the model continues."""
 
     user: str
     begun: str = ""
@@ -30,18 +32,11 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the model said, up to and with the text that stopped it."""
+class Reply:
+    """What the model wrote, up to and with the text that stopped it."""
 
     text: str
     stop_reason: StopReason
-
-
-@dataclass(frozen=True, slots=True)
-class Find:
-    """One search."""
-
-    query: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Budgets of the prompting methods, the published ones unless said otherwise."""
+    """Budgets of the prompting methods, the published ones unless stated otherwise."""
 
     answer_tokens: int = 32
     """Of a short answer (FlashRAG)."""
@@ -73,63 +68,70 @@ class Limits:
     paragraphs: int = 15
     """Passages IRCoT collects."""
     searches: int = 10
-    """Searches of Search-o1: 10 on multi-hop questions, 5 on others."""
+    """Searches of Search-o1: 10 on multi-hop questions; `SINGLE_HOP_LIMITS` for others."""
     turns: int = 15
     """Calls of Search-o1 on its line of reasoning."""
 
 
-Conversation = Generator[Ask | Find, Any, Outcome]
-Method = Callable[[str, Limits], Conversation]
+LIMITS = Limits()
+SINGLE_HOP_LIMITS = replace(LIMITS, searches=5)
+
+Conversation = Generator[Prompt | ToolCall, Any, Outcome]
+
+
+def search(query: str) -> ToolCall:
+    """One search; the reply is a list of hits."""
+    return ToolCall(SEARCH, query)
 
 
 def direct(question: str, limits: Limits) -> Conversation:
-    """From memory: one call, the first line of what is said is the answer."""
-    said = yield Ask(user=prompts.direct(question), max_tokens=limits.answer_tokens)
-    return _first_line(said)
+    """From memory: one call, the first line of the reply is the answer."""
+    reply = yield Prompt(user=prompts.direct(question), max_tokens=limits.answer_tokens)
+    return _first_line(reply)
 
 
 def bare_direct(question: str, limits: Limits) -> Conversation:
     """`direct` as it is taught: the question alone."""
-    said = yield Ask(user=bare_question(question), max_tokens=limits.answer_tokens)
-    return _first_line(said)
+    reply = yield Prompt(user=bare_question(question), max_tokens=limits.answer_tokens)
+    return _first_line(reply)
 
 
 def chain_of_thought(question: str, limits: Limits) -> Conversation:
     """One call that reasons first; the answer stands in tags."""
-    said = yield Ask(
+    reply = yield Prompt(
         user=prompts.chain_of_thought(question), max_tokens=limits.thought_tokens, stop=(prompts.ANSWER_CLOSE,)
     )
-    answer = tagged_answer(said.text)
-    return Outcome(answer, said.text, answer is None and said.stop_reason == "length")
+    answer = tagged_answer(reply.text)
+    return Outcome(answer, reply.text, answer is None and reply.stop_reason == "length")
 
 
 def rag(question: str, limits: Limits) -> Conversation:
     """One search with the question, one call with what it found."""
-    hits = yield Find(question)
-    said = yield Ask(user=prompts.with_documents(question, hits), max_tokens=limits.answer_tokens)
-    return _first_line(said)
+    hits = yield search(question)
+    reply = yield Prompt(user=prompts.with_documents(question, hits), max_tokens=limits.answer_tokens)
+    return _first_line(reply)
 
 
 def bare_rag(question: str, limits: Limits) -> Conversation:
     """`rag` as it is taught: passages and the question, without instructions."""
-    hits = yield Find(question)
-    said = yield Ask(user=bare_question_with_passages(question, hits), max_tokens=limits.answer_tokens)
-    return _first_line(said)
+    hits = yield search(question)
+    reply = yield Prompt(user=bare_question_with_passages(question, hits), max_tokens=limits.answer_tokens)
+    return _first_line(reply)
 
 
 def ircot(question: str, limits: Limits) -> Conversation:
     """IRCoT (arXiv 2212.10509): each sentence of a chain of thought is the next query; a reader answers at the end.
 
     A sentence that only concludes ("So …", arithmetic) is no query. It ends with a sentence that gives the answer, at
-    `limits.sentences`, or when nothing is said; then one separate call reads all collected passages.
+    `limits.sentences`, or with an empty reply; then one separate call reads all collected passages.
     """
-    collected = list((yield Find(_without_question_words(question)))[: limits.paragraphs])
+    collected = list((yield search(_without_question_words(question)))[: limits.paragraphs])
     sentences: list[str] = []
     while len(sentences) < limits.sentences:
         begun = "".join(f" {sentence}" for sentence in sentences)
         user = prompts.interleaved(question, collected)
-        said = yield Ask(user=user, begun=begun, max_tokens=limits.sentence_tokens)
-        sentence = first_sentence(said.text)
+        reply = yield Prompt(user=user, begun=begun, max_tokens=limits.sentence_tokens)
+        sentence = first_sentence(reply.text)
         if not sentence:
             break
         sentences.append(sentence)
@@ -137,10 +139,10 @@ def ircot(question: str, limits: Limits) -> Conversation:
             break
         if not _only_concludes(sentence):
             known = {hit.document.id for hit in collected}
-            new = [hit for hit in (yield Find(sentence)) if hit.document.id not in known]
+            new = [hit for hit in (yield search(sentence)) if hit.document.id not in known]
             collected += new[: limits.paragraphs - len(collected)]
-    said = yield Ask(user=prompts.with_documents(question, collected), max_tokens=limits.answer_tokens)
-    return _first_line(said)
+    reply = yield Prompt(user=prompts.with_documents(question, collected), max_tokens=limits.answer_tokens)
+    return _first_line(reply)
 
 
 def search_o1(question: str, limits: Limits) -> Conversation:
@@ -153,38 +155,27 @@ def search_o1(question: str, limits: Limits) -> Conversation:
     reasoning, asked = "", list[str]()
     stop = (prompts.QUERY_CLOSE,)
     for _ in range(limits.turns):
-        said = yield Ask(user=user, begun=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
-        reasoning += said.text
-        query = _query_in(said.text)
+        reply = yield Prompt(user=user, begun=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
+        reasoning += reply.text
+        query = _query_in(reply.text)
         if query is None:
             break
         if query in asked:
-            found = prompts.REPEAT_NOTICE
+            findings = prompts.REPEAT_NOTICE
         elif len(asked) >= limits.searches:
-            found = prompts.LIMIT_NOTICE
+            findings = prompts.LIMIT_NOTICE
         else:
             asked.append(query)
-            hits = yield Find(query)
+            hits = yield search(query)
             reader = prompts.reason_in_documents(shortened(reasoning), query, hits)
-            read = yield Ask(user=reader, max_tokens=limits.reasoning_tokens)
-            found = read.text.rpartition(prompts.FINDINGS)[2].strip() if prompts.FINDINGS in read.text else ""
-            found = found or prompts.NO_FINDINGS
-        reasoning += f"\n\n{prompts.RESULT_OPEN}{found}{prompts.RESULT_CLOSE}\n\n"
+            reading = (yield Prompt(user=reader, max_tokens=limits.reasoning_tokens)).text
+            findings = reading.rpartition(prompts.FINDINGS)[2].strip() if prompts.FINDINGS in reading else ""
+            findings = findings or prompts.NO_FINDINGS
+        reasoning += f"\n\n{prompts.RESULT_OPEN}{findings}{prompts.RESULT_CLOSE}\n\n"
     answer = boxed(reasoning)
     if answer is not None:
         return Outcome(answer, reasoning)
     return (yield from direct(question, limits))
-
-
-PROMPTING: dict[str, Method] = {
-    "direct": direct,
-    "cot": chain_of_thought,
-    "rag": rag,
-    "ircot": ircot,
-    "search-o1": search_o1,
-}
-BARE: dict[str, Method] = {"direct": bare_direct, "rag": bare_rag}
-"""For models that were taught the method (`warm_start.teaches`)."""
 
 
 def tagged_answer(text: str) -> str | None:
@@ -263,7 +254,7 @@ def _query_in(text: str) -> str | None:
     return (query.strip() or None) if closed and opened else None
 
 
-def _first_line(said: Said) -> Outcome:
-    lines: Sequence[str] = [line.strip() for line in said.text.splitlines() if line.strip()]
-    cut = said.stop_reason == "length" and len(lines) <= 1
-    return Outcome(lines[0] if lines else None, said.text, cut)
+def _first_line(reply: Reply) -> Outcome:
+    lines: Sequence[str] = [line.strip() for line in reply.text.splitlines() if line.strip()]
+    cut = reply.stop_reason == "length" and len(lines) <= 1
+    return Outcome(lines[0] if lines else None, reply.text, cut)

@@ -9,30 +9,29 @@ their neighbours here, and only what is missing is asked again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from holdfast.data import Example
 from holdfast.errors import RolloutError
-from holdfast.evals.catalogue import AGENT, SEARCHING, SINGLE_CALL
-from holdfast.evals.methods import BARE, PROMPTING, Limits, Method
+from holdfast.evals.agents import Attempt, PromptEncoder, attempt_episode, converse
+from holdfast.evals.catalogue import Method
+from holdfast.evals.methods import LIMITS, SINGLE_HOP_LIMITS
 from holdfast.evals.questions import digest
 from holdfast.evals.results import results_of
 from holdfast.evals.sets import MULTI_HOP_SETS, set_of
 from holdfast.evals.state import FAILED, EvalFolder, Row
 from holdfast.evals.subject import Subject, agent_protocol
-from holdfast.evals.talk import Speech, Talk, hold, search_desk
-from holdfast.rewards import PARTS
-from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.loop import Task
 from holdfast.rollout.policy import rollout_seed
+from holdfast.rollout.scheduler import Agent, run_agents
+from holdfast.rollout.searching import SEARCH, SearchQueue
 from holdfast.scoring import MODES, Mode, exact_match, f1, normalize_answer, normalized_golds, sub_em
 from holdfast.search.protocol import render_prompt
 from holdfast.train.events import Observer
-from holdfast.trajectory import Search, Status, Trajectory
 
-LIMITS = Limits()
-_SINGLE_HOP_SEARCHES = 5
 _OUTAGE = 8
 """Questions in a row that fail for the first time: the server is gone, or the retriever."""
 
@@ -42,6 +41,7 @@ class Evaluation:
 
     Args:
         subject: who answers.
+        method: one of `catalogue.METHODS`.
         retriever: None for methods that do not search.
         samples: answers per question; None is one, greedy.
         scorer: `table`, or `official` for the rule of each question's own set.
@@ -52,7 +52,7 @@ class Evaluation:
     def __init__(
         self,
         subject: Subject,
-        method: str,
+        method: Method,
         examples: Sequence[Example],
         retriever: Any,
         *,
@@ -62,30 +62,31 @@ class Evaluation:
         row: str = "",
     ) -> None:
         self.subject, self.method, self.examples, self.retriever = subject, method, examples, retriever
-        self.samples, self.scorer, self.bare, self.row = samples, scorer, bare and method in BARE, row
+        self.samples, self.scorer, self.row = samples, scorer, row
+        self.bare = bare and method.bare is not None
         self.protocol = agent_protocol(method, subject.config)
         self._failed_in_a_row = 0
 
     def settings(self) -> dict[str, Any]:
         """What the answers depend on; results.json repeats it."""
-        own, config = self.subject, self.subject.config
-        prompting = asdict(LIMITS) if self.method in PROMPTING else None
+        subject, method, config = self.subject, self.method, self.subject.config
+        prompting = asdict(LIMITS) if method.conversation else None
         return {
             "row": self.row,
-            "model": own.name,
-            "weights": own.weights,
-            "method": self.method,
+            "model": subject.name,
+            "weights": subject.weights,
+            "method": method.name,
             "prompt": "bare" if self.bare else "instructed" if prompting else self.protocol.name,
-            "decoding": own.decoding,
+            "decoding": subject.decoding,
             "samples": self.samples or 1,
             "seed": config.run.seed,
-            "searches": self._searches_allowed(),
+            "searches": method.searches_allowed(self.protocol),
             "scorer": self.scorer,
             "questions": len(self.examples),
             "questions_digest": digest(self.examples),
-            "retrieval": config.retrieval.model_dump() if self.method in SEARCHING else None,
+            "retrieval": config.retrieval.model_dump() if method.searches else None,
             "passages": getattr(self.retriever, "corpus_hash", None),
-            "tokenizer": own.spoken,
+            "tokenizer": subject.spoken,
             "topk": self.protocol.topk,
             "protocol": None if prompting else asdict(self.protocol),
             "limits": prompting,
@@ -105,7 +106,7 @@ class Evaluation:
         if done:
             observer.note(f"{len(done)} of {total} answers are there already, in {out}")
         there = len(done)
-        observer.stage(f"evaluating {self.method}", total - there)
+        observer.stage(f"evaluating {self.method.name}", total - there)
         observer.advance(0, _running(done))
         size = max(batch // count, 1)
         for start in range(0, len(self.examples), size):
@@ -126,90 +127,34 @@ class Evaluation:
         return results
 
     def _answer(self, asked: Sequence[tuple[Example, int]]) -> list[Row]:
-        return self._episodes(asked) if self.method in AGENT else self._talks(asked)
+        agents = {_id(example, k): self._agent(example, k) for example, k in asked}
+        if self.retriever is None:
+            attempts = run_agents(agents, policy=self.subject.policy, tools={})
+        else:
+            with closing(SearchQueue(self.retriever, self.protocol.topk)) as queue:
+                attempts = run_agents(agents, policy=self.subject.policy, tools={SEARCH: queue})
+        return [self._row(example, k, attempt) for (example, k), attempt in zip(asked, attempts, strict=True)]
 
-    def _talks(self, asked: Sequence[tuple[Example, int]]) -> list[Row]:
-        own = self.subject
-        method: Method = (BARE if self.bare else PROMPTING)[self.method]
-        talks = [
-            Talk(_id(example, k), self._seed(example, k), method(example.question.strip(), self._limits(example)))
-            for example, k in asked
-        ]
-        desk = search_desk(self.retriever, self.protocol.topk) if self.retriever is not None else None
-        try:
-            speech = Speech(own.tokenizer, own.config.model.chat_template, own.positions)
-            hold(talks, policy=own.policy, desk=desk, speech=speech)
-        finally:
-            if desk is not None:
-                desk.close()
-        return [self._talk_row(example, k, talk) for (example, k), talk in zip(asked, talks, strict=True)]
+    def _agent(self, example: Example, k: int) -> Agent[Attempt]:
+        subject, conversation = self.subject, self.method.bare if self.bare else self.method.conversation
+        seed = rollout_seed("evals", subject.config.run.seed, example.id, k)
+        template = subject.config.model.chat_template
+        if conversation is not None:
+            limits = LIMITS if set_of(example) in MULTI_HOP_SETS else SINGLE_HOP_LIMITS
+            encoder = PromptEncoder(subject.tokenizer, template, subject.positions)
+            return converse(conversation(example.question.strip(), limits), encoder, seed)
+        prompt = tuple(render_prompt(example.question, self.protocol, subject.tokenizer, template))
+        task = Task(id=_id(example, k), example_id=example.id, prompt=prompt, seed=seed)
+        return attempt_episode(task, self.protocol, subject.tokenizer)
 
-    def _episodes(self, asked: Sequence[tuple[Example, int]]) -> list[Row]:
-        own = self.subject
-        prompts = {example.id: self._prompt(example) for example, _ in asked}
-        tasks = [
-            Task(id=_id(example, k), example_id=example.id, prompt=prompts[example.id], seed=self._seed(example, k))
-            for example, k in asked
-        ]
-        trajectories = run_rollouts(
-            tasks,
-            policy=own.policy,
-            retriever=self.retriever or _Nowhere(),
-            protocol=self.protocol,
-            tokenizer=own.tokenizer,
-        )
-        return [self._episode_row(example, k, t) for (example, k), t in zip(asked, trajectories, strict=True)]
-
-    def _prompt(self, example: Example) -> tuple[int, ...]:
-        template = self.subject.config.model.chat_template
-        return tuple(render_prompt(example.question, self.protocol, self.subject.tokenizer, template))
-
-    def _talk_row(self, example: Example, k: int, talk: Talk) -> Row:
-        outcome = talk.outcome
-        assert talk.status is not None
+    def _row(self, example: Example, k: int, attempt: Attempt) -> Row:
+        golds, mode, failed = example.golden_answers, self._mode(example), attempt.status.is_failure
+        prediction, searches = attempt.prediction, attempt.searches
         hit = None
-        if any("searches" in step for step in talk.steps) and not talk.status.is_failure:
-            seen = [normalize_answer(text) for text in talk.found]
-            hit = float(any(gold in text for gold in normalized_golds(example.golden_answers) for text in seen))
-        row = self._row(
-            example,
-            k,
-            prediction=outcome.prediction if outcome else None,
-            status=talk.status,
-            error=talk.error,
-            hit=hit,
-            searches=sum("searches" in step for step in talk.steps),
-            calls=sum("says" in step for step in talk.steps),
-        )
-        if self.method in SINGLE_CALL and outcome is not None:
-            row["em_raw"] = exact_match(outcome.raw, example.golden_answers, mode=self._mode(example))
-        return row | {"steps": talk.steps}
-
-    def _episode_row(self, example: Example, k: int, trajectory: Trajectory) -> Row:
-        steps: list[dict[str, Any]] = []
-        for turn in trajectory.turns:
-            steps.append({"says": turn.text})
-            if isinstance(turn.action, Search) and turn.observation_text:
-                steps.append({"searches": turn.action.query, "hits": list(turn.hits)})
-        searches = sum("searches" in step for step in steps)
-        failed = trajectory.status.is_failure
-        row = self._row(
-            example,
-            k,
-            prediction=trajectory.answer,
-            status=trajectory.status,
-            error=trajectory.error,
-            hit=PARTS["retrieval"](trajectory, example.golden_answers) if searches and not failed else None,
-            searches=searches,
-            calls=len(trajectory.turns),
-        )
-        return row | {"steps": steps}
-
-    def _row(
-        self, example: Example, k: int, *, prediction: str | None, status: Status, hit: float | None, **more: Any
-    ) -> Row:
-        golds, mode, failed = example.golden_answers, self._mode(example), status.is_failure
-        return {
+        if searches and not failed:
+            passages = [normalize_answer(text) for text in attempt.passages]
+            hit = float(any(gold in text for gold in normalized_golds(golds) for text in passages))
+        row: Row = {
             "id": _id(example, k),
             "set": set_of(example),
             "sample": k,
@@ -220,29 +165,18 @@ class Evaluation:
             "f1": None if failed else f1(prediction, golds, mode=mode),
             "sub_em": None if failed else sub_em(prediction, golds, mode=mode),
             "hit": hit,
-            "status": status.value,
-            **{name: value for name, value in more.items() if value is not None},
+            "status": attempt.status.value,
         }
+        if attempt.error is not None:
+            row["error"] = attempt.error
+        row |= {"searches": searches, "calls": attempt.calls}
+        if self.method.single_call and attempt.raw is not None:
+            row["em_raw"] = exact_match(attempt.raw, golds, mode=mode)
+        return row | {"steps": attempt.steps}
 
     def _mode(self, example: Example) -> Mode:
-        own = set_of(example)
-        return own if self.scorer == "official" and own in MODES else "table"  # type: ignore[return-value]
-
-    def _limits(self, example: Example) -> Limits:
-        return LIMITS if set_of(example) in MULTI_HOP_SETS else replace(LIMITS, searches=_SINGLE_HOP_SEARCHES)
-
-    def _seed(self, example: Example, k: int) -> int:
-        return rollout_seed("evals", self.subject.config.run.seed, example.id, k)
-
-    def _searches_allowed(self) -> str:
-        if self.method not in SEARCHING:
-            return "none"
-        most = {
-            "rag": "1",
-            "ircot": str(LIMITS.sentences + 1),
-            "search-o1": f"{_SINGLE_HOP_SEARCHES} (multi-hop {LIMITS.searches})",
-        }
-        return most.get(self.method, str(self.protocol.max_turns - 1))
+        name = set_of(example)
+        return name if self.scorer == "official" and name in MODES else "table"  # type: ignore[return-value]
 
     def _refuse_outage(self, rows: Sequence[Row], folder: EvalFolder) -> None:
         failed = [row for row in rows if row["status"] in FAILED]
@@ -258,15 +192,6 @@ class Evaluation:
                 f"all {len(rows)} questions of a batch failed; the first, {failed[0]['id']}, because {reason}. Put it "
                 "right; the same command goes on where it stopped"
             )
-
-
-class _Nowhere:
-    """A retriever that must not be asked: an episode of one turn ends before its search."""
-
-    in_process = True
-
-    def search(self, queries: Sequence[str], k: int) -> list[Any]:
-        raise AssertionError("an episode without search has searched")
 
 
 def _id(example: Example, k: int) -> str:

@@ -16,12 +16,12 @@ from typing import Any
 
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError, ModelError
-from holdfast.evals.catalogue import SEARCHING
+from holdfast.evals.catalogue import Method
 from holdfast.evals.questions import WORLD
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.openai import OpenAIPolicy, WordTokenizer
 from holdfast.rollout.support import text_config
-from holdfast.search.protocol import R1, SearchProtocol
+from holdfast.search.protocol import SearchProtocol
 from holdfast.settings import parse_overrides
 from holdfast.train.checkpoint import model_folder
 from holdfast.train.model import load_model, pick_device
@@ -99,7 +99,7 @@ def open_subject(
     if server is not None:
         if top_k:
             raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API has no such setting")
-        speech = _tokenizer_for(model, tokenizer)
+        speech = _tokenizer_for(model, tokenizer, config)
         policy: Any = OpenAIPolicy(
             server,
             model,
@@ -147,30 +147,31 @@ def open_subject(
     )
 
 
-def agent_protocol(method: str, config: Config) -> SearchProtocol:
-    """What the agent loop speaks: the recipe's protocol, for `r1` without search and in one turn."""
-    protocol = protocol_of(config)
-    if method != "r1":
+def agent_protocol(method: Method, config: Config) -> SearchProtocol:
+    """The recipe's protocol, with the turns of the method's preset if it has one, and its prompt unless the recipe has
+    a prompt of its own."""
+    protocol, preset = protocol_of(config), method.preset
+    if preset is None:
         return protocol
-    own = config.protocol.prompt is not None or config.protocol.preset == "r1"
-    return replace(protocol, prompt=protocol.prompt if own else R1.prompt, max_turns=1)
+    keep_prompt = config.protocol.prompt is not None or config.protocol.preset == preset.name
+    return replace(protocol, prompt=protocol.prompt if keep_prompt else preset.prompt, max_turns=preset.max_turns)
 
 
 def retriever_for(
-    method: str, config: Config, data: Sequence[str], note: Callable[[str], None] | None = None
+    method: Method, config: Config, data: Sequence[str], note: Callable[[str], None] | None = None
 ) -> Any | None:
     """The retriever of the recipe; None for a method that never searches.
 
     Raises `ConfigError` when it holds other passages than those that answer the questions.
     """
-    if method not in SEARCHING:
+    if not method.searches:
         return None
     of_the_world = config.data.train == "world"
     strangers = [name for name in data if (name in WORLD) != of_the_world]
     if strangers and of_the_world:
         raise ConfigError(
-            f"--method {method} searches, and no passages are given for --data {strangers[0]}: the bundled world's "
-            "answer its own questions only. Give --retrieval.url, or --retrieval.corpus with --retrieval.index"
+            f"--method {method.name} searches, and no passages are given for --data {strangers[0]}: the bundled "
+            "world's answer its own questions only. Give --retrieval.url, or --retrieval.corpus with --retrieval.index"
         )
     if strangers:
         raise ConfigError(
@@ -193,7 +194,7 @@ def _model_of(run: Path, path: Path, checkpoint: str) -> Path:
     return model_folder(run, checkpoint)
 
 
-def _tokenizer_for(model: str, tokenizer: str | None) -> Any:
+def _tokenizer_for(model: str, tokenizer: str | None, config: Config) -> Any:
     """What writes prompts for a server's model."""
     if tokenizer == "none":
         return WordTokenizer()
@@ -201,7 +202,7 @@ def _tokenizer_for(model: str, tokenizer: str | None) -> Any:
 
     name = tokenizer or model
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
     except Exception as error:  # transformers raises a dozen kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
         raise ModelError(

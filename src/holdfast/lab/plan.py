@@ -226,9 +226,7 @@ def refuse_settings_of_none(settings: Sequence[str], runs: Iterable[Sequence[str
     for name, text, words in split_overrides(settings, Config):
         if not used.issuperset(words):
             readers = [method for method, kind in PENALTIES.items() if name.rpartition(".")[2] in kind.model_fields]
-            raise ConfigError(
-                f"--{name} {text}: no run has a penalty that reads it; it is a setting of {either(readers)}"
-            )
+            raise ConfigError(f"--{name} {text}: no run has a penalty with this setting, which is of {either(readers)}")
 
 
 def slug(name: str) -> str:

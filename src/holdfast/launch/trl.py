@@ -156,6 +156,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("use_cpu", run.device == "cpu", "run.device")
     yield Option("bf16", _bf16(config), "model.autocast, run.device")
     yield Option("gradient_checkpointing", model.gradient_checkpointing, "model.gradient_checkpointing")
+    yield Option("trust_remote_code", model.trust_remote_code, "model.trust_remote_code")
     yield Option("disable_dropout", True, "log-probs before and after a step must differ by the step alone")
 
     yield Option("num_generations", train.group_size, "train.group_size")

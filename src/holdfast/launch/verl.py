@@ -30,6 +30,7 @@ DIRECT: Mapping[str, str] = {
     "loss.entropy_coef": f"{ACTOR}.entropy_coeff",
     "sampling.temperature": f"{ROLLOUT}.temperature",
     "sampling.top_p": f"{ROLLOUT}.top_p",
+    "model.trust_remote_code": f"{MODEL}.trust_remote_code",
     "model.gradient_checkpointing": f"{MODEL}.enable_gradient_checkpointing",
     "checkpoint.keep": "trainer.max_actor_ckpt_to_keep",
 }
@@ -197,6 +198,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     prompt = prompt_tokens(limits.max_total_tokens)
     yield Option("data.max_prompt_length", prompt, "protocol.max_total_tokens: room for the question")
     yield Option("data.max_response_length", limits.max_total_tokens - prompt, "protocol.max_total_tokens: the rest")
+    yield Option("data.trust_remote_code", config.model.trust_remote_code, "model.trust_remote_code: of the tokenizer")
     yield Option("data.seed", run.seed, "run.seed")
     yield Option(f"{MODEL}.path", verl_files.model_path(config), "model.path")
     if config.model.lora_rank:

@@ -47,7 +47,8 @@ def group_advantages(
         float [B, 1], ready for the losses; detached; float32, or float64 for float64 rewards.
 
     Raises:
-        TypeError, ValueError: dtypes or shapes do not fit.
+        TypeError, ValueError: dtypes or shapes do not fit, or the reward of a valid row is NaN or infinite: it would
+            void its whole group.
 
     Source: GRPO (arXiv 2402.03300); Dr.GRPO (2503.20783); OPO (2505.23585). The papers write the standard deviation
     without saying which; Search-R1's and LLDS's code, like this function, use the unbiased one and give a group of one
@@ -114,7 +115,8 @@ def reinforce_advantages(
         float [B, 1], detached.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes or the baseline's name do not fit.
+        TypeError, ValueError: dtypes, shapes or the baseline's name do not fit, or the reward of a valid row is NaN or
+            infinite.
 
     Source: Williams (1992). With rewards of 0 and 1 and no baseline there is no negative gradient at all, which is why
     Search-R1's first release (every rollout its own group) did not collapse.
@@ -122,8 +124,8 @@ def reinforce_advantages(
     >>> reinforce_advantages(torch.tensor([1.0, 0.0])).tolist()
     [[1.0], [0.0]]
     """
-    rewards, valid = _check(rewards, valid)
     check_choice("baseline", baseline, ("none", "batch"))
+    rewards, valid = _check(rewards, valid)
     r = torch.where(valid, rewards, 0.0)
     if baseline == "batch":
         r = torch.where(valid, r - r.sum() / valid.sum().clamp(min=1), 0.0)
@@ -141,5 +143,12 @@ def _check(rewards: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     elif valid.dtype != torch.bool or valid.shape != rewards.shape:
         raise ValueError(
             f"valid must be bool of shape {list(rewards.shape)}, not {valid.dtype} of shape {list(valid.shape)}"
+        )
+    bad = (valid & ~rewards.isfinite()).nonzero()
+    if len(bad):
+        row = int(bad[0])
+        raise ValueError(
+            f"rewards[{row}] = {float(rewards[row])}: no advantage can be made of it; rollouts whose reward is not "
+            "known must not be `valid`"
         )
     return upcast(rewards.detach()), valid

@@ -156,9 +156,12 @@ class Encoder:
 
         self.spec, self.device, self._batch = spec, device_of(device), batch
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(spec.model)
+            self._tokenizer = AutoTokenizer.from_pretrained(spec.model, trust_remote_code=False)
             model = AutoModel.from_pretrained(
-                spec.model, dtype=torch.float16 if self.device.type == "cuda" else torch.float32, use_safetensors=True
+                spec.model,
+                dtype=torch.float16 if self.device.type == "cuda" else torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise ModelError(f"{spec.model} cannot be loaded as an encoder: {error}") from error

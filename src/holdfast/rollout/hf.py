@@ -169,16 +169,20 @@ class HFPolicy:
         return finished
 
     def release(self, ids: Iterable[str]) -> None:
-        for row in [self._rows.pop(id) for id in ids if id in self._rows]:
-            if row.decoding:
-                self._decoding -= 1
-            elif row.request is not None:
-                self._waiting.remove(row)
-            if row.slot >= 0:
-                self._table.drop(row)
-            self._batch = None
+        """Forget these episodes, whatever they were doing: also where an exception broke off their prefill."""
+        leaving = [self._rows.pop(id) for id in ids if id in self._rows]
         if not self._rows:
             self._table = SlotTable(self._table.cache.emptied())
+            self._waiting, self._decoding = [], 0
+        elif leaving:
+            gone = set(leaving)
+            self._waiting = [row for row in self._waiting if row not in gone]
+            self._decoding -= sum(row.decoding for row in leaving)
+            for row in leaving:
+                if row.slot >= 0:
+                    self._table.drop(row)
+        if leaving:
+            self._batch = None
 
     def _choose_prefill(self) -> list[Row]:
         """Waiting rows to prefill now; none while it pays to wait for more."""

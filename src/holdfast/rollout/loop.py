@@ -1,26 +1,29 @@
-"""Many episodes at once: model turns and searches interleaved, without a barrier between turns.
+"""Rollouts of the search agent: its episodes as agents of the scheduler.
 
-What happens inside an episode is `rollout/episode.py`.
+What happens inside an episode is `rollout/episode.py`; how many run at once is `rollout/scheduler.py`.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.errors import RetrievalError, RolloutError
+from holdfast.errors import RetrievalError
 from holdfast.retrieval.types import Retriever
 from holdfast.rollout.episode import Episode
-from holdfast.rollout.policy import Completion, Policy, Request
-from holdfast.rollout.searching import RolloutStats, SearchDesk
+from holdfast.rollout.policy import Policy
+from holdfast.rollout.scheduler import Agent, ModelCall, ToolCall, run_agents
+from holdfast.rollout.searching import SEARCH, RolloutStats, SearchQueue
 from holdfast.search.protocol import SearchProtocol
 from holdfast.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ def run_rollouts(
     retries: int = 2,
     backoff_seconds: float = 0.5,
     patience: float = 0.0,
-    drop: float = 0.0,
+    wrap: Callable[[Agent[Trajectory]], Agent[Trajectory]] | None = None,
     stats: RolloutStats | None = None,
     on_turn: Callable[[Task, Turn], None] | None = None,
 ) -> list[Trajectory]:
@@ -55,105 +58,67 @@ def run_rollouts(
     pauses that double from `backoff_seconds`; a server that cannot be reached is tried for `patience` seconds more.
 
     Args:
-        drop: probability that a search finds nothing, whatever is asked; drawn from the task's seed, so that the same
-            tasks have the same luck.
+        wrap: put around every episode, between it and the scheduler; see `lose_searches`.
         stats: counts and times are added to it.
         on_turn: called with each finished turn, its observation included, in the order they finish.
 
     Returns:
         Unscored trajectories. Their concatenated ids are exactly what the policy was given and sampled.
     """
-    if len({task.id for task in tasks}) < len(tasks):
+    stats = stats or RolloutStats()
+    agents = {task.id: search_agent(task, protocol, tokenizer, stats=stats, on_turn=on_turn) for task in tasks}
+    if len(agents) < len(tasks):
         raise ValueError("two tasks have the same id, but samples of one question need an id each")
-    run = _Run(policy, protocol, drop, stats or RolloutStats(), on_turn)
-    desk = SearchDesk(
-        retriever,
-        protocol.topk,
-        retries=retries,
-        backoff_seconds=backoff_seconds,
-        stats=run.stats,
-        patience=patience,
+    if wrap is not None:
+        agents = {id: wrap(agent) for id, agent in agents.items()}
+    queue = SearchQueue(
+        retriever, protocol.topk, retries=retries, backoff_seconds=backoff_seconds, patience=patience, stats=stats
     )
-    episodes = [(task, Episode(task.prompt, protocol, tokenizer)) for task in tasks]
-    try:
-        run.to_completion(episodes, desk)
-    finally:
-        desk.close()
-        policy.release([task.id for task in tasks])
-    return [episode.trajectory(task.example_id) for task, episode in episodes]
+    with closing(queue):
+        return run_agents(agents, policy=policy, tools={SEARCH: queue}, usage=stats)
 
 
-_Running = tuple[Task, Episode]
+def search_agent(
+    task: Task,
+    protocol: SearchProtocol,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    stats: RolloutStats | None = None,
+    on_turn: Callable[[Task, Turn], None] | None = None,
+) -> Agent[Trajectory]:
+    """The episode of a task as an agent. `stats` and `on_turn` are those of `run_rollouts`."""
+    stats = stats or RolloutStats()
+    episode = Episode(task.prompt, protocol, tokenizer)
+    while room := episode.room():
+        completion = yield ModelCall(tuple(episode.context), room, protocol.stop, task.seed)
+        query = episode.take_turn(completion)
+        if query is not None:
+            stats.searches += 1
+            result = yield ToolCall(SEARCH, query)
+            stats.failed_searches += isinstance(result, RetrievalError)
+            episode.take_hits(result)
+        if completion.error is None:
+            stats.cut_observations += episode.turns[-1].cut
+            if on_turn is not None:
+                on_turn(task, episode.turns[-1])
+    return episode.trajectory(task.example_id)
 
 
-@dataclass(slots=True)
-class _Run:
-    policy: Policy
-    protocol: SearchProtocol
-    drop: float
-    stats: RolloutStats
-    on_turn: Callable[[Task, Turn], None] | None
+def lose_searches(agent: Agent[T], probability: float) -> Agent[T]:
+    """Fault injection: the agent, some of whose searches find nothing, whatever it asks.
 
-    def to_completion(self, episodes: list[_Running], desk: SearchDesk) -> None:
-        decoding: dict[str, _Running] = {}
-        searching: dict[str, list[_Running]] = {}
-        movable = episodes
-        while movable or decoding or searching:
-            ended = [task.id for task, episode in movable if episode.status is not None]
-            going = {task.id: (task, episode) for task, episode in movable if episode.status is None}
-            decoding |= going
-            self.policy.release(ended)
-            self.policy.submit([self._request(*running) for running in going.values()])
-            movable = []
-            stuck = True
-            if decoding:
-                for completion in self._poll():
-                    stuck = False
-                    task, episode = decoding.pop(completion.id)
-                    self.stats.tokens += len(completion.token_ids or ())
-                    query = episode.take_turn(completion)
-                    if query is None:
-                        if completion.error is None:
-                            self._finish_turn(task, episode)
-                        movable.append((task, episode))
-                        continue
-                    self.stats.searches += 1
-                    if self._is_dropped(task, episode):
-                        episode.take_hits(())
-                        self._finish_turn(task, episode)
-                        movable.append((task, episode))
-                    else:
-                        searching.setdefault(query, []).append((task, episode))
-            desk.ask(searching)
-            if stuck and decoding and not desk.busy:
-                raise RolloutError(f"the policy has nothing to do, but {len(decoding)} requests are unanswered")
-            for query, result in desk.collect(block=stuck):
-                for task, episode in searching.pop(query):
-                    self.stats.failed_searches += isinstance(result, RetrievalError)
-                    episode.take_hits(result)
-                    self._finish_turn(task, episode)
-                    movable.append((task, episode))
-
-    def _is_dropped(self, task: Task, episode: Episode) -> bool:
-        # A generator of its own: what is sampled must not depend on whether luck was asked.
-        return self.drop > 0 and random.Random(f"{task.seed}-{len(episode.turns)}").random() < self.drop
-
-    def _poll(self) -> list[Completion]:
-        started = time.perf_counter()
-        completions = self.policy.poll()
-        self.stats.decode_seconds += time.perf_counter() - started
-        return completions
-
-    def _request(self, task: Task, episode: Episode) -> Request:
-        return Request(
-            id=task.id,
-            token_ids=tuple(episode.context),
-            max_new_tokens=episode.room(),
-            stop=self.protocol.stop,
-            seed=task.seed,
-        )
-
-    def _finish_turn(self, task: Task, episode: Episode) -> None:
-        self.stats.cut_observations += episode.turns[-1].cut
-        if self.on_turn is not None:
-            self.on_turn(task, episode.turns[-1])
+    Which ones is drawn from the seed of its last model call and the number of these calls, so that an agent with the
+    same seed has the same luck, and what is sampled does not depend on whether searches are lost.
+    """
+    calls, seed, reply = 0, 0, None
+    while True:
+        try:
+            call = agent.send(reply)
+        except StopIteration as end:
+            return end.value
+        if isinstance(call, ModelCall):
+            calls, seed = calls + 1, call.seed
+        elif call.tool == SEARCH and random.Random(f"{seed}-{calls}").random() < probability:
+            reply = ()
+            continue
+        reply = yield call

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from holdfast.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
 from holdfast.retrieval.types import Hit, Retriever
+from holdfast.rollout.scheduler import ModelUsage
 
 logger = logging.getLogger(__name__)
 
+SEARCH = "search"
+"""The name by which agents call a `SearchQueue`."""
 _THREADS = 16
 PATIENCE = 180.0
 """Seconds for which a training run's retriever may be away: the restart of a server must not end a run of days."""
@@ -26,7 +29,7 @@ SearchResult = list[Hit] | RetrievalError
 
 
 @dataclass(slots=True)
-class RolloutStats:
+class RolloutStats(ModelUsage):
     """Counts and seconds of the rollouts it was passed to; adds up over calls."""
 
     searches: int = 0
@@ -41,10 +44,6 @@ class RolloutStats:
     """Calls of `retriever.search`."""
     retrieval_seconds: float = 0.0
     """Summed over calls, which may overlap when they run in threads."""
-    decode_seconds: float = 0.0
-    """Seconds inside the policy."""
-    tokens: int = 0
-    """Sampled tokens."""
     cut_observations: int = 0
     """Observations shortened to their budget."""
 
@@ -97,11 +96,11 @@ def search_with_retries(
     return [results[i] for i in range(len(queries))], stats
 
 
-class SearchDesk:
-    """Takes queries, hands back results when they are there.
+class SearchQueue:
+    """The `Tool` that searches: takes queries, returns hits, or the error with which a query failed.
 
     A retriever in this process is called at once and in order, which keeps runs reproducible; any other is called from
-    threads, while the caller goes on decoding. A query equal to one under way is not sent again.
+    threads, while the caller goes on decoding. A query equal to one that is pending is not sent again.
     """
 
     def __init__(
@@ -109,48 +108,48 @@ class SearchDesk:
         retriever: Retriever,
         k: int,
         *,
-        retries: int,
-        backoff_seconds: float,
-        stats: RolloutStats,
+        retries: int = 2,
+        backoff_seconds: float = 0.5,
         patience: float = 0.0,
+        stats: RolloutStats | None = None,
     ) -> None:
         self._retriever, self._k, self._retries, self._backoff = retriever, k, retries, backoff_seconds
-        self._stats, self._patience = stats, patience
+        self._stats = stats or RolloutStats()
+        self._patience = patience
         """Seconds; 0 once a search has waited that long in vain, so that the others do not wait one after another."""
         self._threads = None if retriever.in_process else ThreadPoolExecutor(_THREADS, thread_name_prefix="search")
         self._done: list[tuple[str, SearchResult]] = []
-        self._flights: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
-        self._under_way: set[str] = set()
+        self._calls: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
+        self._queries: set[str] = set()
+        """Submitted and not yet polled."""
 
     @property
-    def busy(self) -> bool:
-        return bool(self._done or self._flights)
+    def pending(self) -> Collection[Future[tuple[list[SearchResult], RolloutStats]]]:
+        """Calls in threads that were not polled."""
+        return self._calls
 
-    def ask(self, queries: Iterable[str]) -> None:
-        new = [query for query in dict.fromkeys(queries) if query not in self._under_way]
+    def submit(self, queries: Iterable[str]) -> None:
+        """Search for those queries that are not pending, in one call."""
+        new = [query for query in dict.fromkeys(queries) if query not in self._queries]
         if not new:
             return
         self._stats.unique_queries += len(new)
-        self._under_way.update(new)
+        self._queries.update(new)
         if self._threads is None:
-            self._land(new, *self._search(new))
+            self._complete(new, *self._search(new))
         else:
-            self._flights[self._threads.submit(self._search, new)] = new
+            self._calls[self._threads.submit(self._search, new)] = new
 
-    def collect(self, *, block: bool) -> list[tuple[str, SearchResult]]:
-        """Results that arrived since the last call; with `block`, waits for the first when none has."""
-        if self._flights:
-            landed, _ = wait(
-                self._flights, timeout=None if block and not self._done else 0, return_when=FIRST_COMPLETED
-            )
-            for flight in [flight for flight in self._flights if flight in landed]:
-                self._land(self._flights.pop(flight), *flight.result())
+    def poll(self) -> list[tuple[str, SearchResult]]:
+        """Results that arrived since the last poll. Raises what a retriever raises beside `RetrievalError`."""
+        for call in [call for call in self._calls if call.done()]:
+            self._complete(self._calls.pop(call), *call.result())
         done, self._done = self._done, []
-        self._under_way.difference_update(query for query, _ in done)
+        self._queries.difference_update(query for query, _ in done)
         return done
 
     def close(self) -> None:
-        """Abandon what is still queued. Calls that are running cannot be stopped and finish unheard."""
+        """Abandon what is still queued. Calls that are running cannot be stopped; their results are dropped."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -167,7 +166,7 @@ class SearchDesk:
             self._patience = 0.0
         return results, stats
 
-    def _land(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:
+    def _complete(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:
         self._stats.retries += stats.retries
         self._stats.calls += stats.calls
         self._stats.retrieval_seconds += stats.retrieval_seconds

@@ -13,8 +13,9 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ STAGE_MODEL = "model"
 """In a run folder, what a stage that makes no steps has saved: a warm start alone, or rejection sampling."""
 _CHECKSUMS = "checksums.json"
 _OPTIMIZER = "optimizer.safetensors"
+_ABANDONED = 3600.0
+"""Seconds after which a half that nobody has written to is what a killed process left."""
 
 
 def save_checkpoint(
@@ -62,6 +65,7 @@ def _whole(folder: Path) -> Iterator[Path]:
     from safetensors import SafetensorError
 
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    _sweep(folder.parent)
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -85,6 +89,14 @@ def _whole(folder: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the room is wanted
+
+
+def _sweep(parent: Path) -> None:
+    """Delete the halves beside a folder that killed processes left. Others may be at work on theirs."""
+    for partial in parent.glob(".*.partial"):
+        with suppress(OSError):  # its owner was faster
+            if time.time() - max(p.stat().st_mtime for p in (partial, *partial.rglob("*"))) > _ABANDONED:
+                shutil.rmtree(partial)
 
 
 def step_folder(run_dir: Path, step: int) -> Path:
@@ -138,20 +150,33 @@ def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, None if nothing is."""
+    """What is wrong with a checkpoint, None if nothing is. Reads all of it."""
+    if (gap := _find_gap(folder)) is not None:
+        return gap
+    sums = _checksums(folder) or {}
+    return next((f"{name} does not match its checksum" for name in sums if _sha256(folder / name) != sums[name]), None)
+
+
+def newest_step(run_dir: Path) -> int | None:
+    """The step of the newest checkpoint that has all its files, None without one. Reads none of them."""
+    names = (folder.name.removeprefix("step-") for folder in list_checkpoints(run_dir) if _find_gap(folder) is None)
+    return next((int(name) for name in names if name.isdigit()), None)
+
+
+def _find_gap(folder: Path) -> str | None:
+    """What a checkpoint lacks, None if nothing."""
+    sums = _checksums(folder)
+    if sums is None or "state.json" not in sums:
+        return "its checksums are missing or cut off, so it was not written to the end"
+    return next((f"{name} is missing" for name in sums if not (folder / name).is_file()), None)
+
+
+def _checksums(folder: Path) -> dict[str, str] | None:
     try:
         sums = json.loads((folder / _CHECKSUMS).read_text())
     except (OSError, ValueError):
-        sums = None
-    if not isinstance(sums, dict) or "state.json" not in sums:
-        return "its checksums are missing or cut off, so it was not written to the end"
-    for name, expected in sums.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if _sha256(path) != expected:
-            return f"{name} does not match its checksum"
-    return None
+        return None
+    return sums if isinstance(sums, dict) else None
 
 
 def model_folder(run_dir: Path, which: str) -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -15,12 +16,13 @@ from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.retrieval.types import Retriever
 from holdfast.rewards import EM, score_trajectory
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.loop import Task, lose_searches, run_rollouts
 from holdfast.rollout.policy import rollout_seed
+from holdfast.rollout.scheduler import Agent
 from holdfast.rollout.searching import PATIENCE, RolloutStats
 from holdfast.train.model import LanguageModel
 from holdfast.train.session import Workspace
-from holdfast.trajectory import Group
+from holdfast.trajectory import Group, Trajectory
 
 
 def roll_out(
@@ -32,7 +34,7 @@ def roll_out(
     size: int,
     seed: tuple[object, ...],
     weights: Mapping[str, float] = EM,
-    drop: float = 0.0,
+    wrap: Callable[[Agent[Trajectory]], Agent[Trajectory]] | None = None,
     stats: RolloutStats | None = None,
 ) -> list[Group]:
     """A group of `size` scored episodes for every question, in their order.
@@ -54,7 +56,7 @@ def roll_out(
         protocol=workspace.protocol,
         tokenizer=policy.tokenizer,
         patience=PATIENCE,
-        drop=drop,
+        wrap=wrap,
         stats=stats,
     )
     failed, most = [t for t in trajectories if t.status.is_failure], workspace.config.retrieval.max_failed
@@ -104,7 +106,7 @@ def training_rollouts(
         size=config.train.group_size,
         seed=seed,
         weights=config.reward.weights(),
-        drop=config.retrieval.drop,
+        wrap=partial(lose_searches, probability=config.retrieval.drop) if config.retrieval.drop else None,
         stats=stats,
     )
 

@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.config import Model, Sampling
-from holdfast.errors import ConfigError, MissingExtra, ModelError
+from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.hub import unreachable
 from holdfast.search.tokens import decode, encode
 from holdfast.train.forward import kept_logprobs, token_logprobs
@@ -73,7 +73,8 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
 
     Weights are fp32 whatever they were saved in: optimizing bf16 weights loses updates smaller than their last bit.
     Dropout is set to 0, so that old and new log-probs of the same weights are equal. Raises `ModelError` for what
-    cannot be loaded whole: transformers would fill absent weights at random and make do with an empty tokenizer.
+    cannot be loaded whole: transformers would fill absent weights at random and make do with an empty tokenizer. Code
+    that the model brings runs with `config.trust_remote_code` alone, and nobody is asked.
     """
     folder = Path(path)
     adapters = folder / _ADAPTERS
@@ -82,11 +83,11 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
     if not folder.is_dir():
         _refuse_without_hub(str(path))
     with quiet():
-        tokenizer = _load_tokenizer(path)
+        tokenizer = _load_tokenizer(path, config)
         if adapters.is_file():
             model = _load_adapters(folder, config)
         else:
-            model = _load_weights(path, f"model.path = {str(path)!r}")
+            model = _load_weights(path, f"model.path = {str(path)!r}", config)
             if config.lora_rank:
                 model = _with_fresh_lora(model, config)
     return prepare(model, tokenizer, config, device)
@@ -118,6 +119,57 @@ def save_model(folder: Path, language_model: LanguageModel) -> None:
     with quiet():
         model.save_pretrained(folder, **options)
         language_model.tokenizer.save_pretrained(folder)
+
+
+_SHAPE = {"hidden_size": "model.hidden", "num_hidden_layers": "model.layers", "num_attention_heads": "model.heads"}
+"""In a model's config.json -> the setting of the tiny model."""
+
+
+def refuse_other_shape(config: Model, saved: Path) -> None:
+    """Raise `CheckpointError` where the recipe's model is not of the saved one's shape, as far as their files say.
+
+    Asked before the starting policy is built, which may take a warm start.
+    """
+    wanted: dict[str, Any] = {"hidden_size": config.hidden, "num_hidden_layers": config.layers}
+    wanted |= {"num_attention_heads": config.heads}
+    if config.path != "tiny":
+        wanted = _json(Path(config.path) / "config.json")
+    there = _json(saved / "config.json")
+    differing = {
+        name if config.path == "tiny" else f"model.path = {config.path!r}, whose {key}": (wanted[key], there[key])
+        for key, name in _SHAPE.items()
+        if key in wanted and key in there and wanted[key] != there[key]
+    }
+    rank = config.lora_rank or _json(Path(config.path) / _ADAPTERS).get("r", 0)
+    if (trained := _json(saved / _ADAPTERS).get("r", 0)) != rank:
+        differing["model.lora_rank"] = (rank, trained)
+    if differing:
+        name, (now, then) = next(iter(differing.items()))
+        raise CheckpointError(
+            f"{name} = {now}, but {saved} was trained with {then}, and its weights fit no other model. Put [model] of "
+            "the recipe back as it was, or begin a new run"
+        )
+
+
+def take_weights(language_model: LanguageModel, config: Model, saved: Path) -> None:
+    """Give a model the weights of a saved one. Raises `CheckpointError` when they are another model's."""
+    weights = load_model(config, saved, torch.device("cpu")).model.state_dict()
+    try:
+        language_model.model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{saved} holds the weights of another model ({str(error).strip().splitlines()[-1].strip()[:120]}). Put "
+            "[model] of the recipe back as it was, or begin a new run"
+        ) from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Empty when there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class Reference:
@@ -189,14 +241,15 @@ def _refuse_without_hub(model: str) -> None:
         )
 
 
-def _load_tokenizer(path: str | Path) -> Any:
+def _load_tokenizer(path: str | Path, config: Model) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     name = f"model.path = {str(path)!r}"
     try:
         # AutoTokenizer goes by the model's family, and would read a tokenizer of one's own by the family's rules.
         generic = _tokenizer_class(Path(path)) in ("TokenizersBackend", "PreTrainedTokenizerFast")
-        tokenizer = (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(path)
+        loader = PreTrainedTokenizerFast if generic else AutoTokenizer
+        tokenizer = loader.from_pretrained(path, trust_remote_code=config.trust_remote_code)
     except Exception as error:  # transformers raises a dozen kinds, all of which mean the same to the user
         raise ModelError(_explain(path, name, "tokenizer", error)) from None
     word = "search"
@@ -216,13 +269,15 @@ def _tokenizer_class(folder: Path) -> str | None:
     return json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
 
 
-def _load_weights(path: str | Path, name: str) -> Any:
+def _load_weights(path: str | Path, name: str, config: Model) -> Any:
     from transformers import AutoModelForCausalLM
 
     # A folder by its full path, which adapters record as their base: they must load from any working directory.
     where = str(Path(path).resolve()) if Path(path).is_dir() else path
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            where, dtype=torch.float32, output_loading_info=True, trust_remote_code=config.trust_remote_code
+        )
     except Exception as error:  # as above
         raise ModelError(_explain(path, name, "causal language model", error)) from None
     model, report = loaded
@@ -246,7 +301,7 @@ def _load_adapters(folder: Path, config: Model) -> Any:
             f"model.lora_rank = {config.lora_rank}, but the adapters in model.path = {str(folder)!r} have rank {rank}; "
             "training goes on with them as they are, so leave model.lora_rank out"
         )
-    model = _load_weights(base, f"{folder / _ADAPTERS}: base_model_name_or_path = {base!r}")
+    model = _load_weights(base, f"{folder / _ADAPTERS}: base_model_name_or_path = {base!r}", config)
     try:
         return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
     except Exception as error:  # as above
@@ -275,7 +330,17 @@ def _peft() -> Any:
     return peft
 
 
+def unread_code(language_model: LanguageModel, config: Model) -> bool:
+    """Whether the model brought code that was left alone, because transformers has a class of its own for it."""
+    return not config.trust_remote_code and bool(getattr(language_model.model.config, "auto_map", None))
+
+
 def _explain(path: str | Path, name: str, what: str, error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return (
+            f"{name}: its {what} is Python code that comes with the model, and holdfast runs no such code unless you "
+            "say so. Read that code; if you trust it, set model.trust_remote_code = true"
+        )
     reason = str(error).strip().partition("\n")[0][:160].rstrip(" .:") or type(error).__name__
     if Path(path).is_dir():
         return (

@@ -29,7 +29,7 @@ from holdfast.train.evaluate import Evaluation, evaluate
 from holdfast.train.events import Observer, Sample, Silent, Summary
 from holdfast.train.folder import RunFolder
 from holdfast.train.live_report import LiveReport
-from holdfast.train.model import LanguageModel, load_model
+from holdfast.train.model import LanguageModel, refuse_other_shape, take_weights
 from holdfast.train.session import open_workspace
 from holdfast.train.start import starting_policy
 from holdfast.train.trainer import Trainer, set_up_torch
@@ -93,13 +93,14 @@ class _Run:
     def from_checkpoint(self) -> Summary:
         settle(self.folder.path)
         checkpoint = newest_whole(self.folder.path, self.observer.note)
+        if checkpoint is not None:
+            refuse_other_shape(self.config.model, checkpoint / "model")
         # The reference is the policy the run started from, so that one is built first and then given the weights.
         trainer = Trainer(self.workspace, starting_policy(self.workspace, self.observer))
         if checkpoint is None:
             self.observer.note("there is no checkpoint yet, so the run begins again")
         else:
-            saved = load_model(self.config.model, checkpoint / "model", torch.device("cpu"))
-            trainer.model.load_state_dict(saved.model.state_dict())
+            take_weights(trainer.language_model, self.config.model, checkpoint / "model")
             state = trainer.restore(checkpoint)
             self.best, self.seconds_before = state["best"], state["seconds"]
             self.observer.note(f"resumed after step {trainer.completed}")

@@ -20,7 +20,7 @@ from holdfast.search.protocol import SearchProtocol
 from holdfast.train.checkpoint import find_damage, save_checkpoint
 from holdfast.train.checks import refuse_misfits
 from holdfast.train.events import Observer
-from holdfast.train.model import LanguageModel, load_model, prepare
+from holdfast.train.model import LanguageModel, load_model, prepare, unread_code
 from holdfast.train.session import Workspace, cache_dir, telling_skipped
 from holdfast.train.short_answers import short_answers
 from holdfast.train.warm_start import Episode, disguised, encode_episode, read_episodes, warm_start
@@ -111,6 +111,11 @@ def _loaded(workspace: Workspace, observer: Observer) -> LanguageModel:
     observer.stage("loading the model")
     language_model = load_model(workspace.config.model, workspace.config.model.path, workspace.device)
     refuse_misfits(workspace, language_model)
+    if unread_code(language_model, workspace.config.model):
+        observer.note(
+            f"model.path = {workspace.config.model.path!r} brings Python code of its own, which was not run: it is "
+            f"loaded as transformers' {type(language_model.model).__name__}. To run it: model.trust_remote_code = true"
+        )
     return language_model
 
 
@@ -191,6 +196,8 @@ def _fingerprint(config: Config) -> str:
     parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
     if config.warm_start.teaches == "search":
         del parts["warm_start"]["teaches"]
+    if not config.model.trust_remote_code:
+        del parts["model"]["trust_remote_code"]
     if config.warm_start.teaches != "search" and config.data.train != "world":
         parts["questions"] = _digest(config.data.train, "data.train")
     if config.warm_start.data is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
-from holdfast.falls import FALLEN, deepest_fall
+from holdfast.falls import bottom, deepest_fall, fallen
 
 _WINDOW = 5
 
@@ -16,7 +16,7 @@ def verdict_of(
     """What rose, what fell, and whether correct rollouts were displaced, in a few plain sentences.
 
     `Collapsed` is what docs/results.md calls a collapse: at the end the reward, a mean over 5 steps, has lost 40 % of
-    its peak. A run that lost as much on the way says so.
+    its peak, or of its range where rewards are below 0. A run that lost as much on the way says so.
 
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
     >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:58]
@@ -44,12 +44,13 @@ def verdict_of(
 
 
 def _headline(means: Sequence[float], gain: float) -> str:
-    last, peak = means[-1], max(means)
-    if last < FALLEN * peak:
+    last, peak, lowest = means[-1], max(means), min(means)
+    if last < peak and fallen(last, peak, lowest):
         return "Collapsed."
     top, low = (means[place] for place in deepest_fall(means))
-    if low <= FALLEN * top and top - low > 0.1:  # a rare reward's noise is less
+    if fallen(low, top, lowest) and top - low > 0.1:  # a rare reward's noise is less
         return f"Fell to {low:.2f} and came back."
-    if last < 0.85 * peak:
+    floor = bottom(peak, lowest)
+    if last - floor < 0.85 * (peak - floor):
         return "Fell back from its peak."
     return "Learned and held." if gain > 0.02 else "Held, but learned little."

@@ -56,7 +56,7 @@ def test_a_real_trainer_is_watched_and_stopped(make_trainer: Any, tmp_path: Path
         trainer.train()
     assert trainer.state.global_step == 2
     assert (tmp_path / "checkpoint-2").is_dir()
-    assert "GRD002 step 2: grad/norm is not a finite number" in caplog.text
+    assert "holdfast: GRD002 step 2: grad/norm is not a finite number" in caplog.text
     assert "GRD002" in [f["code"] for f in json.loads((tmp_path / FINDINGS_FILE).read_text())["findings"]]
 
 

@@ -184,11 +184,13 @@ def count_even(completion_ids: list[list[int]], **_: Any) -> list[float]:
     return [float(sum(i % 2 == 0 for i in ids) > len(ids) / 2) for ids in completion_ids]
 
 
-def test_observing_changes_nothing_in_a_run(make_trainer: Any) -> None:
+@pytest.mark.parametrize("top_p", [1.0, 0.8])  # the second is measured with a forward pass of its own
+def test_observing_changes_nothing_in_a_run(make_trainer: Any, top_p: float) -> None:
     """Same weights, bit for bit, after a run: no random number was drawn, no gradient touched."""
+    settings = {"rollout_func": None, "reward_funcs": count_even, "max_completion_length": 6, "top_p": top_p}
     weights = []
     for trainer_class in (trl.GRPOTrainer, with_penalties(trl.GRPOTrainer, displacement_every=1)):
-        trainer = make_trainer(trainer_class, rollout_func=None, reward_funcs=count_even, max_completion_length=6)
+        trainer = make_trainer(trainer_class, **settings)
         trainer.train()
         weights.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))

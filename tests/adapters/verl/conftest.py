@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-collect_ignore = ["train_on_cpu.py"]  # a script; importing it would give this process's verl another platform
+# Scripts; importing the first would give this process's verl another platform.
+collect_ignore = ["train_on_cpu.py", "two_rollouts.py"]
 
 Batch = dict[str, Tensor]
 MakeConfig = Callable[..., Any]

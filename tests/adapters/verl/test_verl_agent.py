@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from holdfast.retrieval.types import Document
 from holdfast.search.protocol import CLEAN, render_prompt
 
 Script = dict[str, list[str]]
+SCRIPT = Path(__file__).with_name("two_rollouts.py")
 
 DOCUMENTS = [
     Document("a", '"Orsa"\nOrsa is a town by the lake Mirn.'),
@@ -237,6 +241,27 @@ def test_many_rows_at_once(make_worker: Callable[..., Any]) -> None:
     assert out.non_tensor_batch["searches"].tolist() == [0, 1] * 4
 
 
+def test_every_rollout_of_a_fresh_worker_has_the_yamls_settings(
+    model_folder: Path, tmp_path: Path, retrieve_server: Callable[..., Any]
+) -> None:
+    """A Ray worker reads the YAML file first and imports the agent loop with the first rollout: that import must leave
+    what was read as it is, or the second rollout has no retriever."""
+    bm25 = retrieve_server(BM25Retriever.build(DOCUMENTS))
+    target = "holdfast.adapters.verl_agent.SearchAgentLoop"
+    loops = tmp_path / "agent.yaml"
+    loops.write_text(json.dumps([{"name": "holdfast_search", "_target_": target, "retriever": bm25.url, "topk": 2}]))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(SCRIPT), str(model_folder), str(loops)],
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[3] / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    results = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert results == [[["ok", 1], ["ok", 1]]], done.stderr[-3000:]
+    assert [(request["queries"], request["topk"]) for request in bm25.requests] == [(["lake"], 2)] * 2
+
+
 # ---- failures
 
 
@@ -350,8 +375,11 @@ def test_without_log_probs(make_worker: Callable[..., Any]) -> None:
 
 REFUSED = {
     "misspelt": ({"max_turn": 3}, "holdfast_search has no argument 'max_turn'; did you mean 'max_turns'?"),
-    "no retriever": ({"retriever": None}, "needs the address of a retriever; set agent_loop_config_path"),
-    "bad address": ({"retriever": "localhost"}, "'localhost' is no address of a retriever"),
+    "no retriever": (
+        {"retriever": None},
+        "needs the address of a retriever; add `retriever: http://HOST:PORT/retrieve`",
+    ),
+    "bad address": ({"retriever": "localhost"}, "'localhost' is not the address of a retriever"),
     "preset": ({"preset": "r2"}, "presets are clean, search-r1, r1"),
     "prompt": ({"prompt": "mine"}, "the prompt is 'data' or 'protocol'"),
     "reward": ({"reward": {"exact": 1.0}}, "reward part 'exact' does not exist"),

@@ -240,13 +240,11 @@ def test_verl_reads_the_questions(composed: Compose) -> None:
 
 
 def test_the_agent_loop_takes_every_argument(composed: Compose) -> None:
-    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
-
     from holdfast.adapters.verl_agent import SearchAgentLoop
 
     config = composed("--protocol.preset=search-r1", "--reward.f1=0.5")
     (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-    assert loop.pop("name") in _agent_loop_registry
+    assert loop.pop("name") == config.actor_rollout_ref.rollout.agent.default_agent_loop
     assert loop.pop("_target_") == f"{SearchAgentLoop.__module__}.{SearchAgentLoop.__qualname__}"
     assert set(loop) <= set(inspect.signature(SearchAgentLoop.__init__).parameters)
 

@@ -55,5 +55,5 @@ def test_the_command_finds_the_samples_of_a_folder_of_runs(tmp_path: Path) -> No
 
 def test_the_command_says_what_it_cannot_write(tmp_path: Path) -> None:
     one = run_folder(tmp_path / "one", [0.5] * 20)
-    done = CliRunner().invoke(app, ["diagnose", "--html", str(one), str(one)])
+    done = CliRunner().invoke(app, ["diagnose", "--html", str(one / "metrics.jsonl" / "page.html"), str(one)])
     assert done.exit_code == 2 and "cannot be written" in done.output

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,17 @@ def test_no_files(tmp_path: Path) -> None:
     assert read_episodes(tmp_path) == () and read_changes(tmp_path / "absent") == ()
     (tmp_path / "trajectories.jsonl").mkdir()
     assert read_episodes(tmp_path) == ()
+
+
+@pytest.mark.parametrize("name", ["trajectories.jsonl", "displacement.jsonl"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    found: list[Any] = []
+
+    def read() -> None:
+        found.append((*read_episodes(tmp_path), *read_changes(tmp_path)))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)
+    assert found == [()]

@@ -24,8 +24,9 @@ Kind = Literal["lines", "array", "state", "csv", "console"]
 
 METRICS, STATE = "metrics.jsonl", "trainer_state.json"
 READABLE = (
-    "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json, or a folder with its checkpoints; "
-    "verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its `_step`"
+    "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json (`trainer.save_state()` writes one) "
+    "or a folder with its checkpoints; verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its "
+    "`_step`"
 )
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -52,6 +53,8 @@ class Found:
     """To call the run by."""
     settings: Path | None = None
     """The run's config.toml."""
+    note: str = ""
+    """Why this file and not another of the folder, where that can surprise."""
 
 
 def find(path: Path) -> list[Found]:
@@ -115,6 +118,8 @@ def _below(folder: Path, depth: int) -> Iterator[Found]:
     if own is not None:
         yield own
         return
+    if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
+        _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)
     yield from _files(folder)
     for inner in _entries(folder) if depth else ():
         if inner.is_dir() and not inner.is_symlink():
@@ -125,12 +130,37 @@ def _run_folder(folder: Path) -> Found | None:
     if (folder / METRICS).is_file():
         return _file(folder / METRICS)
     states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE).is_file()]
-    # The folder's own is that of a run that ended; a checkpoint is newer where the run was then made longer.
-    return _file(max(states[:2], key=lambda state: state.stat().st_mtime)) if states else None
+    return _newest(states) if states else None
+
+
+def _newest(states: list[Path]) -> Found:
+    """Of a run's own state, if it has one, and those of its checkpoints, the highest number first: the newest by time.
+
+    A checkpoint can be newer than the state of a run that was then made longer, and than one with a higher number that
+    an earlier run left in the folder. Of one run the highest number counts, for a copy may have any times.
+    """
+    newest = max(states, key=lambda state: state.stat().st_mtime)
+    last = next((state for state in states if _CHECKPOINT.fullmatch(state.parent.name)), newest)
+    if newest == last or not _CHECKPOINT.fullmatch(newest.parent.name):
+        return _file(newest)
+    if _goes_on(newest, last):
+        return _file(last)
+    name, left = newest.parent.name, last.parent.name
+    why = f"read {name}: {left} has a higher number, but is older and of another run. Name {left} itself to read that"
+    return replace(_file(newest), note=why)
+
+
+def _goes_on(first: Path, last: Path) -> bool:
+    """Whether the second state's history begins with all of the first's."""
+    try:
+        begun, whole = (json.loads(path.read_text(encoding="utf-8"))["log_history"] for path in (first, last))
+        return json.dumps(begun) == json.dumps(whole[: len(begun)])  # as texts: NaN equals itself
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """`checkpoint-<step>` folders, newest first."""
+    """`checkpoint-<step>` folders, the highest number first."""
     numbered = [(int(match[1]), inner) for inner in _entries(folder) if (match := _CHECKPOINT.fullmatch(inner.name))]
     return [inner for _, inner in sorted(numbered, reverse=True) if inner.is_dir()]
 

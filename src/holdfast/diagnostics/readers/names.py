@@ -71,6 +71,10 @@ VERL = (
 
 TABLES: Mapping[Host, tuple[Name, ...]] = {"holdfast": (), "trl": TRL, "verl": VERL, "unknown": ()}
 
+OLDER: Mapping[Host, Mapping[str, str]] = {"trl": {"completion_length": "completions/mean_length"}}
+"""What earlier versions, and trainers made from them, call a name of the tables. Beside the new name it keeps its own.
+"""
+
 LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
     "trl": {
         "loss": "the whole loss: with KL, entropy bonus and penalty",
@@ -131,7 +135,7 @@ def host_of(names: Iterable[str]) -> Host:
     plain = {name.removeprefix("train/") for name in names}
     score: dict[Host, int] = {
         "verl": sum(name.startswith(_VERL_FAMILIES) for name in plain),
-        "trl": len(plain & {name.host for name in TRL}) + sum("holdfast/" in name for name in plain),
+        "trl": len(plain & {*(name.host for name in TRL), *OLDER["trl"]}) + sum("holdfast/" in name for name in plain),
         "holdfast": sum(name.startswith(_OUR_FAMILIES) for name in plain),
     }
     best = max(score, key=lambda host: score[host])
@@ -170,7 +174,7 @@ def _one(host: Host, name: str, known: Mapping[str, Name]) -> Name:
     for prefix in _OBSERVED:
         if plain.startswith(prefix):
             return Name(name, clean(plain.removeprefix(prefix)))
-    row = known.get(plain)
+    row = known.get(OLDER.get(host, {}).get(plain, plain))
     return Name(name, row.ours, row.change, row.differs) if row else Name(name, clean(plain))
 
 
@@ -178,4 +182,6 @@ def _rank(name: Name) -> int:
     """Who comes first when two names mean one series."""
     if "holdfast/" in name.host:
         return 0
-    return 1 if name.ours == name.host else 2
+    if name.ours == name.host:
+        return 1
+    return 3 if any(name.host.endswith(older) for names in OLDER.values() for older in names) else 2

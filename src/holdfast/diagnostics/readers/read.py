@@ -77,6 +77,8 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
 
 def _read(found: Found) -> tuple[Log, ...]:
     tally = Tally(found.path)
+    if found.note:
+        tally.add(found.note)
     raw = _raw(found, tally)
     filled = [run for run in raw if run.columns]
     if not filled:
@@ -143,7 +145,7 @@ def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
         return {}
     try:
         return dotted(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         tally.add(f"the settings are not known: {path.name} cannot be read")
         return {}
 

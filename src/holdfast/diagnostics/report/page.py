@@ -14,6 +14,8 @@ from holdfast.diagnostics.report.data import last_step, missing_series, page_dat
 from holdfast.diagnostics.report.values import ReportedRun
 from holdfast.diagnostics.texts import TEXTS
 
+HEAD = "<!doctype html>\n<!-- holdfast report -->\n"
+"""How every report begins, and nothing else does: what may be written over."""
 _OFFLINE = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 )
@@ -46,7 +48,7 @@ def html(runs: Sequence[ReportedRun], *, plotly: str, foot: Sequence[str]) -> st
         f"<script>{_source('page.js')}{_source('episodes.js')}</script>",
     ]
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'{HEAD}<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_OFFLINE}">\n'
         f"<title>{_text(title)} · holdfast report</title>\n<style>{_source('page.css')}</style>\n</head>\n<body>\n"

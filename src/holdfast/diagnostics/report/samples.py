@@ -25,6 +25,8 @@ def read_changes(folder: Path) -> tuple[SampleChanges, ...]:
 
 
 def _read(path: Path, parse: Any) -> Iterator[Any]:
+    if not path.is_file():  # a pipe would be waited for
+        return
     try:
         with path.open("rb") as file:
             for line in file:

@@ -19,7 +19,7 @@ from pathlib import Path
 from holdfast import __version__
 from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.report.page import html
+from holdfast.diagnostics.report.page import HEAD, html
 from holdfast.diagnostics.report.samples import read_changes, read_episodes
 from holdfast.diagnostics.report.values import ReportedRun
 from holdfast.errors import ConfigError, DataError, MissingExtra
@@ -61,6 +61,19 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
             f"the report {path} cannot be written ({error.strerror}); name a file in a folder that can"
         ) from error
     return path
+
+
+def is_replaceable(path: Path) -> bool:
+    """Whether a page may be written at `path`: nothing is there, or another report. Anything else is somebody's."""
+    try:
+        if not path.exists():
+            return True
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(HEAD)) == HEAD.encode()
+    except OSError:
+        return False
 
 
 def _told_apart(runs: Sequence[ReportedRun]) -> list[ReportedRun]:

@@ -1,4 +1,4 @@
-"""Gradients: exploding (GRD001) and not finite (GRD002)."""
+"""Gradients: exploding (GRD001), or not finite as a loss or a reward may be (GRD002)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def explosion(log: Log) -> Hit | None:
 
 SKIPPED = "grad/skipped"
 ARE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")
+REWARD = "reward/mean"
 
 
 def not_finite(log: Log) -> Hit | None:
     """GRD002."""
-    hits = []
+    hits = [_reward(log)]
     for name in ARE_FINITE:
         series = log.series.get(name)
         at = None if series is None else first(~np.isfinite(series.values))
@@ -54,6 +55,20 @@ def not_finite(log: Log) -> Hit | None:
             summary = f"{series.values[at]:g} optimizer steps were skipped, because their gradient was not finite."
             hits.append(Hit(int(series.steps[at]), summary, {SKIPPED: float(series.values[at])}, (SKIPPED,)))
     return earliest(*hits)
+
+
+def _reward(log: Log) -> Hit | None:
+    """Infinite. NaN is how a trainer writes that no rollout of the batch has a reward, which is no fault of its own."""
+    series = log.series.get(REWARD)
+    at = None if series is None else first(np.isinf(series.values))
+    if series is None or at is None:
+        return None
+    return Hit(
+        int(series.steps[at]),
+        "The reward is not a finite number, so the advantages made of it are none either.",
+        {REWARD: float(series.values[at])},
+        (REWARD,),
+    )
 
 
 RULES = (

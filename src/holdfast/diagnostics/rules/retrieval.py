@@ -69,7 +69,28 @@ UNSURE = 4.0
 
 def truncation(log: Log) -> Hit | None:
     """TRN001."""
-    return earliest(_grows(log), _truncates(log))
+    return earliest(_always(log), _grows(log), _truncates(log))
+
+
+WATCHED = 20
+"""Rows in which the reward may begin to rise although all episodes are cut."""
+
+
+def _always(log: Log) -> Hit | None:
+    """All episodes from the first row on, and the reward does not rise."""
+    found = rows(log, TRUNCATED)
+    (share,) = found.columns
+    condition = (np.cumsum(share < 1) == 0) & ~_has_risen(log, found.steps)
+    condition[: WATCHED - 1] = False
+    at = first(condition)
+    if at is None:
+        return None
+    return Hit(
+        int(found.steps[at]),
+        "All episodes run out of turns or tokens, and have done so since the log begins.",
+        {TRUNCATED: 1.0},
+        (TRUNCATED,),
+    )
 
 
 def _grows(log: Log) -> Hit | None:
@@ -99,6 +120,15 @@ def _pays(log: Log, steps: NDArray[np.int64]) -> Truths:
     mean = trailing_mean(reward.values, WINDOW)
     rises = mean > delayed(highest(mean), WINDOW)
     return as_of(Series(reward.steps, rises.astype(float)), steps) > 0
+
+
+def _has_risen(log: Log, steps: NDArray[np.int64]) -> Truths:
+    """Where the reward is above its first rows, beyond its noise."""
+    reward = finite(log.series.get(REWARD, Series(steps[:0], np.empty(0))))
+    mean = trailing_mean(reward.values, WINDOW)
+    rise = mean - mean[:WINDOW][-1:]
+    risen = rise > UNSURE * noise(reward.values, WINDOW) / WINDOW**0.5
+    return as_of(Series(reward.steps, risen.astype(float)), steps) > 0
 
 
 def _truncates(log: Log) -> Hit | None:

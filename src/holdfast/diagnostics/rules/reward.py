@@ -47,10 +47,15 @@ def _collapse(log: Log, name: str) -> Hit | None:
     peak = float(highest(told.means)[at])
     return Hit(
         int(curve.steps[at]),
-        f"The reward has lost {told.lost[at]:.0%} of its peak: {told.means[at]:.3g}, down from {peak:.3g}.",
+        f"The reward has lost {told.lost[at]:.0%} of its {_measure(told, at)}: {told.means[at]:.3g}, down from "
+        f"{peak:.3g}.",
         {curve.name: float(told.means[at]), "peak": peak},
         (curve.name,),
     )
+
+
+def _measure(curve: Curve, at: int) -> str:
+    return "range" if lowest(curve.values)[at] < 0 else "peak"
 
 
 BREAK = 0.6

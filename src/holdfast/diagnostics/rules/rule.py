@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import Host, Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Hit:
     """Names of series, or of what was computed from them, and their numbers at `step`."""
     series: tuple[str, ...]
     """The series to look at."""
+    remedy: Mapping[Host, str] | None = None
+    """What to change, where the evidence tells it apart from what the code's text advises."""
 
 
 def always(log: Log) -> bool:

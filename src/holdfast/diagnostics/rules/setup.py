@@ -9,6 +9,7 @@ from holdfast.diagnostics.causal import (
     Rows,
     Truths,
     as_of,
+    finite,
     first,
     held,
     highest,
@@ -20,6 +21,7 @@ from holdfast.diagnostics.causal import (
 )
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
+from holdfast.diagnostics.texts import SHUT
 
 WINDOW = 5
 FEW = 3
@@ -27,6 +29,9 @@ FEW = 3
 
 ACTIVE, SHARE, TERM = "penalty/active_fraction", "penalty/preserved_share", "loss/penalty"
 STEPS = "optimizer_steps_per_rollout"
+RATIO, DROP, REWARD = "ratio/max", "penalty/drop", "reward/mean"
+MANY = 10
+"""Rollout batches for which a penalty that can act has to be 0: while all that it protects becomes likelier it is."""
 
 
 def has_penalty(log: Log) -> bool:
@@ -43,20 +48,58 @@ def inert(log: Log) -> Hit | None:
 
 
 def _always_zero(found: Rows, name: str, log: Log) -> Hit | None:
+    """With one optimizer step per rollout batch a penalty is 0 for good, and a few batches show it. With several it is
+    0 on the first of them, and wherever nothing that it protects has become less likely: then only rows count in which
+    the policy had moved, where the log tells, and more batches of them."""
     value, *share = found.columns
-    asked = share[0] > 0 if share else np.ones(len(value), bool)
+    steps = as_of(log.series[STEPS], found.steps) if STEPS in log.series else np.full(len(value), np.nan)
+    moved = _moved(log, found.steps)
+    several = (steps > 1) & ~np.isnan(moved)
+    asked = np.where(several, moved == 1, True)
+    if share:
+        asked &= share[0] > 0
     if MIXED in log.series:
         asked &= as_of(log.series[MIXED], found.steps) != 0
-    at = first((np.cumsum(asked) >= FEW) & asked & (np.cumsum(asked & (value != 0)) == 0))
+    batches = _batches(log, found.steps, asked)
+    at = first((batches >= np.where(several, MANY, FEW)) & asked & (np.cumsum(value != 0) == 0))
     if at is None:
         return None
-    evidence, why = {name: 0.0}, ""
-    steps = rows(log.until(int(found.steps[at])), STEPS)
-    if len(steps):
-        evidence[STEPS] = float(steps.columns[0][-1])
-        if evidence[STEPS] <= 1:
-            why = ": with one optimizer step per rollout batch the policy always equals the old one"
-    return Hit(int(found.steps[at]), f"The penalty has been exactly 0 since the start{why}.", evidence, (name,))
+    evidence = {name: 0.0} | ({} if np.isnan(steps[at]) else {STEPS: float(steps[at])})
+    if steps[at] > 1:
+        how = f", in {batches[at]} rollout batches" + (" in which the policy moved" if several[at] else "")
+    else:
+        how = "" if np.isnan(steps[at]) else f": {ONE_STEP}"
+    remedy = SHUT if steps[at] > 1 else None
+    return Hit(
+        int(found.steps[at]), f"The penalty has been exactly 0 since the start{how}.", evidence, (name,), remedy=remedy
+    )
+
+
+ONE_STEP = "with one optimizer step per rollout batch the policy always equals the old one"
+
+
+def _moved(log: Log, steps: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[len(steps)]: 1 where the policy differed from the one that made the rollouts, 0 where not, NaN where neither
+    series is logged."""
+    result = np.full(len(steps), np.nan)
+    for name, still in ((RATIO, 1.0), (DROP, 0.0)):
+        if name in log.series:
+            logged = finite(log.series[name])
+            at = np.isin(steps, logged.steps, assume_unique=True)
+            here = logged.values[np.searchsorted(logged.steps, steps[at])] > still
+            result[at] = np.fmax(result[at], here)
+    return result
+
+
+def _batches(log: Log, steps: NDArray[np.int64], asked: Truths) -> NDArray[np.int64]:
+    """[len(steps)]: rollout batches so far that have a row among `asked`. A batch begins where a reward is logged: TRL
+    logs every optimizer step, and the reward on those that begin with new rollouts. Without rewards every row is one.
+    """
+    logged = log.series[REWARD].steps if REWARD in log.series else np.empty(0, np.int64)
+    rewards = np.searchsorted(logged, steps, side="right")
+    batch = np.cumsum((rewards == 0) | (np.diff(rewards, prepend=0) > 0))
+    counted = highest(np.where(asked, batch, 0))
+    return np.cumsum(asked & (batch > np.append(0, counted)[:-1]))
 
 
 TRAINED, LENGTH = "loss/tokens", "rollout/length"

@@ -23,7 +23,7 @@ from holdfast.train.checkpoint import (
 )
 from holdfast.train.episodes import learnable, training_rollouts
 from holdfast.train.events import Observer
-from holdfast.train.model import LanguageModel, Reference, load_model
+from holdfast.train.model import LanguageModel, Reference, load_model, refuse_other_shape, take_weights
 from holdfast.train.session import Workspace, open_workspace, recipe_of
 from holdfast.train.start import starting_policy
 from holdfast.train.trainer import set_up_torch
@@ -91,11 +91,11 @@ def open_run(
         )
     workspace = _workspace(config, observer)
     if with_reference and config.loss.kl_coef > 0:
+        refuse_other_shape(config.model, folder)
         # The reference is the policy the run started from, so that one is built first and then given the weights.
         language_model = starting_policy(workspace, observer)
         reference: Forward | None = Reference(language_model).forward(config.sampling.temperature)
-        saved = load_model(config.model, folder, torch.device("cpu"))
-        language_model.model.load_state_dict(saved.model.state_dict())
+        take_weights(language_model, config.model, folder)
     else:
         observer.stage("loading the model")
         language_model, reference = load_model(config.model, folder, workspace.device), None

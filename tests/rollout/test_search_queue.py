@@ -1,13 +1,14 @@
-"""Retries and de-duplication of searches, apart from the loop."""
+"""Retries and de-duplication of searches, apart from the scheduler."""
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import FIRST_COMPLETED, wait
 
 from holdfast.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
 from holdfast.retrieval.types import Document, Hit
 from holdfast.rollout import searching
-from holdfast.rollout.searching import RolloutStats, SearchDesk, search_with_retries
+from holdfast.rollout.searching import RolloutStats, SearchQueue, search_with_retries
 
 
 def hits(query: str) -> list[Hit]:
@@ -75,13 +76,13 @@ def test_searches_do_not_wait_for_a_lost_server_one_after_another(monkeypatch):
         def search(self, queries, k):
             raise RetrieverUnreachable("nobody is there")
 
-    desk = SearchDesk(Gone(), 1, retries=1, backoff_seconds=0.5, stats=RolloutStats(), patience=30)
-    desk.ask(["a"])
+    queue = SearchQueue(Gone(), 1, retries=1, backoff_seconds=0.5, stats=RolloutStats(), patience=30)
+    queue.submit(["a"])
     waited = sum(pauses)
     assert waited >= 30
-    desk.ask(["b"])
+    queue.submit(["b"])
     assert sum(pauses) == waited + 0.5
-    assert [type(result) for _, result in desk.collect(block=True)] == [RetrieverUnreachable] * 2
+    assert [type(result) for _, result in queue.poll()] == [RetrieverUnreachable] * 2
 
 
 def test_no_retries(monkeypatch):
@@ -99,19 +100,21 @@ def test_a_query_under_way_is_not_sent_again():
             return super().search(queries, k)
 
     retriever, stats = Gated({}), RolloutStats()
-    desk = SearchDesk(retriever, 1, retries=0, backoff_seconds=0, stats=stats)
-    desk.ask(["a", "b", "a"])
-    desk.ask(["b", "c"])
-    assert desk.busy and desk.collect(block=False) == []
+    queue = SearchQueue(retriever, 1, retries=0, backoff_seconds=0, stats=stats)
+    queue.submit(["a", "b", "a"])
+    queue.submit(["b", "c"])
+    assert queue.pending and queue.poll() == []
     gate.set()
     found = []
-    while desk.busy:
-        found += desk.collect(block=True)
+    while queue.pending:
+        wait(queue.pending, return_when=FIRST_COMPLETED)
+        found += queue.poll()
     assert sorted(query for query, _ in found) == ["a", "b", "c"]
     assert sorted(retriever.calls) == [["a", "b"], ["c"]] and stats.unique_queries == 3
-    desk.ask(["a"])
-    assert [query for query, _ in desk.collect(block=True)] == ["a"], "asked anew, searched anew"
-    desk.close()
+    queue.submit(["a"])
+    wait(queue.pending)
+    assert [query for query, _ in queue.poll()] == ["a"], "asked anew, searched anew"
+    queue.close()
 
 
 def test_in_process_searches_run_at_once_and_in_order():
@@ -122,10 +125,10 @@ def test_in_process_searches_run_at_once_and_in_order():
             assert threading.current_thread() is threading.main_thread()
             return super().search(queries, k)
 
-    desk = SearchDesk(Here({}), 1, retries=0, backoff_seconds=0, stats=RolloutStats())
-    desk.ask(["b", "a", "b"])
-    assert desk.collect(block=False) == [("b", hits("b")), ("a", hits("a"))]
-    assert not desk.busy
+    queue = SearchQueue(Here({}), 1, retries=0, backoff_seconds=0, stats=RolloutStats())
+    queue.submit(["b", "a", "b"])
+    assert queue.poll() == [("b", hits("b")), ("a", hits("a"))]
+    assert not queue.pending
 
 
 def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():

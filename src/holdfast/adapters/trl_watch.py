@@ -1,0 +1,120 @@
+"""What makes `with_penalties` do nothing while a trainer runs, told as soon as it shows."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import ConfigError
+
+_logger = logging.getLogger("holdfast")
+
+_BATCHES = 5
+"""Rollout batches before anything is said of the rewards: a few may be all wrong, or all right, by chance."""
+_NEARLY = 0.95
+_LOW = 0.25
+"""A threshold in the lowest quarter of the rewards' range tells the worst from the others, not right from wrong."""
+
+
+def warn(text: str) -> None:
+    """A warning of the logger `holdfast`, on a line of its own although a progress bar may be on the screen."""
+    from tqdm import tqdm
+
+    with tqdm.external_write_mode():
+        _logger.warning("holdfast: %s", text)
+
+
+class LossWatch:
+    """Whether every optimizer step passes through `_compute_loss`, where the penalty is added and the series are
+    measured. A trainer that replaces `compute_loss`, as Unsloth's does, need not call it."""
+
+    def __init__(self) -> None:
+        self._asked = self._reached = False
+
+    def asked(self, inputs: Any) -> None:
+        """A micro-batch of training is about to have its loss computed. One without a sampled token needs none."""
+        self._asked = self._asked or self._reached or _has_tokens(inputs)
+
+    def reached(self) -> None:
+        """`_compute_loss` ran."""
+        self._reached = True
+
+    def step_ends(self, trainer: Any, penalty: Any) -> None:
+        """At the end of an accumulation window. Raises `ConfigError` where a loss was asked for in it and
+        `_compute_loss` never ran."""
+        missed = self._asked and not self._reached
+        self._asked = self._reached = False
+        if missed:
+            lost = "nothing is observed" if penalty is None else f"{penalty!r} is not added to the loss"
+            raise ConfigError(
+                f"with_penalties: {lost}, because this step did not pass through `_compute_loss`, the method of TRL's "
+                f"GRPOTrainer that with_penalties extends. `compute_loss` is now {_where(trainer.compute_loss)}, "
+                f"{_whose(trainer, 'compute_loss')}. If this is Unsloth, train without `import unsloth`; if the class "
+                "is yours, let its compute_loss return `self._compute_loss(model, inputs)`; else take with_penalties "
+                "away"
+            )
+
+
+def _has_tokens(inputs: Any) -> bool:
+    mask = inputs.get("completion_mask") if isinstance(inputs, dict) else None
+    return bool(mask.any()) if isinstance(mask, Tensor) else bool(inputs)
+
+
+def _where(method: Any) -> str:
+    function = getattr(method, "__func__", method)
+    name = getattr(function, "__qualname__", repr(function))
+    return f"`{getattr(function, '__module__', '?')}.{name}`"
+
+
+def _whose(trainer: Any, method: str) -> str:
+    if method in vars(trainer):
+        return "set on the trainer itself"
+    owner = next(base for base in type(trainer).__mro__ if method in vars(base))
+    return f"of the class {owner.__module__}.{owner.__qualname__}"
+
+
+class RewardWatch:
+    """Whether `correct_above` tells rollouts apart, over the first rollout batches of a trainer."""
+
+    def __init__(self, correct_above: float) -> None:
+        self._above = correct_above
+        self._batches = self._correct = self._count = 0
+        self._low, self._high = float("inf"), float("-inf")
+
+    def doubt(self, rewards: Tensor, correct: Tensor, *, by_em: bool) -> str | None:
+        """A sentence, once, where no rollout or nearly every one counts as correct though their rewards differ.
+
+        Args:
+            rewards: [N] of a rollout batch, weighted and summed; NaN where there is none.
+            correct: bool [N].
+            by_em: a reward function named `em` decides, and not `correct_above`.
+        """
+        if self._batches == _BATCHES:
+            return None
+        self._batches += 1
+        known = rewards[torch.isfinite(rewards)]
+        self._correct += int(correct.sum())
+        self._count += correct.numel()
+        if known.numel():
+            self._low, self._high = min(self._low, float(known.min())), max(self._high, float(known.max()))
+        if self._batches < _BATCHES or not self._low < self._high:
+            return None
+        given = f"of the first {self._count} rollouts (rewards from {self._low:.3g} to {self._high:.3g})"
+        reads = "Series of correct rollouts and `preserve='correct'` go by that"
+        if not self._correct and by_em:
+            return f"none {given} counts as correct: the reward function `em` gave none of them 1. {reads}"
+        if not self._correct:
+            return (
+                f"none {given} counts as correct: correct is a reward above correct_above={self._above:g}. {reads}: "
+                "pass with_penalties(..., correct_above=X), with X between the rewards of wrong and of right rollouts"
+            )
+        share = self._correct / self._count
+        if by_em or share < _NEARLY or self._above > self._low + _LOW * (self._high - self._low):
+            return None
+        return (
+            f"{share:.0%} {given} count as correct: correct is a reward above correct_above={self._above:g}. {reads}: "
+            "pass with_penalties(..., correct_above=X), with X between the rewards of wrong and of right rollouts"
+        )

@@ -1,0 +1,178 @@
+"""What would make `with_penalties` do nothing is told: a loss that is replaced, a threshold that parts nothing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+trl = pytest.importorskip("trl")
+
+from transformers import TrainerCallback  # noqa: E402
+
+from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
+from holdfast.adapters.trl_watch import RewardWatch, warn  # noqa: E402
+from holdfast.errors import ConfigError  # noqa: E402
+
+
+def fused_loss(trainer: Any, model: Any, inputs: dict[str, Any]) -> Tensor:
+    """A GRPO loss of its own, as Unsloth's `compute_loss` has: TRL's `_compute_loss` is never called."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+    logits = model(input_ids=ids).logits[:, -inputs["completion_ids"].size(1) - 1 : -1]
+    logprobs = logits.log_softmax(-1).gather(-1, inputs["completion_ids"][..., None])[..., 0]
+    return -(logprobs * inputs["advantages"][:, None] * inputs["completion_mask"]).mean()
+
+
+class Replacing(trl.GRPOTrainer):
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        return fused_loss(self, model, inputs)
+
+
+@pytest.mark.parametrize(("penalty", "lost"), [(LLDS(), "LLDS(.*) is not added to the loss"), (None, "nothing is obs")])
+def test_a_trainer_that_replaces_the_loss_is_stopped(make_trainer: Any, penalty: Any, lost: str) -> None:
+    trainer = make_trainer(with_penalties(Replacing, penalty))
+    with pytest.raises(ConfigError, match=rf"with_penalties: {lost}.*compute_loss` is now `.*Replacing") as caught:
+        trainer.train()
+    assert f"of the class {Replacing.__module__}.Replacing" in str(caught.value)
+    assert trainer.state.global_step == 0, "before the first optimizer step"
+
+
+def test_so_is_a_loss_replaced_on_the_subclass_or_on_the_trainer(make_trainer: Any) -> None:
+    class Later(with_penalties(trl.GRPOTrainer, LLDS())):  # type: ignore[misc]
+        compute_loss = Replacing.compute_loss
+
+    with pytest.raises(ConfigError, match=r"of the class .*Later\."):
+        make_trainer(Later).train()
+    trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS()))
+    trainer.compute_loss = MethodType(Replacing.compute_loss, trainer)
+    with pytest.raises(ConfigError, match="set on the trainer itself"):
+        trainer.train()
+
+
+class EvaluatingEveryStep(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_evaluate = True
+
+
+def test_evaluation_accumulation_and_resuming_are_no_alarm(make_trainer: Any, tmp_path: Path) -> None:
+    """Four micro-batches a step, an evaluation after every step, and a run that goes on from a checkpoint."""
+
+    def make(steps: int) -> Any:
+        trainer = make_trainer(
+            with_penalties(trl.GRPOTrainer, LLDS()),
+            output_dir=str(tmp_path / "run"),
+            save_strategy="steps",
+            save_steps=2,
+            gradient_accumulation_steps=4,
+            steps_per_generation=8,
+            max_steps=steps,
+        )
+        trainer.eval_dataset = trainer.train_dataset
+        trainer.add_callback(EvaluatingEveryStep())
+        return trainer
+
+    trainer = make(2)
+    trainer.evaluate()
+    trainer.train()
+    again = make(4)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 4
+    assert sum("eval_reward" in row for row in again.state.log_history) == 4
+
+
+def test_a_loss_that_is_left_out_for_an_empty_batch_is_no_alarm(make_trainer: Any) -> None:
+    class Skipping(trl.GRPOTrainer):
+        """Computes no loss where no token counts."""
+
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if not inputs["completion_mask"].any():
+                return sum(p.sum() for p in model.parameters()) * 0.0
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    class Empty(Skipping):
+        """Every token of the second rollout batch is masked."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batch = super()._generate_and_score_completions(inputs)
+            if self.state.global_step == 2:
+                batch["completion_mask"] = torch.zeros_like(batch["completion_mask"])
+            return batch
+
+    trainer = make_trainer(with_penalties(Empty, LLDS()), max_steps=6)
+    trainer.train()
+    assert trainer.state.global_step == 6
+
+
+def doubts(rewards: list[list[float]], above: float = 0.5, em: list[float] | None = None) -> list[str]:
+    watch = RewardWatch(above)
+    found = []
+    for batch in rewards:
+        values = torch.tensor(batch)
+        right = values > above if em is None else torch.tensor(em) == 1
+        found.append(watch.doubt(values, right, by_em=em is not None))
+    return [doubt for doubt in found if doubt is not None]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "beginning"),
+    [
+        ([-1.0, -0.5, 0.0, -0.2], "none of the first 20 rollouts (rewards from -1 to 0) counts as correct: correct is"),
+        ([4.0, 10.0, 7.0, 3.0], "100% of the first 20 rollouts (rewards from 3 to 10) count as correct: correct is"),
+        ([0.0, 0.1, float("nan"), 0.3], "none of the first 20 rollouts (rewards from 0 to 0.3) counts as correct"),
+    ],
+)
+def test_a_threshold_that_tells_nothing_apart_is_said_once(rewards: list[float], beginning: str) -> None:
+    (doubt,) = doubts([rewards] * 12)
+    assert doubt.startswith(beginning) and "pass with_penalties(..., correct_above=X)" in doubt
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        [[0.0, 1.0, 0.0, 0.0]] * 9,
+        [[1.0, 1.0, 1.0, 1.0]] * 4 + [[1.0, 1.0, 1.0, 0.0]] * 5,  # a policy that is nearly always right
+        [[0.0] * 4] * 9,  # nothing is right, and nothing else happens: GRP001's business
+        [[0.0, 10.0, 0.0, 0.0]] * 9,  # ten times larger, and still told apart
+        [[-1.0, -0.5, 0.0, -0.2]] * 4 + [[0.0, 1.0, 0.0, 0.0]],
+    ],
+)
+def test_rewards_that_it_tells_apart_are_not_doubted(rewards: list[list[float]]) -> None:
+    assert doubts(rewards) == []
+
+
+def test_where_exact_match_decides_the_doubt_names_it() -> None:
+    (doubt,) = doubts([[0.0, 10.0]] * 5, em=[0.0, 10.0])
+    assert "the reward function `em` gave none of them 1" in doubt and "correct_above" not in doubt
+
+
+def test_a_real_run_with_negative_rewards_is_told(make_trainer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def distance(number: list[int], **_: Any) -> list[float]:
+        return [-1.0 + 0.1 * n for n in number]
+
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        make_trainer(with_penalties(trl.GRPOTrainer), reward_funcs=distance, max_steps=12).train()
+    (record,) = [r for r in caplog.records if "correct_above" in r.getMessage()]
+    assert record.getMessage().startswith("holdfast: none of the first 40 rollouts (rewards from -1 to -0.3) counts")
+
+
+def test_a_warning_is_on_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not behind a progress bar: the bar is cleared before, and drawn again after."""
+    from tqdm.auto import tqdm
+
+    handler = logging.StreamHandler()
+    logging.getLogger("holdfast").addHandler(handler)
+    try:
+        with tqdm(total=10, miniters=1, mininterval=0) as bar:
+            bar.update(3)
+            warn("PEN001 step 3")
+    finally:
+        logging.getLogger("holdfast").removeHandler(handler)
+    lines = capsys.readouterr().err.replace("\r", "\n").split("\n")
+    assert "holdfast: PEN001 step 3" in lines

@@ -1,0 +1,59 @@
+"""What a recipe cannot hold is refused in a sentence, before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import dump, load, validate
+from holdfast.errors import ConfigError
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 300 + "]" * 300,
+        "a = " + "[" * 5000,
+        f"[train]\nsteps = {DIGITS}",
+        ".".join(["a"] * 5000) + " = 1",
+    ],
+)
+def test_toml_that_python_cannot_hold(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"my\.toml is not a recipe: it nests hundreds deep, or has numbers of thou"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--run.seed", str(2**63)], "must be a whole number of 64 bits"),
+        (["--run.seed", str(-(2**63) - 1)], "must be a whole number of 64 bits"),
+        (["--train.group_size", "99999999999999999999"], "must be a whole number of 64 bits"),
+        (["--world.filler_length", f"4,{2**70}"], "must be a whole number of 64 bits"),
+        (["--train.group_size", "100000"], "is more than 1,000,000 rollouts in a batch; lower one of them"),
+        (["--world.ramble_length", DIGITS], "must be a list of two whole numbers"),
+        (["--train.steps", DIGITS], "must be a whole number"),
+        (["--run.name", "\udcff\udcfe"], "must be a text of UTF-8, without NUL"),
+        (["--data.train", "a\0b"], "must be a text of UTF-8, without NUL"),
+        (["--run.name", "a\tb"], "is no name for a folder"),
+        (["--run.name", "a\nb"], "is no name for a folder"),
+        (["--run.name", "x" * 201], "run.name has 201 bytes, more than a folder's name can have; use at most 200"),
+        (["--run.name", "é" * 101], "run.name has 202 bytes"),
+    ],
+)
+def test_values_that_nothing_can_use(arguments: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(overrides=arguments)
+    assert reason in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 0])
+def test_whole_numbers_of_64_bits(seed: int) -> None:
+    config = validate({"run": {"seed": seed, "name": "é" * 100}})
+    assert config.run.seed == seed and f"seed = {seed}" in dump(config)
