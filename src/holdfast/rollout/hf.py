@@ -27,6 +27,7 @@ from holdfast.rollout.stops import END, StopTable
 from holdfast.rollout.support import (
     accepts_logits_to_keep,
     check_exact,
+    diverged,
     end_ids,
     free_memory,
     planned_forward,
@@ -319,7 +320,7 @@ class HFPolicy:
             if self.on_token is not None:
                 self.on_token(row.id, token)
         if not math.isfinite(sum(row.logprobs[-1] for _, row in rows)):
-            raise ModelError("the model's logits are not finite, so nothing can be sampled; have its weights diverged?")
+            raise diverged(self.model)
         for _, row in rows:
             if reason := self._why_stopped(row):
                 finished.append(self._finish(row, reason))

@@ -104,10 +104,7 @@ def check_exact(model: Any, device: torch.device) -> None:
     plain = [model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1] for row in ids]
     whole = torch.stack(plain).float().log_softmax(-1)
     if whole.isnan().any():
-        raise ModelError(
-            f"{type(model).__name__} gives log-probs that are not finite: its weights have overflowed or hold NaN. Go "
-            "back to a checkpoint from before that, and lower the learning rate"
-        )
+        raise diverged(model)
     gap = (cached - whole).abs().max().item()
     allowed = 0.5 if model.dtype in (torch.float16, torch.bfloat16) else 0.05
     if not gap <= allowed:
@@ -115,6 +112,15 @@ def check_exact(model: Any, device: torch.device) -> None:
             f"{type(model).__name__} gives other log-probs with the rollout cache than without (by {gap:.2g} nats): it "
             "keeps state or positions the cache does not know; choose one with rotary positions and full attention"
         )
+
+
+def diverged(model: Any) -> ModelError:
+    """What is wrong with a model without finite log-probs. A policy outlives many updates, so any of its steps may say
+    so."""
+    return ModelError(
+        f"{type(model).__name__} gives log-probs that are not finite: its weights have overflowed or hold NaN. Go back "
+        "to a checkpoint from before that, and lower the learning rate"
+    )
 
 
 def planned_forward(
