@@ -24,9 +24,9 @@ from holdfast.diagnostics.causal import (
     trailing_mean,
     until_begins,
 )
-from holdfast.diagnostics.fall import falling
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.fair import fair
+from holdfast.diagnostics.rules.reward import falling
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
 SLOW = 8

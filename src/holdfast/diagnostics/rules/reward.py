@@ -3,59 +3,50 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from holdfast.collapse import Curve
 from holdfast.diagnostics.causal import (
+    REWARDS,
     Truths,
+    as_of,
     delayed,
     first,
     highest,
     lowest,
     most_since,
     noise,
+    reward_curve,
     rows,
     rows_since,
     trailing_mean,
     until_begins,
     until_begins_any,
 )
-from holdfast.diagnostics.fall import LONG, REWARDS, THIRD, Curve, curve_of
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
 
-COLLAPSED = 0.4
-"""Share of its peak that the reward has lost: docs/results.md calls that a collapse."""
-SURE = 4.0
-"""Standard errors by which a third must be lost in the mean of ten values, where the mean of five is too noisy."""
 
-
-def collapse(log: Log) -> Hit | None:
+def fall(log: Log) -> Hit | None:
     """RWD001, by the best reward that has begun."""
     logged = [name for name in REWARDS if name in log.series]
-    return earliest(*(_collapse(until_begins_any(log, *logged[:rank]), name) for rank, name in enumerate(logged)))
+    return earliest(*(_fall(until_begins_any(log, *logged[:rank]), name) for rank, name in enumerate(logged)))
 
 
-def _collapse(log: Log, name: str) -> Hit | None:
-    curve = curve_of(log, name)
-    if curve is None:
+def _fall(log: Log, name: str) -> Hit | None:
+    """The reward fell (`holdfast.collapse`), and it is not about to come back."""
+    curve = reward_curve(log, name)
+    row = None if curve is None else first(curve.fallen & ~may_recover(curve))
+    if curve is None or row is None:
         return None
-    longer = curve_of(log, name, window=LONG, errors=SURE)
-    assert longer is not None
-    at = first(((curve.lost >= COLLAPSED) | (longer.lost >= THIRD)) & ~_waits(curve))
-    if at is None:
-        return None
-    told = curve if curve.lost[at] >= COLLAPSED else longer
-    peak = float(highest(told.means)[at])
+    lost = curve.fall_at(row)
+    measure = "range" if lowest(curve.rewards)[row] < 0 else "peak"
     return Hit(
-        int(curve.steps[at]),
-        f"The reward has lost {told.lost[at]:.0%} of its {_measure(told, at)}: {told.means[at]:.3g}, down from "
-        f"{peak:.3g}.",
-        {curve.name: float(told.means[at]), "peak": peak},
-        (curve.name,),
+        lost.step,
+        f"The reward has lost {lost.lost:.0%} of its {measure}: {lost.level:.3g}, down from {lost.peak:.3g}.",
+        {name: lost.level, "peak": lost.peak},
+        (name,),
     )
-
-
-def _measure(curve: Curve, at: int) -> str:
-    return "range" if lowest(curve.values)[at] < 0 else "peak"
 
 
 BREAK = 0.6
@@ -66,17 +57,26 @@ RECOVERED = 0.25
 """Share of the loss that has come back, where it is no collapse."""
 
 
-def _waits(curve: Curve) -> Truths:
-    """Where the reward fell at once, and has either begun to recover or still may."""
-    short = trailing_mean(curve.values, 3)
-    drop = delayed(short, 3) - short
-    steepest = most_since(drop, curve.means >= highest(curve.means))
-    peak = highest(curve.means)
+def may_recover(curve: Curve) -> Truths:
+    """[N]: where the reward was lost at once, and has either begun to recover or still may."""
+    means = curve.short.means
+    brief = trailing_mean(curve.rewards, 3)
+    drop = delayed(brief, 3) - brief
+    steepest = most_since(drop, means >= highest(means))
+    peak = highest(means)
     broke = (drop >= steepest) & (drop > 0)
-    low = -most_since(-curve.means, broke)
-    low = np.where(broke, curve.means, low)
-    recovered = (curve.means - low) / np.maximum(peak - low, 1e-12)
-    return (steepest > BREAK * (peak - curve.means)) & ((rows_since(broke) < PATIENCE) | (recovered > RECOVERED))
+    low = -most_since(-means, broke)
+    low = np.where(broke, means, low)
+    recovered = (means - low) / np.maximum(peak - low, 1e-12)
+    return (steepest > BREAK * (peak - means)) & ((rows_since(broke) < PATIENCE) | (recovered > RECOVERED))
+
+
+def falling(log: Log, steps: NDArray[np.int64]) -> Truths:
+    """[len(steps)]: where the reward has probably fallen."""
+    curve = reward_curve(log)
+    if curve is None:
+        return np.zeros(len(steps), bool)
+    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), steps) == 1.0
 
 
 ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
@@ -133,6 +133,6 @@ def _paid_for_silence(log: Log) -> Hit | None:
 
 
 RULES = (
-    Rule("RWD001", collapse, tuple((name,) for name in REWARDS)),
+    Rule("RWD001", fall, tuple((name,) for name in REWARDS)),
     Rule("RWD002", avoidance, ((ANSWERED, REWARD), (EM, REWARD))),
 )
