@@ -66,17 +66,11 @@ class TokenBatch:
     """bool [B]: False where the episode failed for reasons that are not the policy's."""
     old_logprobs: Tensor | None = None
     """float [B, T]: under the policy frozen for this rollout batch."""
-    anchor_logprobs: Tensor | None = None
-    """float [B, T]: under an older policy, when the penalty anchors to one."""
     ref_logprobs: Tensor | None = None
     """float [B, T]: under the frozen reference."""
     kept_ids: Tensor | None = None
     """int32 [N, n]: the tokens that a truncated sampler kept, a row for each of the N sampled tokens, row by row of the
     batch, -1 for none. Where present, `old_logprobs` and all others of the loss are over these."""
-    values: Tensor | None = None
-    """float [B, T]: a critic's values."""
-    returns: Tensor | None = None
-    """float [B, T]: a critic's targets."""
 
     def __post_init__(self) -> None:
         if self.token_ids.dim() != 2:

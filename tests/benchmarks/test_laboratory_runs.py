@@ -73,6 +73,12 @@ def test_a_run_kept_in_older_words_comes_back_in_todays(tmp_path: Path) -> None:
     assert load(path) == load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.normalizer=preserved"])
 
 
+def test_results_kept_in_older_words_say_who_made_them() -> None:
+    older = json.loads(laboratory_runs.results_as_now('{"holdfast": "0.1.0", "seconds": 2}'))
+    assert older == {"made_by": {"holdfast": "0.1.0"}, "seconds": 2}
+    assert json.loads(laboratory_runs.results_as_now(json.dumps(older))) == older
+
+
 def test_what_is_kept_names_no_machine(folder: Path, tmp_path: Path) -> None:
     kept, back = tmp_path / "kept", tmp_path / "back"
     laboratory_runs.keep(folder, kept)

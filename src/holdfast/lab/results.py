@@ -13,7 +13,7 @@ from holdfast.config import dump
 from holdfast.lab.judge import NOBODY
 from holdfast.lab.plan import RULE, TUNING_SEEDS, Choice, Plan
 from holdfast.lab.runner import Failure, Job
-from holdfast.lab.series import maker_of, summarise
+from holdfast.lab.series import summarise
 from holdfast.lab.signals import warnings_of
 from holdfast.lab.values import Arm, Experiment, Runs
 from holdfast.versions import versions
@@ -259,7 +259,8 @@ def origin_lines(results: Mapping[str, Any]) -> list[str]:
 
 def _makers(runs: Runs) -> list[dict[str, str]]:
     """What the runs were made with, each combination once."""
-    every = {tuple(maker_of(run.results).items()) for found in runs.values() for run in found}
+    unknown = {"holdfast": "unknown"}
+    every = {tuple(run.results.get("made_by", unknown).items()) for found in runs.values() for run in found}
     return [dict(one) for one in sorted(every)]
 
 

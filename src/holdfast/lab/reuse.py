@@ -11,7 +11,7 @@ from holdfast import __version__
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.lab.runner import Job, comparable
-from holdfast.lab.series import RESULTS_FILE, maker_of
+from holdfast.lab.series import RESULTS_FILE
 
 
 def take_over(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
@@ -53,7 +53,7 @@ def _version(results: Path) -> str | None:
         found = json.loads(results.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return maker_of(found).get("holdfast") if isinstance(found, dict) else None
+    return found.get("made_by", {}).get("holdfast") if isinstance(found, dict) else None
 
 
 def _key(config: Config) -> str:

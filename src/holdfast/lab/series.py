@@ -73,12 +73,6 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
     return RunSeries(arm=arm, seed=seed, rows=rows, results=results)
 
 
-def maker_of(results: Mapping[str, Any]) -> dict[str, str]:
-    """The versions that a run was made with; of older runs that of holdfast alone is known."""
-    made_by: dict[str, str] = results.get("made_by") or {"holdfast": results.get("holdfast", "unknown")}
-    return made_by
-
-
 def summarise(run: RunSeries) -> dict[str, float]:
     """The numbers of one run: reward over `WINDOW`-step means, and the final evaluation.
 
