@@ -76,6 +76,11 @@ def noise(values: Values, window: int) -> Values:
     return sums[counts] / few * (1 + 2 / few) / _DIFFERENCE
 
 
+def margin(values: Values, window: int, errors: float) -> Values:
+    """What the mean of `window` values may differ by for noise alone: that many standard errors."""
+    return errors * noise(values, window) / np.sqrt(window)
+
+
 def held(condition: Truths, count: int) -> Truths:
     """Where the condition has been true in the last `count` rows, this one included.
 

@@ -39,9 +39,9 @@ def test_faults(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["before"] == found["after"]
-    for name in ("threads", "event loop"):
+    for name in ("threads", "event loop", "threads, kept", "event loop, kept"):
         assert found[name]["mixed_up"] == 0
-        assert found[name]["answered"] + sum(found[name]["failed"].values()) == 30
+        assert found[name]["answered"] + sum(found[name]["failed"].values()) == 15
 
 
 def test_sq8(run: Run) -> None:

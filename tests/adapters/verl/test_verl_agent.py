@@ -379,7 +379,7 @@ REFUSED = {
         {"retriever": None},
         "needs the address of a retriever; add `retriever: http://HOST:PORT/retrieve`",
     ),
-    "bad address": ({"retriever": "localhost"}, "'localhost' is no address of a retriever"),
+    "bad address": ({"retriever": "localhost"}, "'localhost' is not the address of a retriever"),
     "preset": ({"preset": "r2"}, "presets are clean, search-r1, r1"),
     "prompt": ({"prompt": "mine"}, "the prompt is 'data' or 'protocol'"),
     "reward": ({"reward": {"exact": 1.0}}, "reward part 'exact' does not exist"),

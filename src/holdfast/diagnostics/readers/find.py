@@ -17,12 +17,13 @@ from holdfast.diagnostics.readers.csv_export import is_header
 from holdfast.diagnostics.readers.tally import Tally
 from holdfast.diagnostics.readers.text import blocks, head, is_binary
 from holdfast.errors import DataError
+from holdfast.run_folder import CONFIG, METRICS
 
 _logger = logging.getLogger("holdfast")
 
 Kind = Literal["lines", "array", "state", "csv", "console"]
 
-METRICS, STATE = "metrics.jsonl", "trainer_state.json"
+STATE = "trainer_state.json"
 READABLE = (
     "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json (`trainer.save_state()` writes one) "
     "or a folder with its checkpoints; verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its "
@@ -81,7 +82,7 @@ def _file(path: Path) -> Found:
         raise DataError(f"{path} is {_what(path)}. {READABLE}")
     full = path.resolve()
     if path.name == METRICS:
-        settings = full.parent / "config.toml"
+        settings = full.parent / CONFIG
         return Found(kind, path, full.parent.name, settings if settings.is_file() else None)
     if path.name == STATE:
         return Found(kind, path, _run_of_checkpoint(full.parent))
