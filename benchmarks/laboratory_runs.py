@@ -23,8 +23,8 @@ from pathlib import Path
 import tomli_w
 
 from holdfast.config import dump, load
-from holdfast.contradictions import unread
 from holdfast.lab.plan import PLAN_FILE, load_plan
+from holdfast.penalties import PENALTIES
 from holdfast.run_folder import CONFIG, METRICS, RESULTS
 from holdfast.train.checkpoint import find_damage
 from holdfast.train.start import has_warm_start, start_folder
@@ -75,11 +75,11 @@ def as_now(recipe: str) -> str:
     """A kept run's recipe in today's words. Runs are kept as they were made, and two things have changed since: a
     penalty's section held every setting of every penalty, and `normalizer = "preserved"` was called "paper"."""
     resolved = tomllib.loads(recipe)
-    penalty = resolved["loss"]["penalty"]
-    for key in unread(penalty["name"]):
-        penalty.pop(key, None)
+    written = resolved["loss"]["penalty"]
+    penalty = {key: value for key, value in written.items() if key in PENALTIES[written["name"]].model_fields}
     if penalty.get("normalizer") == "paper":
         penalty["normalizer"] = "preserved"
+    resolved["loss"]["penalty"] = penalty
     return tomli_w.dumps(resolved)
 
 

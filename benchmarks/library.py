@@ -23,6 +23,7 @@ from holdfast.collapse import halved
 from holdfast.config import Config
 from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.log import Log, Series
+from holdfast.penalties import PENALTIES
 
 FOLDER = Path(__file__).parent / "recordings"
 MANIFEST = "manifest.json"
@@ -153,7 +154,10 @@ def _settings(recording: Recording) -> dict[str, Any]:
     def present(value: Any) -> Any:
         return {k: present(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
-    return present(merged(Config().model_dump(mode="json"), recording.settings))
+    whole = Config().model_dump(mode="json")
+    method = recording.settings.get("loss", {}).get("penalty", {}).get("name", whole["loss"]["penalty"]["name"])
+    whole["loss"]["penalty"] = PENALTIES[method]().model_dump(mode="json")
+    return present(merged(whole, recording.settings))
 
 
 # ---- copies: what a log of the same run might have looked like

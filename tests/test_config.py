@@ -7,12 +7,13 @@ from typing import Any, Literal
 import pytest
 from pydantic import ValidationError
 
-from holdfast import settings
-from holdfast.config import METHOD_DEFAULTS, PRESET_DEFAULTS, Config, Penalty, dump, load, setting_names, validate
-from holdfast.contradictions import METHOD_SETTINGS
+from holdfast import refusals
+from holdfast.config import Config, dump, load, setting_names, setting_values, validate
+from holdfast.config.sections import PRESET_TURNS
 from holdfast.errors import ConfigError
-from holdfast.penalties import penalty_of
+from holdfast.penalties import PENALTIES, NoPenalty
 from holdfast.search.protocol import PRESETS
+from holdfast.section import kind_of
 
 
 def recipe(folder: Path, text: str) -> Path:
@@ -74,7 +75,7 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
 
 def test_dump_of_the_defaults_names_every_setting_that_is_not_none() -> None:
     data = tomllib.loads(dump(load()))
-    for name in sorted({*setting_names()} - {"loss.penalty.tau"}):  # of SAPO, not of the default
+    for name in setting_values(load()):
         value: Any = data
         for part in name.split("."):
             value = value.get(part) if value is not None else None
@@ -82,9 +83,7 @@ def test_dump_of_the_defaults_names_every_setting_that_is_not_none() -> None:
 
 
 def test_a_preset_brings_its_turns(tmp_path: Path) -> None:
-    assert {name: own.max_turns for name, own in PRESETS.items()} == {
-        name: own["max_turns"] for name, own in PRESET_DEFAULTS.items()
-    }
+    assert {name: preset.max_turns for name, preset in PRESETS.items()} == PRESET_TURNS
     search = load(overrides=["--protocol.preset", "search-r1"])
     assert search.protocol.max_turns == 5 and load().protocol.max_turns == 4
     assert load(overrides=["--protocol.preset", "r1"]).protocol.max_turns == 1
@@ -195,13 +194,13 @@ def test_an_unknown_name_that_is_near_nothing() -> None:
 
 def test_suggestions_are_settings() -> None:
     # The names other toolkits use may only lead to settings that exist.
-    assert set(settings._ELSEWHERE.values()) <= set(setting_names())
-    assert not set(settings._ELSEWHERE) & {name.rpartition(".")[2] for name in setting_names()}
+    assert set(refusals._ELSEWHERE.values()) <= set(setting_names())
+    assert not set(refusals._ELSEWHERE) & {name.rpartition(".")[2] for name in setting_names()}
 
 
 def test_a_section_is_no_setting() -> None:
     assert refusal("--loss.penalty", "3").startswith(
-        "--loss.penalty: this is a section of 8 settings; name one of them, such as loss.penalty.name"
+        "--loss.penalty: this is a section of 10 settings; name one of them, such as loss.penalty.name"
     )
 
 
@@ -238,7 +237,11 @@ def test_a_bad_value_is_one_sentence(override: str, sentence: str) -> None:
         ("[run]\nname = 5", "run.name = 5: must be a text, in quotes"),
         ("train = 5", "train = 5: is a section; write its settings below a [section] line"),
         ("[world]\nfiller_length = [4]", "world.filler_length: must be a list of two whole numbers, such as [4, 10]"),
-        ("[loss.penalty]\nname = ['llds']", "loss.penalty.name = ['llds']: must be 'none', 'llds', 'sapo' or 'nll'"),
+        (
+            "[loss.penalty]\nname = ['llds']",
+            "loss.penalty.name = ['llds']: must be 'none', 'llds', 'sapo', 'nll' or 'custom'",
+        ),
+        ("[loss]\npenalty = 3", "loss.penalty = 3: is a section; write its settings below a [section] line"),
         ("[trian]\nsteps = 5", "trian: there is no such setting; did you mean train?"),
         (
             "[loss.penalty]\ncoeff = 1.0",
@@ -281,7 +284,10 @@ def test_what_is_no_setting(argument: str) -> None:
 # ---- settings that contradict each other: each sentence names what to change
 
 CONTRADICTIONS = {
-    "heavy answers": (["--loss.penalty.answer_weight=5"], "answer_weight = 5.0 must be between 0"),
+    "heavy answers": (
+        ["--loss.penalty.answer_weight=5"],
+        "answer_weight = 5.0: must be 1 or less, or 'adaptive-paper'",
+    ),
     "inert penalty": (["--train.optimizer_steps_per_rollout=1"], "optimizer_steps_per_rollout to 2 or more"),
     "inert sapo": (
         ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo"],
@@ -352,25 +358,31 @@ def test_several_contradictions_come_at_once() -> None:
 # ---- published values
 
 
-@pytest.mark.parametrize("name", METHOD_DEFAULTS)
+PUBLISHED = {
+    "none": {},
+    "llds": {"coef": 0.2, "preserve": "nonnegative"},
+    "sapo": {"coef": 0.1, "preserve": "positive"},
+    "nll": {"coef": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_method_gets_its_published_values(name: str) -> None:
     penalty = load(overrides=["--loss.penalty.name", name]).loss.penalty
-    absent = {"coef": None, "preserve": None}
-    assert {"coef": penalty.coef, "preserve": penalty.preserve} == absent | METHOD_DEFAULTS[name]
-    assert Penalty(name=name) == penalty  # type: ignore[arg-type]
+    assert penalty == PENALTIES[name]()
+    assert {key: value for key, value in penalty if key in ("coef", "preserve")} == PUBLISHED[name]
 
 
 def test_published_values_give_way_to_the_recipe() -> None:
-    penalty = load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.coef=0", "--loss.penalty.preserve=correct"])
-    assert penalty.loss.penalty.coef == 0.0
-    assert penalty.loss.penalty.preserve == "correct"
+    config = load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.coef=0", "--loss.penalty.preserve=correct"])
+    assert setting_values(config).items() >= {"loss.penalty.coef": 0.0, "loss.penalty.preserve": "correct"}.items()
 
 
-def test_every_penalty_has_published_values() -> None:
-    assert set(METHOD_DEFAULTS) == set(Penalty.model_fields["name"].annotation.__args__)  # type: ignore[union-attr]
+def test_every_penalty_of_this_package_has_published_values() -> None:
+    assert set(PUBLISHED) == set(PENALTIES) - {"custom"}
 
 
-# ---- settings that a method does not read
+# ---- settings of another method
 
 VALUES = {
     "coef": "0.5",
@@ -380,52 +392,85 @@ VALUES = {
     "threshold": "0.01",
     "answer_weight": "0.5",
     "tau": "0.9",
+    "path": "my_code:Hinge",
+    "settings": "margin = 0.5",
 }
 
 
-def test_the_table_of_methods_is_that_of_the_section() -> None:
-    assert {*VALUES, "name"} == set(Penalty.model_fields)
-    assert {key for keys in METHOD_SETTINGS.values() for key in keys} == set(VALUES)
-    assert set(METHOD_SETTINGS) == set(METHOD_DEFAULTS)
+def test_there_is_a_value_for_every_setting_of_a_penalty() -> None:
+    assert {"name", *VALUES} == {key for kind in PENALTIES.values() for key in kind.model_fields}
 
 
-@pytest.mark.parametrize("name", METHOD_DEFAULTS)
+@pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("key", VALUES)
-def test_a_setting_is_read_by_the_penalty_or_refused(name: str, key: str) -> None:
-    """What the value behind the section is made of decides, not the table."""
-    value = settings.read(VALUES[key], Penalty.model_fields[key].annotation)
-    usual, changed = (Penalty.model_validate(section) for section in ({"name": name}, {"name": name, key: value}))
-    by_the_trainer = key == "normalizer" and name != "none"
-    reads = by_the_trainer or penalty_of(changed) != penalty_of(usual)
+def test_a_setting_is_the_methods_or_refused(name: str, key: str) -> None:
     overrides = ["--loss.penalty.name", name, f"--loss.penalty.{key}", VALUES[key]]
-    if reads:
-        assert getattr(load(overrides=overrides).loss.penalty, key) == getattr(changed, key)
+    needed = ["--loss.penalty.path=my_code:Ramp"] if name == "custom" else []
+    if key in PENALTIES[name].model_fields:
+        changed, usual = (load(overrides=[*needed, *words]).loss.penalty for words in (overrides, overrides[:2]))
+        assert changed != usual and type(changed) is PENALTIES[name]
     else:
-        assert f"loss.penalty.{key} = " in refusal(*overrides) and "does not read it" in refusal(*overrides)
+        assert f"--loss.penalty.{key} = " in (said := refusal(*needed, *overrides))
+        assert (
+            f"with loss.penalty.name = {name!r}, which does not read it. Leave it out, or set loss.penalty.na" in said
+        )
 
 
-def test_a_setting_that_is_not_read_is_refused_with_its_default_too() -> None:
-    assert "gate = 'action'" in refusal("--loss.penalty.name=sapo", "--loss.penalty.gate=action")
+def test_a_setting_of_another_method_is_refused_with_its_default_too() -> None:
+    assert refusal("--loss.penalty.name=sapo", "--loss.penalty.gate=action").endswith("set loss.penalty.name = 'llds'")
+    assert refusal("--loss.penalty.name=none", "--loss.penalty.preserve=all").endswith("name = 'llds' or 'sapo'")
 
 
-@pytest.mark.parametrize("name", METHOD_DEFAULTS)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_resolved_recipe_holds_what_its_method_reads_and_reads_back(name: str, tmp_path: Path) -> None:
     config = load(overrides=["--loss.penalty.name", name])
-    written = tomllib.loads(dump(config))["loss"]["penalty"]
-    assert set(written) == {"name", *METHOD_SETTINGS[name]}
+    assert set(tomllib.loads(dump(config))["loss"]["penalty"]) == set(PENALTIES[name].model_fields)
     path = tmp_path / "resolved.toml"
     path.write_text(dump(config))
     assert load(path) == config
-    for other in METHOD_DEFAULTS:  # another method on top of it, as a control is
+    for other in PUBLISHED:  # another method on top of it, as a control is
         assert load(path, ["--loss.penalty.name", other]) == load(overrides=["--loss.penalty.name", other])
 
 
 def test_a_control_forgets_the_files_settings_and_not_the_command_lines(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
-    path.write_text('[loss.penalty]\nname = "llds"\ngate = "token"\nthreshold = 0.1\n')
-    assert load(path, ["--loss.penalty.name=none"]).loss.penalty == Penalty(name="none")
+    path.write_text('[loss.penalty]\nname = "llds"\ngate = "token"\nthreshold = 0.1\ncoef = 0.7\n')
+    assert load(path, ["--loss.penalty.name=none"]).loss.penalty == NoPenalty()
+    assert load(path, ["--loss.penalty.name=sapo"]).loss.penalty == PENALTIES["sapo"]()
+    assert setting_values(load(path, ["--loss.penalty.name=llds"]))["loss.penalty.coef"] == 0.7
     with pytest.raises(ConfigError, match="gate = 'response'"):
         load(path, ["--loss.penalty.name=none", "--loss.penalty.gate=response"])
+
+
+def test_settings_of_one_name_are_of_one_kind() -> None:
+    """So that a command line is read in the same way whichever section it turns out to be for."""
+    kinds: dict[str, set[str]] = {}
+    for penalty in PENALTIES.values():
+        for key, info in penalty.model_fields.items():
+            kinds.setdefault(key, set()).add(kind_of(info.annotation).removesuffix(" or none"))
+    assert {key: kind for key, kind in kinds.items() if len(kind) > 1 and key != "name"} == {}
+
+
+def test_a_recipe_may_name_code(tmp_path: Path) -> None:
+    text = """
+        [loss.penalty]
+        name = "custom"
+        path = "my_code:Hinge"
+        settings = { margin = 0.5, "odd key" = ["a", { b = true }] }
+        [reward.custom]
+        "my_code:brevity" = 0.2
+    """
+    config = load(recipe(tmp_path, text))
+    assert config.reward.weights() == {"em": 1.0, "f1": 0.0, "format": 0.0, "retrieval": 0.0, "my_code:brevity": 0.2}
+    assert load(recipe(tmp_path, dump(config))) == config
+    words = ["--reward.custom", '"my_code:brevity" = 0.2']
+    assert load(overrides=words).reward == config.reward
+
+
+@pytest.mark.parametrize("path", ["", "my_code", "my_code.Hinge", "my_code.py:Hinge()", "../my_code:Hinge", ":Hinge"])
+def test_a_path_that_names_no_code(path: str) -> None:
+    assert "as module:Class" in refusal("--loss.penalty.name=custom", f"--loss.penalty.path={path}")
+    assert "write module:function" in refusal("--reward.custom", f'"{path}" = 1.0')
 
 
 # ---- the schema as documentation
@@ -454,4 +499,4 @@ def test_a_config_cannot_be_changed() -> None:
     ],
 )
 def test_kinds_in_words(annotation: Any, words: str) -> None:
-    assert settings.kind_of(annotation) == words
+    assert kind_of(annotation) == words

@@ -2,6 +2,9 @@
 
 Only what the model generated is scored: the answer comes from the action of the last turn, never from a search over the
 text, where the prompt's example or a passage could be taken for it.
+
+A part goes by its name in `PARTS`, or by the import path of a function, `module:function`, which takes a trajectory and
+the golden answers and returns a number.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from holdfast.errors import ConfigError
+from holdfast.importing import import_named
 from holdfast.scoring import exact_match, f1, normalize_answer, normalized_golds
-from holdfast.trajectory import Invalid, Search, Trajectory
+from holdfast.trajectory import Answer, Invalid, Search, Trajectory, Turn
 
 EM: Mapping[str, float] = {"em": 1.0}
 """The published reward of Search-R1 and LLDS: exact match and nothing else. SAPO's is token F1, `{"f1": 1.0}`."""
@@ -40,7 +45,9 @@ def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:
     return float(any(answer in text for text in seen for answer in answers))
 
 
-PARTS: dict[str, Callable[[Trajectory, Sequence[str]], float]] = {
+Part = Callable[[Trajectory, Sequence[str]], float]
+
+PARTS: dict[str, Part] = {
     "em": _em,
     "f1": _f1,
     "format": _format,
@@ -51,13 +58,41 @@ PARTS: dict[str, Callable[[Trajectory, Sequence[str]], float]] = {
 _ALWAYS = ("em", "f1")  # recorded whatever the weights are: `correct` and the metrics need them
 
 
+def part(name: str) -> Part:
+    """The part that a name or an import path means. Raises `ConfigError` when there is none, or it does not work."""
+    if name in PARTS:
+        return PARTS[name]
+    if ":" in name:
+        return _imported(name)
+    near = difflib.get_close_matches(name, PARTS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(PARTS)}, or module:function"
+    raise ConfigError(f"reward part {name!r} does not exist; {hint}")
+
+
+@cache
+def _imported(path: str) -> Part:
+    """A function by its import path, tried on an episode of one right answer."""
+    function = import_named(path)
+    turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("Lisbon"))
+    try:
+        value = function(Trajectory(example_id="an example", prompt=(0,), turns=(turn,)), ("Lisbon",))
+    except Exception as error:
+        raise ConfigError(
+            f"{path!r} fails on an episode of one right answer ({type(error).__name__}: {error})"
+        ) from error
+    if not _is_number(value):
+        raise ConfigError(f"{path!r} must return a finite number for an episode; it returned {value!r}")
+    return function
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def check_weights(weights: Mapping[str, float]) -> None:
     """Raise `ConfigError` for a part that does not exist, a weight that is no number, or weights that are all 0."""
     for name, weight in weights.items():
-        if name not in PARTS:
-            near = difflib.get_close_matches(name, PARTS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(PARTS)}"
-            raise ConfigError(f"reward part {name!r} does not exist; {hint}")
+        part(name)
         if not math.isfinite(weight):
             raise ConfigError(f"reward weight {name} = {weight}; a weight must be a finite number")
     if not any(weights.values()):
@@ -79,7 +114,9 @@ def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapp
     check_weights(weights)
     if trajectory.status.is_failure:
         return replace(trajectory, reward=None, reward_parts={})
-    wanted = [name for name in PARTS if name in _ALWAYS or weights.get(name)]
-    parts = {name: PARTS[name](trajectory, golds) for name in wanted}
+    wanted = [name for name in {**PARTS, **weights} if name in _ALWAYS or weights.get(name)]
+    parts = {name: part(name)(trajectory, golds) for name in wanted}
+    if bad := [name for name, value in parts.items() if not _is_number(value)]:
+        raise ConfigError(f"reward part {bad[0]!r} must return a finite number; it returned {parts[bad[0]]!r}")
     reward = math.fsum(weight * parts[name] for name, weight in weights.items() if weight)
     return replace(trajectory, reward=reward, reward_parts=parts)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.verl_legacy import register, with_penalty
-from holdfast.adapters.verl_term import LOSSES
+from holdfast.adapters.verl_losses import LOSSES
 from holdfast.errors import ConfigError
 from holdfast.losses import llds_penalty, sapo_penalty
 from holdfast.metrics import METRICS
@@ -117,7 +117,7 @@ def test_observing_and_a_weight_of_zero_change_not_one_bit(batch: Batch) -> None
     register(module, penalty_coef=0.0)
     new = batch["log_prob"].requires_grad_()
     plain = module.get_policy_loss_fn("vanilla")(**batch)[0]
-    for name in LOSSES:
+    for name in sorted(set(LOSSES) - {"holdfast_custom"}):  # registered where a class is named
         loss = module.get_policy_loss_fn(name)(**batch)[0]
         assert torch.equal(loss, plain) and torch.equal(gradient(loss, new), gradient(plain, new))
 

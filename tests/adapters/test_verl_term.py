@@ -11,29 +11,10 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters import verl_term
-from holdfast.adapters.verl_term import LOSSES, Log, base_name, measure, penalty_for, per_token, refuse_cut_actions
-from holdfast.config import METHOD_DEFAULTS
+from holdfast.adapters.verl_losses import LOSSES
+from holdfast.adapters.verl_term import Log, base_name, measure, per_token, refuse_cut_actions
 from holdfast.errors import ConfigError
 from holdfast.penalties import LLDS, SAPO
-
-
-def test_names_mean_the_papers_penalties() -> None:
-    assert {name: penalty_for(name, {}) for name in LOSSES} == {
-        "holdfast_observe": None,
-        "holdfast_llds": LLDS(coef=METHOD_DEFAULTS["llds"]["coef"], gate="action", preserve="nonnegative"),
-        "holdfast_llds_response": LLDS(gate="response"),
-        "holdfast_lld": LLDS(gate="token"),
-        "holdfast_search_sapo": SAPO(coef=METHOD_DEFAULTS["sapo"]["coef"], preserve="positive"),
-    }
-    assert not any(name == "sapo" or name.startswith("sapo") for name in LOSSES)
-
-
-def test_settings_reach_the_penalty() -> None:
-    own = {"penalty_coef": 0.4, "penalty_preserve": "positive", "penalty_threshold": 0.01, "penalty_tau": None}
-    assert penalty_for("holdfast_lld", own) == LLDS(coef=0.4, gate="token", preserve="positive", threshold=0.01)
-    own = {"penalty_coef": 0.4, "penalty_preserve": "nonnegative", "penalty_tau": 0.9}
-    assert penalty_for("holdfast_search_sapo", own) == SAPO(coef=0.4, preserve="nonnegative", tau=0.9)
-    assert penalty_for("holdfast_llds", {"penalty_coef": 0}) == LLDS(coef=0)  # zero means zero
 
 
 def test_the_base_is_vanilla_unless_named() -> None:

@@ -12,6 +12,7 @@ import pytest
 from holdfast.cli import recipes
 from holdfast.cli.command import split
 from holdfast.config import dump, load, validate
+from holdfast.penalties import LLDS, SAPO
 
 Run = Callable[..., Any]
 
@@ -103,14 +104,11 @@ def test_dry_run_prints_a_recipe_that_reads_back_equal(engine: Any, holdfast: Ru
 def test_another_penalty_in_a_written_recipe_has_its_own_strength(engine: Any, holdfast: Run) -> None:
     text = holdfast("train", "--dry-run", "--loss.penalty.name=none").stdout
     edited = validate(tomllib.loads(text.replace('name = "none"', 'name = "sapo"'))).loss.penalty
-    assert (edited.name, edited.coef, edited.preserve) == ("sapo", 0.1, "positive")
+    assert edited == SAPO()
     Path("resolved.toml").write_text(dump(load(overrides=["--loss.penalty.name=none"])))
-    changed = load("resolved.toml", ["--loss.penalty.name=llds"]).loss.penalty
-    assert (changed.coef, changed.preserve) == (0.2, "nonnegative")
+    assert load("resolved.toml", ["--loss.penalty.name=llds"]).loss.penalty == LLDS()
     Path("own.toml").write_text('[loss.penalty]\nname = "sapo"\ncoef = 0.7\n')
-    assert (
-        load("own.toml", ["--loss.penalty.name=llds"]).loss.penalty.coef == 0.7
-    )  # of nobody's choosing but the user's
+    assert load("own.toml", ["--loss.penalty.name=llds"]).loss.penalty == LLDS()  # γ of SAPO is not λ of LLDS
 
 
 def test_dry_run_explains_and_names_what_is_not_set(engine: Any, holdfast: Run) -> None:
@@ -118,7 +116,8 @@ def test_dry_run_explains_and_names_what_is_not_set(engine: Any, holdfast: Run) 
     assert "\n# dev =\n" in text
     assert "(a text or none)" in text
     assert "# Rollouts per question.\ngroup_size = " in text
-    assert "('none', 'llds', 'sapo' or 'nll')" in text.replace("\n# ", " ")
+    assert "('none', 'llds', 'sapo', 'nll' or 'custom')" in text.replace("\n# ", " ")
+    assert "Under another name: sapo has tau; custom has path, settings." in text.replace("\n# ", " ")
     assert max(map(len, text.splitlines())) <= 100
 
 

@@ -75,7 +75,7 @@ def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:
     stderr = holdfast(
         "train", "--stage=warm-start", "--warm_start.steps=0", "--warm_start.plain_steps=0", code=2
     ).stderr
-    assert "there is nothing to do; set warm_start.steps" in stderr
+    assert "there is no warm start to make; set warm_start.steps" in stderr
     assert not Path("runs").exists()
 
 

@@ -12,9 +12,21 @@ import pytest
 # unit, and of `errors`, are free; `losses` alone may not even import that.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "settings": set(),
-    "contradictions": {"diagnostics.codes"},
-    "config": {"settings", "contradictions"},
+    "section": set(),
+    "refusals": {"section"},
+    "settings": {"section", "refusals"},
+    "importing": set(),
+    # A section checks what it holds: codes of findings, an address. Code that a recipe names is tried before training.
+    "config": {
+        "section",
+        "refusals",
+        "settings",
+        "importing",
+        "penalties",
+        "rewards",
+        "diagnostics.codes",
+        "retrieval.wire",
+    },
     "scoring": set(),
     "trajectory": set(),
     "trailing": set(),
@@ -32,11 +44,12 @@ ALLOWED: dict[str, set[str]] = {
     "hub": set(),
     # Files of others carry a prompt: the protocol's where they bring none.
     "datasets": {"data", "hub", "jsonl", "scoring", "search"},
-    "rewards": {"trajectory", "scoring"},
-    "penalties": {"config", "contradictions", "losses"},
+    "rewards": {"trajectory", "scoring", "importing"},
+    "penalties": {"section", "refusals", "importing", "losses"},
     "metrics": {"batch", "rollout", "trajectory"},
     "retrieval.types": {"trajectory"},
-    "retrieval": {"retrieval.types", "jsonl", "listener"},
+    "retrieval.wire": {"retrieval.types"},
+    "retrieval": {"retrieval.types", "retrieval.wire", "jsonl", "listener"},
     "search": {"trajectory", "retrieval.types"},
     "diagnostics": {"collapse", "config", "diagnostics.codes", "files", "run_folder", "trailing"},
     "diagnostics.codes": set(),
@@ -65,10 +78,11 @@ ALLOWED: dict[str, set[str]] = {
     # The host of an adapter may be named nowhere else.
     "adapters": set(),
     "adapters.trl_observe": {"losses", "metrics", "rollout", "trajectory"},
-    "adapters.verl_term": {"losses", "metrics", "penalties"},
-    "adapters.verl": {"adapters.verl_term", "penalties"},
-    "adapters.verl_legacy": {"adapters.verl_term", "penalties"},
-    "adapters.verl_check": {"adapters.verl", "adapters.verl_term"},
+    "adapters.verl_losses": {"penalties"},
+    "adapters.verl_term": {"adapters.verl_losses", "losses", "metrics", "penalties"},
+    "adapters.verl": {"adapters.verl_losses", "adapters.verl_term", "penalties"},
+    "adapters.verl_legacy": {"adapters.verl_losses", "adapters.verl_term", "penalties"},
+    "adapters.verl_check": {"adapters.verl", "adapters.verl_losses", "adapters.verl_term"},
     "adapters.verl_agent": {"retrieval", "rewards", "rollout", "search", "trajectory"},
     "adapters.trl_watch": set(),
     "adapters.trl": {"adapters.trl_observe", "adapters.trl_watch", "losses", "penalties", "trajectory"},
@@ -84,8 +98,8 @@ ALLOWED: dict[str, set[str]] = {
         "search",
         "trajectory",
     },
-    # Data files carry the protocol's prompt, for trainers that know no protocol.
-    "launch": {"config", "data", "search"},
+    # Data files carry the protocol's prompt, for trainers that know no protocol; penalties go by the host's names.
+    "launch": {"adapters.verl_losses", "config", "data", "penalties", "search"},
     "train.checkpoint": {"language_model", "run_folder"},
     "train": {
         "batch",
@@ -141,11 +155,11 @@ ALLOWED: dict[str, set[str]] = {
         "world",
     },
     # Experiments start runs as processes and read what they wrote: no training code, no torch.
-    "lab": {"collapse", "config", "files", "run_folder", "tracking", "versions"},
+    "lab": {"collapse", "config", "files", "penalties", "run_folder", "section", "settings", "tracking", "versions"},
     "lab.probes": {
         "batch",
         "config",
-        "contradictions",
+        "penalties",
         "data",
         "language_model",
         "listener",
@@ -163,8 +177,10 @@ FREE = {"cli", "__main__"}  # may import anything, inside subcommands: test_impo
 # unit -> packages outside the standard library that it may name, wherever the import stands.
 OUTSIDE: dict[str, set[str]] = {
     "errors": set(),
+    "section": {"pydantic"},
+    "refusals": set(),
     "settings": {"pydantic"},
-    "contradictions": set(),
+    "importing": set(),
     "config": {"pydantic", "tomli_w"},
     "scoring": set(),
     "trajectory": set(),
@@ -180,11 +196,12 @@ OUTSIDE: dict[str, set[str]] = {
     "datasets": {"pyarrow", "huggingface_hub"},
     "rewards": set(),
     "losses": {"torch"},
-    "penalties": {"torch"},
+    "penalties": {"pydantic", "torch"},  # torch when one is computed; held to that by test_import_weight.py
     "metrics": {"torch"},
     "batch": {"torch"},
     "search": {"transformers"},  # for the type checker; held to that by test_import_weight.py
     "retrieval.types": set(),
+    "retrieval.wire": set(),
     "diagnostics": {"numpy"},
     "diagnostics.report": {"numpy", "plotly"},
     "launch": {"pyarrow"},

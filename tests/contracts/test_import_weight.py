@@ -26,6 +26,9 @@ def loaded_by(statement: str) -> set[str]:
     [
         "holdfast",
         "holdfast.config",
+        "holdfast.penalties",
+        "holdfast.launch.plan",
+        "holdfast.launch.verl",
         "holdfast.data",
         "holdfast.scoring",
         "holdfast.evals.catalogue",

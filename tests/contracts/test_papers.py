@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import setting_values, validate
+from holdfast.penalties import LLDS, NLL, Penalty
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 PLAIN = {"loss": {"penalty": {"name": "none"}}}
@@ -19,8 +20,12 @@ PLAIN = {"loss": {"penalty": {"name": "none"}}}
 
 def llds(**others: Any) -> dict[str, Any]:
     """What sets LLDS apart from plain GRPO, in keys of `loss.penalty`."""
-    section = {"name": "llds", "coef": 0.2, "preserve": "nonnegative", **others}
-    return {f"loss.penalty.{key}": value for key, value in section.items()}
+    return penalty(LLDS(**{"coef": 0.2, "preserve": "nonnegative", **others}))
+
+
+def penalty(value: Penalty) -> dict[str, Any]:
+    """A penalty in keys of `loss.penalty`."""
+    return {f"loss.penalty.{key}": setting for key, setting in value.model_dump().items()}
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -47,7 +52,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "loss.clip_low": 3e-4,
         "loss.clip_high": 4e-4,
     },
-    "likelihood of positives": {"loss.penalty.name": "nll", "loss.penalty.coef": 0.1},
+    "likelihood of positives": penalty(NLL(coef=0.1)),
 }
 
 
@@ -58,7 +63,7 @@ def read_rows() -> Iterator[tuple[str, dict[str, Any]]]:
         settings = re.findall(r"`([a-z0-9_.]+ = [^`]+)`", line)
         if line.startswith("| ") and settings:
             made = setting_values(validate(tomllib.loads("\n".join(settings)), where=line))
-            yield line.split(" | ")[0].removeprefix("| "), {k: v for k, v in made.items() if v != plain[k]}
+            yield line.split(" | ")[0].removeprefix("| "), {k: v for k, v in made.items() if v != plain.get(k)}
 
 
 ROWS = list(read_rows())

@@ -17,14 +17,24 @@ from pydantic import BaseModel
 from holdfast import config as schema
 from holdfast.config import Config, setting_names
 from holdfast.rewards import PARTS
+from holdfast.section import sections
 
-# Sections that `model_dump()` hands on whole. section -> class it is copied into, whose attributes of that name must be
-# read; or the names that the receiver of the mapping knows.
+# Sections that are handed on whole. `model_dump()`: section -> class it is copied into, whose attributes of that name
+# must be read. `weights()`: section -> the names that the receiver of the mapping knows.
 COPIED = {"protocol": "holdfast.search.protocol.SearchProtocol"}
-MAPPED = {"reward": frozenset(PARTS)}
+MAPPED = {"reward": frozenset({*PARTS, "custom"})}
 
-SECTION = "holdfast.config."
-CHECKERS = {"holdfast.config", "holdfast.contradictions"}  # to check a value is not to use it
+CHECKERS = {"holdfast.config", "holdfast.config.sections", "holdfast.config.validation"}  # to check is not to use
+
+
+def full(kind: type[BaseModel]) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+SECTIONS = {
+    name: value for name, value in vars(schema).items() if isinstance(value, type) and issubclass(value, BaseModel)
+}
+ALIASES = {f"holdfast.config.{name}": full(value) for name, value in SECTIONS.items()}
 
 
 @dataclass
@@ -40,13 +50,10 @@ class Known:
     """function -> class of its value."""
 
     def __post_init__(self) -> None:
-        for name, value in vars(schema).items():
-            if isinstance(value, type) and issubclass(value, BaseModel):
-                self.attributes[SECTION + name] = {
-                    key: SECTION + info.annotation.__name__
-                    for key, info in value.model_fields.items()
-                    if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)
-                }
+        for value in SECTIONS.values():
+            # Of several sections to choose from the last: that all have what hosts use of it.
+            inner = {key: sections(info.annotation) for key, info in value.model_fields.items()}
+            self.attributes[full(value)] = {key: full(kinds[-1]) for key, kinds in inner.items() if kinds}
         for module, tree in self.sources.items():
             names = self.imported.setdefault(module, {})
             for node in ast.walk(tree):
@@ -57,13 +64,13 @@ class Known:
             for node in tree.body:
                 if isinstance(node, ast.ClassDef | ast.FunctionDef):
                     names[node.name] = f"{module}.{node.name}"
-                if isinstance(node, ast.ClassDef) and module != "holdfast.config":
+                if isinstance(node, ast.ClassDef) and module not in CHECKERS:
                     self.attributes[f"{module}.{node.name}"] = {}
         for module, tree in self.sources.items():
             for node in tree.body:
                 if isinstance(node, ast.FunctionDef):
                     self.returns[f"{module}.{node.name}"] = self.annotated(node.returns, module)
-                elif isinstance(node, ast.ClassDef) and module != "holdfast.config":
+                elif isinstance(node, ast.ClassDef) and module not in CHECKERS:
                     own = self.attributes[f"{module}.{node.name}"]
                     for item in node.body:
                         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
@@ -83,11 +90,12 @@ class Known:
         return ""
 
     def full_name(self, node: ast.expr, module: str) -> str:
+        name = ""
         if isinstance(node, ast.Name):
-            return self.imported[module].get(node.id, "")
-        if isinstance(node, ast.Attribute) and (base := self.full_name(node.value, module)):
-            return f"{base}.{node.attr}"
-        return ""
+            name = self.imported[module].get(node.id, "")
+        elif isinstance(node, ast.Attribute) and (base := self.full_name(node.value, module)):
+            name = f"{base}.{node.attr}"
+        return ALIASES.get(name, name)
 
 
 class Reader(ast.NodeVisitor):
@@ -186,15 +194,14 @@ def all_reads(sources: Mapping[str, ast.Module]) -> set[tuple[str, str]]:
     return {(kind, name) for kind, name in read if kind}
 
 
-def owner(dotted: str) -> tuple[str, str]:
-    """`loss.penalty.gate` -> (`holdfast.config.Penalty`, `gate`)."""
-    *sections, name = dotted.split(".")
-    model: type[BaseModel] = Config
-    for section in sections:
-        kind = model.model_fields[section].annotation
-        assert isinstance(kind, type)
-        model = kind
-    return SECTION + model.__name__, name
+def owners(dotted: str) -> tuple[set[str], str]:
+    """`loss.penalty.preserve` -> the classes that have it, those they inherit it from among them, and `preserve`."""
+    *path, name = dotted.split(".")
+    models: list[type[BaseModel]] = [Config]
+    for key in path:
+        models = [kind for model in models for kind in sections(model.model_fields[key].annotation)]
+    kinds = {kind for model in models for kind in model.__mro__ if issubclass(kind, BaseModel)}
+    return {full(kind) for kind in kinds if name in kind.model_fields}, name
 
 
 def unread(sources: Mapping[str, ast.Module]) -> list[str]:
@@ -202,12 +209,12 @@ def unread(sources: Mapping[str, ast.Module]) -> list[str]:
     reads = all_reads(sources)
     missing = []
     for dotted in setting_names():
-        section, name = owner(dotted)
+        classes, name = owners(dotted)
         parent = dotted.rpartition(".")[0]
-        handed_on = (section, "model_dump") in reads
-        copied = handed_on and (COPIED.get(parent), name) in reads
-        mapped = handed_on and name in MAPPED.get(parent, ())
-        if not ((section, name) in reads or copied or mapped):
+        used = {attribute for kind, attribute in reads if kind in classes}
+        copied = "model_dump" in used and (COPIED.get(parent), name) in reads
+        mapped = "weights" in used and name in MAPPED.get(parent, ())
+        if not (name in used or copied or mapped):
             missing.append(dotted)
     return missing
 
@@ -250,7 +257,7 @@ def test_what_only_looks_like_a_read_is_not(body: str) -> None:
 
 def test_a_mapped_section_is_read_where_it_is_handed_on() -> None:
     source = {
-        "holdfast.x": ast.parse("from holdfast.config import Config\ndef f(c: Config): return c.reward.model_dump()")
+        "holdfast.x": ast.parse("from holdfast.config import Config\ndef f(c: Config): return c.reward.weights()")
     }
     assert "reward.f1" not in unread(source)
     assert "reward.f1" in unread({"holdfast.x": ast.parse("from holdfast.config import Config")})

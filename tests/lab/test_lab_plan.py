@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.lab.experiments import find
+from holdfast.lab.experiments.arms import GRPO, LLDS_ACTION, SAPO_ARM
 from holdfast.lab.plan import (
     FIRST_SEED,
     TUNING_SEEDS,
@@ -17,11 +18,14 @@ from holdfast.lab.plan import (
     arms_of,
     choose,
     finished,
+    for_method,
     load_plan,
     planned_arms,
+    refuse_settings_of_none,
     report_jobs,
     sweep_jobs,
 )
+from holdfast.penalties import SAPO, NoPenalty
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "flaky.toml"
 EXPERIMENT = find("death-spiral")
@@ -31,6 +35,29 @@ WriteRun = Callable[..., Path]
 
 def names(texts: list[str]) -> list[str]:
     return [arm.name for arm in arms_of(EXPERIMENT, texts)]
+
+
+def test_a_setting_of_a_penalty_is_for_the_arms_that_have_it() -> None:
+    """`holdfast reproduce death-spiral --loss.penalty.coef 0.5`, which has arms without a penalty."""
+    plan = replace(PLAN, settings=("--train.steps", "3", "--loss.penalty.coef=0.5", "--loss.penalty.gate", "token"))
+    runs = {name: fixed.overrides for name, fixed in (("none", GRPO), ("sapo", SAPO_ARM), ("llds", LLDS_ACTION))}
+    made = {name: for_method(plan.settings, overrides, RECIPE) for name, overrides in runs.items()}
+    assert made == {
+        "none": ("--train.steps", "3"),
+        "sapo": ("--train.steps", "3", "--loss.penalty.coef=0.5"),
+        "llds": plan.settings,
+    }
+    jobs = report_jobs(plan, EXPERIMENT.arms, choose(plan, EXPERIMENT.arms, {}), RECIPE, Path("out"))
+    penalties = {job.arm: job.config.loss.penalty for job in jobs}  # no recipe is refused
+    assert penalties["GRPO"] == NoPenalty() and penalties["SAPO"] == SAPO(coef=1.0, normalizer="preserved")
+
+
+def test_a_setting_that_no_arm_has_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"--loss.penalty.tau 0.9: no run has a penalty with this setting, which is of sapo"
+    ):
+        refuse_settings_of_none(("--loss.penalty.tau", "0.9"), [GRPO.overrides, LLDS_ACTION.overrides], RECIPE)
+    refuse_settings_of_none(("--loss.penalty.tau", "0.9"), [GRPO.overrides, SAPO_ARM.overrides], RECIPE)
 
 
 def test_controls_stay_whatever_arms_are_asked_for() -> None:

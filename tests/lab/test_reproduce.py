@@ -47,6 +47,10 @@ def test_without_a_name_the_experiments_are_listed() -> None:
         (["death-spiral", "--train.step", "3"], "did you mean train.steps?"),
         (["death-spiral", "--train.steps", "0"], "must be 1 or more"),
         (["death-spiral", "--train.optimizer_steps_per_rollout", "1"], "this penalty is always zero"),
+        (
+            ["death-spiral", "--arms", "LLDS action", "--loss.penalty.tau", "0.9"],
+            "no run has a penalty with this setting, which is of sapo",
+        ),
         (["death-spiral", "--report-only"], "holds no experiment"),
         (["death-spiral", "--report-only", "--seeds", "2"], "give it --out alone"),
         (["death-spiral", "--sort"], "did you mean --short?"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,36 @@ SMALL = (
 )
 
 MakeRecipe = Callable[..., Config]
+
+
+OWN_CODE = """
+from torch import where
+from holdfast.penalties import Penalty
+
+class Hinge(Penalty):
+    coef: float = 0.3
+    margin: float = 0.1
+
+    def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
+        return where(preserved, (old_logprobs.detach() - logprobs - self.margin).clamp(min=0), 0.0)
+
+class Ramp(Hinge):
+    coef: float = 0.1
+
+def brevity(trajectory, golden_answers):
+    return 1 / max(len(trajectory.turns), 1)
+"""
+CUSTOM = ("--loss.penalty.name=custom", "--loss.penalty.path=own_code_of_launch:Hinge")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The module `own_code_of_launch`, which recipes name."""
+    folder = tmp_path_factory.mktemp("own_code")
+    (folder / "own_code_of_launch.py").write_text(OWN_CODE)
+    sys.path.insert(0, str(folder))
+    yield
+    sys.path.remove(str(folder))
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Config, setting_names
+from holdfast.config import Config, setting_names, setting_values
 from holdfast.data import Example
 from holdfast.errors import ConfigError
 from holdfast.launch import Machines, Plan, parquet, plan, trl, verl
+
+from .conftest import CUSTOM
 
 MakeRecipe = Callable[..., Config]
 
@@ -40,6 +42,9 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.penalty.normalizer": ("preserved",),
     "loss.penalty.answer_weight": ("0.5",),
     "loss.penalty.tau": ("0.9", "--loss.penalty.name=sapo"),
+    "loss.penalty.path": ("own_code_of_launch:Ramp", *CUSTOM),
+    "loss.penalty.settings": ("margin = 0.5", *CUSTOM),
+    "reward.custom": ('"own_code_of_launch:brevity" = 0.2',),
     "loss.advantage": ("dr_grpo",),
     "loss.baseline": ("length", "--loss.advantage=dr_grpo"),
     "loss.ratio": ("sequence",),
@@ -58,13 +63,11 @@ OTHER: dict[str, tuple[str, ...]] = {
 
 
 def another(name: str, config: Config) -> list[str]:
-    """Overrides that change a setting."""
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
+    """Overrides that change a setting: what it needs beside it, then the change."""
+    value: Any = setting_values(config).get(name)
     if name in OTHER:
         text, *needed = OTHER[name]
-        return [f"--{name}={text}", *needed]
+        return [*needed, f"--{name}={text}"]
     if isinstance(value, bool):
         return [f"--{name}={str(not value).lower()}"]
     if isinstance(value, int):
@@ -100,6 +103,7 @@ def substance(host: str, config: Config) -> tuple[object, ...]:
 def test_every_setting_is_in_a_table(host: str, recipe: MakeRecipe) -> None:
     named = sources(plan(host, recipe("--model.lora_rank=8", "--model.autocast=none", "--loss.penalty.name=sapo")))
     named |= sources(plan(host, recipe()))
+    named |= sources(plan(host, recipe(*CUSTOM, "--loss.penalty.settings=margin = 0.5")))
     covered = named.union(*TABLES[host])
     assert set(setting_names()) - covered == set()
     tables = set().union(*TABLES[host])
@@ -119,7 +123,7 @@ def test_changing_a_setting_changes_the_run_or_is_told(host: str, name: str, rec
         assert name not in noted
         return
     assert name not in refused
-    before = recipe(*(word for word in change[1:] if name != "retrieval.corpus"))
+    before = recipe(*(word for word in change[:-1] if name != "retrieval.corpus"))
     notes = [note for note in changed.notes if note.startswith(f"{name} = ")]
     if name in noted:
         assert notes

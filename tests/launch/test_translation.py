@@ -11,6 +11,8 @@ from holdfast.errors import ConfigError
 from holdfast.launch import Machines, plan
 from holdfast.launch.trl_files import correct_above
 
+from .conftest import CUSTOM
+
 MakeRecipe = Callable[..., Config]
 
 ACTOR, ROLLOUT, LOSS = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.actor.policy_loss"
@@ -49,7 +51,7 @@ def test_trl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
         "max_completion_length": 4096,
         "report_to": "none",
     })  # fmt: skip
-    assert 'LLDS(coef=0.2, gate="action", preserve="nonnegative", threshold=0.0, answer_weight=1.0)' in script(made)
+    assert 'LLDS(coef=0.2, preserve="nonnegative", gate="action", threshold=0.0, answer_weight=1.0)' in script(made)
 
 
 def test_verl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
@@ -209,6 +211,32 @@ def test_penalties_in_the_script(recipe: MakeRecipe) -> None:
     assert not [name for name in ("LLDS", "SAPO", "NLL") if name in none]
     adaptive = script(plan("trl", recipe("--loss.penalty.answer_weight=adaptive-paper")))
     assert 'answer_weight="adaptive-paper"' in adaptive
+
+
+def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:
+    config = recipe(
+        *CUSTOM, "--loss.penalty.settings=margin = 0.5", '--reward.custom="own_code_of_launch:brevity" = 0.2'
+    )
+    trl, verl = plan("trl", config), plan("verl", config)
+    assert "from own_code_of_launch import Hinge\n" in script(trl) and "import with_penalties\n" in script(trl)
+    assert "Hinge(coef=0.3, margin=0.5)" in script(trl)
+    assert '{"em": 1.0, "own_code_of_launch:brevity": 0.2}' in script(trl)
+    assert "correct_above" not in script(trl)  # nobody knows what the part is worth
+    assert verl.values[f"{LOSS}.loss_mode"] == "holdfast_custom"
+    assert verl.values[f"+{LOSS}.penalty_path"] == "own_code_of_launch:Hinge"
+    assert verl.values[f"+{LOSS}.penalty_settings"] == {"margin": 0.5}
+    assert "penalty_settings='{margin:0.5}'" in verl.files["run.sh"]
+    assert 'reward: {"em": 1.0, "own_code_of_launch:brevity": 0.2}' in verl.files["agent_loops.yaml"]
+    for made in (trl, verl):
+        assert len([note for note in made.notes if "Python must find own_code_of_launch" in note]) == 2
+
+
+def test_code_that_cannot_be_imported_is_refused(recipe: MakeRecipe) -> None:
+    for host in ("trl", "verl"):
+        with pytest.raises(ConfigError, match="the module no_such cannot be imported"):
+            plan(host, recipe("--loss.penalty.name=custom", "--loss.penalty.path=no_such:Hinge"))
+        with pytest.raises(ConfigError, match="did you mean brevity"):
+            plan(host, recipe('--reward.custom="own_code_of_launch:brevty" = 1.0'))
 
 
 def test_a_right_rollout_is_told_by_its_reward(recipe: MakeRecipe) -> None:

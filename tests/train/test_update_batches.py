@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config import Loss, Penalty
+from holdfast.config import Loss
 from holdfast.language_model import LanguageModel
 from holdfast.logprobs import token_logprobs
+from holdfast.penalties import LLDS, NLL, SAPO, NoPenalty
 from holdfast.train.plan import plan_update
 
 from .one_update import a_batch, learner_of, run
@@ -99,12 +100,12 @@ def test_the_noise_floor_sees_an_old_pass_of_other_shapes(make_model: Callable[.
 
 LOSSES = {
     "llds": Loss(),
-    "llds, response, over preserved tokens": Loss(penalty=Penalty(gate="response", normalizer="preserved")),
-    "llds, token, correct, answers half": Loss(penalty=Penalty(gate="token", preserve="correct", answer_weight=0.5)),
-    "sapo, sequence means": Loss(penalty=Penalty(name="sapo"), reduction="seq-mean-token-mean"),
-    "nll, sequence sums": Loss(penalty=Penalty(name="nll"), reduction="seq-mean-token-sum"),
-    "dr grpo": Loss(penalty=Penalty(name="none"), reduction="seq-mean-token-sum-norm"),
-    "sums": Loss(penalty=Penalty(name="llds", threshold=0.001), reduction="token-sum"),
+    "llds, response, over preserved tokens": Loss(penalty=LLDS(gate="response", normalizer="preserved")),
+    "llds, token, correct, answers half": Loss(penalty=LLDS(gate="token", preserve="correct", answer_weight=0.5)),
+    "sapo, sequence means": Loss(penalty=SAPO(), reduction="seq-mean-token-mean"),
+    "nll, sequence sums": Loss(penalty=NLL(), reduction="seq-mean-token-sum"),
+    "dr grpo": Loss(penalty=NoPenalty(), reduction="seq-mean-token-sum-norm"),
+    "sums": Loss(penalty=LLDS(threshold=0.001), reduction="token-sum"),
     "gspo, entropy, k2": Loss(ratio="sequence", entropy_coef=0.01, kl_coef=0.1, kl_estimator="k2"),
     "clip higher, dual clip": Loss(clip_low=0.001, clip_high=0.002, dual_clip=1.001),
 }

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from holdfast.batch import TokenBatch
-from holdfast.config import Loss, Penalty
-from holdfast.penalties import penalty_of
+from holdfast.config import Loss
+from holdfast.penalties import LLDS, NLL, SAPO, NoPenalty
 from holdfast.train.objective import Objective
 
 from .one_update import a_batch, double, run
@@ -26,10 +26,12 @@ def by_hand(batch: TokenBatch, new: Tensor, old: Tensor, ref: Tensor | None, ent
     """The minimised number for one mini-batch, token by token in plain Python floats' order, from the formulas."""
     n_rows, width = batch.token_ids.shape
     mask = batch.loss_mask
-    penalty, answer_weight = loss.penalty, 0.5
+    penalty, answer_weight = loss.penalty.term, 0.5
     tokens = int(mask.sum())
     preserved = [
-        {"nonnegative": float(a) >= 0, "positive": float(a) > 0, "correct": bool(c)}[penalty.preserve or "nonnegative"]
+        {"nonnegative": float(a) >= 0, "positive": float(a) > 0, "correct": bool(c)}[
+            getattr(penalty, "preserve", "positive")
+        ]
         for a, c in zip(batch.advantages[:, 0], batch.correct, strict=True)
     ]
     preserved_tokens = sum(int(mask[row].sum()) for row in range(n_rows) if preserved[row])
@@ -70,37 +72,34 @@ def by_hand(batch: TokenBatch, new: Tensor, old: Tensor, ref: Tensor | None, ent
             bonus[row, t] = entropy[row, t]
             k = int(batch.action_ids[row, t])
             action = [u for u in mine if int(batch.action_ids[row, u]) == k]
-            unit = {"action": action, "response": mine, "token": [t]}[penalty.gate]
-            weight = answer_weight if bool(batch.answer_mask[row, t]) else 1.0
-            opened = sum(fall[u] for u in unit) > penalty.threshold * len(unit)
-            fell = fall[t] > penalty.threshold
-            if penalty.name == "llds":
-                counts = preserved[row] and fell and (opened or penalty.gate == "token")
-            elif penalty.name == "sapo":
-                counts, weight = preserved[row] and fall[t] > -math.log(penalty.tau), 1.0
-            else:
-                counts = False
-            held[row, t] = weight * drop[t] if counts else 0 * new[row, t]
-            if penalty.name == "nll":
-                held[row, t] = -new[row, t] if a > 0 else 0 * new[row, t]
+            held[row, t] = 0 * new[row, t]
+            if isinstance(penalty, LLDS):
+                unit = {"action": action, "response": mine, "token": [t]}[penalty.gate]
+                opened = sum(fall[u] for u in unit) > penalty.threshold * len(unit)
+                if preserved[row] and fall[t] > penalty.threshold and (opened or penalty.gate == "token"):
+                    held[row, t] = drop[t] * (answer_weight if bool(batch.answer_mask[row, t]) else 1.0)
+            elif isinstance(penalty, SAPO) and preserved[row] and fall[t] > -math.log(penalty.tau):
+                held[row, t] = drop[t]
+            elif isinstance(penalty, NLL) and a > 0:
+                held[row, t] = -new[row, t]
     total = reduce(policy) - loss.entropy_coef * reduce(bonus)
     if ref is not None:
         total = total + loss.kl_coef * reduce(kl)
-    if penalty.name != "none":
+    if penalty is not None:
         summed = sum(held.values(), zero) / preserved_tokens if penalty.normalizer == "preserved" else reduce(held)
-        total = total + float(penalty.coef or 0) * summed
+        total = total + penalty.coef * summed
     return total
 
 
 BY_HAND = [
-    *(Loss(kl_coef=0.05, penalty=Penalty(gate=gate, answer_weight=0.5)) for gate in ("action", "response", "token")),
+    *(Loss(kl_coef=0.05, penalty=LLDS(gate=gate, answer_weight=0.5)) for gate in ("action", "response", "token")),
     *(
-        Loss(kl_coef=0.0, penalty=Penalty(name=name, normalizer=normalizer, preserve=preserve))
-        for name in ("llds", "sapo", "nll")
+        Loss(kl_coef=0.0, penalty=method(normalizer=normalizer, preserve=preserve))
+        for method in (LLDS, SAPO)
         for normalizer in ("policy", "preserved")
         for preserve in ("nonnegative", "positive", "correct")
-        if name != "nll" or preserve == "positive"
     ),
+    *(Loss(kl_coef=0.0, penalty=NLL(normalizer=normalizer)) for normalizer in ("policy", "preserved")),
     *(
         Loss(kl_coef=0.05, entropy_coef=0.02, reduction=reduction)
         for reduction in (
@@ -111,9 +110,9 @@ BY_HAND = [
             "seq-mean-token-sum-norm",
         )
     ),
-    Loss(ratio="sequence", kl_coef=0.3, kl_estimator="k2", penalty=Penalty(name="none")),
-    Loss(clip_low=0.01, clip_high=0.03, dual_clip=1.02, penalty=Penalty(name="sapo", tau=0.98)),
-    Loss(penalty=Penalty(threshold=0.02, coef=0.7)),
+    Loss(ratio="sequence", kl_coef=0.3, kl_estimator="k2", penalty=NoPenalty()),
+    Loss(clip_low=0.01, clip_high=0.03, dual_clip=1.02, penalty=SAPO(tau=0.98)),
+    Loss(penalty=LLDS(threshold=0.02, coef=0.7)),
 ]
 
 
@@ -172,10 +171,10 @@ def test_the_metrics_are_the_losses_of_the_steps(make_model: Callable[..., Any])
 
 def test_a_term_that_is_off_is_absent(make_model: Callable[..., Any]) -> None:
     batch = a_batch()
-    metrics, _ = run(make_model(), batch, [[[*range(7)]]], Loss(kl_coef=0.0, penalty=Penalty(name="none")))
+    metrics, _ = run(make_model(), batch, [[[*range(7)]]], Loss(kl_coef=0.0, penalty=NoPenalty()))
     assert not {"loss/kl", "loss/penalty", "loss/entropy", "penalty/active_fraction"} & set(metrics)
     old = replace(batch, old_logprobs=torch.zeros_like(batch.rollout_logprobs))
-    terms = Objective(Loss(kl_coef=0.0, penalty=Penalty(name="none"))).terms(old, torch.zeros(7, 24))
+    terms = Objective(Loss(kl_coef=0.0, penalty=NoPenalty())).terms(old, torch.zeros(7, 24))
     assert terms.penalty is terms.kl is terms.preserved is None
 
 
@@ -190,7 +189,5 @@ def test_a_term_that_is_off_is_absent(make_model: Callable[..., Any]) -> None:
     ],
 )
 def test_answer_weight(setting: float | str, searches: float, expected: float) -> None:
-    penalty = penalty_of(Penalty.model_validate({"answer_weight": setting}))
-    assert penalty is not None
-    weight = penalty.weight_at(searches)
+    weight = LLDS(answer_weight=setting).weight_at(searches)  # type: ignore[arg-type]
     assert weight == expected and type(weight) is float

@@ -30,7 +30,7 @@ from holdfast.adapters.trl_observe import Observer
 from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
 from holdfast.errors import ConfigError
 from holdfast.losses import action_ids_from_mask, reduce_loss
-from holdfast.penalties import LLDS, NLL, SAPO, Penalty
+from holdfast.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty, try_out
 from holdfast.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def with_penalties(
 
     Args:
         trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`.
-        penalty: `LLDS(...)`, `SAPO(...)` or `NLL(...)`; None observes only.
+        penalty: `LLDS(...)`, `SAPO(...)`, `NLL(...)`, or a class of yours derived from `holdfast.penalties.Penalty`;
+            None observes only.
         correct_above: a rollout counts as correct when its reward, weighted and summed as TRL does, exceeds this; where
             a reward function is named `em`, when that gave it 1. Read by the rule `preserve="correct"`, and by the
             series of correct and incorrect rollouts. The default suits rewards of 0 and 1.
@@ -101,6 +102,8 @@ def with_penalties(
             f"with_penalties(..., {penalty!r}): pass a penalty such as LLDS(coef=0.2), SAPO(coef=0.1) or "
             "NLL(coef=0.1), made already; leave it out to observe only"
         )
+    if penalty is not None and type(penalty) not in PENALTIES.values():
+        try_out(penalty)
     if displacement_every < 0 or displacement_rows < 1:
         raise ConfigError(
             f"displacement_every={displacement_every}, displacement_rows={displacement_rows}: use 0 (never) or more "
@@ -156,7 +159,7 @@ class PenaltyMixin(_Trainer):
         batch["holdfast_correct"] = self._correct(len(inputs))
         mask = loss_mask(batch)
         batch |= row_tensors(inputs, mask)
-        if own.penalty is not None and own.penalty.needs_answers:
+        if own.penalty is not None and own.penalty.uses_answer_mask:
             batch["holdfast_answer_weight"] = answer_weight(self, inputs, own.penalty)
         ours = isinstance(inputs[0].get("trajectory"), Trajectory)
         episodes = [given["trajectory"] for given in inputs] if ours else None
@@ -280,14 +283,15 @@ def answer_weight(trainer: Any, inputs: list[dict[str, Any]], penalty: Penalty) 
             "SearchRollouts, or let your rollout_func return `answer_mask` (0 or 1 for each token of a completion), or "
             "leave answer_weight at 1"
         )
-    if isinstance(penalty, LLDS) and isinstance(penalty.answer_weight, str) and "searches" not in inputs[0]:
+    if penalty.uses_search_count and "searches" not in inputs[0]:
         raise ConfigError(
             f"{penalty!r}: an adaptive answer_weight follows the number of searches, and these rollouts do not say. "
             "Let your rollout_func return `searches` (a number for each completion), or set answer_weight to a number"
         )
     device = trainer.accelerator.device
     searches = torch.tensor([float(given.get("searches", 0.0)) for given in inputs], device=device)
-    return torch.tensor(penalty.weight_at(float(trainer.accelerator.gather(searches).mean())), device=device)
+    weight = penalty.weight_at(float(trainer.accelerator.gather(searches).mean()))
+    return torch.tensor(1.0 if weight is None else weight, device=device)
 
 
 def reduction(trainer: Any, inputs: dict[str, Any], mask: Tensor) -> dict[str, Any]:
@@ -318,7 +322,12 @@ def refuse_what_cannot_work(args: Any, penalty: Penalty | None) -> None:
         )
     micro_batches = args.steps_per_generation * args.num_iterations
     window = args.gradient_accumulation_steps
-    if penalty.needs_drift and micro_batches <= window:
+    if penalty.normalizer != "policy":
+        raise ConfigError(
+            f"{penalty!r}: TRL divides every term by one count. Leave normalizer at 'policy', and divide coef by the "
+            "share of protected tokens, which is logged as penalty/preserved_share"
+        )
+    if not penalty.acts_without_drift and micro_batches <= window:
         raise ConfigError(
             f"{type(penalty).__name__} compares the policy with the one that made the rollouts, but with "
             f"steps_per_generation={args.steps_per_generation}, gradient_accumulation_steps={window} and "

@@ -27,17 +27,8 @@ from torch import Tensor
 from verl.trainer.ppo import core_algos
 from verl.workers.config import PolicyLossConfig
 
-from holdfast.adapters.verl_term import (
-    LOSSES,
-    PENALTY_FIELDS,
-    Log,
-    Seen,
-    base_name,
-    measure,
-    penalty_for,
-    per_token,
-    refuse_cut_actions,
-)
+from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
+from holdfast.adapters.verl_term import Log, Seen, base_name, measure, per_token, refuse_cut_actions
 from holdfast.errors import ConfigError
 from holdfast.penalties import Penalty
 
@@ -61,6 +52,10 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     """LLDS and LLD: nats per token a drop must exceed to count."""
     penalty_tau: float | None = None
     """SAPO: a token counts when its ratio is below this."""
+    penalty_path: str | None = None
+    """`holdfast_custom`: the import path of a class derived from `holdfast.penalties.Penalty`, as module:Class."""
+    penalty_settings: Any = None
+    """`holdfast_custom`: its other arguments, a mapping."""
 
     def __post_init__(self) -> None:
         if self.loss_mode in LOSSES:
@@ -88,6 +83,8 @@ class _Loss:
     def __init__(self, name: str) -> None:
         self.name = name
         self._log = Log()
+        self._settings: Any = None
+        self._planned: tuple[Penalty | None, str] = (None, "")
 
     def __call__(
         self,
@@ -100,7 +97,9 @@ class _Loss:
         rollout_is_weights: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """(scalar loss, metrics). All tensors [B, T]; `config` is verl's ActorConfig."""
-        penalty, base = _plan(self.name, config.policy_loss)
+        if config.policy_loss is not self._settings:  # for every micro-batch the same
+            self._planned, self._settings = _plan(self.name, config.policy_loss), config.policy_loss
+        penalty, base = self._planned
         loss, metrics = core_algos.get_policy_loss_fn(base)(
             old_log_prob=old_log_prob,
             log_prob=log_prob,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.adapters.verl import LOSSES, HoldfastPolicyLossConfig
-from holdfast.adapters.verl_term import penalty_for, refuse_cut_actions
+from holdfast.adapters.verl_losses import penalty_for
+from holdfast.adapters.verl_term import refuse_cut_actions
 from holdfast.errors import ConfigError
 
 TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
@@ -79,7 +80,7 @@ def findings(config: Any) -> Iterator[Finding]:
     yield Finding(True, f"the actor's configuration can be made: {name} on {base}, {what}")
     count = f"{steps} optimizer step{'s' * (steps != 1)} per rollout batch"
     sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {count}"
-    idle = penalty is not None and penalty.needs_drift  # on the first of the steps
+    idle = penalty is not None and not penalty.acts_without_drift  # on the first of the steps
     if steps > idle:
         yield Finding(True, sizes if penalty is None else f"{sizes}; the penalty is at work on {steps - idle} of them")
     else:

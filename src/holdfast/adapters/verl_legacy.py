@@ -25,17 +25,8 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.adapters.verl_term import (
-    LOSSES,
-    OBSERVE,
-    PENALTY_FIELDS,
-    Log,
-    base_name,
-    measure,
-    penalty_for,
-    per_token,
-    refuse_cut_actions,
-)
+from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
+from holdfast.adapters.verl_term import Log, base_name, measure, per_token, refuse_cut_actions
 from holdfast.errors import ConfigError
 from holdfast.penalties import Penalty
 
@@ -101,9 +92,9 @@ def register(
 ) -> None:
     """Register `LOSSES` in a host that has a registry (`register_policy_loss`, `get_policy_loss_fn`, `agg_loss`).
 
-    `settings` are `penalty_coef`, `penalty_preserve`, `penalty_threshold` and `penalty_tau`, as in
-    `HoldfastPolicyLossConfig`; here they are bound once, because the older configuration has no room for them. Those
-    that a loss does not read are left out for it. Safe to call again: the last call counts.
+    `settings` are the `penalty_…` fields of `HoldfastPolicyLossConfig`; here they are bound once, because the older
+    configuration has no room for them. Those that a loss does not read are left out for it; `holdfast_custom` is
+    registered where `penalty_path` names a class. Safe to call again: the last call counts.
 
     Raises:
         ConfigError: an unknown setting or base loss, a value that cannot work, or a host without a registry.
@@ -122,8 +113,11 @@ def register(
     def reduce(term: Tensor, mask: Tensor, mode: str = "token-mean") -> Tensor:
         return core_algos.agg_loss(term, mask, mode)
 
-    for loss_name in LOSSES:
-        penalty = penalty_for(loss_name, _read_by(loss_name, settings))
+    for loss_name, row in LOSSES.items():
+        if "path" in row.settings and not settings.get("penalty_path"):
+            continue  # a class of the user's own, and none is named
+        read = {key: value for key, value in settings.items() if key.removeprefix("penalty_") in row.settings}
+        penalty = penalty_for(loss_name, read)
         base_fn = core_algos.get_policy_loss_fn(base)
         wrapped = with_penalty(base_fn, penalty, reduce=reduce, on_metrics=on_metrics, name=loss_name)
         core_algos.register_policy_loss(loss_name)(_checking(wrapped, penalty))
@@ -137,13 +131,6 @@ def _checking(loss_fn: Callable[..., Any], penalty: Penalty | None) -> Callable[
         return loss_fn(*args, **kwargs)
 
     return loss
-
-
-def _read_by(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    if name == OBSERVE:
-        return {}
-    other = "penalty_threshold" if "sapo" in name else "penalty_tau"
-    return {key: value for key, value in settings.items() if key != other}
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What the adapters for verl share: which penalty a configuration means, its value per token, and the series beside it.
+"""What the adapters for verl share: the base loss, a penalty's value per token, and the series beside it.
 
 Needs torch and nothing of verl, so that forks of older versions are served by the same lines.
 """
@@ -14,56 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.adapters.verl_losses import LOSSES
 from holdfast.errors import ConfigError
 from holdfast.losses import penalty_stats, ratio_stats
 from holdfast.metrics import per_token_mean
-from holdfast.penalties import LLDS, SAPO, Penalty
-
-OBSERVE = "holdfast_observe"
-LOSSES: dict[str, str] = {
-    OBSERVE: "the base loss, untouched, with the missing series in the log",
-    "holdfast_llds": "LLDS, a gate per action (arXiv 2512.04220)",
-    "holdfast_llds_response": "LLDS, a gate per response",
-    "holdfast_lld": "LLD, a gate per token",
-    "holdfast_search_sapo": "Search Agent Policy Optimization (arXiv 2603.10069)",
-}
-"""Names for verl's registry. There is no bare `sapo`: verl has one, Soft Adaptive Policy Optimization."""
-
-_GATES: dict[str, Any] = {"holdfast_llds": "action", "holdfast_llds_response": "response", "holdfast_lld": "token"}
-
-PENALTY_FIELDS = ("penalty_coef", "penalty_preserve", "penalty_threshold", "penalty_tau")
-_OF_LLDS, _OF_SAPO = "penalty_threshold", "penalty_tau"
+from holdfast.penalties import LLDS, Penalty
 
 _PATIENCE = 1000  # micro-batches
 
 logger = logging.getLogger("holdfast.adapters.verl")
-
-
-def penalty_for(name: str, settings: Any) -> Penalty | None:
-    """The penalty behind a loss's name; None for `holdfast_observe`.
-
-    `settings` is verl's `policy_loss`, or anything with its `get`; what is absent or None is the paper's value. Raises
-    `ConfigError` for a value that cannot work, and for one that this loss would not read.
-    """
-    given = {key: value for key in PENALTY_FIELDS if (value := settings.get(key)) is not None}
-    unread = set(given) - {"penalty_coef", "penalty_preserve", _OF_SAPO if "sapo" in name else _OF_LLDS}
-    if name == OBSERVE:
-        unread = set(given)
-    if unread:
-        raise ConfigError(
-            f"policy_loss.{min(unread)} = {given[min(unread)]} with loss_mode = {name!r}, which does not read it; "
-            "leave it out, or choose the loss it belongs to (for a control run with everything else in place, set "
-            "penalty_coef = 0)"
-        )
-    if name == OBSERVE:
-        return None
-    if given.get("penalty_preserve") == "correct":
-        raise ConfigError(
-            "policy_loss.penalty_preserve = 'correct': verl does not tell a loss which rollouts are correct; use "
-            "'positive' (A > 0) or 'nonnegative' (A ≥ 0)"
-        )
-    values = {key.removeprefix("penalty_"): value for key, value in given.items()}
-    return SAPO(**values) if "sapo" in name else LLDS(gate=_GATES[name], **values)
 
 
 def base_name(settings: Any, registered: Iterable[str]) -> str:

@@ -55,7 +55,7 @@ class SettingsCommand(TyperCommand):
 
 def _is_flag(option: str) -> bool:
     from holdfast.config import Config
-    from holdfast.settings import setting
+    from holdfast.section import setting
 
     info = setting(Config, option.removeprefix("--").replace("-", "_"))
     return info is not None and info.annotation is bool

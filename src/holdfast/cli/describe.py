@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 import typing
 from collections.abc import Iterator
@@ -10,9 +11,8 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel
 
-from holdfast import settings
-from holdfast.config import METHOD_DEFAULTS, Config, Penalty
-from holdfast.contradictions import unread
+from holdfast.config import Config
+from holdfast.section import Root, choice_of, either, field_of, held, kind_of, sections
 
 WIDTH = 88
 
@@ -59,31 +59,63 @@ def default_of(dotted: str) -> str:
 
 
 def _section(section: BaseModel, name: str) -> Iterator[str]:
-    own = {key: value for key, value in section if not isinstance(value, BaseModel)}
-    if own:
+    inside = {key: value for key, value in held(section).items() if isinstance(value, BaseModel)}
+    values = {key: value for key, value in held(section).items() if key not in inside}
+    if values:
         yield f"\n[{name}]"
-    for key, value in own.items():
+    for key, value in values.items():
         info = type(section).model_fields[key]
         comment = " ".join((info.description or "").split())
         if value is None or typing.get_origin(info.annotation) is Literal:
-            comment = f"{comment} ({settings.kind_of(info.annotation)})".strip()
+            comment = f"{comment} ({_kind(f'{name}.{key}', info.annotation)})".strip()
         yield from _comment(comment)
         if value is None:
             yield f"# {key} ="
-        elif isinstance(section, Penalty) and _follows_name(section, key):
-            yield f"# {tomli_w.dumps({key: value}).strip()}"
-        elif isinstance(value, tuple):
-            yield f"{key} = {settings.shown(value)}"  # numbers, which need no escapes, on one line
+        elif isinstance(value, tuple | dict):
+            yield f"{key} = {_on_one_line(value)}"
         else:
             yield tomli_w.dumps({key: value}).strip()
-    for key, value in section:
-        if isinstance(value, BaseModel):
-            yield from _section(value, f"{name}.{key}".lstrip("."))
+    yield from _comment(_elsewhere(section, name))
+    for key, value in inside.items():
+        yield from _section(value, f"{name}.{key}".lstrip("."))
 
 
-def _follows_name(penalty: Penalty, key: str) -> bool:
-    """Whether a value is the method's published one, or one that it does not read: neither is to outlive the name."""
-    return key in unread(penalty.name) or METHOD_DEFAULTS[penalty.name].get(key) == getattr(penalty, key)
+def _kind(dotted: str, annotation: Any) -> str:
+    """What a setting may hold; of a name that chooses its section, all the names."""
+    section, _, key = dotted.rpartition(".")
+    choices = _choices(section) if key == "name" else ()
+    return either([repr(choice_of(choice)) for choice in choices]) if choices else kind_of(annotation)
+
+
+def _elsewhere(section: BaseModel, name: str) -> str:
+    """The settings that this section would have under another name."""
+    others = [
+        f"{choice_of(choice)} has {', '.join(more)}"
+        for choice in _choices(name)
+        if (more := [key for key in choice.model_fields if key not in type(section).model_fields])
+    ]
+    return f"Under another name: {'; '.join(others)}." if others else ""
+
+
+def _choices(section: str) -> tuple[Root, ...]:
+    """The sections that one is chosen from; none for a section that is always there."""
+    field = field_of(Config, section)
+    kinds = sections(field.annotation) if field else ()
+    return kinds if len(kinds) > 1 else ()
+
+
+def _on_one_line(value: Any) -> str:
+    """A value as TOML, tables and lists on one line.
+
+    >>> _on_one_line({"my_code:brevity": 0.2, "words": ("a", True)})
+    '{ "my_code:brevity" = 0.2, "words" = ["a", true] }'
+    """
+    if isinstance(value, dict):
+        items = ", ".join(f"{json.dumps(key)} = {_on_one_line(item)}" for key, item in value.items())
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_on_one_line, value))}]"
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
 
 
 def _comment(text: str) -> list[str]:

@@ -137,10 +137,13 @@ def _run(plan: Plan, experiment: Experiment, folder: Path, at_once: int) -> list
 
 
 def _refuse_others(plan: Plan, experiment: Experiment, folder: Path) -> None:
-    """Before anything is written: runs with other settings are neither gone on with nor shown as this plan's."""
-    from holdfast.lab.plan import planned_runs, planned_sweep
+    """Before anything is written: runs with other settings are neither gone on with nor shown as this plan's, and a
+    setting that concerns no run is not left out in silence."""
+    from holdfast.lab.plan import planned_arms, planned_runs, planned_sweep, refuse_settings_of_none
     from holdfast.lab.runner import refuse_other_runs
 
+    arms = [arm.overrides for arm in planned_arms(plan, experiment)]
+    refuse_settings_of_none(plan.settings, arms, _recipe(experiment))
     for planned in (planned_sweep, planned_runs):
         refuse_other_runs(planned(plan, experiment, _recipe(experiment), folder))
 

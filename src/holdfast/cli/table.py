@@ -158,14 +158,16 @@ def _plan(make: str, texts: Sequence[str], seeds: int, settings: Sequence[str], 
     from holdfast.config import Config
     from holdfast.evals.make import Plan
     from holdfast.evals.rows import rows_of
-    from holdfast.lab.plan import SHORT
+    from holdfast.lab.plan import SHORT, refuse_settings_of_none
     from holdfast.settings import parse_overrides
 
     if taken := _OWN & set(parse_overrides(settings, Config)):
         raise ConfigError(f"--{min(taken)}: the table sets this for each of its runs; use --out and --seeds")
+    recipe, rows = find("quickstart" if make == "world" else make), rows_of(texts)
+    refuse_settings_of_none(settings, [row.settings for row in rows], recipe)
     return Plan(
-        recipe=find("quickstart" if make == "world" else make),
-        rows=rows_of(texts),
+        recipe=recipe,
+        rows=rows,
         seeds=tuple(range(_FIRST_SEED, _FIRST_SEED + seeds)),
         settings=(*(SHORT if short else ()), *settings),
         out=folder,

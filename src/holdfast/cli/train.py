@@ -70,7 +70,10 @@ def train(
     if resume is not None:
         _resume(resume, recipe, settings, dry_run=dry_run, overwrite=overwrite, stage=stage)
         return
+    from holdfast.config.validation import check_training
+
     config, named = read_recipe(recipe, settings)
+    check_training(config, stage=stage)
     if dry_run:
         _print_recipe(config)
     else:
@@ -94,8 +97,6 @@ def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
 def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None, recipe: str | None) -> None:
     from holdfast.cli import runs
 
-    if stage is Stage.WARM_START and not (config.warm_start.steps or config.warm_start.plain_steps):
-        raise ConfigError("--stage warm-start with warm_start.steps = 0: there is nothing to do; set warm_start.steps")
     engine = load_engine({Stage.WARM_START: "start", Stage.REJECTION_SAMPLING: "rejection", None: "run"}[stage])
     run_dir = runs.claim(config, named=named, overwrite=overwrite)
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": run_dir.name})})

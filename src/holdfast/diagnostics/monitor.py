@@ -39,7 +39,7 @@ class Monitor:
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
         """Take the metrics of a step (under holdfast's names); the findings that are new with it.
 
-        A step that was seen before begins anew there, as a resumed run does: later ones are forgotten. More metrics of
+        A step that was seen before is where a resumed run continues: later steps are forgotten. More metrics of
         the newest step are added to it.
         """
         if self._steps.count and step < self._steps.last_step:

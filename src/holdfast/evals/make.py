@@ -13,7 +13,7 @@ from holdfast.config import load
 from holdfast.errors import ConfigError
 from holdfast.evals.rows import TrainingRow
 from holdfast.evals.state import RESULTS, read_results
-from holdfast.lab.plan import slug
+from holdfast.lab.plan import for_method, slug
 from holdfast.lab.processes import Processes, reason
 from holdfast.lab.runner import Job
 
@@ -56,7 +56,8 @@ def training_jobs(plan: Plan) -> tuple[list[Job], list[Job]]:
     for seed in plan.seeds:
         for row in plan.rows:
             start = () if row.after is None else ("--model.path", str(_folder(plan, row.after, seed) / "model"))
-            overrides = ("--run.threads", "1", *plan.settings, *start, *row.settings)
+            settings = for_method(plan.settings, row.settings, plan.recipe)
+            overrides = ("--run.threads", "1", *settings, *start, *row.settings)
             jobs[bool(start)].append(
                 Job(row.name, seed, plan.recipe, overrides, _folder(plan, row.name, seed), stage=row.stage)
             )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.lab.runner import Job
 from holdfast.lab.series import read_run
 from holdfast.lab.values import Arm, Experiment, Runs
+from holdfast.penalties import PENALTIES
+from holdfast.section import either
+from holdfast.settings import parse_overrides, split_overrides
 
 FIRST_SEED = 11
 """Of the reported seeds. 1 to 3 stand in docs/results.md, and the arms were settled with those in view."""
@@ -187,7 +191,7 @@ def _job(plan: Plan, arm: Arm, index: int | None, seed: int, recipe: Path, folde
     label = "" if arm.sweep is None or index is None else arm.sweep.label(index)
     drawn = (word for setting in plan.drawn for word in (f"--{setting}", str(seed)))
     own = _but_short(arm.overrides) if plan.short else arm.overrides
-    overrides = ("--run.threads", "1", *plan.settings, *drawn, *own, *strength)
+    overrides = ("--run.threads", "1", *for_method(plan.settings, own, recipe), *drawn, *own, *strength)
     return Job(arm.name, seed, recipe, overrides, folder / f"{slug(f'{arm.name} {label}')}-s{seed}", label)
 
 
@@ -199,6 +203,30 @@ def _but_short(overrides: Sequence[str]) -> tuple[str, ...]:
     """
     pairs = zip(overrides[::2], overrides[1::2], strict=True)
     return tuple(word for name, value in pairs if name not in SHORT for word in (name, value))
+
+
+def for_method(settings: Sequence[str], overrides: Sequence[str], recipe: Path) -> tuple[str, ...]:
+    """Of settings for all runs, those that one run has a use for: a setting of a penalty, if its own penalty has it.
+
+    The penalty is what the run's `overrides` choose, else the settings, else the recipe.
+    """
+    given = parse_overrides([*settings, *overrides], Config)
+    penalty = PENALTIES.get(given.get("loss.penalty.name") or load(recipe).loss.penalty.name)
+    return tuple(
+        word
+        for name, _, words in split_overrides(settings, Config)
+        if penalty is None or not name.startswith("loss.penalty.") or name.rpartition(".")[2] in penalty.model_fields
+        for word in words
+    )
+
+
+def refuse_settings_of_none(settings: Sequence[str], runs: Iterable[Sequence[str]], recipe: Path) -> None:
+    """Raise `ConfigError` for a setting for all runs that not one of them has a use for; `runs` are their overrides."""
+    used = {word for overrides in runs for word in for_method(settings, overrides, recipe)}
+    for name, text, words in split_overrides(settings, Config):
+        if not used.issuperset(words):
+            readers = [method for method, kind in PENALTIES.items() if name.rpartition(".")[2] in kind.model_fields]
+            raise ConfigError(f"--{name} {text}: no run has a penalty with this setting, which is of {either(readers)}")
 
 
 def slug(name: str) -> str:

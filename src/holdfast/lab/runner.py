@@ -106,11 +106,12 @@ def refuse_other_runs(jobs: Sequence[Job]) -> None:
         if job.warm_start or not path.is_file():
             continue
         there, wanted = comparable(load(path)), comparable(job.config)
-        differing = [name for name, value in wanted.items() if there[name] != value]
+        differing = [name for name in {**wanted, **there} if there.get(name) != wanted.get(name)]
         if differing:
             name = differing[0]
             raise ConfigError(
-                f"{job.folder} was run with {name} = {there[name]!r}, and this experiment wants {wanted[name]!r}. Give "
+                f"{job.folder} was run with {name} = {there.get(name)!r}, and this experiment wants "
+                f"{wanted.get(name)!r}. Give "
                 "another --out, or the settings it was made with"
             )
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.config import Config, setting_names
+from holdfast.config import Config, setting_names, setting_values
+from holdfast.config.validation import code_errors
 from holdfast.errors import ConfigError
+from holdfast.penalties import CustomPenalty
 
 HOSTS = ("trl", "verl")
 
@@ -74,6 +76,7 @@ def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
     """
     if host not in HOSTS:
         raise ConfigError(f"there is no launcher for {host!r}; choose {' or '.join(HOSTS)}")
+    refuse(host, code_errors(config))
     translate: Callable[[Config, Machines], Plan] = importlib.import_module(f"holdfast.launch.{host}").translate
     return translate(config, machines or Machines())
 
@@ -131,8 +134,8 @@ def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
 
 def changed(config: Config) -> list[str]:
     """Settings whose value is not the schema's default."""
-    default = Config()
-    return [name for name in setting_names() if value_of(config, name) != value_of(default, name)]
+    default = setting_values(Config())
+    return [name for name, value in setting_values(config).items() if name not in default or value != default[name]]
 
 
 def noted(config: Config, table: Mapping[str, str]) -> list[str]:
@@ -150,6 +153,14 @@ def truncation(config: Config) -> Iterator[str]:
             "over the whole vocabulary: that mismatch alone can make a run collapse. Set sampling.top_p = 1 and "
             "sampling.top_k = 0, unless you repeat a published run"
         )
+
+
+def own_code(config: Config) -> Iterator[str]:
+    """What the recipe names by import path must be there where the host runs."""
+    penalty = [config.loss.penalty.path] if isinstance(config.loss.penalty, CustomPenalty) else []
+    for path in (*penalty, *config.reward.custom):
+        module = path.partition(":")[0]
+        yield f"{path}: Python must find {module} where this runs; install it, or add its folder to PYTHONPATH"
 
 
 def refuse(host: str, problems: Iterable[str]) -> None:

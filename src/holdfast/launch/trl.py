@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.config import Config
 from holdfast.launch import trl_files
-from holdfast.launch.plan import Machines, Option, Plan, changed, noted, refuse, section, truncation, value_of
+from holdfast.launch.plan import Machines, Option, Plan, changed, noted, own_code, refuse, section, truncation, value_of
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
 
 _NOT_TINY = (
@@ -32,17 +32,8 @@ SCRIPT: Mapping[str, str] = {
     "model.lora_alpha": "peft_config",
     "model.chat_template": "SearchRollouts",
     "retrieval.max_failed": "SearchRollouts",
-    "reward.em": "reward_functions",
-    "reward.f1": "reward_functions",
-    "reward.format": "reward_functions",
-    "reward.retrieval": "reward_functions",
-    "loss.penalty.name": "with_penalties",
-    "loss.penalty.coef": "with_penalties",
-    "loss.penalty.gate": "with_penalties",
-    "loss.penalty.preserve": "with_penalties",
-    "loss.penalty.threshold": "with_penalties",
-    "loss.penalty.answer_weight": "with_penalties",
-    "loss.penalty.tau": "with_penalties",
+    **dict.fromkeys(section("reward"), "reward_functions"),
+    **dict.fromkeys(section("loss.penalty", but=("normalizer",)), "with_penalties"),
     "train.displacement_every": "with_penalties",
     "train.displacement_rows": "with_penalties",
     "eval.questions": "eval_dataset",
@@ -104,6 +95,7 @@ def _differences(config: Config) -> Iterator[str]:
         yield "TRL's entropy is a mean over tokens under every loss.reduction"
     if trl_files.correct_above(config.reward) is None:
         yield "with these reward weights right and wrong overlap: the log counts a reward above 0.5 as right"
+    yield from own_code(config)
 
 
 def _schedule(config: Config, machines: Machines) -> str:
@@ -141,7 +133,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
             f"loss.dual_clip = {loss.dual_clip} with loss.clip_high = {loss.clip_high}: TRL's delta cuts the ratio of "
             f"good tokens too when it is below 1 + clip_high. Set loss.dual_clip to {1 + loss.clip_high:g} or more"
         )
-    if loss.penalty.preserve == "correct" and trl_files.correct_above(config.reward) is None:
+    if getattr(loss.penalty.term, "preserve", None) == "correct" and trl_files.correct_above(config.reward) is None:
         yield (
             "loss.penalty.preserve = 'correct' with these reward weights: TRL knows a rollout by its reward alone, and "
             "a wrong one could have as much as a right one. Raise reward.em above the sum of the others"

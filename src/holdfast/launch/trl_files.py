@@ -10,10 +10,11 @@ from shlex import quote
 from textwrap import indent
 from typing import Any
 
-from holdfast.config import Config, Penalty, Reward, dump
+from holdfast.config import Config, Reward, dump
 from holdfast.errors import DataError
 from holdfast.launch.plan import Machines, Option
 from holdfast.launch.questions import train_and_dev
+from holdfast.penalties import Penalty
 
 PORT = 29500
 
@@ -105,7 +106,7 @@ from holdfast.adapters.trl_search import SearchRollouts, question_dataset, rewar
 from holdfast.config import load
 from holdfast.data import dev_questions
 from holdfast.loading import load_protocol, load_questions, load_retrievers
-
+{custom}
 recipe = load("recipe.toml")
 questions, retrievers = load_questions(recipe), load_retrievers(recipe)
 functions, weights = reward_functions({rewards})
@@ -150,7 +151,9 @@ trainer.save_state()  # the whole log, in trainer_state.json
 
 def script(config: Config, options: Sequence[Option]) -> str:
     """`train.py`."""
-    penalty = _penalty(config.loss.penalty)
+    penalty, module = _penalty(config.loss.penalty.term)
+    ours = module == Penalty.__module__
+    name = penalty.partition("(")[0]
     shown = [*([penalty] if penalty else []), *_observing(config)]
     lora = config.model.lora_rank
     chat_template = config.model.chat_template
@@ -160,8 +163,9 @@ def script(config: Config, options: Sequence[Option]) -> str:
         title=config.run.name,
         torch="\nimport torch" if any(isinstance(option.value, Code) for option in options) else "",
         peft="\nfrom peft import LoraConfig" if lora else "",
-        adapter=", ".join([*([penalty.partition("(")[0]] if penalty else []), "with_penalties"]),
-        rewards=literal({name: weight for name, weight in config.reward.model_dump().items() if weight}),
+        adapter=", ".join([*([name] if ours else []), "with_penalties"]),
+        custom=f"\nfrom {module} import {name}\n" if penalty and not ours else "",
+        rewards=literal({name: weight for name, weight in config.reward.weights().items() if weight}),
         guard=f"on={literal(config.guard.on)}, action={literal(config.guard.action)}",
         options=indent("\n".join(_argument(option) for option in options), " " * 4),
         penalty=indent("\n".join(f"{line}," for line in shown), " " * 4),
@@ -210,18 +214,15 @@ def literal(value: Any) -> str:
     return repr(value)
 
 
-def _penalty(settings: Penalty) -> str:
-    """The call that makes it; empty for none."""
-    arguments: dict[str, object] = {"coef": settings.coef}
-    if settings.name == "none":
-        return ""
-    if settings.name == "llds":
-        arguments |= {"gate": settings.gate, "preserve": settings.preserve, "threshold": settings.threshold}
-        arguments |= {"answer_weight": settings.answer_weight}
-    elif settings.name == "sapo":
-        arguments |= {"preserve": settings.preserve, "tau": settings.tau}
+def _penalty(penalty: Penalty | None) -> tuple[str, str]:
+    """The call that makes it, and the module of its class; empty for none."""
+    if penalty is None:
+        return "", ""
+    kind = type(penalty)
+    left_out = {"name", "normalizer"}  # the second is TRL's own count
+    arguments = {key: getattr(penalty, key) for key in kind.model_fields if key not in left_out}
     written = ", ".join(f"{key}={literal(value)}" for key, value in arguments.items())
-    return f"{settings.name.upper()}({written})"
+    return f"{kind.__name__}({written})", kind.__module__
 
 
 def _observing(config: Config) -> Iterator[str]:
@@ -234,11 +235,14 @@ def _observing(config: Config) -> Iterator[str]:
 def correct_above(reward: Reward) -> float | None:
     """The reward above which a rollout is right, halfway between the best wrong and the worst right one.
 
-    None when the two overlap. A right answer has an F1 of 1.
+    None when the two overlap, or may: the values of a part of the user's own are not known. A right answer has an F1 of
+    1.
 
     >>> correct_above(Reward(em=1.0)), correct_above(Reward(em=0.1, format=0.5))
     (0.5, None)
     """
+    if any(reward.custom.values()):
+        return None
     others = [reward.format, reward.retrieval]
     wrong = sum(max(weight, 0.0) for weight in [reward.f1, *others])
     right = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in others)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
+from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.config import Config
 from holdfast.launch import parquet, verl_files
-from holdfast.launch.plan import Machines, Option, Plan, changed, noted, refuse, section, truncation, value_of
+from holdfast.launch.plan import Machines, Option, Plan, changed, noted, own_code, refuse, section, truncation, value_of
 from holdfast.launch.schedule import verl_mini_batch, verl_schedule_problem
 
 ACTOR = "actor_rollout_ref.actor"
@@ -86,13 +86,6 @@ REFUSED: Mapping[str, str] = {
     ),
 }
 
-_MODES = {
-    ("none", ""): "holdfast_observe",
-    ("llds", "action"): "holdfast_llds",
-    ("llds", "response"): "holdfast_llds_response",
-    ("llds", "token"): "holdfast_lld",
-    ("sapo", ""): "holdfast_search_sapo",
-}
 _NO_DUAL_CLIP = 1e9  # verl always clips twice; ratios end at e^20, below this
 
 
@@ -140,9 +133,12 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if config.run.device == "cpu":
         yield "run.device = 'cpu': verl's rollout servers need GPUs. Leave it at 'auto', or use TRL"
-    if loss.penalty.name == "nll":
-        yield "loss.penalty.name = 'nll': it is not among verl's losses; the nearest is 'sapo', or use TRL"
-    if loss.penalty.preserve == "correct":
+    if loss_name(loss.penalty) is None:
+        yield (
+            f"loss.penalty.name = {loss.penalty.name!r}: it is not among verl's losses; the nearest is 'sapo', or use "
+            "TRL"
+        )
+    if getattr(loss.penalty.term, "preserve", None) == "correct":
         yield (
             "loss.penalty.preserve = 'correct': a loss function of verl sees advantages, not rewards. The nearest is "
             "'positive', which leaves out groups that are right throughout"
@@ -173,6 +169,7 @@ def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
     yield "the best checkpoint on dev is not kept apart; verl keeps the newest"
     yield "verl limits prompt and response apart: an episode of a short prompt ends before protocol.max_total_tokens"
+    yield from own_code(config)
     if config.train.warmup:
         yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
 
@@ -273,19 +270,14 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     """The loss: one of verl's own, wrapped by one of ours."""
     penalty = config.loss.penalty
     prefix = f"{ACTOR}.policy_loss"
-    mode = _MODES[penalty.name, penalty.gate if penalty.name == "llds" else ""]
+    mode = loss_name(penalty)
+    assert mode is not None  # else refused by `_problems`
     yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
     base = "gspo" if config.loss.ratio == "sequence" else "vanilla"
     yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio")
     correction = verl_files.Reference("algorithm.rollout_correction")
     yield Option(f"+{prefix}.rollout_correction", correction, "a loss must know what is done to its mask")
-    fields: dict[str, Any] = {}
-    if penalty.name != "none":
-        fields = {"coef": penalty.coef, "preserve": penalty.preserve}
-    if penalty.name == "llds":
-        fields["threshold"] = penalty.threshold
-    if penalty.name == "sapo":
-        fields["tau"] = penalty.tau
-    for key, value in fields.items():
-        yield Option(f"+{prefix}.penalty_{key}", value, f"loss.penalty.{key}")
+    for key in LOSSES[mode].settings:
+        if (value := getattr(penalty, key)) not in (None, {}):
+            yield Option(f"+{prefix}.penalty_{key}", value, f"loss.penalty.{key}")

@@ -62,7 +62,7 @@ def agent_loops(config: Config) -> str:
         "max_turn_tokens": limits.max_turn_tokens,
         "max_observation_tokens": limits.max_observation_tokens,
         "topk": limits.topk,
-        "reward": {name: weight for name, weight in config.reward.model_dump().items() if weight},
+        "reward": {name: weight for name, weight in config.reward.weights().items() if weight},
     }
     lines = [f"- name: {AGENT}", "  _target_: holdfast.adapters.verl_agent.SearchAgentLoop"]
     # YAML contains JSON.
@@ -137,6 +137,8 @@ def hydra(value: Any) -> str:
         return f"${{{value}}}"
     if isinstance(value, list):
         return f"[{','.join(map(hydra, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{hydra(item)}' for key, item in value.items())}}}"
     if isinstance(value, str) and not (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
         return f"'{_escaped(value)}'"
     return str(value)

@@ -55,11 +55,11 @@ def config_warnings(config: Config) -> Iterator[str]:
             "log-probs are over the whole vocabulary. This mismatch alone can make a run collapse: set "
             "sampling.keep_mask = true, or top_p = 1 and top_k = 0, or watch sampler/logprob_gap"
         )
-    penalty = config.loss.penalty
-    if penalty.name != "none" and not penalty.coef:
+    penalty = config.loss.penalty.term
+    if penalty is not None and not penalty.coef:
         yield (
-            f"loss.penalty.coef = 0 with loss.penalty.name = {penalty.name!r}: the penalty is measured and adds "
-            "nothing. Leave coef out for the published value"
+            f"loss.penalty.coef = 0 with loss.penalty.name = {config.loss.penalty.name!r}: the penalty is measured and "
+            "adds nothing. Leave coef out for the published value"
         )
     if config.retrieval.drop:
         yield (

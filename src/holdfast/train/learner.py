@@ -162,7 +162,7 @@ class Learner:
                     totals.add(micro, logprobs.detach(), terms, parts)
                 totals.norms.append(self._clipped_step())
         self.optimizer.zero_grad(set_to_none=True)  # rollouts want the memory
-        weight = {"penalty/answer_weight": answer_weight} if objective.loss.penalty.name == "llds" else {}
+        weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
         return totals.metrics() | weight
 
     @torch.no_grad()

@@ -10,7 +10,6 @@ from torch import Tensor
 from holdfast.batch import TokenBatch
 from holdfast.config import Loss
 from holdfast.losses import clipped_policy_loss, kl_loss, reduce_loss
-from holdfast.penalties import penalty_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +38,16 @@ class Objective:
 
     def __init__(self, loss: Loss, max_tokens: int | None = None) -> None:
         self.loss = loss
-        self.penalty = penalty_of(loss.penalty)
-        self._by_preserved = self.penalty is not None and loss.penalty.normalizer == "preserved"
+        self.penalty = loss.penalty.term
+        self._by_preserved = self.penalty is not None and self.penalty.normalizer == "preserved"
         self._max_tokens = max_tokens if loss.reduction == "seq-mean-token-sum-norm" else None
 
-    def answer_weight(self, mean_searches: float) -> float:
-        """The penalty's weight of answer tokens for a rollout batch with so many valid searches per rollout."""
-        return self.penalty.weight_at(mean_searches) if self.penalty is not None else 1.0
+    def answer_weight(self, mean_searches: float) -> float | None:
+        """The penalty's weight of answer tokens for a rollout batch with so many valid searches per rollout; None where
+        there is no such weight."""
+        return self.penalty.weight_at(mean_searches) if self.penalty is not None else None
 
-    def terms(self, micro: TokenBatch, logprobs: Tensor, answer_weight: float = 1.0) -> Terms:
+    def terms(self, micro: TokenBatch, logprobs: Tensor, answer_weight: float | None = None) -> Terms:
         """Unreduced. `logprobs` `[B, T]` are those of the present weights, with their graph."""
         assert micro.old_logprobs is not None
         loss = self.loss
@@ -66,7 +66,7 @@ class Objective:
             preserved=preserved,
             action_ids=micro.action_ids,
             answer_mask=micro.answer_mask,
-            answer_weight=answer_weight,
+            answer_weight=1.0 if answer_weight is None else answer_weight,
         )
         return Terms(policy, penalty, preserved, kl)
 

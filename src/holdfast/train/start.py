@@ -14,6 +14,7 @@ import torch
 
 from holdfast import __version__, run_folder
 from holdfast.config import Config
+from holdfast.config.validation import check_training
 from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch, unread_code
 from holdfast.listener import Listener
@@ -35,15 +36,15 @@ _Text = tuple[str, list[tuple[str, str]]]
 def starting_policy(
     config: Config, questions: Questions, retriever: Retriever, listener: Listener | None = None
 ) -> LanguageModel:
-    """The model the recipe names, after its warm start. Raises before it for a model that cannot serve.
+    """The model the recipe names, after its warm start. Raises before it for a recipe that cannot be trained, and a
+    model that cannot serve.
 
     `retriever` is the one of training. A warm start is kept in the cache folder under a name made from everything it
     depends on, and taken from there the next time; so is the tiny model itself.
     """
     start = _Start(config, questions, retriever, listener or Listener())
-    if config.model.path == "tiny":
-        _refuse_tiny(config)
-    elif not has_warm_start(config):
+    check_training(config)
+    if config.model.path != "tiny" and not has_warm_start(config):
         return start.load()
     folder = start_folder(config)
     if find_damage(folder) is None:
@@ -61,8 +62,7 @@ def starting_policy(
 
 def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
     """Supervised learning alone; the folder of the saved model, which `model.path` and `from_pretrained` load."""
-    if not has_warm_start(config):
-        raise ConfigError("warm_start.steps = 0, so there is no warm start to make; set warm_start.steps")
+    check_training(config, stage="warm-start")
     listener = listener or Listener()
     run_folder.begin(run_dir, config)
     with run_folder.writing(run_dir):
@@ -163,25 +163,15 @@ class _Start:
 
     def _searches(self, scripts: Sequence[ScriptedEpisode]) -> Iterator[tuple[int, list[_Text]]]:
         """Plain scripts, then scripts, or the recipe's own file."""
-        settings, world = self.config.warm_start, self.config.data.train == "world"
+        settings = self.config.warm_start
         if settings.plain_steps:
-            if not world:
-                raise ConfigError(
-                    f"warm_start.plain_steps = {settings.plain_steps}, but only the bundled world has scripts to learn "
-                    "from; set it to 0"
-                )
             yield settings.plain_steps, _texts(self._scripts(with_filler=False))
         if settings.steps and settings.data is not None:
             with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
                 texts = read_episodes(Path(settings.data), on_skip=on_skip)
             yield settings.steps, texts
         elif settings.steps:
-            if not world:
-                raise ConfigError(
-                    f"warm_start.steps = {settings.steps}, but warm_start.data is not set, and only the bundled world "
-                    "has scripts to learn from. Give a JSONL of episodes, or set warm_start.steps = 0"
-                )
-            yield settings.steps, _texts(scripts)
+            yield settings.steps, _texts(scripts)  # of the world: `check_training`
 
     def _scripts(self, *, with_filler: bool) -> list[ScriptedEpisode]:
         config = self.config
@@ -233,19 +223,6 @@ class _Start:
 
 def _texts(scripts: Sequence[ScriptedEpisode]) -> list[_Text]:
     return [(script.question.example.question, list(script.turns)) for script in scripts]
-
-
-def _refuse_tiny(config: Config) -> None:
-    if config.data.train != "world":
-        raise ConfigError(
-            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled "
-            "world's words. Set model.path to a model of yours, for example a Qwen2.5 directory"
-        )
-    if config.model.lora_rank:
-        raise ConfigError(
-            f"model.lora_rank = {config.model.lora_rank} with model.path = 'tiny': the tiny model has nothing worth "
-            "freezing and is trained whole. Set model.lora_rank = 0, or model.path to a model of yours"
-        )
 
 
 def _fingerprint(config: Config) -> str:

@@ -98,7 +98,7 @@ class Trainer:
             seed=(config.run.seed, self.completed),
             max_failed=config.retrieval.max_failed,
         )
-        return score(groups, examples, config.reward.model_dump()), stats
+        return score(groups, examples, config.reward.weights()), stats
 
     def make_batch(self, groups: Sequence[Group]) -> TokenBatch:
         """What is learned from them, with advantages; without rows when every rollout failed."""

@@ -16,7 +16,6 @@ from holdfast.batch import TokenBatch  # noqa: E402
 from holdfast.config import Loss, Sampling, Train  # noqa: E402
 from holdfast.data import Example  # noqa: E402
 from holdfast.language_model import LanguageModel  # noqa: E402
-from holdfast.penalties import penalty_of  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document  # noqa: E402
 from holdfast.search.protocol import CLEAN  # noqa: E402
@@ -49,7 +48,7 @@ def test_equal_weights_after_equal_steps(
     ]
     limits = {"max_turns": 3, "max_turn_tokens": 12, "max_observation_tokens": 40, "max_total_tokens": 140}
     trainer = make_trainer(
-        with_penalties(trl.GRPOTrainer, penalty_of(loss.penalty), displacement_every=0),
+        with_penalties(trl.GRPOTrainer, loss.penalty.term, displacement_every=0),
         model=talking_model,
         rollout_func=SearchRollouts(
             BM25Retriever.build([Document("d", '"Mora"\nThe lake of Mora is near the town.')]),

@@ -12,6 +12,18 @@ from torch import Tensor
 trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
+from holdfast.penalties import Penalty  # noqa: E402
+
+
+class Hinge(Penalty):
+    """One of the user's own."""
+
+    coef: float = 0.3
+    margin: float = 0.02
+
+    def per_token(self, logprobs: Tensor, old_logprobs: Tensor, *_: Any, preserved: Tensor, **__: Any) -> Tensor:
+        return torch.where(preserved, (old_logprobs.detach() - logprobs - self.margin).clamp(min=0), 0.0)
+
 
 LOSS_TYPES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 PENALTIES = [
@@ -20,6 +32,7 @@ PENALTIES = [
     LLDS(coef=0.3, gate="token", threshold=0.05),
     SAPO(coef=0.4, tau=0.95),
     NLL(coef=0.5),
+    Hinge(coef=0.6),
 ]
 
 
@@ -82,7 +95,7 @@ def naive_penalty(penalty: Any, batch: dict[str, Any], loss_type: str, *, window
     rows = []
     for i, row in enumerate(mask):
         a = float(batch["advantages"][i])
-        rule = "positive" if isinstance(penalty, NLL) else penalty.preserve
+        rule = getattr(penalty, "preserve", "positive")
         right = bool(batch["holdfast_correct"][i])
         kept = {"nonnegative": a >= 0, "positive": a > 0, "correct": a > 0 or (a == 0 and right)}[rule]
         drops = [float(batch["old_per_token_logps"][i, t] - batch["logprobs"][i, t]) for t in range(len(row))]
@@ -97,6 +110,8 @@ def naive_penalty(penalty: Any, batch: dict[str, Any], loss_type: str, *, window
             drop = batch["old_per_token_logps"][i, t] - logprobs[i, t]
             if isinstance(penalty, NLL):
                 value = value - logprobs[i, t]
+            elif isinstance(penalty, Hinge):
+                value = value + (drop - penalty.margin if drops[t] > penalty.margin else 0.0)
             elif isinstance(penalty, SAPO):
                 value = value + (drop if drops[t] > -math.log(penalty.tau) else 0.0)
             else:

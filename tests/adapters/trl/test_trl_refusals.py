@@ -9,11 +9,13 @@ import pytest
 
 trl = pytest.importorskip("trl")
 
+from torch import Tensor  # noqa: E402
 from transformers import Trainer  # noqa: E402
 
 import holdfast.adapters.trl as adapter  # noqa: E402
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
 from holdfast.errors import ConfigError  # noqa: E402
+from holdfast.penalties import Penalty  # noqa: E402
 
 
 @pytest.mark.parametrize("penalty", [LLDS(), SAPO()])
@@ -68,6 +70,23 @@ def test_another_trainer(trainer_class: Any) -> None:
 def test_another_penalty(penalty: Any) -> None:
     with pytest.raises(ConfigError, match=r"pass a penalty such as LLDS\(coef=0.2\)"):
         with_penalties(trl.GRPOTrainer, penalty)
+
+
+class Own(Penalty):
+    coef: float = 0.2
+
+    def per_token(self, logprobs: Tensor, *_: Any, preserved: Tensor, **__: Any) -> Tensor:
+        return logprobs.sum()
+
+
+def test_a_penalty_of_ones_own_is_tried() -> None:
+    with pytest.raises(ConfigError, match=r"Own\.per_token must return a float32 tensor \[B, T\], here \[2, 6\]"):
+        with_penalties(trl.GRPOTrainer, Own())
+
+
+def test_a_count_that_trl_does_not_have(make_trainer: Any) -> None:
+    with pytest.raises(ConfigError, match="TRL divides every term by one count"):
+        make_trainer(with_penalties(trl.GRPOTrainer, LLDS(normalizer="preserved")))
 
 
 @pytest.mark.parametrize("installed", ["1.15.2", "0.29.0", "2.0.0"])

@@ -132,7 +132,7 @@ def test_optimizer_steps_are_counted_before_the_run(overrides: list[str], steps:
 def test_a_good_configuration_has_no_problem() -> None:
     texts = [finding.text for finding in check()]
     assert problems() == []
-    assert texts[0].startswith("the actor's configuration can be made: holdfast_llds on vanilla, LLDS(coef=0.2, gate=")
+    assert texts[0].startswith("the actor's configuration can be made: holdfast_llds on vanilla, LLDS(coef=0.2, ")
 
 
 PROBLEMS = {

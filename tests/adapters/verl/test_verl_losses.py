@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from .conftest import GLOBAL, Batch, MakeConfig, call, naive_penalty
 
 MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 BASES = ["vanilla", "gspo", "sapo", "cispo", "geo_mean", "gpg", "dppo_tv", "bypass_mode"]
-PENALTIES = [name for name in LOSSES if name != "holdfast_observe"]
+NAMES = [name for name in LOSSES if name != "holdfast_custom"]  # which needs a class; see the last test
+PENALTIES = [name for name in NAMES if name != "holdfast_observe"]
 
 
 def token_weights(mode: str, mask: Tensor, info: dict[str, Any]) -> Tensor:
@@ -67,7 +69,7 @@ def test_the_reference_tells_the_losses_apart(batch: Batch) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("base", [*BASES, "dppo_kl"])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", NAMES)
 def test_observing_and_a_weight_of_zero_change_not_one_bit(
     actor_config: MakeConfig, batch: Batch, name: str, base: str, mode: str
 ) -> None:
@@ -91,7 +93,7 @@ def silent_base() -> Any:
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_outside_the_mask_is_not_read(
     actor_config: MakeConfig, batch: Batch, silent_base: str, name: str, poison: float
 ) -> None:
@@ -163,3 +165,35 @@ def test_without_our_config_class_the_papers_values_count(batch: Batch) -> None:
         added = call(name, config, batch)[0] - call("vanilla", config, batch)[0]
         expected = coef * naive_penalty(name, batch)[0].sum() / batch["response_mask"].sum()
         torch.testing.assert_close(added, expected, rtol=0, atol=1e-12)
+
+
+LLD = """
+from torch import where
+from holdfast.losses import preserving_mask
+from holdfast.penalties import Penalty
+
+class Lld(Penalty):
+    coef: float = 0.2
+    least: float = 0.0
+
+    def preserved(self, advantages, loss_mask, correct=None):
+        return preserving_mask(advantages, loss_mask, rule="nonnegative")
+
+    def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
+        drop = where(loss_mask, old_logprobs.detach() - logprobs, 0.0)
+        return where(preserved & (drop.detach() > self.least), drop, 0.0)
+"""
+
+
+def test_a_class_of_ones_own_is_a_loss_too(
+    actor_config: MakeConfig, batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_lld_of_verl.py").write_text(LLD)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"penalty_path": "own_lld_of_verl:Lld", "penalty_settings": {"least": 0.25}, "penalty_coef": 0.7}
+    mine = call("holdfast_custom", actor_config(loss_mode="holdfast_custom", **own), batch)
+    same = {"penalty_threshold": 0.25, "penalty_coef": 0.7}
+    ours = call("holdfast_lld", actor_config(loss_mode="holdfast_lld", **same), batch)
+    torch.testing.assert_close(mine[0], ours[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(mine[1], ours[1], rtol=0, atol=1e-12)
+    assert set(mine[2]) == set(ours[2])

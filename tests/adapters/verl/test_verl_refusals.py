@@ -21,7 +21,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"penalty_preserve": "correct"},
         "verl does not tell a loss which rollouts are correct; use 'positive'",
     ),
-    "rule": ({"penalty_preserve": "best"}, "LLDS(preserve='best') must be one of"),
+    "rule": ({"penalty_preserve": "best"}, "LLDS(preserve='best') must be 'nonnegative', "),
     "negative": ({"penalty_coef": -0.1}, "LLDS(coef=-0.1) must be 0 or more"),
     "tau of llds": ({"penalty_tau": 0.9}, "penalty_tau = 0.9 with loss_mode = 'holdfast_llds', which does not read it"),
     "threshold of sapo": (

@@ -13,6 +13,7 @@ from holdfast.errors import ConfigError, RolloutError
 from holdfast.lab.probes import Rollouts, Subject, arms_of, drift, per_sample
 from holdfast.lab.probes.subject import borrowed_weights
 from holdfast.lab.probes.updates import ArmChange, ArmDrift, QuestionChange, Response, RolloutDrift
+from holdfast.penalties import LLDS, SAPO, NoPenalty
 
 Make = Callable[..., Any]
 
@@ -155,11 +156,8 @@ def test_arms_keep_the_recipes_own_penalty(coin: Callable[..., Subject]) -> None
     changes = {"loss.penalty.name": "llds", "loss.penalty.coef": 0.7, "train.optimizer_steps_per_rollout": 4}
     config = coin(changes=changes).config
     arms = arms_of(config, ["llds", "sapo", "none"])
-    assert [(name, arm.loss.penalty.coef) for name, arm in arms.items()] == [
-        ("llds", 0.7),
-        ("sapo", 0.1),
-        ("none", None),
-    ]
+    assert [arm.loss.penalty for arm in arms.values()] == [LLDS(coef=0.7), SAPO(), NoPenalty()]
+    assert list(arms) == ["llds", "sapo", "none"]
     assert arms_of(config, []) == {"llds": config}
 
 

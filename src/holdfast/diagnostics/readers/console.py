@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import number_in
 from holdfast.diagnostics.readers.frames import Frame, Row, dotted
-from holdfast.diagnostics.readers.jsonl import Batch
+from holdfast.diagnostics.readers.jsonl import Batch, read_rows
+from holdfast.diagnostics.readers.reader import Found, Raw, Reader
 from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import lines
+from holdfast.diagnostics.readers.text import blocks, lines
 
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
 FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)
@@ -21,6 +23,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RAY = re.compile(r"\s*\([^()]*\bpid=\d+[^()]*\) ?")
 _WORDS = {"True": 1.0, "False": 0.0}
 _LONGEST_SETTINGS = 1 << 20  # characters
+_BLOCKS = 100  # how far a file of a folder is searched for a first step
 
 
 class Console:
@@ -102,3 +105,22 @@ def _value(text: str) -> float | None:
     """What `float` does not read: `True`, `np.float32(0.3)`, with or without the last bracket."""
     text = text.rpartition("(")[2].removesuffix(")") if text.startswith("np.") else text.removesuffix(")")
     return _WORDS[text] if text in _WORDS else number_in(text)
+
+
+def _read(found: Found, tally: Tally) -> list[Raw]:
+    console = Console(found.path, tally)
+    read = read_rows(console.rows(), tally, FRAME)
+    return [Raw("verl", "verl", found.name, read[1], console.settings)] if read else []
+
+
+def _has_a_step(path: Path) -> bool:
+    return any(STEP.search(block) for block in islice(blocks(path, Tally(path)), _BLOCKS))
+
+
+CONSOLE = Reader(
+    recognises=lambda path, start: True,
+    read=_read,
+    lacks="has neither rows with a step nor lines as of verl's console (`step:1 - name:0.5 - …`)",
+    suffixes=(".log", ".log.gz", ".out", ".txt"),
+    certain=_has_a_step,
+)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.diagnostics.readers.columns import Columns, number_in
 from holdfast.diagnostics.readers.frames import Frame, Row, axis_of, history_frame, is_metric
+from holdfast.diagnostics.readers.reader import Found, Raw, Reader
 from holdfast.diagnostics.readers.tally import Tally
 from holdfast.diagnostics.readers.text import lines
 
@@ -106,3 +107,16 @@ def _runs(header: Sequence[str], tally: Tally) -> dict[str, dict[int, str]]:
         elif metric and is_metric(metric):
             named.setdefault(run, {})[i] = metric
     return named
+
+
+def _read(found: Found, tally: Tally) -> list[Raw]:
+    parts = read_csv(found.path, tally)
+    return [Raw("wandb", part.frame.host, part.run or found.name, part.columns, {}) for part in parts]
+
+
+CSV = Reader(
+    recognises=lambda path, start: is_header(start.split("\n", 1)[0]),
+    read=_read,
+    lacks="has no row of metrics with a step",
+    suffixes=(".csv", ".csv.gz"),
+)

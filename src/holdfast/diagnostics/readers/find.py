@@ -7,23 +7,18 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from holdfast.diagnostics.readers.console import STEP
-from holdfast.diagnostics.readers.csv_export import is_header
-from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import blocks, head, is_binary
+from holdfast.diagnostics.readers import registry
+from holdfast.diagnostics.readers.jsonl import STATE_FILE as STATE
+from holdfast.diagnostics.readers.reader import Found, Reader
+from holdfast.diagnostics.readers.text import head, is_binary
 from holdfast.errors import DataError
 from holdfast.run_folder import CONFIG, METRICS
 
 _logger = logging.getLogger("holdfast")
 
-Kind = Literal["lines", "array", "state", "csv", "console"]
-
-STATE = "trainer_state.json"
 READABLE = (
     "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json (`trainer.save_state()` writes one) "
     "or a folder with its checkpoints; verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its "
@@ -31,31 +26,14 @@ READABLE = (
 )
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".csv.gz", ".log", ".log.gz", ".out", ".txt")
 _MOST_FILES = 1000
 _DEPTH = 3
-_CONSOLE_BLOCKS = 100  # how far a file of a folder is searched for a first step
-_ARRAY = re.compile(r"\[\s*[{\]]")
 _OTHERS = (
     ("tfevents", "TensorBoard's event file, which is not read here; log to W&B, or use trainer_state.json or verl's "
      "file logger (trainer.logger=[console,file])"),
     (".wandb", "W&B's own binary file; export the run's history: run.history().to_csv(…), or the chart's CSV"),
     ("training_args.bin", "a pickle of settings; the log is in trainer_state.json, in a checkpoint folder"),
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A file of metrics."""
-
-    kind: Kind
-    path: Path
-    name: str
-    """To call the run by."""
-    settings: Path | None = None
-    """The run's config.toml."""
-    note: str = ""
-    """Why this file and not another of the folder, where that can surprise."""
 
 
 def find(path: Path) -> list[Found]:
@@ -77,16 +55,16 @@ def find(path: Path) -> list[Found]:
 
 
 def _file(path: Path) -> Found:
-    kind = kind_of(path)
-    if kind is None:
+    reader = reader_of(path)
+    if reader is None:
         raise DataError(f"{path} is {_what(path)}. {READABLE}")
     full = path.resolve()
     if path.name == METRICS:
         settings = full.parent / CONFIG
-        return Found(kind, path, full.parent.name, settings if settings.is_file() else None)
+        return Found(reader, path, full.parent.name, settings if settings.is_file() else None)
     if path.name == STATE:
-        return Found(kind, path, _run_of_checkpoint(full.parent))
-    return Found(kind, path, path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
+        return Found(reader, path, _run_of_checkpoint(full.parent))
+    return Found(reader, path, path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
 
 
 def _in_folder(folder: Path) -> list[Found]:
@@ -167,13 +145,14 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Found]:
+    suffixes = tuple({suffix for reader in registry.READERS for suffix in reader.suffixes})
     for path in _entries(folder):
-        if path.is_file() and path.name.endswith(_SUFFIXES):
+        if path.is_file() and path.name.endswith(suffixes):
             try:
-                kind = kind_of(path)
+                reader = reader_of(path)
             except DataError:
                 continue
-            if kind is not None and (kind != "console" or _has_a_step(path)):
+            if reader is not None and reader.certain(path):
                 yield _file(path)
 
 
@@ -185,7 +164,7 @@ def _run_of_checkpoint(folder: Path) -> str:
     return folder.parent.name if _CHECKPOINT.fullmatch(folder.name) else folder.name
 
 
-def kind_of(path: Path) -> Kind | None:
+def reader_of(path: Path) -> Reader | None:
     """From the first block of a file; None for what is no text of a log. Raises `DataError` for an empty file."""
     text = head(path)
     start = text.lstrip("\ufeff \t\r\n")
@@ -193,29 +172,7 @@ def kind_of(path: Path) -> Kind | None:
         raise DataError(f"{path} is empty: the run has logged nothing yet, or the file was cut off")
     if is_binary(text):
         return None
-    if start.startswith("{") and (path.name == STATE or '"log_history"' in text):
-        return "state"
-    if _ARRAY.match(start):
-        return "array"
-    first, *others = start.split("\n", 20)
-    if any(_is_object(line) for line in (first, *others[:-1])) or (not others and start.startswith('{"')):
-        return "lines"
-    if is_header(first):
-        return "csv"
-    return "console"
-
-
-def _is_object(line: str) -> bool:
-    if not line.startswith("{"):
-        return False
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _has_a_step(path: Path) -> bool:
-    return any(STEP.search(block) for block in islice(blocks(path, Tally(path)), _CONSOLE_BLOCKS))
+    return next((reader for reader in registry.READERS if reader.recognises(path, start)), None)
 
 
 def _what(path: Path) -> str:

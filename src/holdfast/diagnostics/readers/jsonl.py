@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.frames import Frame, Row, frame_of, state_frame
+from holdfast.diagnostics.readers.frames import Frame, Row, dotted, frame_of, state_frame
+from holdfast.diagnostics.readers.reader import Found, Raw, Reader
 from holdfast.diagnostics.readers.tally import Tally
 from holdfast.diagnostics.readers.text import LONGEST, blocks, lines
 
@@ -163,3 +165,82 @@ def _batched(rows: Iterable[tuple[int, Row]]) -> Iterator[Batch]:
             places, batch = [], []
     if batch:
         yield places, batch
+
+
+# ---- the readers
+
+STATE_FILE = "trainer_state.json"
+
+# What trainer_state.json keeps of the arguments, under their own names.
+_STATE_SETTINGS = {
+    "train_batch_size": "per_device_train_batch_size",
+    **{name: name for name in ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "eval_steps")},
+}
+
+
+def _read_lines(found: Found, tally: Tally) -> list[Raw]:
+    return _framed(line_rows(found.path, tally), found, tally)
+
+
+def _read_array(found: Found, tally: Tally) -> list[Raw]:
+    return _framed(array_rows(found.path, tally), found, tally)
+
+
+def _framed(batches: Iterable[Batch], found: Found, tally: Tally) -> list[Raw]:
+    read = read_rows(batches, tally)
+    if read is None:
+        return []
+    return [Raw(read[0].format, read[0].host, found.name, read[1], _settings(found.settings, tally))]
+
+
+def _read_state(found: Found, tally: Tally) -> list[Raw]:
+    state = read_state(found.path, tally)
+    if state is None:
+        return []
+    frame, columns, rest = state
+    known = {ours: rest[theirs] for theirs, ours in _STATE_SETTINGS.items() if rest.get(theirs) is not None}
+    return [Raw(frame.format, frame.host, found.name, columns, known)]
+
+
+def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
+    if path is None:
+        return {}
+    try:
+        return dotted(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        tally.add(f"the settings are not known: {path.name} cannot be read")
+        return {}
+
+
+def _has_objects(path: Path, start: str) -> bool:
+    first, *others = start.split("\n", 20)
+    return any(map(_is_object, (first, *others[:-1]))) or (not others and start.startswith('{"'))
+
+
+def _is_object(line: str) -> bool:
+    if not line.startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+STATE = Reader(
+    recognises=lambda path, start: start.startswith("{") and (path.name == STATE_FILE or '"log_history"' in start),
+    read=_read_state,
+    lacks="has no log_history with a row of metrics",
+    suffixes=(".json",),
+)
+ARRAY = Reader(
+    recognises=lambda path, start: re.match(r"\[\s*[{\]]", start) is not None,
+    read=_read_array,
+    lacks="has no row of metrics with a step",
+    suffixes=(".json",),
+)
+LINES = Reader(
+    recognises=_has_objects,
+    read=_read_lines,
+    lacks="has no row of metrics with a step",
+    suffixes=(".jsonl", ".jsonl.gz"),
+)

@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import logging
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from holdfast.diagnostics.log import Format, Host, Log, Series
-from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.console import FRAME, Console
-from holdfast.diagnostics.readers.csv_export import read_csv
+from holdfast.diagnostics.log import Host, Log, Series
 from holdfast.diagnostics.readers.doubts import doubts
-from holdfast.diagnostics.readers.find import READABLE, Found, find
-from holdfast.diagnostics.readers.frames import dotted
-from holdfast.diagnostics.readers.jsonl import array_rows, line_rows, read_rows, read_state
+from holdfast.diagnostics.readers.find import READABLE, find
 from holdfast.diagnostics.readers.names import CHANGES, is_share, translation
+from holdfast.diagnostics.readers.reader import Found, Raw
 from holdfast.diagnostics.readers.steps import series_of
 from holdfast.diagnostics.readers.tally import Tally, clean
 from holdfast.errors import DataError
 
 _logger = logging.getLogger("holdfast")
 
-# What trainer_state.json keeps of the arguments, under their own names.
-_STATE_SETTINGS = {
-    "train_batch_size": "per_device_train_batch_size",
-    **{name: name for name in ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "eval_steps")},
-}
 _CALLED: Mapping[Host, str] = {"holdfast": "holdfast", "trl": "TRL", "verl": "verl", "unknown": "the host"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Raw:
-    """A run under its host's names."""
-
-    format: Format
-    host: Host
-    name: str
-    columns: Columns
-    settings: Mapping[str, object]
 
 
 def read_log(path: str | Path) -> Log:
@@ -79,36 +57,13 @@ def _read(found: Found) -> tuple[Log, ...]:
     tally = Tally(found.path)
     if found.note:
         tally.add(found.note)
-    raw = _raw(found, tally)
-    filled = [run for run in raw if run.columns]
+    filled = [run for run in found.reader.read(found, tally) if run.columns]
     if not filled:
         raise DataError(_nothing(found, tally))
     return tuple(_log(run, tally) for run in filled)
 
 
-def _raw(found: Found, tally: Tally) -> list[_Raw]:
-    path, name = found.path, found.name
-    if found.kind == "csv":
-        parts = read_csv(path, tally)
-        return [_Raw("wandb", part.frame.host, part.run or name, part.columns, {}) for part in parts]
-    if found.kind == "console":
-        console = Console(path, tally)
-        read = read_rows(console.rows(), tally, FRAME)
-        return [_Raw("verl", "verl", name, read[1], console.settings)] if read else []
-    if found.kind == "state":
-        state = read_state(path, tally)
-        if state is None:
-            return []
-        frame, columns, rest = state
-        known = {ours: rest[theirs] for theirs, ours in _STATE_SETTINGS.items() if rest.get(theirs) is not None}
-        return [_Raw(frame.format, frame.host, name, columns, known)]
-    read = read_rows((array_rows if found.kind == "array" else line_rows)(path, tally), tally)
-    if read is None:
-        return []
-    return [_Raw(read[0].format, read[0].host, name, read[1], _settings(found.settings, tally))]
-
-
-def _log(raw: _Raw, tally: Tally) -> Log:
+def _log(raw: Raw, tally: Tally) -> Log:
     series, steps = series_of(raw.columns, tally)
     unclear = doubts(raw.host, series, raw.settings)
     notes = [f"{name} keeps its name: {why}." for name, why in unclear.items()]
@@ -140,16 +95,6 @@ def _is_percentage(values: np.ndarray) -> bool:
     return bool(len(finite)) and 1.01 < float(finite.max()) <= 100 and float(finite.min()) >= 0
 
 
-def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
-    if path is None:
-        return {}
-    try:
-        return dotted(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError):
-        tally.add(f"the settings are not known: {path.name} cannot be read")
-        return {}
-
-
 def _several(path: str | Path, names: list[str]) -> str:
     shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
     return f"{path} holds {len(names)} runs: {shown}. Name one of them"
@@ -157,11 +102,4 @@ def _several(path: str | Path, names: list[str]) -> str:
 
 def _nothing(found: Found, tally: Tally) -> str:
     notes = " ".join(note[0].upper() + note[1:] for note in tally.notes())
-    kinds = {
-        "lines": "has no row of metrics with a step",
-        "array": "has no row of metrics with a step",
-        "state": "has no log_history with a row of metrics",
-        "csv": "has no row of metrics with a step",
-        "console": "has neither rows with a step nor lines as of verl's console (`step:1 - name:0.5 - …`)",
-    }
-    return f"{found.path} {kinds[found.kind]}. {notes + ' ' if notes else ''}{READABLE}"
+    return f"{found.path} {found.reader.lacks}. {notes + ' ' if notes else ''}{READABLE}"

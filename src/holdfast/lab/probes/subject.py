@@ -178,7 +178,7 @@ def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listen
             seed=("probe", seed),
             max_failed=config.retrieval.max_failed,
         )
-        groups += score(unscored, part, config.reward.model_dump())
+        groups += score(unscored, part, config.reward.weights())
         listener.advance(len(groups))
     return Rollouts(examples=tuple(examples), groups=tuple(groups))
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.batch import TokenBatch
-from holdfast.config import METHOD_DEFAULTS, Config, Penalty
-from holdfast.contradictions import needs_drift
+from holdfast.config import Config, validate
 from holdfast.errors import ConfigError, RolloutError
 from holdfast.lab.probes.subject import (
     Rollouts,
@@ -23,6 +22,7 @@ from holdfast.lab.probes.subject import (
     borrowed_weights,
 )
 from holdfast.listener import Listener
+from holdfast.penalties import PENALTIES
 from holdfast.rollout.policy import rollout_seed
 from holdfast.train.checkpoint import load_optimizer
 from holdfast.trajectory import Group
@@ -41,23 +41,18 @@ def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
     The recipe's own penalty keeps its settings, another gets its published ones.
 
     >>> arms = arms_of(Config(), ["none", "llds"])
-    >>> {name: arm.loss.penalty.coef for name, arm in arms.items()}
-    {'none': None, 'llds': 0.2}
+    >>> {name: arm.loss.penalty for name, arm in arms.items()}["none"]
+    NoPenalty(name='none')
     """
-    own = config.loss.penalty
+    recipe = config.model_dump(exclude_none=True)
     arms = {}
-    for name in names or [own.name]:
-        if name not in METHOD_DEFAULTS:
-            known = ", ".join(METHOD_DEFAULTS)
+    for name in names or [config.loss.penalty.name]:
+        if name not in PENALTIES:
+            known = ", ".join(PENALTIES)
             raise ConfigError(f"--compare {name}: there is no such penalty; name some of {known}, with commas between")
-        penalty = own if name == own.name else Penalty.model_validate({"name": name})
-        arms[name] = config.model_copy(update={"loss": config.loss.model_copy(update={"penalty": penalty})})
-    inert = [name for name, arm in arms.items() if needs_drift(arm.loss.penalty)]
-    if config.train.optimizer_steps_per_rollout == 1 and inert:
-        raise ConfigError(
-            f"--compare {inert[0]} with train.optimizer_steps_per_rollout = 1: on the first optimizer step the policy "
-            "equals the old one, so this penalty is always zero. Set train.optimizer_steps_per_rollout to 2 or more"
-        )
+        own = name == config.loss.penalty.name
+        penalty = recipe["loss"]["penalty"] if own else {"name": name}
+        arms[name] = validate({**recipe, "loss": {**recipe["loss"], "penalty": penalty}}, where=f"--compare {name}")
     return arms
 
 

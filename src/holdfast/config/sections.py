@@ -1,33 +1,23 @@
-"""The schema of a recipe: strict TOML, dotted overrides, and the one table of method defaults.
-
-`load("recipe.toml", ["--loss.penalty.name", "none"])` reads the file, applies the overrides, and validates the
-whole. An unknown key is an error that names the nearest match. `dump(config)` is the resolved recipe as TOML;
-`holdfast train` writes it to the run folder, and reading it back gives an equal config.
-"""
+"""The sections of a recipe: settings, their meaning, their limits, and what of one section cannot work together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Literal
 
-import tomli_w
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from holdfast import settings
-from holdfast.contradictions import contradictions, unread
+from holdfast.diagnostics.codes import chosen
 from holdfast.errors import ConfigError
-from holdfast.settings import Section
+from holdfast.importing import is_import_path
+from holdfast.penalties import LLDS, AnyPenalty
+from holdfast.retrieval.wire import retrieve_url
+from holdfast.section import Section
 
-# Published values: λ of LLDS v2, γ of SAPO v1, μ of NLL as methods that use it; the preserving rule of each paper.
-METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "llds": {"coef": 0.2, "preserve": "nonnegative"},
-    "sapo": {"coef": 0.1, "preserve": "positive"},
-    "nll": {"coef": 0.1},
-}
-# Of `search.protocol.PRESETS`, where they differ in a limit; a test holds both together.
-PRESET_DEFAULTS = {"clean": {"max_turns": 4}, "search-r1": {"max_turns": 5}, "r1": {"max_turns": 1}}
+PRESET_TURNS = {"clean": 4, "search-r1": 5, "r1": 1}
+"""`max_turns` of `search.protocol.PRESETS`; a test holds both together."""
+LONGEST_NAME = 200
+"""Bytes. File systems take 255, and names are made from this one by adding to it."""
 
 
 class Run(Section):
@@ -42,12 +32,26 @@ class Run(Section):
     threads: int = Field(0, ge=0)
     """CPU threads; 0: one for the tiny model, else PyTorch's choice. Equal metrics after a resume need equal ones."""
 
+    def problems(self) -> Iterator[str]:
+        name = self.name
+        if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
+            yield (
+                f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it "
+                "lies"
+            )
+        elif len(name.encode()) > LONGEST_NAME:
+            yield (
+                f"run.name has {len(name.encode())} bytes, more than a folder's name can have; use at most "
+                f"{LONGEST_NAME}"
+            )
+
 
 class World(Section):
     seed: int = 0
     """Seed of the bundled world; independent of the run's seed, so that seeds of a run share one world."""
-    people: int = Field(420, ge=40)
-    """Persons in the world: 60 % in the training region, 15 % in dev, 25 % in test."""
+    people: int = Field(420, ge=40, le=2304)
+    """Persons in the world, at most as many as there are names: 60 % in the training region, 15 % in dev, 25 % in
+    test."""
     train_questions: int = Field(4000, ge=1)
     """Questions of the training region."""
     dev_questions: int = Field(200, ge=1)
@@ -58,12 +62,25 @@ class World(Section):
     """Share of questions that need two searches."""
     mismatch: float = Field(0.25, ge=0, le=1)
     """Probability that a question names a relation otherwise than the passage does."""
-    filler_words: int = Field(0, ge=0)
+    filler_words: int = Field(0, ge=0, le=41_472)
     """Words of the think text's filler language; 0 means no filler."""
     filler_length: tuple[int, int] = Field((4, 10), strict=False)
     """Shortest and longest filler in a thought, in words."""
     ramble_length: tuple[int, int] = Field((18, 30), strict=False)
     """Shortest and longest ramble, in words."""
+
+    def problems(self) -> Iterator[str]:
+        for key, (shortest, longest) in (("filler_length", self.filler_length), ("ramble_length", self.ramble_length)):
+            if not 1 <= shortest <= longest:
+                yield (
+                    f"world.{key} = [{shortest}, {longest}]: give the shortest length first, 1 or more, then the "
+                    "longest"
+                )
+        if 0 < self.filler_words < 11:
+            yield (
+                f"world.filler_words = {self.filler_words}: each word needs ten others that may follow it; set 11 or "
+                "more, or 0 for no filler"
+            )
 
 
 class Data(Section):
@@ -92,6 +109,20 @@ class Retrieval(Section):
     drop: float = Field(0.0, ge=0, lt=1)
     """Probability that a search finds nothing, by bad luck alone, in training rollouts: a fault to study."""
 
+    def problems(self) -> Iterator[str]:
+        if self.url is None:
+            return
+        try:
+            retrieve_url(self.url)
+        except ConfigError as error:
+            yield f"retrieval.url: {error}"
+        for key, value, unset in (("corpus", self.corpus, "world"), ("index", self.index, None)):
+            if value != unset:
+                yield (
+                    f"retrieval.url = {self.url!r} with retrieval.{key} = {value!r}: the server searches its own "
+                    "passages. Leave out the one you do not want"
+                )
+
 
 class Model(Section):
     path: str = "tiny"
@@ -115,6 +146,18 @@ class Model(Section):
     chat_template: str = "auto"
     """`auto`: the tokenizer's template if it has one; `none`: plain text; otherwise a Jinja file."""
 
+    def problems(self) -> Iterator[str]:
+        if self.path == "tiny" and self.hidden % (2 * self.heads):
+            yield (
+                f"model.hidden = {self.hidden} with model.heads = {self.heads}: each head needs an even share of the "
+                f"width. Set model.hidden to a multiple of {2 * self.heads}"
+            )
+        if self.path == "tiny" and self.lora_rank:
+            yield (
+                f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model has nothing worth "
+                "freezing and is trained whole. Set model.lora_rank = 0, or model.path to a model of yours"
+            )
+
 
 class Protocol(Section):
     preset: Literal["clean", "search-r1", "r1"] = "clean"
@@ -135,7 +178,17 @@ class Protocol(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_preset(cls, data: Any) -> Any:
-        return settings.implied(data, "preset", "clean", PRESET_DEFAULTS)
+        turns = PRESET_TURNS.get(str(data.get("preset", "clean"))) if isinstance(data, dict) else None
+        return data if turns is None else {"max_turns": turns, **data}
+
+    def problems(self) -> Iterator[str]:
+        if self.preset == "r1" and self.max_turns != 1:
+            yield (
+                f"protocol.preset = 'r1' with protocol.max_turns = {self.max_turns}: without search there is one turn, "
+                "and a second would only follow an invalid one. Set protocol.max_turns = 1"
+            )
+        if self.prompt is not None and "{question}" not in self.prompt:
+            yield "protocol.prompt must hold {question}, where the question goes"
 
 
 class Sampling(Section):
@@ -147,6 +200,14 @@ class Sampling(Section):
     """Above 0 the sampler is truncated to the k most likely tokens: as top_p."""
     keep_mask: bool = False
     """Log-probs of the loss over the tokens the sampler kept, so that both agree (arXiv 2512.02556). Needs top_k."""
+
+    def problems(self) -> Iterator[str]:
+        if self.keep_mask and not self.top_k:
+            yield (
+                "sampling.keep_mask = true with sampling.top_k = 0: the tokens kept at every position are held in "
+                "memory, and top_k bounds their number. Set sampling.top_k, 512 say, which rarely cuts more than top_p "
+                "does; a sampler that is not truncated needs no mask"
+            )
 
 
 class WarmStart(Section):
@@ -181,6 +242,14 @@ class WarmStart(Section):
     ramble: float = Field(0.0, ge=0, le=1)
     """Script habit: a long thought, then a guess."""
 
+    def problems(self) -> Iterator[str]:
+        for name, useless in (("data", self.data), ("plain_steps", self.plain_steps)):
+            if self.teaches != "search" and useless:
+                yield (
+                    f"warm_start.teaches = {self.teaches!r} with warm_start.{name} = {useless!r}: it is taught on the "
+                    f"training questions and their golden answers, not on episodes. Leave warm_start.{name} out"
+                )
+
 
 class Reward(Section):
     em: float = 1.0
@@ -191,33 +260,22 @@ class Reward(Section):
     """Weight of 1 for an episode whose every turn is valid and which ends in an answer."""
     retrieval: float = 0.0
     """Weight of 1 for an episode in which a search returned a golden answer."""
+    custom: dict[str, float] = Field({})
+    """Import path of a function of yours -> its weight: `{ "my_code:brevity" = 0.2 }`; see docs/losses.md."""
 
+    def weights(self) -> dict[str, float]:
+        """Weight by name of the part, or by its import path."""
+        return {"em": self.em, "f1": self.f1, "format": self.format, "retrieval": self.retrieval, **self.custom}
 
-class Penalty(Section):
-    """The likelihood-preserving term. `None` means the method's published value, from `METHOD_DEFAULTS`."""
-
-    name: Literal["none", "llds", "sapo", "nll"] = "llds"
-    """`llds` (arXiv 2512.04220), `sapo` (Search Agent Policy Optimization, arXiv 2603.10069), `nll`, `none`."""
-    coef: float | None = Field(None, ge=0)
-    """λ of LLDS, γ of SAPO, μ of NLL."""
-    gate: Literal["action", "response", "token"] = "action"
-    """LLDS: the unit whose summed drop opens the penalty. `token` is LLD."""
-    preserve: Literal["nonnegative", "positive", "correct", "all"] | None = None
-    """Rollouts the penalty protects: A ≥ 0, A > 0, right ones (all-right groups too, all-wrong ones not), or all."""
-    normalizer: Literal["policy", "preserved"] = "policy"
-    """What it is divided by: the policy loss's denominator, or the tokens of preserved rollouts (docs/papers.md)."""
-    threshold: float = Field(0.0, ge=0)
-    """LLDS: nats per token a drop must exceed to count."""
-    answer_weight: float | Literal["adaptive-paper", "adaptive-code"] = 1.0
-    """LLDS-MA: weight of answer tokens, fixed or by the schedule of the paper or of the authors' code."""
-    tau: float = Field(1.0, gt=0)
-    """SAPO: a token counts when its ratio is below this."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _published(cls, data: Any) -> Any:
-        """What is not set, or none, gets the method's published value."""
-        return settings.implied(data, "name", "llds", METHOD_DEFAULTS)
+    def problems(self) -> Iterator[str]:
+        for path in self.custom:
+            if not is_import_path(path):
+                yield (
+                    f"reward.custom names {path!r}, which is not an import path; write module:function, such as "
+                    "my_code:brevity"
+                )
+        if not any(self.weights().values()):
+            yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
 
 
 class Loss(Section):
@@ -244,7 +302,16 @@ class Loss(Section):
     """`k3` is an unbiased estimate of the KL; `k2` has its unbiased gradient."""
     entropy_coef: float = 0.0
     """Positive rewards entropy. The published runs used 0.001."""
-    penalty: Penalty = Penalty()
+    penalty: AnyPenalty = LLDS()
+    """The likelihood-preserving term."""
+
+    def problems(self) -> Iterator[str]:
+        if self.baseline == "length" and self.advantage == "reinforce":
+            yield (
+                "loss.baseline = 'length' with loss.advantage = 'reinforce': that advantage is the reward itself, with "
+                "nothing subtracted. Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at "
+                "'mean'"
+            )
 
 
 class Train(Section):
@@ -311,85 +378,8 @@ class Guard(Section):
         listed = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
         return ",".join(value) if listed else value
 
-
-class Config(Section):
-    """A whole run."""
-
-    run: Run = Run()
-    world: World = World()
-    data: Data = Data()
-    retrieval: Retrieval = Retrieval()
-    model: Model = Model()
-    protocol: Protocol = Protocol()
-    sampling: Sampling = Sampling()
-    warm_start: WarmStart = WarmStart()
-    reward: Reward = Reward()
-    loss: Loss = Loss()
-    train: Train = Train()
-    eval: Eval = Eval()
-    checkpoint: Checkpoint = Checkpoint()
-    track: Track = Track()
-    guard: Guard = Guard()
-
-    def start_parts(self) -> dict[str, Any]:
-        """The settings that a starting policy depends on, by section."""
-        faults = {"retrieval": {"drop"}}  # of training rollouts, which come later
-        parts = ("world", "model", "protocol", "retrieval", "warm_start")
-        return {part: getattr(self, part).model_dump(exclude=faults.get(part)) for part in parts}
-
-    @model_validator(mode="after")
-    def _can_work(self) -> Config:
-        if problems := list(contradictions(self)):
-            raise ValueError("\n  ".join(problems))
-        return self
-
-
-def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
-    """The config of a TOML file (None: all defaults) with `overrides` such as `["--train.steps", "50"]` applied.
-
-    >>> load(overrides=["--train.steps", "50", "--loss.penalty.name=none", "--track.tensorboard"]).train.steps
-    50
-
-    Raises `ConfigError`, which names every problem at once.
-    """
-    data: dict[str, Any] = {} if path is None else settings.read_toml(Path(path))
-    values = settings.parse_overrides(overrides, Config)
-    if "loss.penalty.name" in values:
-        settings.forget_implied(data, "loss.penalty", "name", "llds", METHOD_DEFAULTS)
-        settings.forget(data, "loss.penalty", unread(str(values["loss.penalty.name"])))
-    if "protocol.preset" in values:
-        settings.forget_implied(data, "protocol", "preset", "clean", PRESET_DEFAULTS)
-    for dotted, value in values.items():
-        settings.assign(data, dotted, value)
-    return validate(data, where="" if path is None else str(path), overridden=tuple(values))
-
-
-def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:
-    """`data` as a `Config`. Raises one `ConfigError` for all problems, unknown names with the nearest match.
-
-    `where` is the file they are in; settings in `overridden` came from the command line and are named as such.
-    """
-    try:
-        return Config.model_validate(dict(data))
-    except ValidationError as error:
-        problems = settings.explain(error.errors(include_url=False), Config, dict.fromkeys(overridden, "--"))
-    prefix = f"{where}: " if where else ""
-    if len(problems) == 1 and "\n" not in problems[0]:
-        raise ConfigError(prefix + problems[0])
-    raise ConfigError("\n  ".join([f"{prefix}these settings cannot work", *problems]))
-
-
-def dump(config: Config) -> str:
-    """The config as TOML, without keys that are None, which reads back as None, and those its penalty does not read."""
-    unused = unread(config.loss.penalty.name)
-    return tomli_w.dumps(config.model_dump(exclude_none=True, exclude={"loss": {"penalty": unused}}))
-
-
-def setting_names() -> list[str]:
-    """All dotted names a recipe may set."""
-    return settings.setting_names(Config)
-
-
-def setting_values(config: Config) -> dict[str, Any]:
-    """Every setting by its dotted name."""
-    return settings.setting_values(config)
+    def problems(self) -> Iterator[str]:
+        try:
+            chosen(self.on, where="guard.on")
+        except ConfigError as error:
+            yield str(error)

@@ -1,0 +1,121 @@
+"""The schema of a recipe: strict TOML and dotted overrides.
+
+`load("recipe.toml", ["--loss.penalty.name", "none"])` reads the file, applies the overrides, and validates the
+whole. An unknown key is an error that names the nearest match. `dump(config)` is the resolved recipe as TOML;
+`holdfast train` writes it to the run folder, and reading it back gives an equal config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from holdfast import section, settings
+from holdfast.config.sections import (
+    PRESET_TURNS,
+    Checkpoint,
+    Data,
+    Eval,
+    Guard,
+    Loss,
+    Model,
+    Protocol,
+    Retrieval,
+    Reward,
+    Run,
+    Sampling,
+    Track,
+    Train,
+    WarmStart,
+    World,
+)
+from holdfast.config.validation import cross_section_errors
+from holdfast.errors import ConfigError
+from holdfast.refusals import explain
+from holdfast.section import Section
+
+
+class Config(Section):
+    """A whole run."""
+
+    run: Run = Run()
+    world: World = World()
+    data: Data = Data()
+    retrieval: Retrieval = Retrieval()
+    model: Model = Model()
+    protocol: Protocol = Protocol()
+    sampling: Sampling = Sampling()
+    warm_start: WarmStart = WarmStart()
+    reward: Reward = Reward()
+    loss: Loss = Loss()
+    train: Train = Train()
+    eval: Eval = Eval()
+    checkpoint: Checkpoint = Checkpoint()
+    track: Track = Track()
+    guard: Guard = Guard()
+
+    def start_parts(self) -> dict[str, Any]:
+        """The settings that a starting policy depends on, by section."""
+        faults = {"retrieval": {"drop"}}  # of training rollouts, which come later
+        parts = ("world", "model", "protocol", "retrieval", "warm_start")
+        return {part: getattr(self, part).model_dump(exclude=faults.get(part)) for part in parts}
+
+    def problems(self) -> Iterator[str]:
+        yield from cross_section_errors(self)
+
+
+def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """The config of a TOML file (None: all defaults) with `overrides` such as `["--train.steps", "50"]` applied.
+
+    >>> load(overrides=["--train.steps", "50", "--loss.penalty.name=none", "--track.tensorboard"]).train.steps
+    50
+
+    Raises `ConfigError`, which names every problem at once.
+    """
+    data: dict[str, Any] = {} if path is None else settings.read_toml(Path(path))
+    values = settings.parse_overrides(overrides, Config)
+    if "loss.penalty.name" in values:
+        penalty = settings.table(data, "loss.penalty")
+        if penalty.get("name", "llds") != values["loss.penalty.name"]:
+            penalty.clear()  # of another method: it says nothing of this one
+    if "protocol.preset" in values:
+        protocol = settings.table(data, "protocol")
+        if protocol.get("max_turns") == PRESET_TURNS.get(str(protocol.get("preset", "clean"))):
+            protocol.pop("max_turns", None)  # the former preset's, as a resolved recipe has them
+    for dotted, value in values.items():
+        settings.assign(data, dotted, value)
+    return validate(data, where="" if path is None else str(path), overridden=tuple(values))
+
+
+def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:
+    """`data` as a `Config`. Raises one `ConfigError` for all problems, unknown names with the nearest match.
+
+    `where` is the file they are in; settings in `overridden` came from the command line and are named as such.
+    """
+    try:
+        return Config.model_validate(dict(data))
+    except ValidationError as error:
+        problems = explain(error.errors(include_url=False), Config, dict.fromkeys(overridden, "--"))
+    prefix = f"{where}: " if where else ""
+    if len(problems) == 1 and "\n" not in problems[0]:
+        raise ConfigError(prefix + problems[0])
+    raise ConfigError("\n  ".join([f"{prefix}these settings cannot work", *problems]))
+
+
+def dump(config: Config) -> str:
+    """The config as TOML, without keys that are None, which reads back as None."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True))
+
+
+def setting_names() -> list[str]:
+    """All dotted names a recipe may set."""
+    return section.setting_names(Config)
+
+
+def setting_values(config: Config) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return section.setting_values(config)

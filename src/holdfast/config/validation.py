@@ -1,0 +1,133 @@
+"""What a recipe's sections cannot do together. What concerns one section alone stands in that section.
+
+`cross_section_errors` holds for every recipe. `check_training` is for those that are to be trained: `holdfast train`
+and its dry run call it, so that both refuse the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigError
+from holdfast.penalties import Penalty
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
+
+
+MOST_ROLLOUTS = 1_000_000
+"""Of a rollout batch, which is held in memory."""
+
+
+def cross_section_errors(config: Config) -> Iterator[str]:
+    """A sentence for each combination that cannot work: what is set, why it fails, what to do."""
+    train, data, retrieval = config.train, config.data, config.retrieval
+    if isinstance(config.loss.penalty, Penalty):
+        yield from _inert_penalty(config, config.loss.penalty)
+    if train.optimizer_steps_per_rollout > train.questions * train.group_size:
+        yield (
+            f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
+            f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
+            "step needs at least one. Lower it, or raise train.questions or train.group_size"
+        )
+    if train.questions * train.group_size > MOST_ROLLOUTS:
+        yield (
+            f"train.questions = {train.questions} times train.group_size = {train.group_size} is more than "
+            f"{MOST_ROLLOUTS:,} rollouts in a batch; lower one of them"
+        )
+    if config.loss.advantage != "reinforce" and train.group_size == 1:
+        yield (
+            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one has no contrast. "
+            "Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
+        )
+    in_world = data.train == "world"
+    searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
+    if retrieval.url is None and in_world != searches_world:
+        yield (
+            f"data.train = {data.train!r} with retrieval.corpus = {retrieval.corpus!r}: the bundled world's questions "
+            "are answered by its own corpus only. Set both to your files, or neither"
+        )
+    elif in_world and retrieval.index is not None and retrieval.url is None:
+        yield (
+            f"retrieval.index = {retrieval.index!r} with retrieval.corpus = 'world': the bundled world is indexed in "
+            "memory, its training region apart. Leave retrieval.index out"
+        )
+    if in_world and retrieval.url is not None:
+        yield (
+            f"retrieval.url = {retrieval.url!r} with data.train = 'world': the bundled world's questions are answered "
+            "by its own corpus only. Set data.train to your questions, or leave retrieval.url out"
+        )
+    for split, path in (("dev", data.dev), ("test", data.test)):
+        if path is not None and in_world:
+            yield (
+                f"data.{split} = {path!r} with data.train = 'world': the bundled world brings its own {split} "
+                f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
+            )
+
+
+def check_training(config: Config, *, stage: str | None = None) -> None:
+    """Refuse what cannot be trained: all that the recipe alone can tell, and the code that it names.
+
+    `stage` is that of `holdfast train`, None for reinforcement learning. Raises `ConfigError`.
+    """
+    problems = list(_training_errors(config, stage))
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    if problems:
+        raise ConfigError("\n  ".join(["this recipe cannot be trained", *problems]))
+
+
+def _training_errors(config: Config, stage: str | None) -> Iterator[str]:
+    warm_start = config.warm_start
+    if stage == "warm-start" and not (warm_start.steps or warm_start.plain_steps):
+        yield "warm_start.steps = 0, so there is no warm start to make; set warm_start.steps"
+    if config.data.train != "world":
+        yield from _without_the_world(config)
+    yield from code_errors(config)
+
+
+def _without_the_world(config: Config) -> Iterator[str]:
+    """A model of a few words, and scripts of episodes, are there for the bundled world alone."""
+    warm_start = config.warm_start
+    if config.model.path == "tiny":
+        yield (
+            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled "
+            "world's words. Set model.path to a model of yours, for example a Qwen2.5 directory"
+        )
+    if warm_start.plain_steps:
+        yield (
+            f"warm_start.plain_steps = {warm_start.plain_steps}, but only the bundled world has scripts to learn from; "
+            "set it to 0"
+        )
+    if warm_start.steps and warm_start.data is None and warm_start.teaches == "search":
+        yield (
+            f"warm_start.steps = {warm_start.steps}, but warm_start.data is not set, and only the bundled world has "
+            "scripts to learn from. Give a JSONL of episodes, or set warm_start.steps = 0"
+        )
+
+
+def code_errors(config: Config) -> Iterator[str]:
+    """Import and try what the recipe names by import path; a sentence for each thing that cannot work."""
+    from holdfast.rewards import part
+
+    try:
+        penalty = config.loss.penalty.term
+        if penalty is not None and penalty is not config.loss.penalty:
+            yield from _inert_penalty(config, penalty)
+    except ConfigError as error:
+        yield str(error)
+    for path in config.reward.custom:
+        try:
+            part(path)
+        except ConfigError as error:
+            yield f"reward.custom: {error}"
+
+
+def _inert_penalty(config: Config, penalty: Penalty) -> Iterator[str]:
+    if config.train.optimizer_steps_per_rollout == 1 and not penalty.acts_without_drift:
+        yield (
+            f"loss.penalty.name = {config.loss.penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the "
+            "first optimizer step after a rollout the policy equals the old one, so this penalty is always zero. Set "
+            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
+        )

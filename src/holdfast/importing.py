@@ -1,0 +1,46 @@
+"""Code that a recipe names: `module:name`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from typing import Any
+
+from holdfast.errors import ConfigError
+
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_import_path(text: str) -> bool:
+    """Whether a text has the form `module:name`.
+
+    >>> is_import_path("my_code.penalties:Hinge"), is_import_path("penalties.py:Hinge()")
+    (True, False)
+    """
+    return _PATH.fullmatch(text) is not None
+
+
+def import_named(path: str) -> Any:
+    """What `path` names, imported from where Python finds modules; the working directory is searched last.
+
+    Raises `ConfigError` for another form, a module that cannot be imported, and a name that it does not have.
+    """
+    if not is_import_path(path):
+        raise ConfigError(f"{path!r} is not an import path; write module:name, such as my_code:Hinge")
+    module_name, _, name = path.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # the module's own code runs
+        raise ConfigError(
+            f"{path!r}: the module {module_name} cannot be imported ({type(error).__name__}: {error}). Install it, set "
+            "PYTHONPATH to its folder, or start holdfast in that folder"
+        ) from error
+    if not hasattr(module, name):
+        near = difflib.get_close_matches(name, vars(module), n=1)
+        raise ConfigError(f"{path!r}: {module_name} has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    return getattr(module, name)

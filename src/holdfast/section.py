@@ -1,0 +1,157 @@
+"""A section of a recipe, the tree that sections make, and the names and kinds of the settings in it.
+
+A field of a section holds a value, another section, or one of several sections, which its `name` chooses.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic.fields import FieldInfo
+
+
+class Section(BaseModel):
+    """A table of a recipe. It holds what TOML can: whole numbers of 64 bits, and texts that UTF-8 can write."""
+
+    # Strict: a quoted number or a `true` where a number belongs is a slip to be told of, not a value.
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    def problems(self) -> Iterator[str]:
+        """A sentence for each set of values that cannot work together: what is set, why it fails, what to do."""
+        return iter(())
+
+    @field_validator("*")
+    @classmethod
+    def _can_be_written(cls, value: Any) -> Any:
+        for part in _leaves(value):
+            if isinstance(part, int) and not -(2**63) <= part < 2**63:
+                raise ValueError("must be a whole number of 64 bits")
+            if isinstance(part, str) and ("\0" in part or any("\ud800" <= letter <= "\udfff" for letter in part)):
+                raise ValueError("must be a text of UTF-8, without NUL")
+        return value
+
+    @model_validator(mode="after")
+    def _can_work(self) -> Self:
+        if problems := list(self.problems()):
+            raise ValueError("\n  ".join(problems))
+        return self
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+Root = type[BaseModel]
+
+
+def setting_names(root: Root, prefix: str = "") -> list[str]:
+    """All dotted names of a tree, in the order they are declared; of sections to choose from, those of each."""
+    names: dict[str, None] = {}
+    for key, info in root.model_fields.items():
+        inner = [setting_names(section, f"{prefix}{key}.") for section in sections(info.annotation)]
+        names |= dict.fromkeys(chain(*inner) if inner else [prefix + key])
+    return list(names)
+
+
+def setting_values(tree: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """Every setting that a tree holds, by its dotted name; of sections to choose from, those of the chosen one."""
+    values: dict[str, Any] = {}
+    for key, value in held(tree).items():
+        values |= setting_values(value, f"{prefix}{key}.") if isinstance(value, BaseModel) else {prefix + key: value}
+    return values
+
+
+def held(section: BaseModel) -> dict[str, Any]:
+    """What stands in the fields of a section."""
+    return {key: getattr(section, key) for key in type(section).model_fields}
+
+
+def setting(root: Root, dotted: str) -> FieldInfo | None:
+    """The field behind a dotted name; None where there is no such setting, or a section."""
+    info = field_of(root, dotted)
+    return None if info is None or sections(info.annotation) else info
+
+
+def field_of(root: Root, dotted: str) -> FieldInfo | None:
+    """The field behind the dotted name of a setting or a section; the first, where several sections have it."""
+    *path, key = dotted.split(".")
+    models: Sequence[Root] = (root,)
+    for name in path:
+        models = [s for m in models if name in m.model_fields for s in sections(m.model_fields[name].annotation)]
+    return next((m.model_fields[key] for m in models if key in m.model_fields), None)
+
+
+def sections(annotation: Any) -> tuple[Root, ...]:
+    """The section that a field holds, or those it is chosen from; none for a field that holds a value."""
+    kinds = kinds_of(annotation)
+    return kinds if all(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds) else ()
+
+
+def choice_of(section: Root) -> str:
+    """The `name` that chooses a section."""
+    return str(section.model_fields["name"].default)
+
+
+def kinds_of(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, each without its limits; of anything else, itself."""
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    members = typing.get_args(annotation) if union else (annotation,)
+    return tuple(typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind for kind in members)
+
+
+# ---- in words
+
+
+def shown(value: Any) -> str:
+    """A value as a recipe would write it.
+
+    >>> shown(True), shown("llds"), shown((4, 10)), shown({"steps": 5})
+    ('true', "'llds'", '[4, 10]', '{ steps = 5 }')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {shown(item)}' for key, item in value.items())} }}"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def kind_of(annotation: Any) -> str:
+    """What a setting may hold, in words: `a whole number`, `'token' or 'sequence'`.
+
+    >>> kind_of(float | None)
+    'a number or none'
+    """
+    words: list[str] = []
+    for kind in kinds_of(annotation):
+        if typing.get_origin(kind) is Literal:
+            words += map(shown, typing.get_args(kind))
+        elif typing.get_origin(kind) is tuple:
+            words.append(f"a list of {len(typing.get_args(kind))} whole numbers")
+        elif typing.get_origin(kind) is dict:
+            words.append("a table")
+        else:
+            words.append(_KINDS.get(kind, getattr(kind, "__name__", str(kind))))
+    return either(words)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
+
+
+def either(words: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

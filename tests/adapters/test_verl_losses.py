@@ -1,0 +1,93 @@
+"""What a loss's name and settings mean, and what a loss of verl cannot honour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, loss_name, penalty_for
+from holdfast.errors import ConfigError
+from holdfast.penalties import LLDS, NLL, SAPO, CustomPenalty, NoPenalty
+
+HINGE = """
+from torch import where
+from holdfast.penalties import Penalty
+
+class Hinge(Penalty):
+    coef: float = 0.3
+    margin: float = 0.1
+
+    def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
+        return where(preserved, (old_logprobs.detach() - logprobs - self.margin).clamp(min=0), 0.0)
+"""
+
+
+@pytest.fixture
+def hinge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "code_for_verl.py").write_text(HINGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "code_for_verl:Hinge"
+
+
+def test_names_mean_the_papers_penalties() -> None:
+    assert {name: penalty_for(name, {}) for name in LOSSES if name != "holdfast_custom"} == {
+        "holdfast_observe": None,
+        "holdfast_llds": LLDS(coef=0.2, gate="action", preserve="nonnegative"),
+        "holdfast_llds_response": LLDS(gate="response"),
+        "holdfast_lld": LLDS(gate="token"),
+        "holdfast_search_sapo": SAPO(coef=0.1, preserve="positive"),
+    }
+    assert not any(name == "sapo" or name.startswith("sapo") for name in LOSSES)
+
+
+def test_settings_reach_the_penalty() -> None:
+    given = {"penalty_coef": 0.4, "penalty_preserve": "positive", "penalty_threshold": 0.01, "penalty_tau": None}
+    assert penalty_for("holdfast_lld", given) == LLDS(coef=0.4, gate="token", preserve="positive", threshold=0.01)
+    given = {"penalty_coef": 0.4, "penalty_preserve": "nonnegative", "penalty_tau": 0.9}
+    assert penalty_for("holdfast_search_sapo", given) == SAPO(coef=0.4, preserve="nonnegative", tau=0.9)
+    assert penalty_for("holdfast_llds", {"penalty_coef": 0}) == LLDS(coef=0)  # zero means zero
+
+
+def test_a_class_of_ones_own_goes_by_its_path(hinge: str) -> None:
+    penalty = penalty_for("holdfast_custom", {"penalty_path": hinge, "penalty_settings": {"margin": 0.5}})
+    assert penalty is not None and (type(penalty).__name__, penalty.coef) == ("Hinge", 0.3)
+    assert penalty.margin == 0.5  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="it must name a class, as module:Class"):
+        penalty_for("holdfast_custom", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("holdfast_llds", {"penalty_tau": 0.9}, "penalty_tau = 0.9 with loss_mode = 'holdfast_llds', which does not"),
+        ("holdfast_search_sapo", {"penalty_threshold": 0.1}, "penalty_threshold = 0.1 with loss_mode"),
+        ("holdfast_observe", {"penalty_coef": 0.1}, "set penalty_coef = 0"),
+        ("holdfast_llds", {"penalty_path": "a:B"}, "penalty_path = a:B with loss_mode"),
+        ("holdfast_llds", {"penalty_preserve": "correct"}, "does not tell a loss which rollouts are correct"),
+        ("holdfast_llds", {"penalty_coef": -0.1}, r"LLDS\(coef=-0.1\) must be 0 or more"),
+    ],
+)
+def test_what_is_refused(name: str, given: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        penalty_for(name, given)
+
+
+def test_what_a_loss_of_verl_is_not_told_is_refused(hinge: str) -> None:
+    with pytest.raises(ConfigError, match="divides every term by one count"):
+        penalty_for("holdfast_custom", {"penalty_path": hinge, "penalty_settings": {"normalizer": "preserved"}})
+
+
+def test_a_penalty_has_the_name_that_makes_it(hinge: str) -> None:
+    assert [loss_name(p) for p in (NoPenalty(), LLDS(), LLDS(gate="token"), SAPO(), CustomPenalty(path=hinge))] == [
+        "holdfast_observe",
+        "holdfast_llds",
+        "holdfast_lld",
+        "holdfast_search_sapo",
+        "holdfast_custom",
+    ]
+    assert loss_name(NLL()) is None
+    assert set(PENALTY_FIELDS) == {
+        *("penalty_coef", "penalty_preserve", "penalty_threshold", "penalty_tau"),
+        *("penalty_path", "penalty_settings"),
+    }

@@ -1,0 +1,148 @@
+"""What a new penalty, reward part or reader of logs takes: its own file, and one line where it is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import load
+from holdfast.config.validation import check_training
+from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.readers import read_log, registry
+from holdfast.rewards import score_trajectory
+from holdfast.trajectory import Answer, Invalid, Trajectory, Turn
+
+PENALTY = '''
+from typing import Literal
+
+from pydantic import Field
+
+from holdfast.penalties import Penalty
+
+
+class Ramp(Penalty):
+    name: Literal["ramp"] = Field("ramp", repr=False)
+    coef: float = 0.4
+    slope: float = Field(2.0, gt=0)
+    """How steep."""
+
+    def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
+        import torch
+
+        return torch.where(preserved, self.slope * (old_logprobs.detach() - logprobs).clamp(min=0), 0.0)
+'''
+REWARD = """
+def brevity(trajectory, golden_answers):
+    return 1.0 / len(trajectory.turns)
+"""
+READER = """
+from holdfast.diagnostics.readers.columns import Columns
+from holdfast.diagnostics.readers.reader import Raw, Reader
+
+
+def read(found, tally):
+    rows = [line.split("|") for line in found.path.read_text().splitlines()[1:]]
+    columns = Columns(tally, null_is_nan=False)
+    metrics = [{"reward/mean": float(row[1])} for row in rows]
+    columns.add(range(2, len(rows) + 2), [int(row[0]) for row in rows], metrics)
+    return [Raw("holdfast", "holdfast", found.name, columns, {})]
+
+
+PIPES = Reader(
+    recognises=lambda path, start: start.startswith("step|reward"),
+    read=read,
+    lacks="has no row below its heading",
+    suffixes=(".pipes",),
+)
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """write(name, source): a module that can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return lambda name, source: (tmp_path / f"{name}.py").write_text(source) and None
+
+
+def test_a_penalty_by_its_import_path(write: Callable[[str, str], None]) -> None:
+    write("toy_ramp", PENALTY)
+    config = load(overrides=["--loss.penalty.name=custom", "--loss.penalty.path=toy_ramp:Ramp"])
+    check_training(config)
+    assert repr(config.loss.penalty.term) == "Ramp(coef=0.4, normalizer='policy', slope=2.0)"
+
+
+def test_a_penalty_of_the_package(tmp_path: Path) -> None:
+    """In a copy of the package: a module, and its class among those that `name` chooses from. Schema, help, errors,
+    overrides and the script for TRL follow."""
+    package = Path(load.__code__.co_filename).parents[1]
+    shutil.copytree(package, tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__", "published", "static"))
+    (tmp_path / "holdfast" / "ramp.py").write_text(PENALTY)
+    penalties = tmp_path / "holdfast" / "penalties.py"
+    source = penalties.read_text()
+    registry_line = "    NoPenalty | LLDS | SAPO | NLL | CustomPenalty,\n"
+    assert source.count(registry_line) == 1
+    source = source.replace(registry_line, "    NoPenalty | LLDS | SAPO | NLL | Ramp | CustomPenalty,\n")
+    source = source.replace("AnyPenalty = ", "from holdfast.ramp import Ramp\n\nAnyPenalty = ", 1)
+    penalties.write_text(source)
+
+    def holdfast(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+        command = [sys.executable, "-m", "holdfast", *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
+        return done.stdout + done.stderr
+
+    recipe = tmp_path / "my.toml"
+    recipe.write_text("[train]\nquestions = 40\n")
+    shown = holdfast("train", "my.toml", "--dry-run", "--loss.penalty.name=ramp", "--loss.penalty.slope=3")
+    assert 'name = "ramp"\n' in shown and "coef = 0.4\n" in shown and "# How steep.\nslope = 3.0\n" in shown
+    assert "'none', 'llds', 'sapo', 'nll', 'ramp' or 'custom'" in " ".join(shown.replace("# ", "").split())
+    assert "slope = 0.0: must be more than 0" in holdfast(
+        "train", "my.toml", "--loss.penalty.name=ramp", "--loss.penalty.slope=0"
+    )
+    assert "set loss.penalty.name = 'ramp'" in holdfast("train", "my.toml", "--loss.penalty.slope=3")
+    launch = ("--loss.penalty.name=ramp", "--data.train=q.jsonl", "--retrieval.url=http://h:1", "--model.path=m")
+    (tmp_path / "q.jsonl").write_text(
+        "".join(json.dumps({"question": f"Who is {i}?", "golden_answers": ["Mira"]}) + "\n" for i in range(60))
+    )
+    assert "error" not in holdfast("launch", "trl", str(recipe), *launch, "--out", "out")
+    assert "Ramp(coef=0.4, slope=2.0)" in (tmp_path / "out" / "train.py").read_text()
+    assert "it is not among verl's losses" in holdfast("launch", "verl", str(recipe), *launch, "--out", "other")
+
+
+def test_a_reward_part(write: Callable[[str, str], None]) -> None:
+    write("toy_brevity", REWARD)
+    config = load(overrides=["--reward.custom", '"toy_brevity:brevity" = 0.5'])
+    check_training(config)
+    turns = (
+        Turn(tokens=(1,), logprobs=(-0.1,), action=Invalid("hm")),
+        Turn(tokens=(2,), logprobs=(-0.1,), action=Answer("Lisbon")),
+    )
+    episode = Trajectory(example_id="nq/dev/0", prompt=(0,), turns=turns)
+    scored = score_trajectory(episode, ["Lisbon"], config.reward.weights())
+    assert scored.reward == 1.25 and scored.reward_parts == {"em": 1.0, "f1": 1.0, "toy_brevity:brevity": 0.5}
+
+
+def test_a_reader_of_logs(write: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("toy_pipes", READER)
+    from toy_pipes import PIPES  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(registry, "READERS", (PIPES, *registry.READERS))
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    log = folder / "one.pipes"
+    log.write_text("step|reward\n" + "".join(f"{step}|{step / 100}\n" for step in range(1, 31)))
+    (folder / "notes.md").write_text("step|reward\n")
+    for path in (log, folder):  # a file, and a folder in which it is found
+        read = read_log(path)
+        assert read.series["reward/mean"].values.tolist() == [step / 100 for step in range(1, 31)]
+    assert diagnose(read_log(log)).findings == ()
+    (folder / "empty.pipes").write_text("step|reward\n")
+    with pytest.raises(Exception, match=r"empty\.pipes has no row below its heading"):
+        read_log(folder / "empty.pipes")
