@@ -23,9 +23,8 @@ import tomli_w
 
 from holdfast.config import dump, load
 from holdfast.lab.plan import PLAN_FILE, load_plan
-from holdfast.lab.series import RESULTS_FILE
 from holdfast.penalties import PENALTIES
-from holdfast.tracking import METRICS_FILE
+from holdfast.run_folder import CONFIG, METRICS, RESULTS
 from holdfast.train.checkpoint import find_damage
 from holdfast.train.start import has_warm_start, start_folder
 from library import shortened
@@ -33,7 +32,7 @@ from library import shortened
 KEPT = Path(__file__).parent / "laboratory"
 HOME = Path("runs") / "lab"
 KINDS = ("runs", "sweep")
-_CONFIG, _STARTS = "config.toml", "starts"
+_STARTS = "starts"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own: the same run gives the same bytes
 
 
@@ -41,7 +40,7 @@ def keep(folder: Path, kept: Path = KEPT) -> list[str]:
     """Pack the finished runs of an experiment's folder, and drop what is no longer there; the names of all."""
     plan = load_plan(folder)
     into = kept / plan.experiment
-    runs = {kind: sorted(path.parent for path in (folder / kind).glob(f"*/{RESULTS_FILE}")) for kind in KINDS}
+    runs = {kind: sorted(path.parent for path in (folder / kind).glob(f"*/{RESULTS}")) for kind in KINDS}
     for kind in KINDS:
         (into / kind).mkdir(parents=True, exist_ok=True)
         names = {run.name for run in runs[kind]}
@@ -62,7 +61,7 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
         if not run.exists():
             with zipfile.ZipFile(archive) as packed:
                 packed.extractall(run)
-            recipe = run / _CONFIG
+            recipe = run / CONFIG
             recipe.write_text(as_now(recipe.read_text(encoding="utf-8")), encoding="utf-8")
             put.append(run.name)
     if not (folder / PLAN_FILE).exists():
@@ -111,7 +110,7 @@ def _keep_starts(folder: Path, into: Path) -> None:
 
 def _starts(folder: Path) -> list[Path]:
     """Where the cache has, or would have, what the finished runs of an experiment's folder start from."""
-    configs = [load(path.with_name(_CONFIG)) for kind in KINDS for path in (folder / kind).glob(f"*/{RESULTS_FILE}")]
+    configs = [load(path.with_name(CONFIG)) for kind in KINDS for path in (folder / kind).glob(f"*/{RESULTS}")]
     return sorted({start_folder(config) for config in configs if has_warm_start(config)})
 
 
@@ -122,11 +121,11 @@ def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
 
 
 def _pack(run: Path, archive: Path, place: str) -> None:
-    config = load(run / _CONFIG)
+    config = load(run / CONFIG)
     files: dict[str, str | bytes] = {
-        _CONFIG: dump(config.model_copy(update={"run": config.run.model_copy(update={"dir": place})})),
-        METRICS_FILE: shortened((run / METRICS_FILE).read_text(encoding="utf-8")),
-        RESULTS_FILE: (run / RESULTS_FILE).read_text(encoding="utf-8"),
+        CONFIG: dump(config.model_copy(update={"run": config.run.model_copy(update={"dir": place})})),
+        METRICS: shortened((run / METRICS).read_text(encoding="utf-8")),
+        RESULTS: (run / RESULTS).read_text(encoding="utf-8"),
     }
     _write(archive, files)
 

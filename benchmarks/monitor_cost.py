@@ -18,8 +18,9 @@ from typing import Any
 
 from holdfast.config import load
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.tracking import METRICS_FILE, MetricsFile
-from holdfast.train.alarms import Alarms
+from holdfast.run_folder import METRICS
+from holdfast.tracking import MetricsFile
+from holdfast.train.guard import Guard
 from holdfast.train.run import train
 from holdfast.train.trainer import Trainer
 
@@ -44,15 +45,15 @@ def a_run(steps: int, folder: Path) -> tuple[list[float], list[float], list[dict
     """Seconds of each step and of each look at it, and the rows that were logged."""
     step_seconds: list[float] = []
     alarm_seconds: list[float] = []
-    step, observe = Trainer.step, Alarms.observe
+    step, guard = Trainer.step, Guard.step
     Trainer.step = timed(step, step_seconds)  # type: ignore[method-assign]
-    Alarms.observe = timed(observe, alarm_seconds)  # type: ignore[method-assign]
+    Guard.step = timed(guard, alarm_seconds)  # type: ignore[method-assign]
     try:
         settings = ["--train.steps", str(steps), "--eval.every", "0", "--eval.questions", "1", "--run.threads", "1"]
         train(load(RECIPE, settings), folder)
     finally:
-        Trainer.step, Alarms.observe = step, observe  # type: ignore[method-assign]
-    return step_seconds, alarm_seconds, MetricsFile(folder / METRICS_FILE).read()
+        Trainer.step, Guard.step = step, guard  # type: ignore[method-assign]
+    return step_seconds, alarm_seconds, MetricsFile(folder / METRICS).read()
 
 
 def at_length(rows: list[dict[str, Any]], length: int) -> float:

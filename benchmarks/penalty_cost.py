@@ -19,16 +19,16 @@ from __future__ import annotations
 import argparse
 import random
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from holdfast.batch import TokenBatch
-from holdfast.config import Loss, validate
+from holdfast.config import Loss, Sampling, Train, validate
+from holdfast.language_model import LanguageModel
 from holdfast.losses import group_advantages
-from holdfast.train.forward import token_logprobs
-from holdfast.train.update import old_pass, plan_update, update_policy
+from holdfast.train.learner import Learner
+from holdfast.train.objective import Objective
 from holdfast.trajectory import Answer, Group, Search, Trajectory, Turn
 from measuring import median_interval, seconds_now, table, write_json
 
@@ -115,14 +115,18 @@ class Update:
     """The same update over and over, each time from the same weights."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
-        self.model = model_of(shape, seed)
-        self.parameters = list(self.model.parameters())
+        self.policy = LanguageModel(model=model_of(shape, seed), tokenizer=None)
+        self.train = Train(lr=5e-4, optimizer_steps_per_rollout=shape.updates)
+        learner = self.learner(Loss())
+        self.parameters = learner.parameters
         self.start = [parameter.detach().clone() for parameter in self.parameters]
-        self.forward = partial(token_logprobs, self.model)
         batch = TokenBatch.from_trajectories(rollouts(shape, random.Random(seed)), pad_token_id=0)
         batch = replace(batch, advantages=group_advantages(batch.rewards, batch.group_ids))
-        plan = plan_update(batch.lengths.tolist(), shape.updates, 16_384, torch.Generator().manual_seed(seed))
-        self.minis, self.batch, _ = old_pass(batch, plan, self.forward, None)
+        plan = learner.plan(batch, torch.Generator().manual_seed(seed))
+        self.minis, self.batch, _ = learner.old_pass(batch, plan)
+
+    def learner(self, loss: Loss) -> Learner:
+        return Learner(self.policy, Objective(loss), self.train, Sampling())
 
     def describe(self) -> dict[str, float]:
         return {
@@ -139,9 +143,9 @@ class Update:
         with torch.no_grad():
             for parameter, value in zip(self.parameters, self.start, strict=True):
                 parameter.copy_(value)
-        optimizer = torch.optim.AdamW(self.parameters, lr=5e-4)
+        learner = self.learner(loss)
         started = seconds_now()
-        metrics = update_policy(self.minis, self.forward, optimizer, self.parameters, loss, grad_clip=1.0)
+        metrics = learner.step(self.minis, mean_searches=1.0)
         return seconds_now() - started, metrics
 
 

@@ -15,8 +15,11 @@ import torch
 from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.errors import HoldfastError, RetrievalError
+from holdfast.loading import load_questions
 from holdfast.retrieval.types import Hit, Retriever
+from holdfast.train.learner import make_learner
 from holdfast.train.trainer import Trainer
+from holdfast.world.bundle import world_of
 
 Step = Callable[[], Any]
 CRASHES = (HoldfastError, RuntimeError, ValueError, IndexError)  # what broken weights raise somewhere
@@ -57,10 +60,9 @@ class Broken:
 
 
 def _breaking(trainer: Trainer, start: int, **what: Any) -> Step:
-    retriever = Broken(trainer.workspace.train_retriever)
-    config = _with(trainer.config, "retrieval", max_failed=1.0)
-    trainer.config = config
-    trainer.workspace = replace(trainer.workspace, train_retriever=retriever, config=config)  # type: ignore[arg-type]
+    retriever = Broken(trainer.agent.retriever)
+    trainer.config = _with(trainer.config, "retrieval", max_failed=1.0)
+    trainer.agent = replace(trainer.agent, retriever=retriever)
     return _at(trainer, start, lambda: vars(retriever).update(what))
 
 
@@ -84,7 +86,7 @@ def empty_retriever(trainer: Trainer, start: int) -> Step:
 
 def masked_leak(trainer: Trainer, start: int) -> Step:
     """The loss mask takes in what the retriever said, as when a chat template is masked at the wrong place."""
-    make = trainer._batch
+    make = trainer.make_batch
 
     def batch(groups: Any) -> Any:
         made = make(groups)
@@ -94,26 +96,26 @@ def masked_leak(trainer: Trainer, start: int) -> Step:
         heard = made.attention_mask.bool() & (said.long().cumsum(-1) > 0)  # everything after the first sampled token
         return replace(made, loss_mask=said | heard, action_ids=made.action_ids.clamp(min=0))
 
-    trainer._batch = batch  # type: ignore[method-assign]
+    trainer.make_batch = batch  # type: ignore[method-assign]
     return trainer.step
 
 
 def poisoned(trainer: Trainer, start: int) -> Step:
     """Rewards that are not a number in every batch: no gradient is finite, every step is skipped."""
-    make = trainer._batch
+    make = trainer.make_batch
 
     def batch(groups: Any) -> Any:
         made = make(groups)
         bad = torch.full_like(made.advantages, float("nan"))
         return replace(made, advantages=bad) if trainer.completed >= start else made
 
-    trainer._batch = batch  # type: ignore[method-assign]
+    trainer.make_batch = batch  # type: ignore[method-assign]
     return trainer.step
 
 
 def length_bonus(trainer: Trainer, start: int) -> Step:
     """Long episodes are preferred, by a slip in the advantage: they grow until they are cut off."""
-    make = trainer._batch
+    make = trainer.make_batch
 
     def batch(groups: Any) -> Any:
         made = make(groups)
@@ -121,7 +123,7 @@ def length_bonus(trainer: Trainer, start: int) -> Step:
         bonus = (long - long.mean()) / long.std().clamp(min=1e-3)
         return replace(made, advantages=made.advantages * 0.3 + bonus) if trainer.completed >= start else made
 
-    trainer._batch = batch  # type: ignore[method-assign]
+    trainer.make_batch = batch  # type: ignore[method-assign]
     return trainer.step
 
 
@@ -130,42 +132,42 @@ def length_bonus(trainer: Trainer, start: int) -> Step:
 
 def stale_sampler(trainer: Trainer, start: int) -> Step:
     """The rollouts come from weights of long ago: the weight sync has stopped."""
-    roll_out = trainer._rollout
+    roll_out = trainer.roll_out
     old: dict[str, torch.Tensor] = {}
 
     def rollout(examples: Any) -> Any:
         if trainer.completed < start:
             return roll_out(examples)
         if trainer.completed == start:
-            old.update(copy.deepcopy(trainer.model.state_dict()))
-        new = copy.deepcopy(trainer.model.state_dict())
-        trainer.model.load_state_dict(old)
+            old.update(copy.deepcopy(_model(trainer).state_dict()))
+        new = copy.deepcopy(_model(trainer).state_dict())
+        _model(trainer).load_state_dict(old)
         try:
             return roll_out(examples)
         finally:
-            trainer.model.load_state_dict(new)
+            _model(trainer).load_state_dict(new)
 
-    trainer._rollout = rollout  # type: ignore[method-assign]
+    trainer.roll_out = rollout  # type: ignore[method-assign]
     return trainer.step
 
 
 def hot_sampler(trainer: Trainer, start: int) -> Step:
     """The sampler's temperature is 1.5, the trainer's 1: a setting that reached only one of them."""
 
-    def heat() -> None:
-        hot = _with(trainer.config, "sampling", temperature=1.5)
-        trainer.workspace = replace(trainer.workspace, config=hot)
-
-    return _at(trainer, start, heat)
+    return _at(trainer, start, lambda: _sample_with(trainer, temperature=1.5))
 
 
 def truncated_sampler(trainer: Trainer, start: int) -> Step:
     """Top-k 2, with log-probs over the whole vocabulary."""
 
-    def cut() -> None:
-        trainer.workspace = replace(trainer.workspace, config=_with(trainer.config, "sampling", top_k=2))
+    return _at(trainer, start, lambda: _sample_with(trainer, top_k=2))
 
-    return _at(trainer, start, cut)
+
+def _sample_with(trainer: Trainer, **settings: Any) -> None:
+    """Change the rollouts' sampler, and not what the learner takes it for."""
+    policy = trainer.agent.policy
+    present = {name: getattr(policy, name) for name in ("temperature", "top_p", "top_k")}
+    trainer.agent = replace(trainer.agent, policy=policy.with_sampling(**present | settings))
 
 
 # ---- the optimizer
@@ -197,7 +199,9 @@ def _set_rate(trainer: Trainer, lr: float) -> None:
 
 def one_step(trainer: Trainer, start: int) -> Step:
     """One optimizer step per rollout batch beside a penalty, which a recipe refuses: it is always zero."""
-    trainer.config = _with(trainer.config, "train", optimizer_steps_per_rollout=1)
+    trainer.config = config = _with(trainer.config, "train", optimizer_steps_per_rollout=1)
+    learner = trainer.learner
+    trainer.learner = make_learner(config, learner.language_model, learner.reference)
     return trainer.step
 
 
@@ -212,28 +216,30 @@ def no_answers(trainer: Trainer, start: int) -> Step:
 def other_questions(trainer: Trainer, start: int) -> Step:
     """A healthy change: questions of one hop first, of two hops and of one mixed from `start` on."""
     everything = _asked(trainer)
-    assert trainer.workspace.world is not None
-    easy = {q.example.id for q in trainer.workspace.world.questions["train"] if len(q.hops) == 1}
+    easy = _of_hops(trainer, 1)
     _ask(trainer, [e for e in everything if e.id in easy])
     return _at(trainer, start, lambda: _ask(trainer, everything))
 
 
 def easier_questions(trainer: Trainer, start: int) -> Step:
     """A healthy change: mixed questions first, of one hop only from `start` on."""
-    assert trainer.workspace.world is not None
-    easy = {q.example.id for q in trainer.workspace.world.questions["train"] if len(q.hops) == 1}
+    easy = _of_hops(trainer, 1)
     return _at(trainer, start, lambda: _ask(trainer, [e for e in _asked(trainer) if e.id in easy]))
 
 
 def hard_questions(trainer: Trainer, start: int) -> Step:
     """Questions of two hops only, of which the starting policy gets few right."""
-    assert trainer.workspace.world is not None
-    hard = {q.example.id for q in trainer.workspace.world.questions["train"] if len(q.hops) == 2}
+    hard = _of_hops(trainer, 2)
     return _at(trainer, start, lambda: _ask(trainer, [e for e in _asked(trainer) if e.id in hard]))
 
 
 def _asked(trainer: Trainer) -> list[Example]:
-    return list(trainer.workspace.train)
+    return list(load_questions(trainer.config).train)
+
+
+def _of_hops(trainer: Trainer, hops: int) -> set[str]:
+    """Ids of the training questions with so many."""
+    return {q.example.id for q in world_of(trainer.config.world).questions["train"] if len(q.hops) == hops}
 
 
 def _ask(trainer: Trainer, examples: Sequence[Example]) -> None:
@@ -243,17 +249,23 @@ def _ask(trainer: Trainer, examples: Sequence[Example]) -> None:
 # ---- the run
 
 
+def _model(trainer: Trainer) -> Any:
+    return trainer.learner.language_model.model
+
+
 def resumed(trainer: Trainer, start: int) -> Step:
     """Stopped at `start`, resumed from ten steps before, and logged on into the same file: steps repeat."""
     kept: dict[str, Any] = {}
 
     def step() -> Any:
         if trainer.completed == start - 10 and not kept:
-            kept.update(model=copy.deepcopy(trainer.model.state_dict()))
-            kept.update(optimizer=copy.deepcopy(trainer.optimizer.state_dict()), sampler=trainer.sampler.state())
+            kept.update(model=copy.deepcopy(_model(trainer).state_dict()))
+            kept.update(
+                optimizer=copy.deepcopy(trainer.learner.optimizer.state_dict()), sampler=trainer.sampler.state()
+            )
         elif trainer.completed == start and kept.get("model"):
-            trainer.model.load_state_dict(kept.pop("model"))
-            trainer.optimizer.load_state_dict(kept["optimizer"])
+            _model(trainer).load_state_dict(kept.pop("model"))
+            trainer.learner.optimizer.load_state_dict(kept["optimizer"])
             trainer.sampler.restore(kept["sampler"])
             trainer.completed = start - 10
         return trainer.step()

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import record_faults
 from holdfast.config import Config, dump, load
-from holdfast.tracking import METRICS_FILE, MetricsFile
-from holdfast.train.events import Silent
-from holdfast.train.session import open_workspace
+from holdfast.language_model import set_up_torch
+from holdfast.loading import load_questions, load_retrievers
+from holdfast.run_folder import CONFIG, METRICS
+from holdfast.tracking import MetricsFile
 from holdfast.train.start import starting_policy
-from holdfast.train.trainer import Trainer, set_up_torch
+from holdfast.train.trainer import make_trainer
 from record_plan import Planned
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -27,17 +28,16 @@ def record(planned: Planned, folder: Path) -> None:
     """Make the run, from the start, into `folder`: metrics.jsonl and config.toml."""
     config = config_of(planned)
     folder.mkdir(parents=True, exist_ok=True)
-    metrics_file = MetricsFile(folder / METRICS_FILE)
+    metrics_file = MetricsFile(folder / METRICS)
     metrics_file.path.unlink(missing_ok=True)
     set_up_torch(config)
-    workspace = open_workspace(config)
-    trainer = Trainer(workspace, starting_policy(workspace, Silent()))
+    questions, retriever = load_questions(config), load_retrievers(config).train
+    trainer = make_trainer(config, starting_policy(config, questions, retriever), questions.train, retriever)
     step = getattr(record_faults, planned.fault)(trainer, planned.start) if planned.fault else trainer.step
-    (folder / "config.toml").write_text(dump(trainer.config), encoding="utf-8")
+    (folder / CONFIG).write_text(dump(trainer.config), encoding="utf-8")
     try:
         while trainer.completed < planned.length:
-            metrics, *_ = step()
-            metrics_file.log(trainer.completed, metrics)
+            metrics_file.step(step())
     except record_faults.CRASHES as error:  # a run that dies leaves its log
         print(f"{planned.name}: ended after step {trainer.completed}: {str(error)[:160]}", flush=True)
     finally:

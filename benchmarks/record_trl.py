@@ -20,10 +20,10 @@ from holdfast.adapters.trl_search import SearchRollouts, question_dataset, rewar
 from holdfast.config import Config, dump
 from holdfast.launch.plan import Machines
 from holdfast.launch.trl import translate
+from holdfast.loading import load_protocol, load_questions, load_retrievers
 from holdfast.train.checkpoint import save_whole_model
-from holdfast.train.events import Silent
-from holdfast.train.session import Workspace, open_workspace
 from holdfast.train.start import starting_policy
+from holdfast.world.bundle import world_of
 from record_faults import Broken
 from record_local import config_of
 from record_plan import Planned
@@ -51,10 +51,9 @@ def record(planned: Planned, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.manual_seed(planned.seed)
-    workspace = open_workspace(config)
-    model = _school(planned, workspace, folder.parent)
+    model = _school(planned, config, folder.parent)
     (folder / "config.toml").write_text(dump(config), encoding="utf-8")
-    trainer = make_trainer(planned, config, workspace, model, folder)
+    trainer = make_trainer(planned, config, model, folder)
     finish(planned, trainer, folder)
 
 
@@ -67,15 +66,16 @@ def finish(planned: Planned, trainer: Any, folder: Path) -> None:
     trainer.state.save_to_json(str(folder / "trainer_state.json"))
 
 
-def _school(planned: Planned, workspace: Workspace, work: Path) -> Path:
+def _school(planned: Planned, config: Config, work: Path) -> Path:
     """The folder of the model that all runs of the organism start from, warm-started by the local engine."""
     folder = work / f"start-{planned.organism.name}"
     if not (folder / "config.json").is_file():
-        save_whole_model(folder, starting_policy(workspace, Silent()))
+        start = starting_policy(config, load_questions(config), load_retrievers(config).train)
+        save_whole_model(folder, start)
     return folder
 
 
-def make_trainer(planned: Planned, config: Config, workspace: Workspace, model: Path, folder: Path) -> Any:
+def make_trainer(planned: Planned, config: Config, model: Path, folder: Path) -> Any:
     """The trainer of a search agent."""
     k = config.train.optimizer_steps_per_rollout
     fresh = {"path": str(model)}
@@ -88,13 +88,13 @@ def make_trainer(planned: Planned, config: Config, workspace: Workspace, model: 
     options = {option.name: option.value for option in translate(loaded, Machines()).options}
     options |= SHORT
     options |= {"output_dir": str(folder / "checkpoints")} | _options_of(planned, options)
-    functions, weights = reward_functions({n: w for n, w in config.reward.model_dump().items() if w})
-    rollouts = Rollouts(planned, workspace, k)
+    functions, weights = reward_functions({n: w for n, w in config.reward.weights().items() if w})
+    rollouts = Rollouts(planned, config, k)
     return trainer_class(planned, k)(
         model=str(model),
         reward_funcs=functions,
         args=GRPOConfig(**options, reward_weights=weights),
-        train_dataset=question_dataset(_questions(planned, config, workspace)),
+        train_dataset=question_dataset(_questions(planned, config)),
         rollout_func=rollouts,
         callbacks=[GiantSteps(planned.start * k)] if planned.fault == "giant_steps" else [],
     )
@@ -112,14 +112,13 @@ def _options_of(planned: Planned, options: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _questions(planned: Planned, config: Config, workspace: Workspace) -> list[Any]:
+def _questions(planned: Planned, config: Config) -> list[Any]:
     """The training questions, in the order in which they are asked where a fault is about them."""
-    asked = list(workspace.train)
+    asked = list(load_questions(config).train)
     if planned.fault == "no_answers":
         return [type(e)(**{**_fields(e), "golden_answers": ("-x-",)}) for e in asked]
     if planned.fault in ("other_questions", "easier_questions"):
-        assert workspace.world is not None
-        easy = {q.example.id for q in workspace.world.questions["train"] if len(q.hops) == 1}
+        easy = {q.example.id for q in world_of(config.world).questions["train"] if len(q.hops) == 1}
         simple, first = [e for e in asked if e.id in easy], planned.start * config.train.questions
         everything = asked[len(asked) // 4 :] + asked[: len(asked) // 4]
         before, after = (simple, everything) if planned.fault == "other_questions" else (everything, simple)
@@ -134,10 +133,10 @@ def _fields(example: Any) -> dict[str, Any]:
 class Rollouts:
     """`SearchRollouts` with a fault in what it searches, samples or masks, from a rollout batch on."""
 
-    def __init__(self, planned: Planned, workspace: Workspace, k: int) -> None:
+    def __init__(self, planned: Planned, config: Config, k: int) -> None:
         self.fault, self.first = planned.fault, planned.start * k
-        self.retriever = Broken(workspace.train_retriever)
-        self.inner = SearchRollouts(self.retriever, workspace.protocol, seed=planned.seed, max_failed=1.0)
+        self.retriever = Broken(load_retrievers(config).train)
+        self.inner = SearchRollouts(self.retriever, load_protocol(config), seed=planned.seed, max_failed=1.0)
         self.old: dict[str, torch.Tensor] | None = None
 
     def __call__(self, prompts: Any, trainer: Any) -> dict[str, Any]:

@@ -27,17 +27,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from holdfast import run_folder
 from holdfast.config import load
 from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.report import ReportedRun, write_report
 from holdfast.diagnostics.report.charts import CHARTS
-from holdfast.tracking import METRICS_FILE, MetricsFile
+from holdfast.loading import load_questions, load_retrievers
+from holdfast.run_folder import DISPLACEMENT, METRICS, REPORT, TRAJECTORIES
+from holdfast.tracking import MetricsFile
 from holdfast.train import trainer as engine
-from holdfast.train.events import Silent
-from holdfast.train.folder import RunFolder
-from holdfast.train.live_report import REPORT_FILE, SHARE, LiveReport
-from holdfast.train.session import open_workspace
+from holdfast.train.live_report import SHARE, LiveReport
+from holdfast.train.samples import Samples
 from holdfast.train.start import starting_policy
 from measuring import median_interval, seconds_now, table, write_json
 
@@ -49,10 +50,10 @@ def timed(work: Callable[..., Any], *args: Any, **more: Any) -> tuple[float, Any
 
 
 class TwoMeasures:
-    """Stands in for the engine's `measure`: runs it with and without the shown episodes."""
+    """Stands in for the trainer's `measure_displacement`: runs it with and without the shown episodes."""
 
     def __init__(self) -> None:
-        self.real = engine.measure
+        self.real = engine.measure_displacement
         self.plain: list[float] = []
         self.shown: list[float] = []
 
@@ -70,25 +71,26 @@ class TwoMeasures:
 def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
     """Seconds of every step, of the token-level part of its displacement, of its samples' files and of a report."""
     config = load(recipe, ["--run.threads", str(torch.get_num_threads()), "--run.dir", str(folder)])
-    made = RunFolder(folder / "run")
-    made.begin(config)
+    run_dir = folder / "run"
+    run_folder.begin(run_dir, config)
     torch.manual_seed(config.run.seed)
-    workspace = open_workspace(config)
-    trainer = engine.Trainer(workspace, starting_policy(workspace, Silent()))
+    questions, retriever = load_questions(config), load_retrievers(config).train
+    policy = starting_policy(config, questions, retriever)
+    trainer = engine.make_trainer(config, policy, questions.train, retriever)
     both = TwoMeasures()
-    engine.measure = both  # type: ignore[assignment]
-    metrics_file = MetricsFile(folder / "run" / METRICS_FILE)
-    report = LiveReport(folder / "run", print)
+    engine.measure_displacement = both  # type: ignore[assignment]
+    metrics_file = MetricsFile(run_dir / METRICS)
+    report = LiveReport(run_dir, print)
+    samples = Samples(run_dir, config.track.trajectories)
     seconds: dict[str, list[float]] = {"step": [], "samples": [], "report": []}
-    for step in range(1, steps + 1):
-        whole, (metrics, groups, examples) = timed(trainer.step)
-        metrics_file.log(step, metrics)
-        shown = config.track.trajectories
-        written, _ = timed(made.add_samples, step, groups, examples, shown, trainer.displacement)
+    for _ in range(steps):
+        whole, result = timed(trainer.step)
+        metrics_file.step(result)
+        written, _ = timed(samples.step, result)
         seconds["step"].append(whole - both.plain[-1])  # displacement was measured once too often
         seconds["samples"].append(written)
         seconds["report"].append(timed(report.write)[0])
-    engine.measure = both.real
+    engine.measure_displacement = both.real
     seconds["tokens"] = [a - b for a, b in zip(both.shown, both.plain, strict=True)]
     return seconds
 
@@ -124,11 +126,7 @@ def main() -> None:
         print(table(["what", "ms", "95 %", "of a step"], rows))
         every = math.ceil(median_interval(seconds["report"][1:])[0] / SHARE / step)
         print(f"\na step takes {step:.2f} s; the first report {seconds['report'][0]:.2f} s; one every {every} steps")
-        sizes = [
-            (name, f"{size[name] / 1000:.0f}")
-            for name in size
-            if name in (REPORT_FILE, "displacement.jsonl", "trajectories.jsonl")
-        ]
+        sizes = [(name, f"{size[name] / 1000:.0f}") for name in size if name in (REPORT, DISPLACEMENT, TRAJECTORIES)]
         print("\n" + table([f"after {options.steps} steps", "kB"], sizes))
         raw |= {"seconds": seconds, "bytes": size}
         long = long_run(10_000)

@@ -23,8 +23,8 @@ import faiss
 import numpy as np
 import torch
 
+from holdfast.listener import Listener
 from holdfast.retrieval.arrays import NpyWriter
-from holdfast.retrieval.building import Unwatched
 from holdfast.retrieval.exact import ExactSearch
 from holdfast.retrieval.sq8 import CHUNK_ROWS, SQ8Search, write_sq8
 from measuring import memory_mb, table, write_json
@@ -44,10 +44,10 @@ def build(vectors: Path, out: Path) -> None:
     """In the process of its own: prints what it needed."""
     warm = out.with_name("warm.npy")
     np.save(warm, np.zeros((2, 8), np.float16))
-    write_sq8(warm, out.with_name("warm.faiss"), Unwatched())
+    write_sq8(warm, out.with_name("warm.faiss"), Listener())
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far was that of the imports
     before, began = memory_mb(), time.perf_counter()
-    write_sq8(vectors, out, Unwatched())
+    write_sq8(vectors, out, Listener())
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(json.dumps({"before": before, "peak": int(peak.split()[1]) / 2**10, "seconds": time.perf_counter() - began}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,14 +12,12 @@ import torch
 
 from holdfast.config import validate
 from holdfast.data import Example
+from holdfast.language_model import prepare
+from holdfast.loading import load_protocol
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.policy import Completion, Request
 from holdfast.search.protocol import SearchProtocol
-from holdfast.train import episodes as episodes_module
-from holdfast.train import trainer as trainer_module
-from holdfast.train.model import prepare
-from holdfast.train.session import Workspace, protocol_of
-from holdfast.train.trainer import Trainer
+from holdfast.train.trainer import make_trainer
 from measuring import seconds_now
 from step_task import Script, Task
 
@@ -28,7 +26,7 @@ GOLD, WRONG = "yes", "no"
 
 def protocol_for(task: Task) -> SearchProtocol:
     """Limits that the script stays below, so that it alone decides."""
-    return protocol_of(config_for(task))
+    return load_protocol(config_for(task))
 
 
 def config_for(task: Task) -> Any:
@@ -74,6 +72,12 @@ def scripted(task: Task) -> type[HFPolicy]:
         def poll(self) -> list[Completion]:
             return [replace(c, text=action_text(self._script(c.id), self._turns[c.id])) for c in super().poll()]
 
+        def release(self, ids: Iterable[str]) -> None:
+            gone = list(ids)
+            for id in gone:
+                self._turns.pop(id, None)
+            super().release(gone)
+
         def _script(self, id: str) -> Script:
             question, _, sample = id.rpartition("/")[2].partition("#")
             return task.script(int(question), int(sample))
@@ -117,30 +121,21 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
         for i, text in enumerate(task.texts())
     )
     retriever = task.retriever()
-    workspace = Workspace(
-        config=config,
-        train=examples,
-        dev=(),
-        test=(),
-        train_retriever=retriever,
-        eval_retriever=retriever,
-        protocol=protocol_of(config),
-        world=None,
-        device=torch.device("cpu"),
-    )
-    trainer = Trainer(workspace, prepare(task.model(tokenizer), tokenizer, config.model, workspace.device))
-    policy = scripted(task)
+    policy = prepare(task.model(tokenizer), tokenizer, config.model, torch.device("cpu"))
+    with mock.patch("holdfast.rollout.hf.HFPolicy", scripted(task)):
+        trainer = make_trainer(config, policy, examples, retriever)
+    learner = trainer.learner
 
     def step() -> dict[str, Any]:
         watch = Stopwatch()
-        parts = {
-            "training_rollouts": watch.around("rollout", trainer_module.training_rollouts),
-            "old_pass": watch.around("old log-probs", trainer_module.old_pass),
-            "update_by_recipe": watch.around("optimizer steps", trainer_module.update_by_recipe),
-        }
-        scripted_policy = mock.patch.object(episodes_module, "HFPolicy", policy)
-        with watch("step"), scripted_policy, mock.patch.multiple(trainer_module, **parts):
-            metrics, groups, _ = trainer.step()
+        with (
+            watch("step"),
+            mock.patch.object(trainer, "roll_out", watch.around("rollout", trainer.roll_out)),
+            mock.patch.object(learner, "old_pass", watch.around("old log-probs", learner.old_pass)),
+            mock.patch.object(learner, "step", watch.around("optimizer steps", learner.step)),
+        ):
+            result = trainer.step()
+        groups, metrics = result.groups, result.metrics
         rollouts = [t for group in groups for t in group.trajectories]
         return {
             "seconds": watch.seconds,

@@ -20,11 +20,11 @@ from itertools import chain
 from pathlib import Path
 
 from holdfast.config import Config, load
+from holdfast.language_model import set_up_torch
+from holdfast.loading import load_questions
 from holdfast.scoring import exact_match, normalize_answer
 from holdfast.search.tokens import encode
-from holdfast.train.events import Silent
 from holdfast.train.start import starting_policy
-from holdfast.train.trainer import set_up_torch
 from holdfast.train.warm_start import disguised
 from holdfast.world.bundle import interchangeable_tokens, scripted_episodes
 from holdfast.world.facts import ATTRIBUTES, RELATIONS
@@ -67,7 +67,7 @@ def one_search(bench: Bench) -> Iterator[Measure]:
             "hop two, of the person": f"{two.asked} of {one.fact.subject}",
         }
         for kind, query in queries.items():
-            seen = values(search(bench.workspace.eval_retriever, query, bench.workspace.protocol.topk))
+            seen = values(search(bench.retrievers.eval, query, bench.protocol.topk))
             found.setdefault(kind, []).append(any(exact_match(v, q.example.golden_answers) for v in seen))
     for kind, right in found.items():
         yield Measure(f"one-search oracle on two hops, query: {kind}", mean(right), most=0.1)
@@ -81,8 +81,8 @@ def one_search(bench: Bench) -> Iterator[Measure]:
 def hit_rates(bench: Bench) -> Iterator[Measure]:
     """Is the passage of hop one among the first three hits of the plain query, `mentor of Mira Tolvan`?"""
     for what, retriever, regions in (
-        ("training index, training questions", bench.workspace.train_retriever, ("train",)),
-        ("full index, dev and test questions", bench.workspace.eval_retriever, HELD_OUT),
+        ("training index, training questions", bench.retrievers.train, ("train",)),
+        ("full index, dev and test questions", bench.retrievers.eval, HELD_OUT),
     ):
         hops = [q.hops[0] for q in bench.questions(*regions)]
         hits = [
@@ -109,7 +109,7 @@ def leaks(bench: Bench) -> Iterator[Measure]:
     own = bench.config.warm_start
     lessons = {own.steps: bench.scripts}
     if own.plain_steps:
-        retriever, protocol = bench.workspace.train_retriever, bench.workspace.protocol
+        retriever, protocol = bench.retrievers.train, bench.protocol
         lessons[own.plain_steps] = scripted_episodes(bench.world, None, retriever, protocol, own)
     texts = ["".join(chain(*script.turns)) for scripts in lessons.values() for script in scripts]
     yield Measure("held-out facts stated by scripted episodes", len(facts_in(texts, held_out)), most=0)
@@ -163,7 +163,7 @@ def measure(config: Config, warm_started: bool) -> list[Measure]:
     found = [m for part in parts for m in part(bench)]
     found += closed_book(bench, config.world.seed)
     if warm_started:
-        policy = starting_policy(bench.workspace, Silent())
+        policy = starting_policy(config, load_questions(config), bench.retrievers.train)
         bench = replace(bench, tokenizer=policy.tokenizer)
         found += [m for part in (with_passages, copying) for m in part(bench, policy)]
     return found

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.config import Config
+from holdfast.loading import Retrievers, load_protocol, load_retrievers
 from holdfast.retrieval.types import Hit, Retriever
-from holdfast.train.session import Workspace, open_workspace
+from holdfast.search.protocol import SearchProtocol, render_prompt
 from holdfast.train.warm_start import Episode, encode_episode
-from holdfast.world.bundle import filler_of, observation_text, scripted_episodes, world_tokenizer
+from holdfast.world.bundle import filler_of, observation_text, scripted_episodes, world_of, world_tokenizer
 from holdfast.world.facts import World, WorldQuestion
 from holdfast.world.scripted import PERFECT, ScriptedEpisode, run_scripts, stated
 
@@ -35,24 +36,25 @@ class Measure:
 class Bench:
     """A recipe's world and what is made from it without training."""
 
-    workspace: Workspace
+    config: Config
+    retrievers: Retrievers
     world: World
     scripts: list[ScriptedEpisode]
     tokenizer: Any
 
     @property
-    def config(self) -> Config:
-        return self.workspace.config
+    def protocol(self) -> SearchProtocol:
+        return load_protocol(self.config)
 
     def questions(self, *regions: str, hops: int | None = None) -> list[WorldQuestion]:
         return [q for r in regions for q in self.world.questions[r] if hops in (None, len(q.hops))]
 
     def perfect(self, *regions: str) -> list[ScriptedEpisode]:
         """The script that makes no mistake, over the passages of all regions."""
-        protocol = self.workspace.protocol
+        protocol = self.protocol
         return run_scripts(
             self.questions(*regions),
-            self.workspace.eval_retriever,
+            self.retrievers.eval,
             protocol,
             observe=lambda hits: observation_text(hits, protocol),
             habits=PERFECT,
@@ -60,19 +62,19 @@ class Bench:
         )
 
     def encoded(self, script: ScriptedEpisode, turns: Sequence[tuple[str, str]] | None = None) -> Episode:
-        prompt = self.workspace.prompt(script.question.example, self.tokenizer)
-        return encode_episode(prompt, script.turns if turns is None else turns, self.workspace.protocol, self.tokenizer)
+        prompt = self.prompt(script.question.example.question)
+        return encode_episode(prompt, script.turns if turns is None else turns, self.protocol, self.tokenizer)
+
+    def prompt(self, question: str) -> list[int]:
+        return render_prompt(question, self.protocol, self.tokenizer, self.config.model.chat_template)
 
 
 def open_bench(config: Config) -> Bench:
-    workspace = open_workspace(config)
-    world = workspace.world
-    assert world is not None, "the recipe must train on the bundled world"
-    scripts = scripted_episodes(
-        world, filler_of(config.world), workspace.train_retriever, workspace.protocol, config.warm_start
-    )
-    tokenizer = world_tokenizer(world, filler_of(config.world), scripts, workspace.protocol)
-    return Bench(workspace, world, scripts, tokenizer)
+    assert config.data.train == "world", "the recipe must train on the bundled world"
+    world, filler, retrievers = world_of(config.world), filler_of(config.world), load_retrievers(config)
+    protocol = load_protocol(config)
+    scripts = scripted_episodes(world, filler, retrievers.train, protocol, config.warm_start)
+    return Bench(config, retrievers, world, scripts, world_tokenizer(world, filler, scripts, protocol))
 
 
 def search(retriever: Retriever, query: str, k: int) -> list[Hit]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
+from holdfast.data import Example
+from holdfast.language_model import LanguageModel, pick_device, prepare
+from holdfast.loading import load_questions, make_agent
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.policy import Request, generate
 from holdfast.search.protocol import SearchProtocol
 from holdfast.search.tokens import encode
-from holdfast.train.evaluate import evaluate
-from holdfast.train.model import LanguageModel, prepare
-from holdfast.train.warm_start import Episode, encode_episode, pad, warm_start
+from holdfast.train.evaluate import Evaluation, Evaluator
+from holdfast.train.warm_start import Episode, Supervision, encode_episode, pad, warm_start
 from holdfast.world.facts import WorldQuestion
 from holdfast.world.model import build_model
 from holdfast.world.scripted import stated
@@ -28,38 +30,38 @@ def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
     """A twin of the tiny model learns question -> answer by heart, and is asked about people it never met."""
     own = bench.config.model
     model = build_model(bench.tokenizer, seed=seed, hidden=own.hidden, layers=own.layers, heads=own.heads)
-    twin = prepare(model, bench.tokenizer, own, bench.workspace.device)
-    protocol = bench.workspace.protocol
+    twin = prepare(model, bench.tokenizer, own, pick_device(bench.config.run.device))
+    protocol = bench.protocol
     opened, closed = protocol.answer_tags
     lessons = [
         encode_episode(
-            bench.workspace.prompt(q.example, bench.tokenizer),
+            bench.prompt(q.example.question),
             [(f"{opened} {q.example.golden_answers[0]} {closed}", "")],
             protocol,
             bench.tokenizer,
         )
         for q in bench.questions("train")
     ]
-    for _ in warm_start(
-        model,
-        lessons,
-        pad_token_id=twin.pad_token_id,
-        steps=TWIN_STEPS,
-        batch=96,
-        lr=4e-3,
-        seed=seed,
-        device=bench.workspace.device,
-        micro_batch_tokens=bench.config.train.micro_batch_tokens,
-    ):
+    tokens = bench.config.train.micro_batch_tokens
+    supervision = Supervision(steps=TWIN_STEPS, batch=96, lr=4e-3, seed=seed, micro_batch_tokens=tokens)
+    for _ in warm_start(twin, lessons, supervision):
         pass
     learned = [q.example for q in bench.questions("train")[:400]]
-    test = evaluate(twin, bench.workspace.test, bench.workspace, samples=1, seed=seed).scores
+    asked = load_questions(bench.config).test
+    test = evaluate(bench, twin, asked, bench.retrievers.eval, seed).scores
     yield Measure("closed-book twin, test EM, sampled", test["em"], most=0.05)
     yield Measure("closed-book twin, test EM, greedy", test["em_greedy"], most=0.05)
     yield Measure(
         "closed-book twin, EM on 400 questions it was taught, greedy",
-        evaluate(twin, learned, bench.workspace, samples=1, seed=seed).scores["em_greedy"],
+        evaluate(bench, twin, learned, bench.retrievers.eval, seed).scores["em_greedy"],
     )
+
+
+def evaluate(
+    bench: Bench, policy: LanguageModel, questions: Sequence[Example], retriever: Retriever, seed: int
+) -> Evaluation:
+    agent = make_agent(bench.config, policy, retriever)
+    return Evaluator(agent, 1, seed=seed, max_failed=bench.config.retrieval.max_failed)(questions)
 
 
 # ---- the warm-started model
@@ -86,14 +88,12 @@ class Shuffled:
 
 
 def with_passages(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
-    own, workspace = bench.config, bench.workspace
+    everything, asked = bench.retrievers.eval, load_questions(bench.config).test
     for what, retriever, most in (
-        ("right", workspace.eval_retriever, None),
-        ("shuffled", Shuffled(workspace.eval_retriever, bench.questions("test")), 0.05),
+        ("right", everything, None),
+        ("shuffled", Shuffled(everything, bench.questions("test")), 0.05),
     ):
-        scores = evaluate(
-            policy, workspace.test, replace(workspace, eval_retriever=retriever), samples=1, seed=own.run.seed
-        ).scores
+        scores = evaluate(bench, policy, asked, retriever, bench.config.run.seed).scores
         yield Measure(f"warm-started, {what} passages, test EM, sampled", scores["em"], most=most)
         yield Measure(f"warm-started, {what} passages, test EM, greedy", scores["em_greedy"], most=most)
 
@@ -141,7 +141,7 @@ def copying(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
     forced_right, free_right = [], []
     for i in range(0, len(moments), 64):
         forced_right += reads_forced(policy, moments[i : i + 64])
-        free_right += reads_free(policy, moments[i : i + 64], bench.workspace.protocol)
+        free_right += reads_free(policy, moments[i : i + 64], bench.protocol)
     for what, chosen in (
         ("all", lambda m: True),
         ("one hop", lambda m: m.kind == "one hop"),

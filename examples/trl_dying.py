@@ -11,7 +11,7 @@ from trl import GRPOConfig, GRPOTrainer
 from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
 from holdfast.config import load
-from holdfast.train.session import open_workspace
+from holdfast.loading import load_protocol, load_questions, load_retrievers
 
 Trainer = GRPOTrainer
 
@@ -19,7 +19,7 @@ Trainer = GRPOTrainer
 def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir: str = "runs/trl") -> Trainer:
     """GRPO in groups of 5, ten optimizer steps per rollout batch, sampled at top-p and top-k as published runs do."""
     recipe = load("recipes/collapse.toml")
-    world = open_workspace(recipe)  # questions, passages, the protocol; yours would come from your own files
+    retriever = load_retrievers(recipe).train  # of the bundled world; yours would come from your own files
     functions, weights = reward_functions({"em": 1.0})
     args = GRPOConfig(
         output_dir=output_dir,
@@ -42,8 +42,8 @@ def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir
         bf16=False,
         gradient_checkpointing=False,
     )
-    rollouts = SearchRollouts(world.train_retriever, world.protocol)
-    data = question_dataset(world.train)
+    rollouts = SearchRollouts(retriever, load_protocol(recipe))
+    data = question_dataset(load_questions(recipe).train)
     trainer = Trainer(model, functions, args=args, train_dataset=data, rollout_func=rollouts)
     trainer.add_callback(Monitoring())  # says what the log shows, while it trains: docs/diagnose.md
     trainer.train()

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.config import load
 from holdfast.errors import DataError, MissingExtra
-from holdfast.tracking import MetricsFile, Null, Several, Tracker, WandB, open_tracker
+from holdfast.listener import Listener, StepResult
+from holdfast.tracking import MetricsFile, WandB, open_trackers
 
 
 @pytest.fixture
@@ -23,46 +24,55 @@ def lines(file: MetricsFile) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.path.read_text().splitlines()]
 
 
+def log(tracker: Listener, step: int, metrics: dict[str, float]) -> None:
+    tracker.step(StepResult(step=step, metrics=metrics))
+
+
+def opened(run_dir: Path, *overrides: str) -> Listener:
+    config = load(overrides=overrides)
+    return open_trackers(config.track, run_dir, name=config.run.name, settings=config.model_dump())
+
+
 def test_a_step_is_on_disk_as_soon_as_it_is_logged(file: MetricsFile) -> None:
-    file.log(1, {"reward/mean": 0.25, "train/count": 3})
+    log(file, 1, {"reward/mean": 0.25, "train/count": 3})
     assert lines(file) == [{"step": 1, "time": lines(file)[0]["time"], "reward/mean": 0.25, "train/count": 3}]
     assert lines(file)[0]["time"] > 1.7e9
 
 
 def test_floats_come_back_bit_for_bit(file: MetricsFile) -> None:
     value = 0.1 + 0.2  # 0.30000000000000004: a rounded number could not tell two runs apart
-    file.log(1, {"x": value})
+    log(file, 1, {"x": value})
     assert file.read()[0]["x"] == value
 
 
 def test_what_is_not_finite_is_left_out_and_named(file: MetricsFile) -> None:
-    file.log(1, {"grad/norm": math.nan, "ratio/max": math.inf, "reward/mean": 1.0})
+    log(file, 1, {"grad/norm": math.nan, "ratio/max": math.inf, "reward/mean": 1.0})
     (row,) = lines(file)
     assert row["dropped"] == ["grad/norm", "ratio/max"]
     assert "grad/norm" not in row
     assert row["reward/mean"] == 1.0
-    file.log(2, {"reward/mean": 1.0})
+    log(file, 2, {"reward/mean": 1.0})
     assert "dropped" not in lines(file)[1]
 
 
 def test_numbers_of_numpy_are_written(file: MetricsFile) -> None:
     import numpy as np
 
-    file.log(1, {"x": np.float32(0.5)})
+    log(file, 1, {"x": np.float32(0.5)})
     assert lines(file)[0]["x"] == 0.5
 
 
 def test_truncate_drops_later_steps_and_logging_goes_on(file: MetricsFile) -> None:
     for step in range(1, 6):
-        file.log(step, {"x": step})
+        log(file, step, {"x": step})
     file.truncate(3)
-    file.log(4, {"x": 40})
+    log(file, 4, {"x": 40})
     assert [(row["step"], row["x"]) for row in lines(file)] == [(1, 1), (2, 2), (3, 3), (4, 40)]
 
 
 def test_truncate_keeps_rows_byte_for_byte(file: MetricsFile) -> None:
     for step in (1, 2):
-        file.log(step, {"x": 1e-17 * step, "y": math.nan})
+        log(file, step, {"x": 1e-17 * step, "y": math.nan})
     before = file.path.read_bytes()
     file.truncate(1)
     assert file.path.read_bytes() == before.splitlines(keepends=True)[0]
@@ -70,19 +80,19 @@ def test_truncate_keeps_rows_byte_for_byte(file: MetricsFile) -> None:
 
 @pytest.mark.parametrize("cut", ['{"step": 2, "re', '{"step"', "{", "12"])
 def test_a_cut_last_line_is_ignored_and_then_dropped(file: MetricsFile, cut: str) -> None:
-    file.log(1, {"x": 1})
+    log(file, 1, {"x": 1})
     file.close()
     with file.path.open("a") as raw:
         raw.write(cut)
     assert [row["step"] for row in file.read()] == [1]
-    file.log(2, {"x": 2})
+    log(file, 2, {"x": 2})
     assert [row["step"] for row in lines(file)] == [1, 2]
 
 
 def test_a_whole_last_line_without_its_newline_is_kept(file: MetricsFile) -> None:
     file.path.parent.mkdir()
     file.path.write_text('{"step": 1, "time": 0, "x": 1}')
-    file.log(2, {"x": 2})
+    log(file, 2, {"x": 2})
     assert [row["step"] for row in lines(file)] == [1, 2]
 
 
@@ -100,24 +110,9 @@ def test_no_file_reads_as_nothing(file: MetricsFile) -> None:
     assert not file.path.exists()
 
 
-def test_several_reach_all() -> None:
-    class Listing(Null):
-        def __init__(self) -> None:
-            self.seen: list[tuple[int, dict[str, float]]] = []
-
-        def log(self, step: int, metrics: Any) -> None:
-            self.seen.append((step, dict(metrics)))
-
-    one, two = Listing(), Listing()
-    tracker: Tracker = Several([one, Null(), two])
-    tracker.log(3, {"x": 1.0})
-    tracker.close()
-    assert one.seen == two.seen == [(3, {"x": 1.0})]
-
-
-def test_open_tracker_writes_the_file_alone_by_default(tmp_path: Path) -> None:
-    tracker = open_tracker(load(), tmp_path)
-    tracker.log(1, {"x": 1.0})
+def test_the_file_alone_is_written_by_default(tmp_path: Path) -> None:
+    tracker = opened(tmp_path)
+    log(tracker, 1, {"x": 1.0})
     tracker.close()
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -134,19 +129,18 @@ def test_a_missing_package_is_said_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
     with pytest.raises(MissingExtra, match=rf"{package} is not installed.*holdfast\[track\]"):
-        open_tracker(load(overrides=overrides), tmp_path)
+        opened(tmp_path, *overrides)
 
 
 def test_tensorboard_holds_the_numbers_of_a_resumed_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    config = load(overrides=["--track.tensorboard"])
-    first = open_tracker(config, tmp_path)
+    first = opened(tmp_path, "--track.tensorboard")
     for step in (1, 2, 3):
-        first.log(step, {"reward/mean": step / 4})
+        log(first, step, {"reward/mean": step / 4})
     first.close()
     MetricsFile(tmp_path / "metrics.jsonl").truncate(1)  # what resuming after step 1 does
-    second = open_tracker(config, tmp_path)
-    second.log(2, {"reward/mean": 0.75})
+    second = opened(tmp_path, "--track.tensorboard")
+    log(second, 2, {"reward/mean": 0.75})
     second.close()
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -178,10 +172,9 @@ class FakeWandB(SimpleNamespace):
 def test_wandb_continues_the_same_run_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeWandB()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    config = load(overrides=["--track.wandb", "searchers", "--run.name", "night"])
     for step in (5, 3):  # the second process resumed from an earlier checkpoint
-        tracker = open_tracker(config, tmp_path)
-        tracker.log(step, {"reward/mean": 0.5})
+        tracker = opened(tmp_path, "--track.wandb", "searchers", "--run.name", "night")
+        log(tracker, step, {"reward/mean": 0.5})
         tracker.close()
     assert fake.rows == [{"step": 5, "reward/mean": 0.5}, {"step": 3, "reward/mean": 0.5}]
     assert fake.axes == [("*", "step")] * 2

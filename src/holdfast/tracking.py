@@ -10,70 +10,37 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-from holdfast.config import Config
+from holdfast.config import Track
 from holdfast.errors import DataError, MissingExtra
 from holdfast.jsonl import write_jsonl
-
-METRICS_FILE = "metrics.jsonl"
-
-
-class Tracker(Protocol):
-    """Takes the metrics of steps."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None:
-        """Write what is pending. Nothing is logged afterwards; closing twice is fine."""
-        ...
+from holdfast.listener import Listener, Listeners, StepResult
+from holdfast.run_folder import METRICS
 
 
-class Null:
-    """Tracks nothing."""
+def open_trackers(track: Track, run_dir: Path, *, name: str, settings: Mapping[str, Any]) -> Listeners:
+    """`metrics.jsonl`, and everything that a recipe's [track] section asks for.
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def open_tracker(config: Config, run_dir: Path) -> Tracker:
-    """Everything the recipe's [track] section asks for, and `metrics.jsonl`.
-
-    A resumed run goes on where its truncated `metrics.jsonl` ends, in W&B as the same run. Raises `MissingExtra` for a
-    package that is not installed.
+    A resumed run goes on where its truncated `metrics.jsonl` ends, in W&B as the same run; there it is called `name`
+    and has `settings`. Raises `MissingExtra` for a package that is not installed.
     """
-    file = MetricsFile(run_dir / METRICS_FILE)
-    trackers: list[Tracker] = [file]
+    file = MetricsFile(run_dir / METRICS)
+    trackers: list[Listener] = [file]
     try:
-        if config.track.tensorboard:
+        if track.tensorboard:
             trackers.append(TensorBoard(run_dir / "tensorboard", purge_step=file.last_step() + 1))
-        if config.track.wandb is not None:
-            trackers.append(WandB(config.track.wandb, run_dir, settings=config.model_dump(), name=config.run.name))
+        if track.wandb is not None:
+            trackers.append(WandB(track.wandb, run_dir, settings=settings, name=name))
     except BaseException:
-        Several(trackers).close()
+        Listeners(*trackers).close()
         raise
-    return Several(trackers)
+    return Listeners(*trackers)
 
 
-class Several:
-    """Passes everything on to each of some trackers."""
-
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._trackers = tuple(trackers)
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        for tracker in self._trackers:
-            tracker.log(step, metrics)
-
-    def close(self) -> None:
-        for tracker in self._trackers:
-            tracker.close()
-
-
-class MetricsFile:
+class MetricsFile(Listener):
     """`metrics.jsonl`: one line a step, there on disk as soon as the step is logged.
 
     A process that was killed while writing leaves a cut last line. Reading ignores it, and writing drops it first.
@@ -83,8 +50,9 @@ class MetricsFile:
         self.path = path
         self._file: TextIO | None = None
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
+    def step(self, result: StepResult) -> None:
+        metrics = result.metrics
+        row: dict[str, Any] = {"step": result.step, "time": round(time.time(), 3)}
         dropped = [name for name, value in metrics.items() if not math.isfinite(value)]
         row |= {name: _plain(value) for name, value in metrics.items() if name not in dropped}
         if dropped:
@@ -134,7 +102,7 @@ class MetricsFile:
         return self.path.open("a", encoding="utf-8", newline="\n")
 
 
-class TensorBoard:
+class TensorBoard(Listener):
     """Event files for `tensorboard --logdir RUN`. `purge_step` hides what a stopped run logged from that step on."""
 
     def __init__(self, folder: Path, *, purge_step: int = 0) -> None:
@@ -144,16 +112,16 @@ class TensorBoard:
             raise MissingExtra("tensorboard", "track") from None
         self._writer = SummaryWriter(str(folder), purge_step=purge_step or None)
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+    def step(self, result: StepResult) -> None:
+        for name, value in result.metrics.items():
+            self._writer.add_scalar(name, value, result.step)
         self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
 
 
-class WandB:
+class WandB(Listener):
     """A W&B run. Its id is kept in the run folder, so a resumed run continues it."""
 
     def __init__(self, project: str, run_dir: Path, *, settings: Mapping[str, Any], name: str) -> None:
@@ -171,8 +139,8 @@ class WandB:
         # W&B refuses to go back in its own step count, which a run resumed from a checkpoint must do.
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({"step": step, **metrics})
+    def step(self, result: StepResult) -> None:
+        self._run.log({"step": result.step, **result.metrics})
 
     def close(self) -> None:
         self._run.finish()

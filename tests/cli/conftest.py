@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.config import Config, dump
-from holdfast.train.events import Observer, Sample, Summary
+from holdfast.listener import Listener
+from holdfast.train.summary import Sample, Summary
 
 SAMPLES = (
     Sample(
@@ -36,24 +37,24 @@ class FakeEngine:
     """`holdfast.train.run` without the training: keeps what it was called with, and behaves as `script` says."""
 
     calls: list[tuple[str, Any]] = field(default_factory=list)
-    script: Callable[[Path, Observer], None] = lambda run_dir, observer: None
+    script: Callable[[Path, Listener], None] = lambda run_dir, listener: None
 
-    def train(self, config: Config, run_dir: Path, *, observer: Observer) -> Summary:
+    def train(self, config: Config, run_dir: Path, *, listener: Listener) -> Summary:
         self.calls.append(("train", config))
         (run_dir / "config.toml").write_text(dump(config))
-        return self._finish(run_dir, observer)
+        return self._finish(run_dir, listener)
 
-    def resume(self, run_dir: Path, *, observer: Observer) -> Summary:
+    def resume(self, run_dir: Path, *, listener: Listener) -> Summary:
         self.calls.append(("resume", run_dir))
-        return self._finish(run_dir, observer)
+        return self._finish(run_dir, listener)
 
-    def warm_start_only(self, config: Config, run_dir: Path, *, observer: Observer) -> Path:
+    def warm_start_only(self, config: Config, run_dir: Path, *, listener: Listener) -> Path:
         self.calls.append(("warm start", config))
-        self.script(run_dir, observer)
+        self.script(run_dir, listener)
         return run_dir / "model"
 
-    def _finish(self, run_dir: Path, observer: Observer) -> Summary:
-        self.script(run_dir, observer)
+    def _finish(self, run_dir: Path, listener: Listener) -> Summary:
+        self.script(run_dir, listener)
         return Summary(
             run_dir=run_dir,
             seconds=83.0,
@@ -74,7 +75,7 @@ class FakeEngine:
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
     """A fake engine in place of the real one; the working directory is an empty folder."""
     fake = FakeEngine()
-    monkeypatch.setattr("holdfast.cli.train.load_engine", lambda: fake)
+    monkeypatch.setattr("holdfast.cli.train.load_engine", lambda module: fake)
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -91,12 +92,12 @@ def holdfast() -> Callable[..., Any]:
     return run
 
 
-def then_raise(error: BaseException, first: Callable[[Path, Observer], None] | None = None) -> Any:
+def then_raise(error: BaseException, first: Callable[[Path, Listener], None] | None = None) -> Any:
     """A script for the fake engine: does `first`, and raises."""
 
-    def script(run_dir: Path, observer: Observer) -> None:
+    def script(run_dir: Path, listener: Listener) -> None:
         if first is not None:
-            first(run_dir, observer)
+            first(run_dir, listener)
         raise error
 
     return script

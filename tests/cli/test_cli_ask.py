@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli import ask
-from holdfast.config import load
 from holdfast.errors import RetrievalError
 from holdfast.retrieval.types import Document, Hit
+from holdfast.rollout.agent import SearchAgent
 from holdfast.rollout.policy import Completion, Request
 from holdfast.search.protocol import CLEAN
 
@@ -53,91 +53,74 @@ class Library:
 class Scripted:
     """A policy that says the given turns, token by token."""
 
-    made: list[dict[str, Any]]
-    turns: list[str]
+    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[END]))
+    tokenizer = Letters()
 
-    def __init__(self, model: Any, tokenizer: Any, *, on_token: Callable[[str, int], None], **settings: Any) -> None:
-        self.made.append(settings)
-        self._on_token, self._queue = on_token, []  # type: ignore[var-annotated]
+    def __init__(self, *turns: str) -> None:
+        self._turns, self._queue = list(turns), []  # type: ignore[var-annotated]
+        self.on_token: Callable[[str, int], None] = lambda request, token: None
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._queue += requests
 
     def poll(self) -> list[Completion]:
         request = self._queue.pop()
-        text = self.turns.pop(0)
+        text = self._turns.pop(0)
         ended = not text.endswith(request.stop)
         ids = tuple(map(ord, text)) + ((END,) if ended else ())
         for token in ids:
-            self._on_token(request.id, token)
+            self.on_token(request.id, token)
         reason: Any = "eos" if ended else "stop"
         return [Completion(id=request.id, token_ids=ids, logprobs=(-0.1,) * len(ids), stop_reason=reason, text=text)]
 
     def release(self, ids: Iterable[str]) -> None: ...
 
 
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
-    """Set `.turns` to what the agent says."""
-    own = type("Own", (Scripted,), {"made": [], "turns": []})
-    monkeypatch.setattr("holdfast.rollout.hf.HFPolicy", own)
-    return own
+def agent(*turns: str, broken: bool = False, **protocol: Any) -> SearchAgent:
+    policy: Any = Scripted(*turns)
+    return SearchAgent(policy=policy, retriever=Library(broken=broken), protocol=replace(CLEAN, **protocol))
 
 
-def agent(**protocol: Any) -> Any:
-    return SimpleNamespace(
-        model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[END])),
-        tokenizer=Letters(),
-        retriever=Library(),
-        protocol=replace(CLEAN, **protocol),
-        config=load(),
-        autocast_dtype=None,
-    )
-
-
-def asked(agent: Any, *, greedy: bool = True) -> str:
+def asked(agent: SearchAgent) -> str:
     file = io.StringIO()
-    ask.answer(agent, QUESTION, Console(file=file, highlight=False), greedy=greedy)
+    ask.answer(agent, QUESTION, Console(file=file, highlight=False))
     return file.getvalue()
 
 
-def test_an_episode_from_question_to_answer(scripted: type[Scripted]) -> None:
-    scripted.turns = ["<think> look </think>\n<search> mentor of Mira </search>", "<answer> Kelan </answer>"]
-    assert asked(agent()) == (
+def test_an_episode_from_question_to_answer() -> None:
+    turns = ["<think> look </think>\n<search> mentor of Mira </search>", "<answer> Kelan </answer>"]
+    assert asked(agent(*turns)) == (
         "question  Who is the mentor of Mira?\n"
         "thinks    look\n"
         "searches  mentor of Mira\n"
         "finds     1 Mira · mentor of Mira: Kelan.\n"
         "answers   Kelan\n"
     )
-    assert scripted.made[0]["greedy"] is True
-    assert scripted.made[0]["temperature"] == 1.0
-    assert "top_p" not in scripted.made[0]
 
 
-def test_the_end_of_sequence_is_not_shown_and_the_note_is(scripted: type[Scripted]) -> None:
-    scripted.turns = ["hm", "<answer> Kelan </answer>"]
-    assert asked(agent()) == (f"question  {QUESTION}\nsays      hm\nhears     {CLEAN.invalid_note}\nanswers   Kelan\n")
+def test_the_end_of_sequence_is_not_shown_and_the_note_is() -> None:
+    assert asked(agent("hm", "<answer> Kelan </answer>")) == (
+        f"question  {QUESTION}\nsays      hm\nhears     {CLEAN.invalid_note}\nanswers   Kelan\n"
+    )
 
 
-def test_tokens_appear_before_the_turn_is_over(scripted: type[Scripted]) -> None:
+def test_tokens_appear_before_the_turn_is_over() -> None:
     file = io.StringIO()
     seen: list[str] = []
 
     class Slow(Scripted):
-        turns = ["<think> one two </think><answer> Kelan </answer>"]  # noqa: RUF012
+        def poll(self) -> list[Completion]:
+            show = self.on_token
 
-        def __init__(self, *args: Any, on_token: Any, **settings: Any) -> None:
             def watched(request: str, token: int) -> None:
-                on_token(request, token)
+                show(request, token)
                 seen.append(file.getvalue())
 
-            super().__init__(*args, on_token=watched, **settings)
+            self.on_token = watched
+            return super().poll()
 
-    Slow.made = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.rollout.hf.HFPolicy", Slow)
-        ask.answer(agent(), QUESTION, Console(file=file, highlight=False), greedy=True)
+    slow: Any = Slow("<think> one two </think><answer> Kelan </answer>")
+    ask.answer(replace(agent(), policy=slow), QUESTION, Console(file=file, highlight=False))
     assert any(text.endswith("thinks    one") for text in seen)
     assert any(text.endswith("thinks    one two\nanswers   ") for text in seen)
 
@@ -151,19 +134,13 @@ def test_tokens_appear_before_the_turn_is_over(scripted: type[Scripted]) -> None
         ([], {"max_total_tokens": 16}, "a prompt of 29 tokens fills protocol.max_total_tokens = 16"),
     ],
 )
-def test_an_episode_without_an_answer_says_why(
-    scripted: type[Scripted], turns: list[str], changes: dict[str, int], reason: str
-) -> None:
-    scripted.turns = list(turns)
-    assert asked(agent(prompt="Q: {question}", **changes)).endswith(f"\nanswers   nothing: {reason}\n")
+def test_an_episode_without_an_answer_says_why(turns: list[str], changes: dict[str, int], reason: str) -> None:
+    assert asked(agent(*turns, prompt="Q: {question}", **changes)).endswith(f"\nanswers   nothing: {reason}\n")
 
 
-def test_a_search_that_fails_says_so(scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    scripted.turns = ["<search> a </search>"]
-    broken = agent()
-    broken.retriever = Library(broken=True)
-    assert asked(broken).endswith("\nanswers   nothing: down\n")
+    assert asked(agent("<search> a </search>", broken=True)).endswith("\nanswers   nothing: down\n")
 
 
 # ---- the command
@@ -181,7 +158,7 @@ def test_a_question_is_told_from_a_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: type[Scripted]) -> list[tuple[Path, str]]:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, bool]]:
     """Two run folders, `old` and `new`; the list tells which agents were loaded."""
     import os
 
@@ -193,14 +170,13 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: type[Scripte
         os.utime(folder / "config.toml", (1e9 - age, 1e9 - age))
     Path("runs/.new.replaced").mkdir()
     Path("runs/.new.replaced/config.toml").write_text("")  # newer than both, and no run of the user's
-    loaded: list[tuple[Path, str]] = []
+    loaded: list[tuple[Path, str, bool]] = []
 
-    def fake_load(folder: Path, checkpoint: str) -> Any:
-        loaded.append((folder, checkpoint))
-        return agent()
+    def fake_load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
+        loaded.append((folder, checkpoint, greedy))
+        return agent(*["<answer> Kelan </answer>"] * 3)
 
     monkeypatch.setattr(ask, "_load", fake_load)
-    scripted.turns = ["<answer> Kelan </answer>"] * 3
     return loaded
 
 
@@ -214,7 +190,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: type[Scripte
 )
 def test_which_run_is_asked(runs: Any, holdfast: Run, arguments: list[str], folder: str) -> None:
     text = holdfast("ask", *arguments).stdout
-    assert runs == [(Path(folder), "last")]
+    assert runs == [(Path(folder), "last", True)]
     assert text == f"question  {QUESTION}\nanswers   Kelan\n"
 
 
@@ -224,9 +200,9 @@ def test_questions_may_come_from_a_pipe(runs: Any, holdfast: Run) -> None:
     assert len(runs) == 1
 
 
-def test_sampling(runs: Any, holdfast: Run, scripted: type[Scripted]) -> None:
+def test_sampling(runs: Any, holdfast: Run) -> None:
     holdfast("ask", "old", QUESTION, "--sample")
-    assert scripted.made[0]["greedy"] is False
+    assert runs == [(Path("runs/old"), "last", False)]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +217,7 @@ def test_sampling(runs: Any, holdfast: Run, scripted: type[Scripted]) -> None:
 def test_checkpoints(runs: Any, holdfast: Run, given: str, passed: str) -> None:
     Path("elsewhere").mkdir()
     holdfast("ask", "old", QUESTION, "--checkpoint", given)
-    assert runs == [(Path("runs/old"), passed)]
+    assert runs == [(Path("runs/old"), passed, True)]
 
 
 def test_a_checkpoint_that_is_not_there(runs: Any, holdfast: Run) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -13,6 +12,7 @@ from holdfast.cli.columns import COLUMNS, columns_for, legend
 from holdfast.cli.console import Lines, LiveTable, _Stage, open_console
 from holdfast.cli.terminal import duration, is_live, spark
 from holdfast.diagnostics.finding import Finding
+from holdfast.listener import StepResult
 
 STEP = {
     "reward/mean": 0.25,
@@ -73,7 +73,7 @@ FINDING = Finding(
 
 def test_an_alarm_is_a_line_of_its_own() -> None:
     console, lines, _ = lines_console()
-    lines.step(2, 60, STEP)
+    lines.step(StepResult(step=2, metrics=STEP))
     lines.alarm(FINDING)
     *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert last == "LLD002 step 2: Correct rollouts are being made unlikely."
@@ -85,7 +85,7 @@ def test_an_alarm_stands_above_the_table_and_marks_its_row() -> None:
     with table.running():
         table.stage("training", 60)
         for step in (1, 2):
-            table.step(step, 60, STEP)
+            table.step(StepResult(step=step, metrics=STEP))
         table.alarm(FINDING)
         with screen.capture() as captured:
             screen.print(table._render())
@@ -101,11 +101,11 @@ def test_plain_lines_of_a_run() -> None:
         clock.now += 1
         lines.advance(done, {"loss": 1 / done})
     lines.stage("training", 4)
-    lines.step(0, 4, {"eval/em": 0.2})
+    lines.step(StepResult(step=0, metrics={"eval/em": 0.2}))
     clock.now += 10
-    lines.step(1, 4, STEP)
+    lines.step(StepResult(step=1, metrics=STEP))
     clock.now += 20
-    lines.step(2, 4, STEP | {"eval/em": 0.3})
+    lines.step(StepResult(step=2, metrics=STEP | {"eval/em": 0.3}))
     lines.note("a sentence")
     lines.finish()
     step = (
@@ -147,8 +147,8 @@ def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     console = Console()
     assert console.is_terminal
     assert not is_live(console)
-    with open_console(console, Path("runs/x")) as observer:
-        assert isinstance(observer, Lines)
+    with open_console(console, Path("runs/x")) as listener:
+        assert isinstance(listener, Lines)
 
 
 def test_ci_gets_plain_lines_even_with_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_the_table_fits_its_terminal(width: int) -> None:
     table = LiveTable(screen, Clock())
     table.stage("training", 60)
     for step in range(1, 20):
-        table.step(step, 60, STEP | {"eval/em": 0.3, "eval/em_greedy": 0.4, "grad/norm": 123.456})
+        table.step(StepResult(step=step, metrics=STEP | {"eval/em": 0.3, "eval/em_greedy": 0.4, "grad/norm": 123.456}))
     rows = drawn(table, screen).splitlines()
     assert max(map(cell_len, (row.rstrip() for row in rows))) <= width
     assert "…" not in "".join(rows)  # nothing was cut
@@ -241,10 +241,10 @@ def test_the_table_keeps_the_last_steps_and_dashes_for_what_is_missing() -> None
     screen = Screen()
     table = LiveTable(screen, Clock())
     table.stage("training", 60)
-    table.step(0, 60, {"eval/em": 0.2})
+    table.step(StepResult(step=0, metrics={"eval/em": 0.2}))
     assert drawn(table, screen).splitlines()[1].split() == ["0", *["–"] * 8, "0.200"]
     for step in range(1, 31):
-        table.step(step, 60, STEP)
+        table.step(StepResult(step=step, metrics=STEP))
     rows = [line.split()[0] for line in drawn(table, screen).splitlines() if line.strip()]
     assert rows[:14] == ["step", *map(str, range(19, 31)), "trend"]
 
@@ -254,7 +254,7 @@ def test_a_low_terminal_shows_fewer_steps() -> None:
     table = LiveTable(screen, Clock())
     table.stage("training", 60)
     for step in range(1, 31):
-        table.step(step, 60, STEP)
+        table.step(StepResult(step=step, metrics=STEP))
     assert len(drawn(table, screen).splitlines()) <= 16
     assert "\n   30 " in drawn(table, screen)
 
@@ -263,8 +263,8 @@ def test_displacement_is_red_below_zero_and_green_above() -> None:
     screen = Screen()
     table = LiveTable(screen, Clock())
     table.stage("training", 60)
-    table.step(1, 60, {"displacement/correct": -0.5})
-    table.step(2, 60, {"displacement/correct": 0.5})
+    table.step(StepResult(step=1, metrics={"displacement/correct": -0.5}))
+    table.step(StepResult(step=2, metrics={"displacement/correct": 0.5}))
     with screen.capture() as captured:
         screen.print(table._render())
     assert re.search(r"\x1b\[31m *-0\.5000", captured.get())
@@ -281,7 +281,7 @@ def test_what_is_over_stays_on_the_screen() -> None:
         table.stage("training", 2)
         table.note("read this")
         for step in (1, 2):
-            table.step(step, 2, STEP)
+            table.step(StepResult(step=step, metrics=STEP))
         table.finish()
         assert drawn(table, screen).strip() == ""
     assert "✓ warm start  3.0 s  loss 0.500\n" in screen.text
@@ -295,7 +295,7 @@ def test_a_run_that_fails_leaves_its_table_and_the_cursor() -> None:
     table = LiveTable(screen, Clock())
     with pytest.raises(KeyboardInterrupt), table.running():
         table.stage("training", 2)
-        table.step(1, 2, STEP)
+        table.step(StepResult(step=1, metrics=STEP))
         raise KeyboardInterrupt
     assert "0.250" in screen.text.rpartition("step  reward")[2]
     assert screen.written.getvalue().count("\x1b[?25l") == screen.written.getvalue().count("\x1b[?25h")
@@ -324,13 +324,3 @@ def test_spark(values: list[float], width: int, picture: str) -> None:
 @pytest.mark.parametrize("seconds", [9.94, 9.96, 59.4, 59.6, 3599.4, 3599.6, 86400.0])
 def test_durations_never_show_sixty(seconds: float) -> None:
     assert not re.search(r"\b60\b", duration(seconds))
-
-
-def test_observers_keep_the_contract() -> None:
-    from holdfast.train.events import Observer
-
-    def accepts(observer: Observer) -> Any:
-        return observer
-
-    accepts(Lines(Console()))
-    accepts(LiveTable(Screen()))

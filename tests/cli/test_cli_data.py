@@ -115,11 +115,11 @@ def test_a_file_is_not_written_over_itself(sample: Path) -> None:
 def test_the_sample_serves_a_recipe(sample: Path) -> None:
     """`holdfast train` with a model of one's own: everything but the model is opened here."""
     from holdfast.config import load
-    from holdfast.train.session import open_workspace
+    from holdfast.loading import load_questions, load_retriever
 
     corpus = sample.parent / "corpus.jsonl"
     config = load(None, [f"--data.train={sample}", f"--retrieval.corpus={corpus}", "--model.path=own"])
-    workspace = open_workspace(config)
-    assert (len(workspace.train), len(workspace.dev)) == (33, 4)
-    hits = workspace.train_retriever.search(["glass pyramid of the Louvre"], 3)[0]
+    questions = load_questions(config)
+    assert (len(questions.train), len(questions.dev)) == (33, 4)
+    hits = load_retriever(config).search(["glass pyramid of the Louvre"], 3)[0]
     assert hits[0].document.id == "louvre"

@@ -13,7 +13,7 @@ from holdfast.cli.runs import claim, discard_if_bare
 from holdfast.config import load, validate
 from holdfast.errors import ConfigError, RolloutError
 from holdfast.files import locked
-from holdfast.train.events import Observer
+from holdfast.listener import Listener, StepResult
 
 from .conftest import then_raise
 
@@ -65,10 +65,10 @@ def test_overwrite_costs_the_old_run_only_when_the_new_one_trains(engine: Any, h
     holdfast("train", "--overwrite", code=2)
     assert Path("runs/quickstart/metrics.jsonl").read_text() == "old"
 
-    def script(run_dir: Path, observer: Observer) -> None:
+    def script(run_dir: Path, listener: Listener) -> None:
         assert len(list(Path("runs").iterdir())) == 2
-        observer.stage("training", 1)
-        observer.step(0, 1, {})
+        listener.stage("training", 1)
+        listener.step(StepResult(step=0, metrics={}))
         assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]  # the disk is free before checkpoints come
         (run_dir / "metrics.jsonl").write_text("new")
         raise RolloutError("later")

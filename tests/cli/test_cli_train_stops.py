@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.config import validate
 from holdfast.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, RolloutError
-from holdfast.train.events import Observer
+from holdfast.listener import Listener
 
 from .conftest import then_raise
 
@@ -80,18 +80,19 @@ def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:
 
 
 def test_the_real_engine_is_what_the_command_expects() -> None:
-    engine = pytest.importorskip("holdfast.train.run", exc_type=ModuleNotFoundError)
-    for name in ("train", "resume", "warm_start_only"):
+    functions = {"train": "run", "resume": "run", "warm_start_only": "start", "rejection_sampling": "rejection"}
+    for name, module in functions.items():
+        engine = pytest.importorskip(f"holdfast.train.{module}", exc_type=ModuleNotFoundError)
         parameters = inspect.signature(getattr(engine, name)).parameters
-        expected = ["run_dir", "observer"] if name == "resume" else ["config", "run_dir", "observer"]
+        expected = ["run_dir", "listener"] if name == "resume" else ["config", "run_dir", "listener"]
         assert list(parameters) == expected
 
 
 # ---- stops
 
 
-def make_checkpoint(step: int) -> Callable[[Path, Observer], None]:
-    def script(run_dir: Path, observer: Observer) -> None:
+def make_checkpoint(step: int) -> Callable[[Path, Listener], None]:
+    def script(run_dir: Path, listener: Listener) -> None:
         folder = run_dir / "checkpoints" / f"step-{step:06d}"
         folder.mkdir(parents=True)
         (folder / "state.json").write_text("{}")
@@ -108,9 +109,9 @@ def test_an_interrupt_says_how_to_go_on(engine: Any, holdfast: Run) -> None:
 
 
 def test_a_checkpoint_without_all_its_files_is_not_counted(engine: Any, holdfast: Run) -> None:
-    def script(run_dir: Path, observer: Observer) -> None:
-        make_checkpoint(20)(run_dir, observer)
-        make_checkpoint(40)(run_dir, observer)
+    def script(run_dir: Path, listener: Listener) -> None:
+        make_checkpoint(20)(run_dir, listener)
+        make_checkpoint(40)(run_dir, listener)
         (run_dir / "checkpoints" / "step-000040" / "state.json").unlink()
         (run_dir / "checkpoints" / "step-000060").mkdir()
         raise KeyboardInterrupt
@@ -141,7 +142,7 @@ def test_what_stops_the_next_resume_too_is_not_followed_by_one(
 
 
 def test_an_interrupt_before_the_first_checkpoint(engine: Any, holdfast: Run) -> None:
-    def script(run_dir: Path, observer: Observer) -> None:
+    def script(run_dir: Path, listener: Listener) -> None:
         (run_dir / "metrics.jsonl").write_text("")
         raise KeyboardInterrupt
 
@@ -160,8 +161,8 @@ def test_an_interrupt_before_anything_leaves_no_folder(engine: Any, holdfast: Ru
 
 
 def test_a_kill_says_it_too(engine: Any, holdfast: Run) -> None:
-    def script(run_dir: Path, observer: Observer) -> None:
-        make_checkpoint(20)(run_dir, observer)
+    def script(run_dir: Path, listener: Listener) -> None:
+        make_checkpoint(20)(run_dir, listener)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.train.events import Observer
+from holdfast.listener import Listener, StepResult
 
 Run = Callable[..., Any]
 
 
 def test_progress_is_plain_where_nobody_watches(engine: Any, holdfast: Run) -> None:
-    def script(run_dir: Path, observer: Observer) -> None:
-        observer.stage("training", 2)
-        observer.step(1, 2, {"reward/mean": 0.25})
+    def script(run_dir: Path, listener: Listener) -> None:
+        listener.stage("training", 2)
+        listener.step(StepResult(step=1, metrics={"reward/mean": 0.25}))
 
     engine.script = script
     text = holdfast("train").stdout

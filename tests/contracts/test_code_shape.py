@@ -13,6 +13,7 @@ import pytest
 from holdfast import losses
 
 MOST_LINES = 400
+MOST_PARAMETERS = 6
 SHAPE = re.compile(r"\[\.\.\., ?\w+\]|\[[A-Z](, ?\w+)*\]|\b0-d\b|[Ss]calar")
 
 
@@ -20,6 +21,37 @@ def test_no_file_is_long(root: Path) -> None:
     lengths = {p.relative_to(root): len(p.read_text().splitlines()) for p in (root / "src").rglob("*.py")}
     long = {str(path): lines for path, lines in lengths.items() if lines > MOST_LINES}
     assert not long, f"over {MOST_LINES} lines: {long}; usually a branch on a mode that wants to be two functions"
+
+
+def too_many_parameters(tree: ast.Module) -> list[str]:
+    """Functions and methods of a module that take more than `MOST_PARAMETERS`, `self` and `cls` not counted."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = node.args
+            names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+            names += [a.arg for a in (arguments.vararg, arguments.kwarg) if a is not None]
+            if len([name for name in names if name not in ("self", "cls")]) > MOST_PARAMETERS:
+                found.append(node.name)
+    return found
+
+
+def test_no_function_of_the_training_run_takes_many_parameters(sources: Mapping[str, ast.Module]) -> None:
+    many = {name: too_many_parameters(tree) for name, tree in sources.items() if name.startswith("holdfast.train")}
+    assert len(many) > 15
+    assert not {name: functions for name, functions in many.items() if functions}, "some of them are one value"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "many"),
+    [("a, b, c, d, e, f", False), ("self, a, b, c, *, d, e, f", False), ("a, b, /, c, *d, e, f, **g", True)],
+)
+def test_parameters_are_counted(parameters: str, many: bool) -> None:
+    assert too_many_parameters(ast.parse(f"def f({parameters}): ...")) == ["f"] * many
+
+
+def test_the_run_fits_on_a_screen_or_two(root: Path) -> None:
+    assert len((root / "src/holdfast/train/run.py").read_text().splitlines()) <= 150
 
 
 def test_nothing_is_unfinished(root: Path, sources: Mapping[str, ast.Module]) -> None:

@@ -15,7 +15,6 @@ from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.observe import LOGGED_BY, logged_by
 from holdfast.diagnostics.readers.names import TRL, VERL
 from holdfast.diagnostics.rules import RULES
-from holdfast.diagnostics.texts import TEXTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "diagnose.md"
@@ -27,7 +26,6 @@ OBSERVED = {
     "trl": "`with_penalties(GRPOTrainer)`, which leaves the loss as it is",
     "verl": "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is",
 }
-EQUAL = ("RWD001", "GRD002", "ENT001")  # any of their sets of series will do
 STOCK = {"trl": {row.ours for row in TRL}, "verl": {row.ours for row in VERL}}
 
 
@@ -61,9 +59,8 @@ def answer(code: str, logs: Callable[[str], bool]) -> str:
     """Whether a log with these series decides a code: by the rule's best evidence, by weaker one, or not."""
     if code == "PEN001" and logs is not everything:
         return "with a penalty" if logs("penalty/active_fraction") else "–"
-    needs = next(rule.needs for rule in RULES if rule.code == code)
-    able = [all(logs(name) for name in names) for names in needs]
-    if able[0] or (any(able) and code in EQUAL):
+    able = [all(logs(name) for name in names) for names in RULES[code].needs]
+    if able[0] or (any(able) and RULES[code].equal_needs):
         return "yes"
     return "partly" if any(able) else "–"
 
@@ -81,20 +78,20 @@ def anchor(code: str) -> str:
 
 
 def title(code: str) -> str:
-    return f"{code}: {TEXTS[code].name}"
+    return f"{code}: {RULES[code].title}"
 
 
 def section(code: str) -> str:
-    text, rule = TEXTS[code], next(rule for rule in RULES if rule.code == code)
+    rule = RULES[code]
     needs = "; or ".join(", ".join(f"`{name}`" for name in names) for names in rule.needs)
     figure = DOCS / "figures" / f"{code.lower()}.svg"
-    lines = [f"### {title(code)}", "", f"{text.means} {text.bad}", ""]
+    lines = [f"### {title(code)}", "", f"{rule.meaning} {rule.impact}", ""]
     if figure.is_file():
-        lines += [f"![{text.name}, in a recorded run](figures/{figure.name})", ""]
+        lines += [f"![{rule.title}, in a recorded run](figures/{figure.name})", ""]
     lines += [f"* **Needs** {needs}."]
     hosts = [("holdfast", "holdfast"), ("TRL", "trl"), ("verl", "verl")]
-    lines += [f"* **Change, in {name}.** {text.change[host]}" for name, host in hosts]  # type: ignore[index]
-    lines += [f"* **Known problems.** {text.problems}", ""]
+    lines += [f"* **Change, in {name}.** {rule.remedy[host]}" for name, host in hosts]  # type: ignore[index]
+    lines += [f"* **Known problems.** {rule.limitations}", ""]
     return "\n".join(lines)
 
 

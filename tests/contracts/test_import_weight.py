@@ -53,6 +53,13 @@ def test_light(module: str) -> None:
     assert not loaded & HEAVY
 
 
+def test_a_recipe_is_checked_without_the_rules() -> None:
+    """`guard.on` names codes, which come from the registry alone."""
+    loaded = loaded_by("from holdfast.config import load\nload(None, ['--guard.on', 'LLD'])")
+    assert "holdfast.diagnostics.codes" in loaded
+    assert not loaded & {"numpy", "holdfast.diagnostics.rules"}
+
+
 def test_help_is_light() -> None:
     run = "from typer.testing import CliRunner\nfrom holdfast.cli.main import app\n"
     run += "result = CliRunner().invoke(app, ['--help'])\nassert result.exit_code == 0, result.output"

@@ -56,12 +56,13 @@ def test_a_run_folder_of_ours_with_its_settings_and_its_dropped_values(tmp_path:
 
 
 def test_what_our_tracker_writes_is_what_is_read(tmp_path: Path) -> None:
+    from holdfast.listener import StepResult
     from holdfast.tracking import MetricsFile
 
     rows = {1: {"lr": 0.1, "grad/norm": math.inf}, 2: {"lr": 0.2, "reward/mean": 1}}
     file = MetricsFile(tmp_path / "metrics.jsonl")
     for step, row in rows.items():
-        file.log(step, row)
+        file.step(StepResult(step=step, metrics=row))
     file.close()
     log = read_log(tmp_path)
     assert values(log, "lr") == {1: 0.1, 2: 0.2} and values(log, "reward/mean") == {2: 1.0}

@@ -13,7 +13,9 @@ from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.present import as_json, headline, to_text
 from holdfast.diagnostics.rules import RULES
 
-NAMES = sorted({name for rule in RULES for names in rule.needs for name in names} | {"advantage/token_mean", "loss/kl"})
+NAMES = sorted(
+    {name for rule in RULES.values() for names in rule.needs for name in names} | {"advantage/token_mean", "loss/kl"}
+)
 
 
 def anything(seed: int) -> Log:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.listener import Listener
+
 WriteCorpus = Callable[..., Path]
 
 
@@ -35,7 +37,7 @@ class Interrupted(BaseException):
     """As if the process had been killed."""
 
 
-class KillingWatcher:
+class KillingListener(Listener):
     """Ends the work at the n-th word it hears."""
 
     def __init__(self, at: int) -> None:
@@ -57,8 +59,8 @@ class KillingWatcher:
 
 
 @pytest.fixture
-def killing() -> type[KillingWatcher]:
-    return KillingWatcher
+def killing() -> type[KillingListener]:
+    return KillingListener
 
 
 @pytest.fixture

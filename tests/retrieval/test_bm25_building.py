@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import DataError
+from holdfast.listener import Listener
 from holdfast.retrieval import building
 from holdfast.retrieval.arrays import NpyWriter
 from holdfast.retrieval.bm25 import BM25Retriever
@@ -56,12 +57,12 @@ def test_killed_anywhere_it_goes_on(write_corpus: Write, tmp_path: Path, killing
     for at in range(1, 30):
         out = tmp_path / f"index-{at}"
         try:
-            build_bm25(corpus, out, chunk=400, pairs_at_once=5000, watcher=killing(at))
+            build_bm25(corpus, out, chunk=400, pairs_at_once=5000, listener=killing(at))
         except interrupted:
             kills += 1
             with pytest.raises(DataError, match="its building was interrupted"):
                 BM25Retriever.load(out)
-            build_bm25(corpus, out, chunk=400, pairs_at_once=5000, watcher=(again := killing(-1)))
+            build_bm25(corpus, out, chunk=400, pairs_at_once=5000, listener=(again := killing(-1)))
             assert any("going on with" in note for note in again.notes)
         assert contents(out) == expected
     assert kills > 10
@@ -109,7 +110,7 @@ def test_killed_twice_in_the_middle_of_a_chunk(
 
 def interrupt(corpus: Path, out: Path, killing: Any, interrupted: Any, **settings: Any) -> None:
     with pytest.raises(interrupted):
-        build_bm25(corpus, out, chunk=100, watcher=killing(3), **settings)
+        build_bm25(corpus, out, chunk=100, listener=killing(3), **settings)
 
 
 def test_other_settings_and_other_corpora_do_not_go_on(
@@ -163,17 +164,13 @@ def test_an_index_is_not_replaced_and_a_folder_not_filled(write_corpus: Write, t
 def test_two_at_once(write_corpus: Write, tmp_path: Path) -> None:
     corpus, out = write_corpus(10), tmp_path / "index"
 
-    class Second:
+    class Second(Listener):
         def stage(self, name: str, total: int | None = None) -> None:
             if name == "checksums":
                 with pytest.raises(DataError, match="another process is building in"):
                     build_bm25(corpus, out)
 
-        def advance(self, done: int, detail: Any = None) -> None: ...
-
-        def note(self, message: str) -> None: ...
-
-    build_bm25(corpus, out, watcher=Second())
+    build_bm25(corpus, out, listener=Second())
     assert out.is_dir()
 
 
@@ -190,7 +187,7 @@ def test_a_corpus_without_words(write_corpus: Write, tmp_path: Path) -> None:
 
 def test_skipped_rows_are_counted(write_corpus: Write, tmp_path: Path, killing: Any) -> None:
     corpus = write_corpus([{"id": "a", "contents": "x"}, {"id": "a", "contents": "y"}, {"id": "b", "contents": "z"}])
-    build_bm25(corpus, tmp_path / "index", watcher=(watcher := killing(-1)))
-    assert watcher.notes == [
+    build_bm25(corpus, tmp_path / "index", listener=(listener := killing(-1)))
+    assert listener.notes == [
         f"1 row(s) cannot be used and were skipped; the first: {corpus}:2: id: 'a' occurred on an earlier line"
     ]

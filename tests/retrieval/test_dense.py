@@ -107,7 +107,7 @@ def test_killed_anywhere_it_goes_on(
     kills = 0
     for at in range(1, 16):
         try:
-            build(corpus, tmp_path / f"index-{at}", encoder(), **settings, watcher=killing(at))
+            build(corpus, tmp_path / f"index-{at}", encoder(), **settings, listener=killing(at))
         except interrupted:
             kills += 1
             build(corpus, tmp_path / f"index-{at}", encoder(), **settings)

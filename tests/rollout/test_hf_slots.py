@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast.errors import ConfigError
 from holdfast.rollout import hf
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.loop import Task, run_rollouts
@@ -173,3 +174,68 @@ def test_only_unseen_tokens_are_computed(make_model, tokenizer):
     policy.poll()
     # The last sampled token was never fed: it goes in with the observation.
     assert fed == [[[10, 11, 12]], [[first[0]]], [[first[1], 20, 21]]]
+
+
+# ---- a policy that is kept
+
+
+def test_a_kept_policy_samples_as_a_fresh_one_after_the_weights_have_changed(make_model, tokenizer):
+    model = make_model()
+    kept = HFPolicy(model, tokenizer)
+    requests = [request(str(i), [5, 6, 7 + i % 2], 20, seed=i) for i in range(5)]
+    before = generate(kept, requests)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    for free in (False, True):
+        if free:
+            kept.free()
+        after = generate(kept, requests)
+        assert after == generate(HFPolicy(model, tokenizer), requests) != before
+
+
+def test_policies_of_one_model_share_what_was_made_of_it_and_no_episodes(make_model, tokenizer, monkeypatch):
+    checked = []
+    monkeypatch.setattr(hf, "check_exact", lambda *args: checked.append(args))
+    policy = HFPolicy(make_model(), tokenizer, top_k=3, max_tokens=50)
+    requests = [request(str(i), [5, 6, 7], 12, seed=i) for i in range(3)]
+    policy.submit(requests)
+    greedy = policy.with_sampling(temperature=2.0, greedy=True)
+    assert (greedy.temperature, greedy.top_p, greedy.top_k, greedy.greedy) == (2.0, 1.0, 0, True)
+    assert (policy.temperature, policy.top_k, policy.greedy) == (1.0, 3, False)
+    assert greedy._stops is policy._stops and len(checked) == 1
+    (one, two, three) = generate(greedy, requests)
+    assert one.token_ids == two.token_ids == three.token_ids
+    policy.release([r.id for r in requests])
+    assert generate(policy, requests) == generate(HFPolicy(policy.model, tokenizer, top_k=3), requests)
+    with pytest.raises(ConfigError, match="temperature = 0"):
+        policy.with_sampling(temperature=0.0)
+
+
+def test_freeing_gives_the_cache_back_when_nothing_is_under_way(make_model, tokenizer):
+    policy = HFPolicy(make_model(), tokenizer)
+
+    def holds() -> bool:
+        return any(layer.is_initialized for layer in policy._table.cache.layers)
+
+    policy.submit([request("a", [5, 6], 3)])
+    policy.poll()
+    policy.free()
+    assert holds(), "an episode of it may go on"
+    policy.release(["a"])
+    policy.free()
+    assert not holds()
+
+
+def test_a_gpus_room_is_measured_for_each_batch_of_episodes(make_model, tokenizer, monkeypatch):
+    """What trains between two batches takes memory, and gives it back."""
+    policy = HFPolicy(make_model(), tokenizer, max_rows=100, max_tokens=64)
+    policy.device = torch.device("cuda")
+    for fit, rows in ((7, 7), (3, 3), (500, 100)):
+        monkeypatch.setattr(hf, "free_memory", lambda device: 0)
+        monkeypatch.setattr(hf, "rows_that_fit", lambda *args, fit=fit: fit)
+        policy.submit([request("first", [5, 6])])
+        assert policy.max_rows == rows and policy._table.cache.most == (rows, 64)
+        monkeypatch.setattr(hf, "rows_that_fit", lambda *args: pytest.fail("episodes are under way"))
+        policy.submit([request("second", [5, 6])])
+        policy.release(["first", "second"])

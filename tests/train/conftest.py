@@ -1,4 +1,4 @@
-"""A byte-level tokenizer, tiny random models, a recipe that takes seconds, an observer that remembers, and a model of
+"""A byte-level tokenizer, tiny random models, a recipe that takes seconds, a listener that remembers, and a model of
 one's own.
 """
 
@@ -16,8 +16,10 @@ from transformers import PreTrainedTokenizerFast
 
 from holdfast.config import Config, validate
 from holdfast.diagnostics.finding import Finding
-from holdfast.train.model import LanguageModel
-from holdfast.train.run import train, warm_start_only
+from holdfast.language_model import LanguageModel
+from holdfast.listener import Listener, StepResult
+from holdfast.train.run import train
+from holdfast.train.start import warm_start_only
 from holdfast.world.model import build_tokenizer
 
 from .whole_runs import EVERYTHING
@@ -93,8 +95,8 @@ def whole(recipe: Callable[..., Config], tmp_path_factory: pytest.TempPathFactor
     return run_dir
 
 
-class Told:
-    """An observer that remembers everything."""
+class Told(Listener):
+    """A listener that remembers everything."""
 
     def __init__(self) -> None:
         self.stages: list[tuple[str, int | None]] = []
@@ -109,8 +111,8 @@ class Told:
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
         self.advanced.append((done, dict(detail or {})))
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
-        self.steps.append((step, dict(metrics)))
+    def step(self, result: StepResult) -> None:
+        self.steps.append((result.step, dict(result.metrics)))
 
     def note(self, message: str) -> None:
         self.notes.append(message)

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from holdfast.batch import TokenBatch
-from holdfast.config import Loss
-from holdfast.train.update import old_pass, update_policy
+from holdfast.config import Loss, Sampling, Train
+from holdfast.language_model import LanguageModel
+from holdfast.train.learner import Learner, Reference
+from holdfast.train.objective import Objective
+from holdfast.train.plan import Plan
 
 
 def a_batch(rows: int = 7, seed: int = 3, vocabulary: int = 280) -> TokenBatch:
@@ -64,16 +67,36 @@ def double(model: Any) -> Callable[..., Any]:
     return forward
 
 
+class Double(LanguageModel):
+    """A model whose log-probs are `double`'s."""
+
+    def logprobs(self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, **_: Any) -> Any:
+        return double(self.model)(token_ids, loss_mask, entropy)
+
+
+def learner_of(
+    language_model: LanguageModel, loss: Loss | None = None, *, reference: Any = None, **train: Any
+) -> Learner:
+    """A learner at temperature 1, whose constant of `seq-mean-token-sum-norm` is 12."""
+    objective = Objective(loss or Loss(), max_tokens=12)
+    return Learner(language_model, objective, Train(**train), Sampling(), reference)
+
+
 def run(
-    model: Any, batch: TokenBatch, plan: list[list[list[int]]], loss: Loss, *, lr: float = 1e-2, **options: Any
+    model: Any,
+    batch: TokenBatch,
+    plan: Plan,
+    loss: Loss,
+    *,
+    lr: float = 1e-2,
+    grad_clip: float = 1e9,
+    answer_weight: float = 1.0,
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Metrics and new weights of an update of a copy of `model`, in float64."""
-    model = copy.deepcopy(model).double()
-    reference = double(copy.deepcopy(model)) if loss.kl_coef else None
-    parameters = list(model.parameters())
-    batch = replace(batch, rollout_logprobs=batch.rollout_logprobs.double())
-    minis, _, _ = old_pass(batch, plan, double(model), reference)
-    optimizer = torch.optim.SGD(parameters, lr=lr)
-    settings = {"grad_clip": 1e9, "max_tokens": 12 if loss.reduction.endswith("norm") else None} | options
-    metrics = update_policy(minis, double(model), optimizer, parameters, loss, **settings)
-    return metrics, {name: p.detach() for name, p in model.named_parameters()}
+    """Metrics and new weights of an update of a copy of `model` by SGD, in float64."""
+    policy = Double(model=copy.deepcopy(model).double(), tokenizer=None)
+    learner = learner_of(policy, loss, reference=Reference(policy) if loss.kl_coef else None, grad_clip=grad_clip)
+    learner.optimizer = torch.optim.SGD(learner.parameters, lr=lr)
+    learner.objective.answer_weight = lambda _: answer_weight  # type: ignore[method-assign, misc]
+    minibatches, _, _ = learner.old_pass(replace(batch, rollout_logprobs=batch.rollout_logprobs.double()), plan)
+    metrics = learner.step(minibatches, mean_searches=0.0)
+    return metrics, {name: p.detach() for name, p in policy.model.named_parameters()}

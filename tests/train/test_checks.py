@@ -12,9 +12,10 @@ from transformers import PreTrainedTokenizerFast
 from holdfast.config import Config
 from holdfast.data import Example
 from holdfast.errors import ConfigError, ModelError
-from holdfast.train.checks import doubts, refuse_misfits
-from holdfast.train.model import LanguageModel
-from holdfast.train.session import open_workspace
+from holdfast.language_model import LanguageModel
+from holdfast.loading import Questions, load_protocol, load_questions
+from holdfast.search.protocol import render_prompt
+from holdfast.train.checks import config_warnings, overlap_warnings, validate_model_and_prompts
 
 Recipe = Callable[..., Config]
 
@@ -23,28 +24,34 @@ def an_example(question: str, split: str = "train", index: int = 0) -> Example:
     return Example(source="mine", split=split, index=index, question=question, golden_answers=("x",))
 
 
-# ---- misfits
+def validate(config: Config, language_model: LanguageModel, **questions: tuple[Example, ...]) -> None:
+    asked = replace(load_questions(config), **questions)
+    validate_model_and_prompts(language_model, asked, load_protocol(config), config.model.chat_template)
+
+
+# ---- models and prompts
 
 
 def test_what_fits_is_let_pass(recipe: Recipe, language_model: LanguageModel) -> None:
-    refuse_misfits(open_workspace(recipe()), language_model)
+    validate(recipe(), language_model)
 
 
 def test_a_prompt_longer_than_an_episode_is_refused(recipe: Recipe, language_model: LanguageModel) -> None:
-    workspace = replace(open_workspace(recipe()), test=(an_example("why " * 300, "test", 7),))
     with pytest.raises(
         ConfigError, match=r"prompt of test question mine/test/7 takes \d{3,} tokens, which leaves no ro"
     ):
-        refuse_misfits(workspace, language_model)
+        validate(recipe(), language_model, test=(an_example("why " * 300, "test", 7),))
 
 
 def test_a_prompt_must_leave_room_for_one_token(recipe: Recipe, language_model: LanguageModel) -> None:
-    workspace = open_workspace(recipe())
-    longest = max(len(workspace.prompt(e, language_model.tokenizer)) for e in (*workspace.train, *workspace.test))
+    questions, protocol = load_questions(recipe()), load_protocol(recipe())
+    longest = max(
+        len(render_prompt(e.question, protocol, language_model.tokenizer)) for e in (*questions.train, *questions.test)
+    )
     limits = {"protocol.max_turn_tokens": 4, "protocol.max_observation_tokens": 16}
-    refuse_misfits(open_workspace(recipe(limits | {"protocol.max_total_tokens": longest + 1})), language_model)
+    validate(recipe(limits | {"protocol.max_total_tokens": longest + 1}), language_model)
     with pytest.raises(ConfigError, match="leaves no room"):
-        refuse_misfits(open_workspace(recipe(limits | {"protocol.max_total_tokens": longest})), language_model)
+        validate(recipe(limits | {"protocol.max_total_tokens": longest}), language_model)
 
 
 def test_an_episode_longer_than_the_model_is_refused_at_the_start(
@@ -56,10 +63,10 @@ def test_an_episode_longer_than_the_model_is_refused_at_the_start(
             model=make_model(max_position_embeddings=positions), tokenizer=tokenizer, autocast_dtype=None
         )
         if fits:
-            refuse_misfits(open_workspace(recipe()), made)
+            validate(recipe(), made)
         else:
             with pytest.raises(ConfigError, match=r"has 219 positions.*set protocol\.max_total_tokens to 219 or less"):
-                refuse_misfits(open_workspace(recipe()), made)
+                validate(recipe(), made)
 
 
 def test_a_tokenizer_of_another_model_is_refused(
@@ -67,45 +74,44 @@ def test_a_tokenizer_of_another_model_is_refused(
 ) -> None:
     small = LanguageModel(model=make_model(vocab_size=60), tokenizer=tokenizer, autocast_dtype=None)
     with pytest.raises(ModelError, match=r"embeddings for 60 only: they do not belong together"):
-        refuse_misfits(open_workspace(recipe()), small)
+        validate(recipe(), small)
 
 
-# ---- doubts
+# ---- warnings
 
 
 def test_a_plain_recipe_raises_no_doubt(recipe: Recipe) -> None:
-    assert list(doubts(open_workspace(recipe()))) == []
+    assert list(config_warnings(recipe())) == []
 
 
 @pytest.mark.parametrize("changes", [{"sampling.top_p": 0.95}, {"sampling.top_k": 50}])
 def test_a_truncated_sampler_is_warned_of(recipe: Recipe, changes: Mapping[str, Any]) -> None:
-    (told,) = doubts(open_workspace(recipe(changes)))
+    (told,) = config_warnings(recipe(changes))
     assert "truncate the sampler" in told and "sampler/logprob_gap" in told
 
 
 def test_a_mask_that_is_kept_raises_no_doubt(recipe: Recipe) -> None:
     changes = {"sampling.top_p": 0.95, "sampling.top_k": 50, "sampling.keep_mask": True}
-    assert list(doubts(open_workspace(recipe(changes)))) == []
+    assert list(config_warnings(recipe(changes))) == []
 
 
 def test_a_penalty_without_strength_is_told_of(recipe: Recipe) -> None:
-    (told,) = doubts(open_workspace(recipe({"loss.penalty.name": "llds", "loss.penalty.coef": 0.0})))
+    (told,) = config_warnings(recipe({"loss.penalty.name": "llds", "loss.penalty.coef": 0.0}))
     assert told.startswith("loss.penalty.coef = 0 with") and "adds nothing" in told
 
 
 def test_searches_that_fail_on_purpose_are_told_of(recipe: Recipe) -> None:
-    (told,) = doubts(open_workspace(recipe({"retrieval.drop": 0.25})))
+    (told,) = config_warnings(recipe({"retrieval.drop": 0.25}))
     assert told.startswith("retrieval.drop = 0.25: ") and "Set it to 0" in told
 
 
 def test_questions_in_two_splits_are_told_of(recipe: Recipe) -> None:
-    workspace = replace(
-        open_workspace(recipe()),
+    questions = Questions(
         train=tuple(an_example(q) for q in ("Who is A?", "Who is B?", "Who is C?")),
         dev=tuple(an_example(q, "dev") for q in ("who is  A?", "Who is D?")),
         test=tuple(an_example(q, "test") for q in ("WHO IS A?", "Who is C? ", "Who is D?", "Who is E?")),
     )
-    told = list(doubts(workspace))
+    told = list(overlap_warnings(questions))
     assert [sentence.partition(":")[0] for sentence in told] == [
         "1 of 2 dev questions are also train questions",
         "2 of 4 test questions are also train questions",

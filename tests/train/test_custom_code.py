@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from holdfast.config import Config, Model
-from holdfast.train.model import load_model
-from holdfast.train.session import open_workspace
-from holdfast.train.start import start_folder, starting_policy
+from holdfast.language_model import load_model
+from holdfast.train.start import start_folder
+
+from .whole_runs import a_start
 
 EVIL = """
 from pathlib import Path
@@ -45,7 +46,7 @@ from holdfast.config import Config, Model
 from holdfast.errors import HoldfastError
 from holdfast.evals.subject import _tokenizer_for
 from holdfast.retrieval.encoder import Encoder, spec_of
-from holdfast.train.model import load_model
+from holdfast.language_model import load_model
 
 marker, model, tokenizer = sys.argv[1:]
 attempts = {
@@ -103,11 +104,11 @@ def test_code_of_a_model_that_transformers_knows_is_left_alone_and_told_of(
 ) -> None:
     marker = tmp_path / "it ran"
     folder = with_code(home, tmp_path / "model", marker, "config.json", {"auto_map": CODE})
-    starting_policy(open_workspace(own(folder)), told)
+    a_start(own(folder), told)
     assert any("brings Python code of its own, which was not run" in note for note in told.notes)
     assert not marker.exists()
     told.notes.clear()
-    starting_policy(open_workspace(own("raw")), told)
+    a_start(own("raw"), told)
     assert told.notes == []
 
 

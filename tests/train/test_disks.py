@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.config import Config
 from holdfast.errors import CheckpointError, ConfigError
-from holdfast.train.run import resume, train, warm_start_only
+from holdfast.train.run import resume, train
+from holdfast.train.start import warm_start_only
 
 Recipe = Callable[..., Config]
 
@@ -20,7 +21,7 @@ def test_a_full_disk_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device", str(tmp_path / "run" / "metrics.jsonl"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.tracking.MetricsFile.log", full)
+        patch.setattr("holdfast.tracking.MetricsFile.step", full)
         with pytest.raises(CheckpointError, match=r"metrics\.jsonl cannot be written: the disk is full.*--resume"):
             train(recipe(), tmp_path / "run")
     assert resume(tmp_path / "run").steps == 2  # once there is room
@@ -32,7 +33,7 @@ def test_other_errors_of_the_system_are_not_hidden(
     def broken(*_: Any) -> None:
         raise ConnectionResetError(104, "Connection reset by peer")
 
-    monkeypatch.setattr("holdfast.tracking.MetricsFile.log", broken)
+    monkeypatch.setattr("holdfast.tracking.MetricsFile.step", broken)
     with pytest.raises(ConnectionResetError):
         train(recipe(), tmp_path / "run")
 
@@ -42,7 +43,7 @@ def test_a_run_folder_that_cannot_be_made_is_refused_before_anything_is_done(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"run folder .* cannot be written \(.*run\.dir"):
-        train(recipe(), tmp_path / "file" / "run", observer=told)
+        train(recipe(), tmp_path / "file" / "run", listener=told)
     assert told.stages == []
 
 
@@ -51,6 +52,6 @@ def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "file" / "cache"))
-    made = warm_start_only(recipe({"warm_start.steps": 2}), tmp_path / "run", observer=told)
+    made = warm_start_only(recipe({"warm_start.steps": 2}), tmp_path / "run", listener=told)
     assert (made / "model.safetensors").is_file()
     assert any("not kept for later runs" in note and "HOLDFAST_CACHE" in note for note in told.notes)

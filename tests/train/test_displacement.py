@@ -10,11 +10,12 @@ import torch
 
 from holdfast.batch import TokenBatch
 from holdfast.config import Loss
-from holdfast.train.displacement import measure
-from holdfast.train.episodes import learnable
-from holdfast.train.model import LanguageModel
-from holdfast.train.update import old_pass
+from holdfast.language_model import LanguageModel
+from holdfast.train.displacement import measure_displacement
+from holdfast.train.rollouts import training_batch
 from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
+
+from .one_update import learner_of
 
 Measure = Callable[..., Any]
 
@@ -52,17 +53,17 @@ def step(make_model: Callable[..., Any], tokenizer: Any) -> Measure:
         before, after = (
             LanguageModel(model=make_model(seed=s), tokenizer=tokenizer, autocast_dtype=None) for s in (0, 1)
         )
-        batch = learnable(groups, Loss(), pad_token_id=0, device=torch.device("cpu"))
-        _, batch, _ = old_pass(batch, [[list(range(len(batch)))]], before.forward(1.0), None)
+        batch = training_batch(groups, Loss(), pad_token_id=0, device=torch.device("cpu"))
+        _, batch, _ = learner_of(before).old_pass(batch, [[list(range(len(batch)))]])
         generator = torch.Generator().manual_seed(0)
-        metrics, displacement = measure(
-            batch, groups, after.forward(1.0), tokenizer,
-            rows=rows, shown=shown, micro_batch_tokens=60, generator=generator,
-        )  # fmt: skip
+        learner = learner_of(after, micro_batch_tokens=64)
+        metrics, displacement = measure_displacement(
+            learner, batch, groups, rows=rows, shown=shown, generator=generator
+        )
 
         def alone(trajectory: Trajectory) -> list[float]:
             one = TokenBatch.from_trajectories([Group("x", (trajectory,))], pad_token_id=0)
-            new, old = (m.forward(1.0)(one.token_ids, one.loss_mask)[0] for m in (after, before))
+            new, old = (m.logprobs(one.token_ids, one.loss_mask)[0] for m in (after, before))
             with torch.no_grad():
                 return (new - old)[one.loss_mask].tolist()
 

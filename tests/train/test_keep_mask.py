@@ -12,20 +12,17 @@ import torch
 
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
-from holdfast.train.events import Silent
-from holdfast.train.forward import kept_logprobs, token_logprobs
-from holdfast.train.session import open_workspace
-from holdfast.train.start import starting_policy
+from holdfast.logprobs import kept_logprobs, token_logprobs
 from holdfast.train.trainer import Trainer
-from holdfast.train.update import old_pass
+
+from .whole_runs import a_trainer
 
 Recipe = Callable[..., Config]
 CUT = {"sampling.top_p": 0.7, "sampling.top_k": 12, "sampling.temperature": 0.9}
 
 
 def make_trainer(recipe: Recipe, **changes: Any) -> Trainer:
-    workspace = open_workspace(recipe(CUT | {"sampling.keep_mask": True} | changes))
-    return Trainer(workspace, starting_policy(workspace, Silent()))
+    return a_trainer(recipe(CUT | {"sampling.keep_mask": True} | changes))
 
 
 def ragged() -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,9 +35,9 @@ def ragged() -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_old_log_probs_are_the_samplers_own(recipe: Recipe) -> None:
     """Of real rollouts: what the sampler said over the vocabulary, divided by the mass it kept."""
     trainer = make_trainer(recipe)
-    groups, _ = trainer._rollout(trainer.sampler.next(4))
-    batch = trainer._batch(groups)
-    minis, whole, _ = old_pass(batch, [[[row] for row in range(len(batch))]], trainer.forward, None, trainer.keeper)
+    groups, _ = trainer.roll_out(trainer.sampler.next(4))
+    batch = trainer.make_batch(groups)
+    minis, whole, _ = trainer.learner.old_pass(batch, [[[row] for row in range(len(batch))]])
     episodes = [episode for group in groups for episode in group.trajectories]
     masses = [torch.tensor([mass for turn in one.turns for mass in turn.kept_mass or ()]) for one in episodes]
     assert whole.old_logprobs is not None and float(torch.cat(masses).min()) < 0.9
@@ -92,11 +89,13 @@ def test_nothing_pushes_on_what_was_not_kept(make_model: Callable[..., Any]) -> 
 
 
 def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
-    metrics, groups, _ = make_trainer(recipe).step()
+    kept = make_trainer(recipe).step()
+    metrics = kept.metrics
     assert metrics["sampler/keeps_mask"] == 1 and abs(metrics["sampler/logprob_gap"]) < 1e-4
     assert metrics["penalty/noise_floor"] == 0 and metrics["sampler/mass_kept"] < 0.95
-    mismatched, same, _ = make_trainer(recipe, **{"sampling.keep_mask": False}).step()
-    assert same == groups, "the first rollouts are the same"
+    whole = make_trainer(recipe, **{"sampling.keep_mask": False}).step()
+    mismatched = whole.metrics
+    assert whole.groups == kept.groups, "the first rollouts are the same"
     assert mismatched["sampler/logprob_gap"] > 0.05 and "sampler/keeps_mask" not in mismatched
     assert mismatched["likelihood/incorrect"] == metrics["likelihood/incorrect"]
     assert mismatched["displacement/incorrect"] != metrics["displacement/incorrect"]
@@ -105,21 +104,21 @@ def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
 
 def test_the_reference_is_asked_about_the_same_tokens(recipe: Recipe) -> None:
     trainer = make_trainer(recipe, **{"loss.kl_coef": 0.1})
-    groups, _ = trainer._rollout(trainer.sampler.next(4))
-    batch = trainer._batch(groups)
-    minis, _, _ = old_pass(batch, [[list(range(len(batch)))]], trainer.forward, trainer.reference, trainer.keeper)
+    groups, _ = trainer.roll_out(trainer.sampler.next(4))
+    batch = trainer.make_batch(groups)
+    minis, _, _ = trainer.learner.old_pass(batch, [[list(range(len(batch)))]])
     (micro,) = minis[0]
     assert micro.ref_logprobs is not None and torch.equal(micro.ref_logprobs, micro.old_logprobs)  # nothing moved yet
 
 
 def test_rows_of_a_batch_take_their_mask_along(recipe: Recipe) -> None:
     trainer = make_trainer(recipe)
-    batch = trainer._batch(trainer._rollout(trainer.sampler.next(4))[0])
-    (micro,) = old_pass(batch, [[list(range(len(batch)))]], trainer.forward, None, trainer.keeper)[0][0]
+    batch = trainer.make_batch(trainer.roll_out(trainer.sampler.next(4))[0])
+    (micro,) = trainer.learner.old_pass(batch, [[list(range(len(batch)))]]).minibatches[0]
     last, short = len(micro) - 1, int(micro.lengths.argmin())
     part = micro.select([last, short]).trim()
     assert part.kept_ids is not None and torch.equal(micro.select(torch.arange(len(micro))).kept_ids, micro.kept_ids)
-    logprobs, _ = trainer.forward(part.token_ids, part.loss_mask, kept=part.kept_ids)
+    logprobs, _ = trainer.learner.logprobs(part.token_ids, part.loss_mask, kept=part.kept_ids)
     torch.testing.assert_close(logprobs.detach(), part.old_logprobs, atol=1e-5, rtol=1e-5)
     picked = micro.select(torch.tensor([row == short for row in range(len(micro))]))
     assert picked.kept_ids is not None and len(picked.kept_ids) == int(picked.loss_mask.sum())

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast.diagnostics.report import write
+from holdfast.listener import StepResult
 from holdfast.train import live_report
 from holdfast.train.live_report import SHARE, LiveReport
+
+A_STEP = StepResult(step=1, metrics={})
 
 
 class Clock:
@@ -42,7 +45,7 @@ def test_it_takes_a_hundredth_of_the_time(run_dir: Path, monkeypatch: pytest.Mon
     shares = []
     for _ in range(20_000):
         clock.now += 0.2
-        report.step()
+        report.step(A_STEP)
         if spent and not shares:  # the first one cannot be known before
             shares.append(0.0)
             spent.clear()
@@ -54,10 +57,10 @@ def test_it_takes_a_hundredth_of_the_time(run_dir: Path, monkeypatch: pytest.Mon
 def test_it_is_not_written_at_once(run_dir: Path) -> None:
     clock = Clock()
     report = LiveReport(run_dir, pytest.fail, clock)
-    report.step()
+    report.step(A_STEP)
     assert not (run_dir / "report.html").exists()
     clock.now += 51
-    report.step()
+    report.step(A_STEP)
     assert (run_dir / "report.html").read_text().startswith("<!doctype html>")
 
 

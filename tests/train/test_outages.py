@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ import torch
 
 from holdfast.config import Config
 from holdfast.errors import RetrievalError, RolloutError
+from holdfast.loading import load_questions, load_retrievers
 from holdfast.retrieval.cache import CachedRetriever
+from holdfast.rollout.loop import lose_searches
 from holdfast.rollout.searching import RolloutStats
 from holdfast.tracking import MetricsFile
 from holdfast.train import run
-from holdfast.train.session import open_workspace
 from holdfast.train.trainer import Trainer
+
+from .whole_runs import a_trainer
 
 Recipe = Callable[..., Config]
 
@@ -36,51 +41,52 @@ class Broken:
 
 
 def break_training_searches(trainer: Trainer, fails: Callable[[str], bool]) -> None:
-    broken = CachedRetriever(Broken(trainer.workspace.train_retriever, fails), 0)
-    object.__setattr__(trainer.workspace, "train_retriever", broken)
+    broken = CachedRetriever(Broken(trainer.agent.retriever, fails), 0)
+    trainer.agent = replace(trainer.agent, retriever=broken)
+
+
+def change_retrieval(trainer: Trainer, **settings: Any) -> None:
+    section = trainer.config.retrieval.model_copy(update=settings)
+    trainer.config = trainer.config.model_copy(update={"retrieval": section})
 
 
 @pytest.fixture
 def trainer(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     from holdfast.rollout import searching
-    from holdfast.train.events import Silent
-    from holdfast.train.start import starting_policy
 
     monkeypatch.setattr(searching.time, "sleep", lambda _: None)  # between retries
-    workspace = open_workspace(recipe({"retrieval.max_failed": 0.9}))
-    return Trainer(workspace, starting_policy(workspace, Silent()))
+    return a_trainer(recipe({"retrieval.max_failed": 0.9}))
 
 
 def test_an_outage_is_not_a_wrong_answer(trainer: Trainer) -> None:
     """Episodes whose search failed are in no mean, no group and no gradient; the others are learned from."""
     break_training_searches(trainer, lambda query: True)
-    metrics, groups, _ = trainer.step()
+    result = trainer.step()
+    metrics, groups = result.metrics, result.groups
     failed = [t for group in groups for t in group.trajectories if t.status.is_failure]
     assert 0 < len(failed) < 16 and metrics["rollout/failed_fraction"] == len(failed) / 16
     assert metrics["retrieval/error_fraction"] == 1.0
-    batch = trainer._batch(groups)
+    batch = trainer.make_batch(groups)
     assert len(batch) == 16 - len(failed) and bool(batch.valid.all())
 
 
 def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
-    from holdfast.train.evaluate import evaluate
+    from holdfast.train.evaluate import Evaluator
 
-    unlucky = trainer.config.retrieval.model_copy(update={"drop": 0.999})
-    object.__setattr__(trainer.workspace, "config", trainer.config.model_copy(update={"retrieval": unlucky}))
-    metrics, groups, _ = trainer.step()
-    searches = [turn for group in groups for t in group.trajectories for turn in t.turns if turn.observation]
+    trainer.agent = replace(trainer.agent, wrap=partial(lose_searches, probability=0.999))
+    result = trainer.step()
+    metrics = result.metrics
+    searches = [turn for group in result.groups for t in group.trajectories for turn in t.turns if turn.observation]
     assert searches and not any(turn.hits for turn in searches)
     assert metrics["retrieval/empty_fraction"] == 1.0 and metrics["rollout/failed_fraction"] == 0.0
 
-    shown = evaluate(trainer.language_model, trainer.workspace.dev, trainer.workspace, samples=2, seed=0).sampled
+    agent = replace(trainer.agent, retriever=load_retrievers(trainer.config).eval)
+    shown = Evaluator(agent, 2, seed=0, max_failed=0.5)(load_questions(trainer.config).dev).sampled
     assert any(turn.hits for episode in shown for turn in episode.turns)
 
 
 def test_too_many_failures_stop_the_run(trainer: Trainer) -> None:
-    config = trainer.config.model_copy(
-        update={"retrieval": trainer.config.retrieval.model_copy(update={"max_failed": 0.01})}
-    )
-    object.__setattr__(trainer.workspace, "config", config)
+    change_retrieval(trainer, max_failed=0.01)
     break_training_searches(trainer, lambda query: True)
     with pytest.raises(
         RolloutError,
@@ -95,7 +101,7 @@ def test_the_steps_before_an_outage_are_saved(
     """And the run goes on as if nothing had been: the questions of the step that failed come again."""
     config = recipe({"train.steps": 3, "checkpoint.every": 0})
     whole = run.train(config, tmp_path / "whole")
-    rollouts = Trainer._rollout
+    rollouts = Trainer.roll_out
 
     def third_fails(self: Trainer, examples: Any) -> Any:
         if self.completed == 2:
@@ -103,7 +109,7 @@ def test_the_steps_before_an_outage_are_saved(
         return rollouts(self, examples)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_rollout", third_fails)
+        patch.setattr(Trainer, "roll_out", third_fails)
         with pytest.raises(RolloutError, match="the server is gone"):
             run.train(config, tmp_path / "broken")
     assert [path.name for path in (tmp_path / "broken" / "checkpoints").glob("step-*")] == ["step-000002"]
@@ -123,9 +129,9 @@ def test_a_step_of_failures_alone_changes_nothing(trainer: Trainer, monkeypatch:
         dead = Trajectory(example_id="q", prompt=(1,), turns=(), status=Status.RETRIEVAL_FAILED)
         return [Group(e.id, (dead,) * 4) for e in examples], RolloutStats()
 
-    monkeypatch.setattr(trainer, "_rollout", all_fail)
-    before = [p.detach().clone() for p in trainer.parameters]
-    metrics, _, _ = trainer.step()
+    monkeypatch.setattr(trainer, "roll_out", all_fail)
+    before = [p.detach().clone() for p in trainer.learner.parameters]
+    metrics = trainer.step().metrics
     assert "reward/mean" not in metrics and "loss/policy" not in metrics and metrics["rollout/failed_fraction"] == 1
     assert trainer.completed == 1
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.parameters, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.learner.parameters, strict=True))

@@ -13,18 +13,14 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.config import Config, Model
-from holdfast.train.events import Silent
-from holdfast.train.model import LanguageModel, Reference, load_model
-from holdfast.train.session import open_workspace
-from holdfast.train.start import starting_policy
+from holdfast.language_model import load_model
+from holdfast.train.learner import Reference
+
+from .whole_runs import a_start
 
 CPU = torch.device("cpu")
 
 # ---- the reference
-
-
-def start_of(config: Config) -> LanguageModel:
-    return starting_policy(open_workspace(config), Silent())
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -32,19 +28,22 @@ def test_the_reference_stays_where_the_policy_started(home: Path, rank: int) -> 
     made = load_model(Model(path="x", lora_rank=rank), home / "raw", CPU)
     ids = torch.arange(2, 14)[None]
     mask = torch.ones_like(ids, dtype=torch.bool)
-    policy = made.forward(0.7)
-    reference = Reference(made).forward(0.7)
+    reference = Reference(made)
+
+    def policy() -> torch.Tensor:
+        return made.logprobs(ids, mask, temperature=0.7)[0]
+
     with torch.no_grad():
-        start, _ = policy(ids, mask)
+        start = policy()
         for p in made.model.parameters():
             if p.requires_grad:
                 p.add_(0.05)
-        moved, _ = policy(ids, mask)
-        kept, _ = reference(ids, mask)
-        again, _ = policy(ids, mask)
+        moved = policy()
+        kept = reference.logprobs(ids, mask, temperature=0.7)
+        again = policy()
         if rank:
             with made.model.disable_adapter():
-                off, _ = policy(ids, mask)
+                off = policy()
             torch.testing.assert_close(kept, off, atol=1e-6, rtol=1e-6)
     assert torch.equal(kept, start) and not torch.allclose(moved, start, atol=1e-2)
     assert torch.equal(again, moved)  # and the policy is itself again afterwards
@@ -55,15 +54,15 @@ def test_the_reference_of_warm_started_adapters_is_the_warm_started_policy(
 ) -> None:
     """Switching the adapters off would compare with a model that cannot even answer."""
     config = own("raw", lesson | {"model.lora_rank": 4})
-    start_of(config)
-    made = start_of(config)  # from the cache
+    a_start(config)
+    made = a_start(config)  # from the cache
     ids = torch.arange(2, 14)[None]
     mask = torch.ones_like(ids, dtype=torch.bool)
     with torch.no_grad():
-        kept, _ = Reference(made).forward(1.0)(ids, mask)
-        assert torch.equal(kept, made.forward(1.0)(ids, mask)[0])
+        kept = Reference(made).logprobs(ids, mask)
+        assert torch.equal(kept, made.logprobs(ids, mask)[0])
         with made.model.disable_adapter():
-            assert not torch.allclose(made.forward(1.0)(ids, mask)[0], kept, atol=1e-2)
+            assert not torch.allclose(made.logprobs(ids, mask)[0], kept, atol=1e-2)
 
 
 def test_padding_is_an_id_that_the_model_embeds(home: Path) -> None:

@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from holdfast.config import Config, Model
 from holdfast.errors import CheckpointError, ConfigError, ModelError
-from holdfast.train.model import load_model, refuse_other_shape, take_weights
-from holdfast.train.run import train, warm_start_only
+from holdfast.language_model import load_model, refuse_other_shape, take_weights
+from holdfast.train.run import train
+from holdfast.train.start import warm_start_only
 
 CPU = torch.device("cpu")
 

@@ -13,15 +13,16 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.config import Config, Model
+from holdfast.language_model import load_model
+from holdfast.loading import load_agent
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
 from holdfast.retrieval.index import open_index
+from holdfast.run_folder import list_checkpoints
 from holdfast.search.protocol import CLEAN, render_prompt
-from holdfast.train.checkpoint import list_checkpoints
-from holdfast.train.model import load_model
-from holdfast.train.run import resume, train, warm_start_only
-from holdfast.train.session import open_agent
+from holdfast.train.run import resume, train
+from holdfast.train.start import warm_start_only
 
 from .whole_runs import comparable as rows_of
 
@@ -59,7 +60,7 @@ def test_it_trains_with_an_index_of_any_kind(
     (row,) = rows_of(tmp_path / "run")
     assert row["rollout/searches"] > 0
     assert row["retrieval/error_fraction"] == 0
-    assert open_agent(tmp_path / "run").retriever.search(["place"], 3)[0]
+    assert load_agent(tmp_path / "run").retriever.search(["place"], 3)[0]
 
 
 RECOMPUTED_BF16 = {"model.gradient_checkpointing": True, "model.autocast": "bf16"}
@@ -78,7 +79,7 @@ def test_it_trains_is_saved_goes_on_and_answers(
     model, changes = KINDS[kind]
     start = request.getfixturevalue(model)
     config = own(start, changes)
-    summary = train(config, tmp_path / "run", observer=told)
+    summary = train(config, tmp_path / "run", listener=told)
     rows = rows_of(tmp_path / "run")
     assert len(rows) == 2 and summary.split == "test"
     # There were right answers and wrong ones, some searched, and the update did something.
@@ -91,23 +92,23 @@ def test_it_trains_is_saved_goes_on_and_answers(
     assert any(row["grad/norm"] > 0 for row in rows) and rows[-1]["loss/kl"] > 0
 
     # Stopped and continued it is the same run.
-    told.step = lambda step, *_: (_ for _ in ()).throw(Killed) if step == 2 else None
+    told.step = lambda result: (_ for _ in ()).throw(Killed) if result.step == 2 else None
     with pytest.raises(Killed):
-        train(config, tmp_path / "again", observer=told)
+        train(config, tmp_path / "again", listener=told)
     resume(tmp_path / "again")
     assert rows_of(tmp_path / "again") == rows
 
     # What it saved loads anywhere, and is what the agent runs on.
     saved = list_checkpoints(tmp_path / "run")[0] / "model"
-    agent = open_agent(tmp_path / "run")
+    agent = load_agent(tmp_path / "run")
     plain = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32).eval()
     ids = torch.tensor([render_prompt("What is place 3?", agent.protocol, agent.tokenizer)])
     with torch.no_grad():
-        torch.testing.assert_close(agent.model(ids).logits, plain(ids).logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(agent.policy.model(ids).logits, plain(ids).logits, atol=1e-5, rtol=1e-5)
     assert AutoTokenizer.from_pretrained(saved)("a lake")["input_ids"] == agent.tokenizer("a lake")["input_ids"]
     fresh = load_model(Model(path="x"), start, CPU).model
     with torch.no_grad():
-        assert not torch.allclose(agent.model(ids).logits, fresh(ids).logits, atol=1e-3)
+        assert not torch.allclose(agent.policy.model(ids).logits, fresh(ids).logits, atol=1e-3)
     if "LoRA" in kind:
         names = set(load_file(saved / "adapter_model.safetensors"))
         assert names and all("lora_" in name for name in names) and not (saved / "model.safetensors").exists()

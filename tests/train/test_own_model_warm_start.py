@@ -12,10 +12,11 @@ import torch
 
 from holdfast.config import Config, Model
 from holdfast.errors import CheckpointError, ConfigError
-from holdfast.train.checkpoint import list_checkpoints
-from holdfast.train.forward import token_logprobs
-from holdfast.train.model import load_model
-from holdfast.train.run import resume, train, warm_start_only
+from holdfast.language_model import load_model
+from holdfast.logprobs import token_logprobs
+from holdfast.run_folder import list_checkpoints
+from holdfast.train.run import resume, train
+from holdfast.train.start import warm_start_only
 
 from .whole_runs import Recipe
 from .whole_runs import comparable as rows_of
@@ -74,7 +75,7 @@ def test_a_changed_model_folder_is_started_from_anew(
     config = own(tmp_path / "mine", {"warm_start": lesson["warm_start"] | {"steps": 1}})
     one = warm_start_only(config, tmp_path / "one")
     make_model(seed=9).save_pretrained(tmp_path / "mine")
-    two = warm_start_only(config, tmp_path / "two", observer=told)
+    two = warm_start_only(config, tmp_path / "two", listener=told)
     assert ("warm start", 1) in told.stages
     assert (one / "model.safetensors").read_bytes() != (two / "model.safetensors").read_bytes()
 
@@ -84,7 +85,7 @@ def test_trajectories_of_a_run_are_episodes_to_start_from(
 ) -> None:
     train(own(base, {"train.steps": 1}), tmp_path / "run")
     episodes = {"warm_start": {"data": str(tmp_path / "run" / "trajectories.jsonl"), "steps": 2}}
-    warm_start_only(own("raw", episodes), tmp_path / "start", observer=told)
+    warm_start_only(own("raw", episodes), tmp_path / "start", listener=told)
     assert ("warm start", 2) in told.stages and told.notes == []
     with pytest.raises(CheckpointError, match=r"holds a finished warm start, .*--model\.path .*start/model"):
         resume(tmp_path / "start")
@@ -96,7 +97,7 @@ def test_bad_and_overlong_episodes_are_left_out_and_said(
     good = {"question": "What?", "turns": [{"text": "<answer> a </answer>"}]}
     endless = {"question": "What?", "turns": [{"text": "why " * 300 + "<answer> a </answer>"}]}
     path = write_rows(tmp_path / "e.jsonl", [good, good, endless, {"question": "What?"}])
-    warm_start_only(own("raw", {"warm_start": {"data": path, "steps": 1}}), tmp_path / "run", observer=told)
+    warm_start_only(own("raw", {"warm_start": {"data": path, "steps": 1}}), tmp_path / "run", listener=told)
     assert any("1 row(s)" in note and "e.jsonl:4: turns" in note for note in told.notes)
     assert any("1 of 3 episodes" in note and "max_total_tokens = 200" in note for note in told.notes)
     path = write_rows(tmp_path / "long.jsonl", [endless])
@@ -122,5 +123,5 @@ def test_a_model_of_ones_own_learns_the_worlds_scripts_too(
     recipe: Recipe, home: Path, tmp_path: Path, told: Any
 ) -> None:
     config = recipe({"model": {"path": str(home / "raw")}, "warm_start.steps": 2, "protocol.max_total_tokens": 512})
-    warm_start_only(config, tmp_path / "run", observer=told)
+    warm_start_only(config, tmp_path / "run", listener=told)
     assert ("warm start", 2) in told.stages and told.advanced[-1][0] == 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import torch
 from holdfast.config import Config
 from holdfast.errors import CheckpointError
 from holdfast.lab.probes.subject import checkpoint_folder
+from holdfast.language_model import load_model
+from holdfast.loading import load_questions, load_retrievers
+from holdfast.run_folder import KEPT
 from holdfast.train import rejection
 from holdfast.train.checkpoint import model_folder
-from holdfast.train.model import load_model
-from holdfast.train.rejection import KEPT, rejection_sampling, whole_steps
-from holdfast.train.session import open_workspace
+from holdfast.train.rejection import rejection_sampling, whole_steps
 from holdfast.train.short_answers import short_answers
-from holdfast.train.start import starting_policy
 from holdfast.trajectory import Group
+
+from .whole_runs import a_start
 
 Recipe = Callable[..., Config]
 
@@ -28,29 +31,24 @@ Recipe = Callable[..., Config]
 @pytest.fixture
 def some_right(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """So tiny a model is never right: call an episode right when it has an even number of tokens. Counts the calls."""
-    sampled = rejection.training_rollouts
+    sampled = rejection.roll_out
     calls: list[int] = []
 
-    def judged(*args: Any, **kwargs: Any) -> list[Group]:
+    def counted(*args: Any, **kwargs: Any) -> Any:
         calls.append(kwargs["seed"][1])
+        return sampled(*args, **kwargs)
+
+    def judged(groups: Sequence[Group], *_: Any) -> list[Group]:
         return [
             Group(
                 group.id,
-                tuple(
-                    type(t)(
-                        example_id=t.example_id,
-                        prompt=t.prompt,
-                        turns=t.turns,
-                        status=t.status,
-                        reward_parts={"em": float(len(t.token_ids) % 2 == 0)},
-                    )
-                    for t in group.trajectories
-                ),
+                tuple(replace(t, reward_parts={"em": float(len(t.token_ids) % 2 == 0)}) for t in group.trajectories),
             )
-            for group in sampled(*args, **kwargs)
+            for group in groups
         ]
 
-    monkeypatch.setattr(rejection, "training_rollouts", judged)
+    monkeypatch.setattr(rejection, "roll_out", counted)
+    monkeypatch.setattr(rejection, "score", judged)
     return calls
 
 
@@ -62,7 +60,7 @@ def test_what_is_right_is_kept_once_and_learned(
     recipe: Recipe, some_right: list[int], tmp_path: Path, told: Any
 ) -> None:
     config = recipe({"train.steps": 2})
-    model = rejection_sampling(config, tmp_path / "run", observer=told)
+    model = rejection_sampling(config, tmp_path / "run", listener=told)
     found = rows(tmp_path / "run")
     ends = [row for row in found if "sampled" in row]
     kept = [row for row in found if "sampled" not in row]
@@ -99,9 +97,9 @@ def test_a_stopped_sampling_goes_on_after_its_last_whole_step(
 
 def test_nothing_right_leaves_the_start_as_it_is(recipe: Recipe, tmp_path: Path, told: Any) -> None:
     config = recipe({"train.steps": 1})
-    model = rejection_sampling(config, tmp_path / "run", observer=told)
+    model = rejection_sampling(config, tmp_path / "run", listener=told)
     assert any("none of the 16 sampled episodes was right" in note for note in told.notes)
-    start = starting_policy(open_workspace(config), told).model.state_dict()
+    start = a_start(config).model.state_dict()
     saved = load_model(config.model, model, torch.device("cpu")).model.state_dict()
     assert all(torch.equal(saved[name], value) for name, value in start.items())
     with pytest.raises(CheckpointError, match="sampled under another recipe"):
@@ -116,19 +114,20 @@ def test_steps_without_their_last_row_are_dropped(tmp_path: Path) -> None:
     assert whole_steps(tmp_path / "absent") == {}
 
 
-def test_short_answers_are_taught(recipe: Recipe, told: Any) -> None:
+def test_short_answers_are_taught(recipe: Recipe) -> None:
     """What is learned are the answer and the end; behind passages only where one of them holds the answer."""
     for teaches in ("direct", "rag"):
-        workspace = open_workspace(recipe({"warm_start.teaches": teaches}))
-        tokenizer = starting_policy(workspace, told).tokenizer
-        lessons = short_answers(workspace, tokenizer, 20)
+        config = recipe({"warm_start.teaches": teaches})
+        questions, retriever = load_questions(config).train, load_retrievers(config).train
+        tokenizer = a_start(config).tokenizer
+        lessons = short_answers(config, questions, retriever, tokenizer, 20)
         assert len(lessons) == 20 if teaches == "direct" else 0 < len(lessons) < 20
         for lesson in lessons:
             text = tokenizer.decode([i for i, m in zip(lesson.token_ids, lesson.loss_mask, strict=True) if m])
             prompt = tokenizer.decode([i for i, m in zip(lesson.token_ids, lesson.loss_mask, strict=True) if not m])
             assert prompt.endswith("Answer:") and text.endswith(tokenizer.eos_token) and text.startswith(" ")
             question = prompt.partition("Question: ")[2].removesuffix("\nAnswer:")
-            (example,) = [e for e in workspace.train if e.question == question]
+            (example,) = [e for e in questions if e.question == question]
             assert text.removesuffix(tokenizer.eos_token).strip() == example.golden_answers[0]
             assert ("Doc 1(Title: " in prompt) == (teaches == "rag")
             assert teaches == "direct" or any(gold in prompt for gold in example.golden_answers)

@@ -9,20 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from holdfast import run_folder
 from holdfast.cli.main import app
 from holdfast.config import dump
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.files import is_locked
+from holdfast.listener import StepResult
 from holdfast.rollout.hf import HFPolicy
-from holdfast.train.checkpoint import list_checkpoints, step_folder
-from holdfast.train.folder import RunFolder
+from holdfast.run_folder import list_checkpoints, step_folder
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
@@ -48,12 +49,12 @@ class Killed(BaseException):
 
 
 def kill_after(told: Any, step: int) -> Any:
-    """An observer that ends everything when it is told of a step."""
+    """A listener that ends everything when it is told of a step."""
     remember = told.step
 
-    def die(at: int, total: int, metrics: Mapping[str, float]) -> None:
-        remember(at, total, metrics)
-        if at == step:
+    def die(result: StepResult) -> None:
+        remember(result)
+        if result.step == step:
             raise Killed
 
     told.step = die
@@ -74,11 +75,11 @@ def kill_when(words: str, remember: Callable[[str], None]) -> Callable[[str], No
 def test_a_stopped_run_goes_on_as_if_it_never_had_been(whole: Path, recipe: Recipe, tmp_path: Path, told: Any) -> None:
     run_dir = tmp_path / "run"
     with pytest.raises(Killed):
-        train(recipe(EVERYTHING), run_dir, observer=kill_after(told, 5))
+        train(recipe(EVERYTHING), run_dir, listener=kill_after(told, 5))
     assert len(comparable(run_dir)) == 6 and not (run_dir / "results.json").exists()
     told.notes.clear()
     del told.step  # lives
-    summary = resume(run_dir, observer=told)
+    summary = resume(run_dir, listener=told)
     assert "resumed after step 4" in told.notes
     assert summary.steps == 6
     assert_same_run(whole, run_dir)
@@ -88,7 +89,7 @@ def test_so_does_another_recipe(recipe: Recipe, tmp_path: Path, told: Any) -> No
     """SAPO, GSPO's ratio, recomputed activations, a truncated sampler, many micro-batches."""
     train(recipe(OTHERWISE), tmp_path / "whole")
     with pytest.raises(Killed):
-        train(recipe(OTHERWISE), tmp_path / "run", observer=kill_after(told, 2))
+        train(recipe(OTHERWISE), tmp_path / "run", listener=kill_after(told, 2))
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "whole", tmp_path / "run")
     rows = comparable(tmp_path / "whole")
@@ -124,9 +125,9 @@ def test_a_kill_before_the_first_checkpoint_costs_no_more_than_the_steps_made(
     config = recipe({"train.steps": 2, "checkpoint.every": 2})
     train(config, tmp_path / "whole")
     with pytest.raises(Killed):
-        train(config, tmp_path / "run", observer=kill_after(told, 1))
+        train(config, tmp_path / "run", listener=kill_after(told, 1))
     del told.step
-    resume(tmp_path / "run", observer=told)
+    resume(tmp_path / "run", listener=told)
     assert any("no checkpoint yet, so the run begins again" in note for note in told.notes)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
@@ -172,7 +173,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tm
     (run_dir / "results.json").unlink()
     state = step_folder(run_dir, 6) / "model" / "model.safetensors"
     state.write_bytes(state.read_bytes()[:1000])
-    resume(run_dir, observer=told)
+    resume(run_dir, listener=told)
     assert any("step-000006 is refused" in note and "step-000004" in note for note in told.notes)
     assert "resumed after step 4" in told.notes
     assert_same_run(whole, run_dir)
@@ -209,7 +210,7 @@ def test_a_model_of_another_shape_is_refused_before_its_warm_start(
     assert old in text
     (run_dir / "config.toml").write_text(text.replace(old, new))
     with pytest.raises(CheckpointError, match=problem):
-        resume(run_dir, observer=told)
+        resume(run_dir, listener=told)
     assert not any("warm" in name for name, _ in told.stages)
     assert comparable(run_dir) == comparable(whole)
 
@@ -229,7 +230,7 @@ def test_a_run_killed_in_its_last_evaluation_is_evaluated(whole: Path, tmp_path:
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
     (run_dir / "results.json").write_text('{"split": "te')
-    resume(run_dir, observer=told)
+    resume(run_dir, listener=told)
     assert [name for name, _ in told.stages][-1] == "final evaluation on test" and not told.steps
     assert_same_run(whole, run_dir)
 
@@ -238,7 +239,7 @@ def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path, told: Any)
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
     before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
-    summary = resume(run_dir, observer=told)
+    summary = resume(run_dir, listener=told)
     assert told.stages == [] and "is finished: all 6 steps are made" in told.notes[0]
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
     results = json.loads((run_dir / "results.json").read_text())
@@ -264,7 +265,7 @@ def test_other_threads_are_told_of(whole: Path, tmp_path: Path, told: Any) -> No
     (run_dir / "config.toml").write_text(text.replace("threads = 1", "threads = 2"))
     told.note = kill_when("goes on with", told.note)
     with pytest.raises(Killed):
-        resume(run_dir, observer=told)
+        resume(run_dir, listener=told)
     assert "goes on with threads 2 instead of threads 1" in told.notes[-1] and "drift" in told.notes[-1]
 
 
@@ -289,7 +290,7 @@ def test_a_folder_is_a_runs_own_while_its_index_is_built(
         assert is_locked(tmp_path / name / "config.toml")
         raise Killed
 
-    monkeypatch.setattr(run, "open_workspace", building)
+    monkeypatch.setattr(run, "load_questions", building)
     shutil.copytree(whole, tmp_path / "old")
     (tmp_path / "old" / "results.json").unlink()
     begins: dict[str, Callable[[Path], Any]] = {"new": lambda path: train(recipe(), path), "old": resume}
@@ -303,11 +304,11 @@ def test_two_processes_do_not_share_a_folder(recipe: Recipe, whole: Path, tmp_pa
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "results.json").unlink()
     other = pytest.raises(ConfigError, match=r"another process is training in .*run\. Wait for it or stop it")
-    with RunFolder(tmp_path / "run").writing(), other:
+    with run_folder.writing(tmp_path / "run"), other:
         resume(tmp_path / "run")
     resume(tmp_path / "run")
 
 
 def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is no run folder: it has no config\.toml"):
+    with pytest.raises(CheckpointError, match=r"is not a run folder: it has no config\.toml"):
         resume(tmp_path)

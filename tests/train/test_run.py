@@ -12,11 +12,12 @@ import torch
 from holdfast import __version__
 from holdfast.config import load
 from holdfast.errors import ConfigError
+from holdfast.loading import load_agent
 from holdfast.metrics import glossary_entry
-from holdfast.train import run as engine
+from holdfast.rollout import hf
 from holdfast.train.checkpoint import find_damage
+from holdfast.train.evaluate import Evaluator
 from holdfast.train.run import resume, train
-from holdfast.train.session import open_agent
 
 from .whole_runs import EVERYTHING, Recipe, comparable, weights_of
 
@@ -96,8 +97,8 @@ def test_the_results(whole: Path) -> None:
     assert len(results["samples"]) == 3 and len(results["samples"][0]["turns"][0]) == 2
 
 
-def test_the_observer_is_told_everything(recipe: Recipe, tmp_path: Path, told: Any) -> None:
-    summary = train(recipe({"eval.every": 1}), tmp_path / "run", observer=told)
+def test_the_listener_is_told_everything(recipe: Recipe, tmp_path: Path, told: Any) -> None:
+    summary = train(recipe({"eval.every": 1}), tmp_path / "run", listener=told)
     names = [name for name, _ in told.stages]
     assert names == ["questions and index", "training", "final evaluation on test"]  # the warm start was in the cache
     assert any("taken from the cache" in note for note in told.notes)
@@ -118,17 +119,28 @@ def test_the_test_questions_are_read_at_the_end_alone(
     recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[str, int]] = []
-    evaluate = engine.evaluate
+    evaluate = Evaluator.__call__
 
-    def spy(policy: Any, examples: Any, workspace: Any, **options: Any) -> Any:
+    def spy(self: Evaluator, examples: Any) -> Any:
         read.append((examples[0].split, len(told.steps)))
-        return evaluate(policy, examples, workspace, **options)
+        return evaluate(self, examples)
 
-    monkeypatch.setattr(engine, "evaluate", spy)
-    train(recipe({"eval.every": 1, "train.steps": 1}), tmp_path / "run", observer=told)
+    monkeypatch.setattr(Evaluator, "__call__", spy)
+    train(recipe({"eval.every": 1, "train.steps": 1}), tmp_path / "run", listener=told)
     assert read == [("dev", 0), ("dev", 1), ("test", 2), ("test", 2)]  # after, and before
     resume(tmp_path / "run")
     assert len(read) == 4
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_is_checked_of_a_model_does_not_depend_on_the_steps(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    train(recipe({"train.steps": 1}), tmp_path / "first")  # now the warm start is in the cache
+    checked = []
+    monkeypatch.setattr(hf, "check_exact", lambda *args: checked.append(args))
+    train(recipe({"eval.every": 1, "train.steps": steps}), tmp_path / "run")
+    assert len(checked) == 2  # the policy of the run, with its evaluations; the one it started from
 
 
 # ---- stopped and continued
@@ -138,10 +150,13 @@ def test_the_test_questions_are_read_at_the_end_alone(
 
 
 def test_the_agent_of_a_run_answers(whole: Path) -> None:
-    last, best = open_agent(whole), open_agent(whole, "best")
+    last, best = load_agent(whole), load_agent(whole, "best")
     newest = weights_of(whole)
-    assert torch.equal(last.model.state_dict()["model.norm.weight"], newest["model.norm.weight"])
-    assert not last.model.training and best.model is not last.model
+    assert torch.equal(last.policy.model.state_dict()["model.norm.weight"], newest["model.norm.weight"])
+    assert not last.policy.model.training and best.policy.model is not last.policy.model
+    assert (last.policy.temperature, last.policy.top_p, last.policy.top_k, last.policy.greedy) == (0.9, 1.0, 0, True)
+    assert last.ask("Who?").turns == last.ask("Who?", seed=1).turns
+    assert not load_agent(whole, greedy=False).policy.greedy
     assert last.retriever.search(["mentor"], 1)[0] and last.protocol.max_turns == 3
 
 
@@ -151,7 +166,7 @@ def test_the_agent_of_a_run_answers(whole: Path) -> None:
 def test_a_run_without_contrast_is_told_of_and_ends(recipe: Recipe, tmp_path: Path, told: Any) -> None:
     """All rewards equal: advantages and policy gradient are exactly 0, and somebody should know."""
     config = recipe({"reward": {"em": 1.0}, "train.steps": 6, "train.weight_decay": 0.0})
-    train(config, tmp_path / "run", observer=told)
+    train(config, tmp_path / "run", listener=told)
     rows = comparable(tmp_path / "run")
     assert all(row["rollout/mixed_groups"] == 0 and row["grad/norm"] == 0 for row in rows)
     assert all(row["penalty/active_fraction"] == 0 for row in rows)

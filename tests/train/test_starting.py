@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from holdfast.errors import ConfigError
-from holdfast.train.run import train, warm_start_only
+from holdfast.language_model import set_up_torch
+from holdfast.train.run import train
+from holdfast.train.start import cache_dir, warm_start_only
 
 from .whole_runs import Recipe, assert_same_run, comparable
 
 
 def test_a_warm_start_is_watched_and_kept(recipe: Recipe, tmp_path: Path, told: Any) -> None:
     config = recipe({"warm_start.seed": 5, "warm_start.steps": 6, "train.steps": 1})
-    train(config, tmp_path / "one", observer=told)
+    train(config, tmp_path / "one", listener=told)
     assert ("warm start", 6) in told.stages
     assert [done for done, _ in told.advanced][:6] == [*range(1, 7)] and told.advanced[0][1]["loss"] > 3
     train(config, tmp_path / "two")
@@ -80,3 +83,30 @@ def test_a_start_that_cannot_work_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=problem):
         train(recipe(changes), tmp_path / "run")
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", "/a")
+    assert cache_dir() == Path("/a")
+    monkeypatch.delenv("HOLDFAST_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert cache_dir() == Path("/b/holdfast")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/c")
+    assert cache_dir() == Path("/c/.cache/holdfast")
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads"),
+    [
+        ({"run.threads": 0}, 1),
+        ({"run.threads": 2}, 2),
+        ({"run.threads": 0, "model.path": "some/model"}, 3),  # PyTorch's choice
+    ],
+)
+def test_the_tiny_model_has_one_thread_unless_more_are_asked_for(
+    recipe: Recipe, changes: dict[str, Any], threads: int
+) -> None:
+    torch.set_num_threads(3)  # the fixture of this folder puts back what was
+    set_up_torch(recipe(changes))
+    assert torch.get_num_threads() == threads

@@ -15,10 +15,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.errors import CheckpointError
+from holdfast.language_model import LanguageModel
+from holdfast.run_folder import list_checkpoints, step_folder
 from holdfast.train import checkpoint
 from holdfast.train.checkpoint import (
     find_damage,
-    list_checkpoints,
     load_optimizer,
     model_folder,
     newest_whole,
@@ -26,9 +27,7 @@ from holdfast.train.checkpoint import (
     read_state,
     save_checkpoint,
     settle,
-    step_folder,
 )
-from holdfast.train.model import LanguageModel
 
 
 def trained(language_model: LanguageModel, steps: int = 3) -> torch.optim.Optimizer:

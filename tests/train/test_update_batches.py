@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from holdfast.config import Loss
+from holdfast.language_model import LanguageModel
+from holdfast.logprobs import token_logprobs
 from holdfast.penalties import LLDS, NLL, SAPO, NoPenalty
-from holdfast.train.forward import token_logprobs
-from holdfast.train.update import old_pass, plan_update, update_policy
+from holdfast.train.plan import plan_update
 
-from .one_update import a_batch, run
+from .one_update import a_batch, learner_of, run
 
 # ---- the plan
 
@@ -51,13 +51,13 @@ def test_the_old_pass_puts_every_log_prob_where_its_row_is(make_model: Callable[
     model, batch = make_model(), a_batch()
     plan = plan_update(batch.lengths.tolist(), 3, 64, torch.Generator().manual_seed(0))
 
-    minis, whole, metrics = old_pass(batch, plan, partial(token_logprobs, model), None)
+    minis, whole, entropy = learner_of(LanguageModel(model=model, tokenizer=None)).old_pass(batch, plan)
     assert whole.old_logprobs is not None
     with torch.no_grad():
         expected, entropies = token_logprobs(model, batch.token_ids, batch.loss_mask, entropy=True)
     torch.testing.assert_close(whole.old_logprobs, expected, atol=1e-5, rtol=1e-5)
     assert entropies is not None
-    assert metrics["entropy/mean"] == pytest.approx(float(entropies.sum() / batch.loss_mask.sum()), rel=1e-5)
+    assert entropy == pytest.approx(float(entropies.sum() / batch.loss_mask.sum()), rel=1e-5)
     for rows, micro in zip((r for mini in plan for r in mini), (m for mini in minis for m in mini), strict=True):
         assert micro.ref_logprobs is None and micro.old_logprobs is not None
         assert torch.equal(micro.old_logprobs, whole.old_logprobs[rows, : micro.token_ids.shape[1]])
@@ -73,11 +73,10 @@ def test_nothing_has_changed_on_the_first_optimizer_step(
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
-    forward = partial(token_logprobs, model, autocast_dtype=dtype)
-    minis, _, _ = old_pass(batch, [[[0, 1], [2]], [[3, 4], [5]], [[6]]], forward, None)
-    model.train(checkpointing)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    metrics = update_policy(minis, forward, optimizer, list(model.parameters()), Loss(), grad_clip=1.0)
+    policy = LanguageModel(model=model, tokenizer=None, autocast_dtype=dtype, gradient_checkpointing=checkpointing)
+    learner = learner_of(policy, lr=1e-2, weight_decay=0.01)
+    minis, _, _ = learner.old_pass(batch, [[[0, 1], [2]], [[3, 4], [5]], [[6]]])
+    metrics = learner.step(minis, mean_searches=1.0)
     assert metrics["penalty/noise_floor"] == 0.0
     assert metrics["penalty/active_fraction"] > 0 and metrics["ratio/max"] > 1
     assert metrics["optimizer_steps_per_rollout"] == 3 and metrics["grad/skipped"] == 0
@@ -87,13 +86,12 @@ def test_the_noise_floor_sees_an_old_pass_of_other_shapes(make_model: Callable[.
     """The twin that must fail: old log-probs from elsewhere are not equal."""
     model, batch = make_model(), a_batch()
 
-    forward = partial(token_logprobs, model)
-    minis, _, _ = old_pass(batch, [[list(range(7))]], forward, None)
+    learner = learner_of(LanguageModel(model=model, tokenizer=None))
+    minis, _, _ = learner.old_pass(batch, [[list(range(7))]])
     first = minis[0][0]
     assert first.old_logprobs is not None
     off = [[replace(first, old_logprobs=first.old_logprobs - 0.25 * first.loss_mask)]]
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    metrics = update_policy(off, forward, optimizer, list(model.parameters()), Loss(), grad_clip=1.0)
+    metrics = learner.step(off, mean_searches=1.0)
     assert metrics["penalty/noise_floor"] == pytest.approx(0.25, abs=1e-5)
 
 

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from holdfast.config import Loss
-from holdfast.train.forward import token_logprobs
-from holdfast.train.update import old_pass, update_policy
+from holdfast.language_model import LanguageModel
 
-from .one_update import a_batch, run
+from .one_update import a_batch, learner_of, run
 
 
 def test_a_step_without_a_finite_gradient_is_skipped_and_counted(make_model: Callable[..., Any]) -> None:
@@ -22,18 +21,19 @@ def test_a_step_without_a_finite_gradient_is_skipped_and_counted(make_model: Cal
     batch = a_batch()
 
     def update(plan: list[list[list[int]]], poisoned: int | None) -> tuple[dict[str, float], Any, Any]:
-        model, passes = make_model(), 0
+        passes = 0
 
-        def forward(ids: Tensor, mask: Tensor, entropy: bool = False, **_: Any) -> tuple[Tensor, Tensor | None]:
-            nonlocal passes
-            logprobs, entropies = token_logprobs(model, ids, mask, entropy=entropy)
-            passes += torch.is_grad_enabled()  # not the old pass
-            return logprobs * (math.inf if passes == poisoned else 1.0), entropies
+        class Poisoned(LanguageModel):
+            def logprobs(self, *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+                nonlocal passes
+                logprobs, entropies = LanguageModel.logprobs(self, *args, **options)
+                passes += torch.is_grad_enabled()  # not the old pass
+                return logprobs * (math.inf if passes == poisoned else 1.0), entropies
 
-        minis, _, _ = old_pass(batch, plan, forward, None)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        metrics = update_policy(minis, forward, optimizer, list(model.parameters()), Loss(), grad_clip=1.0)
-        return metrics, list(model.parameters()), optimizer
+        learner = learner_of(Poisoned(model=make_model(), tokenizer=None), lr=1e-2)
+        minis, _, _ = learner.old_pass(batch, plan)
+        metrics = learner.step(minis, mean_searches=1.0)
+        return metrics, learner.parameters, learner.optimizer
 
     metrics, weights, optimizer = update([[[0, 1]], [[2, 3]], [[4, 5, 6]]], poisoned=2)
     clean_metrics, clean_weights, clean_optimizer = update([[[0, 1]], [[4, 5, 6]]], poisoned=None)

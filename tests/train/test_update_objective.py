@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.batch import TokenBatch
 from holdfast.config import Loss
 from holdfast.penalties import LLDS, NLL, SAPO, NoPenalty
-from holdfast.train.update import objective
+from holdfast.train.objective import Objective
 
 from .one_update import a_batch, double, run
 
@@ -174,7 +174,7 @@ def test_a_term_that_is_off_is_absent(make_model: Callable[..., Any]) -> None:
     metrics, _ = run(make_model(), batch, [[[*range(7)]]], Loss(kl_coef=0.0, penalty=NoPenalty()))
     assert not {"loss/kl", "loss/penalty", "loss/entropy", "penalty/active_fraction"} & set(metrics)
     old = replace(batch, old_logprobs=torch.zeros_like(batch.rollout_logprobs))
-    terms = objective(old, torch.zeros(7, 24), Loss(kl_coef=0.0, penalty=NoPenalty()), 1.0)
+    terms = Objective(Loss(kl_coef=0.0, penalty=NoPenalty())).terms(old, torch.zeros(7, 24))
     assert terms.penalty is terms.kl is terms.preserved is None
 
 

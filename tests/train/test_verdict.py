@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.data import Example
-from holdfast.train.evaluate import Evaluation
-from holdfast.train.run import _samples
+from holdfast.train.summary import samples_of
 from holdfast.train.verdict import verdict_of
 from holdfast.trajectory import Answer, Search, Trajectory, Turn
 
@@ -88,6 +87,6 @@ def test_samples_are_different_episodes(right: str, wrong: str, shown: str) -> N
         Example(source="s", split="test", index=ord(name), question=f"{name}?", golden_answers=(name,))
         for name in right + wrong
     ]
-    samples = _samples(Evaluation({}, tuple(episodes)), questions)
+    samples = samples_of(episodes, questions)
     assert "".join(s.answer or "" for s in samples) == shown
     assert all(s.question == f"{s.answer}?" and s.reward == (s.answer in right) for s in samples)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,15 @@ from transformers import PreTrainedTokenizerFast
 
 from holdfast.errors import DataError, ModelError
 from holdfast.jsonl import Skipped
+from holdfast.language_model import LanguageModel
+from holdfast.logprobs import token_logprobs
 from holdfast.retrieval.types import Document, Hit
 from holdfast.search.env import observation
 from holdfast.search.protocol import CLEAN
 from holdfast.search.tokens import encode
-from holdfast.train.forward import token_logprobs
 from holdfast.train.warm_start import (
     Episode,
+    Supervision,
     disguised,
     encode_episode,
     learning_rate,
@@ -46,7 +49,8 @@ def episodes(count: int = 12, seed: int = 0) -> list[Episode]:
 
 def train(model: Any, rows: list[Episode], **changes: Any) -> list[dict[str, float]]:
     options: dict[str, Any] = {"steps": 4, "batch": 6, "lr": 1e-2, "seed": 0, "micro_batch_tokens": 4096}
-    return list(warm_start(model, rows, pad_token_id=0, device=torch.device("cpu"), **(options | changes)))
+    policy = LanguageModel(model=model, tokenizer=SimpleNamespace(pad_token_id=0, eos_token_id=0))
+    return list(warm_start(policy, rows, Supervision(**(options | changes))))
 
 
 def weights(model: Any) -> list[torch.Tensor]:

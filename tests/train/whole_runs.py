@@ -10,7 +10,12 @@ from typing import Any
 import torch
 
 from holdfast.config import Config
-from holdfast.train.checkpoint import list_checkpoints
+from holdfast.language_model import LanguageModel
+from holdfast.listener import Listener
+from holdfast.loading import load_questions, load_retrievers
+from holdfast.run_folder import list_checkpoints
+from holdfast.train.start import starting_policy
+from holdfast.train.trainer import Trainer, make_trainer
 
 Recipe = Callable[..., Config]
 
@@ -25,6 +30,17 @@ EVERYTHING: dict[str, Any] = {
     "loss.penalty.answer_weight": "adaptive-paper",
     "sampling.temperature": 0.9,
 }
+
+
+def a_start(config: Config, listener: Listener | None = None) -> LanguageModel:
+    """The policy that a run of the recipe starts from."""
+    return starting_policy(config, load_questions(config), load_retrievers(config).train, listener)
+
+
+def a_trainer(config: Config) -> Trainer:
+    """At its first step."""
+    retriever = load_retrievers(config).train
+    return make_trainer(config, a_start(config), load_questions(config).train, retriever)
 
 
 def comparable(run_dir: Path) -> list[dict[str, Any]]:

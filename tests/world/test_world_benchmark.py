@@ -55,7 +55,7 @@ def test_a_bound_can_be_missed(scripts: SimpleNamespace) -> None:
 
 def test_shuffled_passages_are_about_somebody_else(scripts: SimpleNamespace, bench) -> None:
     questions = bench.questions("test")
-    shuffled = scripts.models.Shuffled(bench.workspace.eval_retriever, questions)
+    shuffled = scripts.models.Shuffled(bench.retrievers.eval, questions)
     queries = [f"{q.hops[0].asked} of {q.hops[0].fact.subject}" for q in questions]
     hits = shuffled.search(queries, 3)
     assert hits == shuffled.search(queries, 3)  # an agent that asks again reads the same

@@ -24,12 +24,12 @@ from holdfast.diagnostics.codes import chosen
 from holdfast.diagnostics.finding import Finding
 from holdfast.diagnostics.log import Series
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.present import FINDINGS_FILE, write_findings
+from holdfast.diagnostics.present import write_findings
 from holdfast.diagnostics.readers.doubts import doubts
 from holdfast.diagnostics.readers.names import CHANGES, translation
 from holdfast.errors import ConfigError
 
-__all__ = ["FINDINGS_FILE", "Monitoring"]
+__all__ = ["Monitoring"]
 
 
 class Monitoring(TrainerCallback):

@@ -37,6 +37,8 @@ from holdfast.trajectory import Group, Trajectory
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.rollout.hf import HFPolicy
+
 __all__ = ["SearchRollouts", "question_dataset", "reward_functions"]
 
 
@@ -117,6 +119,7 @@ class SearchRollouts:
         self.retriever, self.eval_retriever = retriever, eval_retriever or retriever
         self.protocol, self.chat_template = protocol, chat_template
         self.seed, self.max_failed = seed, max_failed
+        self._policy: HFPolicy | None = None
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         if trainer.args.mask_truncated_completions:
@@ -136,7 +139,7 @@ class SearchRollouts:
             for i, prompt in enumerate(prompts)
         ]
         stats = RolloutStats()
-        with _policy(trainer, tokenizer, self.protocol.max_total_tokens) as policy:
+        with self._policy_of(trainer, tokenizer) as policy:
             trajectories = run_rollouts(
                 tasks,
                 policy=policy,
@@ -156,6 +159,40 @@ class SearchRollouts:
         for name, value in retrieval_metrics(stats).items():
             trainer._log_metric(f"holdfast/{name}", value)
         return columns(trajectories, tokenizer.eos_token_id or 0)
+
+    @contextmanager
+    def _policy_of(self, trainer: Any, tokenizer: Any) -> Iterator[Policy]:
+        """The source of turns: TRL's vLLM, or the trainer's own model, gathered as TRL gathers it to generate."""
+        if trainer.use_vllm:
+            vllm = VLLMPolicy(trainer.vllm_generation, trainer.accelerator, tokenizer, trainer.eos_token_ids)
+            yield vllm
+            vllm.join()
+            return
+        import torch
+        from trl.models import unwrap_model_for_generation
+
+        from holdfast.rollout.hf import HFPolicy
+
+        args = trainer.args
+        with (
+            unwrap_model_for_generation(
+                trainer.model_wrapped,
+                trainer.accelerator,
+                gather_deepspeed3_params=args.ds3_gather_for_generation,
+                gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+            ) as model,
+            torch.no_grad(),
+            trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
+        ):
+            if self._policy is None or self._policy.model is not model:  # its checks are paid once in a training
+                self._policy = HFPolicy(
+                    model,
+                    tokenizer,
+                    autocast_dtype=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
+                    max_tokens=self.protocol.max_total_tokens,
+                )
+            sampling = {"temperature": trainer.temperature, "top_p": trainer.top_p, "top_k": trainer.top_k or 0}
+            yield self._policy.with_sampling(**sampling)
 
 
 def columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, Any]:
@@ -189,38 +226,3 @@ def _question(prompt: Any) -> str:
         f"a prompt of the data set is {str(prompt)[:80]!r}, but SearchRollouts needs a question: a text, or a list of "
         "one message with a text. The protocol's prompt is put around it; `question_dataset` makes such rows"
     )
-
-
-@contextmanager
-def _policy(trainer: Any, tokenizer: Any, max_tokens: int) -> Iterator[Policy]:
-    """The source of turns: TRL's vLLM, or the trainer's own model, gathered as TRL gathers it to generate."""
-    if trainer.use_vllm:
-        policy = VLLMPolicy(trainer.vllm_generation, trainer.accelerator, tokenizer, trainer.eos_token_ids)
-        yield policy
-        policy.join()
-        return
-    import torch
-    from trl.models import unwrap_model_for_generation
-
-    from holdfast.rollout.hf import HFPolicy
-
-    args = trainer.args
-    with (
-        unwrap_model_for_generation(
-            trainer.model_wrapped,
-            trainer.accelerator,
-            gather_deepspeed3_params=args.ds3_gather_for_generation,
-            gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
-        ) as model,
-        torch.no_grad(),
-        trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
-    ):
-        yield HFPolicy(
-            model,
-            tokenizer,
-            temperature=trainer.temperature,
-            top_p=trainer.top_p,
-            top_k=trainer.top_k or 0,
-            autocast_dtype=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
-            max_tokens=max_tokens,
-        )

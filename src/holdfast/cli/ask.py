@@ -13,11 +13,12 @@ import typer
 
 from holdfast.cli.terminal import err, is_live, out
 from holdfast.errors import ConfigError
+from holdfast.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.train.session import Agent
+    from holdfast.rollout.agent import SearchAgent
     from holdfast.trajectory import Trajectory, Turn
 
 
@@ -48,49 +49,30 @@ def ask(
     """
     folder, question = _which(run, question)
     console = out()
-    agent = _load(folder, _checkpoint(folder, checkpoint))
+    agent = _load(folder, _checkpoint(folder, checkpoint), greedy=greedy)
     if question is not None:
-        answer(agent, question, console, greedy=greedy)
+        answer(agent, question, console)
     elif sys.stdin.isatty() and is_live(console):
         _welcome(folder, console)
         for asked in _typed_questions():
-            answer(agent, asked, console, greedy=greedy, echo=False)
+            answer(agent, asked, console, echo=False)
     else:
         for number, line in enumerate(filter(str.strip, sys.stdin)):
             if number:
                 console.print()
-            answer(agent, line.strip(), console, greedy=greedy)
+            answer(agent, line.strip(), console)
 
 
-def answer(agent: Agent, question: str, console: Console, *, greedy: bool, echo: bool = True) -> Trajectory:
+def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
     """Run one episode and print it as it happens; ends with the answer, or with why there is none."""
     from holdfast.cli.episode import Writer
-    from holdfast.rollout.hf import HFPolicy
-    from holdfast.rollout.loop import Task, run_rollouts
-    from holdfast.search.protocol import render_prompt
 
-    config, protocol = agent.config, agent.protocol
-    prompt = render_prompt(question, protocol, agent.tokenizer, config.model.chat_template)
     writer = Writer(console)
     if echo:
         writer.line("question", question)
     show = _Show(agent, writer)
-    policy = HFPolicy(
-        agent.model,
-        agent.tokenizer,
-        temperature=config.sampling.temperature,  # untruncated, as in evaluation
-        autocast_dtype=agent.autocast_dtype,
-        greedy=greedy,
-        on_token=show.token,
-    )
-    (trajectory,) = run_rollouts(
-        [Task(id="ask", example_id="ask", prompt=tuple(prompt), seed=secrets.randbits(63))],
-        policy=policy,
-        retriever=agent.retriever,
-        protocol=protocol,
-        tokenizer=agent.tokenizer,
-        on_turn=show.turn,
-    )
+    agent.policy.on_token = show.token
+    trajectory = agent.ask(question, seed=secrets.randbits(63), on_turn=show.turn)
     if trajectory.answer is None:
         writer.line("answers", f"nothing: {_why(trajectory, agent)}", style="red")
     return trajectory
@@ -99,13 +81,13 @@ def answer(agent: Agent, question: str, console: Console, *, greedy: bool, echo:
 class _Show:
     """Prints tokens as they are sampled, and what comes back after each turn."""
 
-    def __init__(self, agent: Agent, writer: Any) -> None:
+    def __init__(self, agent: SearchAgent, writer: Any) -> None:
         from holdfast.cli.episode import TagReader
+        from holdfast.rollout.support import end_ids
 
         self._new_reader = lambda: TagReader(agent.protocol)
         self._agent, self._writer = agent, writer
-        configured = getattr(agent.model.generation_config, "eos_token_id", None)
-        self._ends = {agent.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
+        self._ends = end_ids(agent.policy.model, agent.tokenizer)
         self._reader, self._ids, self._shown = self._new_reader(), [], 0
 
     _ids: list[int]
@@ -132,7 +114,7 @@ class _Show:
         self._reader, self._ids, self._shown = self._new_reader(), [], 0
 
 
-def _why(trajectory: Trajectory, agent: Agent) -> str:
+def _why(trajectory: Trajectory, agent: SearchAgent) -> str:
     protocol = agent.protocol
     if trajectory.error is not None:
         return trajectory.error
@@ -143,7 +125,7 @@ def _why(trajectory: Trajectory, agent: Agent) -> str:
 
 def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
     """The run folder and the question; `holdfast ask "a question"` asks the newest run."""
-    from holdfast.cli.runs import ROOT, find_run, is_run, newest_run
+    from holdfast.cli.runs import ROOT, find_run, newest_run
 
     if run is None:
         return newest_run(), None
@@ -154,25 +136,25 @@ def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
 
 def _checkpoint(folder: Path, which: str) -> str:
     """`last`, `best`, a step, or a folder that exists: a path, or the name of one of the run's checkpoints."""
-    own = folder / "checkpoints" / which
+    named = checkpoints_of(folder) / which
     if which in ("last", "best") or which.isdigit() or Path(which).is_dir():
         return which
-    if own.is_dir():
-        return str(own)
-    known = ", ".join(sorted(path.name for path in own.parent.glob("step-*"))) or "none yet"
+    if named.is_dir():
+        return str(named)
+    known = ", ".join(path.name for path in reversed(list_checkpoints(folder))) or "none yet"
     raise ConfigError(
         f"--checkpoint {which}: no such folder; give last, best, or a step or checkpoint of the run ({known})"
     )
 
 
-def _load(folder: Path, checkpoint: str) -> Agent:
+def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
     from holdfast.cli.extra import train_extra
 
     console = err()
     with train_extra(console, "loading the agent"):
-        from holdfast.train.session import open_agent
+        from holdfast.loading import load_agent
 
-        return open_agent(folder, checkpoint)
+        return load_agent(folder, checkpoint, greedy=greedy)
 
 
 def _welcome(folder: Path, console: Console) -> None:
@@ -200,7 +182,7 @@ def _typed_questions() -> Iterator[str]:
 def _examples(folder: Path) -> list[str]:
     """Up to three questions the run has recorded, newest first."""
     try:
-        rows = (folder / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()[-3:]
+        rows = (folder / TRAJECTORIES).read_text(encoding="utf-8").splitlines()[-3:]
         return list(dict.fromkeys(str(json.loads(row)["question"]) for row in reversed(rows)))
     except (OSError, ValueError, KeyError, TypeError):
         return []  # a hint is not worth an error

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from holdfast.cli.episode import Writer, show_turn
 from holdfast.cli.terminal import ABSENT, duration, program
+from holdfast.run_folder import REPORT
 from holdfast.scoring import exact_match
-from holdfast.train.events import Sample, Summary
+from holdfast.train.summary import Sample, Summary
 
 _SCORES = {
     "em": "exact match, sampled",
@@ -75,10 +76,8 @@ def _next(summary: Summary, console: Console) -> None:
     run = shlex.quote(str(summary.run_dir))
     question = shlex.quote(summary.samples[0].question) if summary.samples else '"your question"'
     console.print(Text.assemble(("Everything is in ", "dim"), str(summary.run_dir)))
-    if (summary.run_dir / "report.html").is_file():
-        console.print(
-            Text.assemble(("Curves, findings and sampled episodes: ", "dim"), f"{summary.run_dir}/report.html")
-        )
+    if (report := summary.run_dir / REPORT).is_file():
+        console.print(Text.assemble(("Curves, findings and sampled episodes: ", "dim"), str(report)))
     console.print(Text("Ask the agent something:", style="dim"))
     # Never wrapped: a command is copied.
     console.print(Text(f"  {program()} ask {run} {question}", style="cyan"), soft_wrap=True)

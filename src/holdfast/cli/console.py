@@ -19,7 +19,7 @@ from rich.text import Text
 from holdfast.cli.columns import COLUMNS, GAP, STEP_WIDTH, Column, columns_for, legend
 from holdfast.cli.terminal import duration, is_live, spark
 from holdfast.diagnostics.finding import Finding
-from holdfast.train.events import Observer
+from holdfast.listener import Listener, StepResult
 
 _ROWS = 12
 _RECENT = 10  # steps whose mean time predicts the rest
@@ -29,13 +29,13 @@ _ALARM = "bold red"
 
 
 @contextmanager
-def open_console(console: Console, run_dir: Path) -> Iterator[Observer]:
-    """The observer that suits the console, for the length of a run."""
+def open_console(console: Console, run_dir: Path) -> Iterator[Listener]:
+    """The listener that suits the console, for the length of a run."""
     console.print(Text.assemble(("holdfast", "bold"), f" · {run_dir}"))
-    observer: LiveTable | Lines = LiveTable(console) if is_live(console) else Lines(console)
-    with observer.running():
-        yield observer
-        observer.finish()
+    listener: LiveTable | Lines = LiveTable(console) if is_live(console) else Lines(console)
+    with listener.running():
+        yield listener
+        listener.finish()
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class _Stage:
         return "".join(f"  {name} {value:.3f}" for name, value in self.detail.items())
 
 
-class Lines:
+class Lines(Listener):
     """Plain lines, no control codes: for pipes, logs and CI."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -108,11 +108,13 @@ class Lines:
             self._said = quarter
             self._say(f"{stage.name} {done}/{stage.total}{stage.details()}{_left(stage)}")
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+    def step(self, result: StepResult) -> None:
+        number = str(result.step)
         if self._stage is not None:
-            self._stage.advance(step)
-        shown = [f"{c.title} {c.text(metrics)}" for c in COLUMNS if c.metric in metrics]
-        self._say("  ".join([f"step {step}/{total}", *shown]) + (_left(self._stage) if self._stage else ""))
+            self._stage.advance(result.step)
+            number += f"/{self._stage.total}"
+        shown = [f"{c.title} {c.text(result.metrics)}" for c in COLUMNS if c.metric in result.metrics]
+        self._say("  ".join([f"step {number}", *shown]) + (_left(self._stage) if self._stage else ""))
 
     def note(self, message: str) -> None:
         self._say(f"note: {message}")
@@ -131,7 +133,7 @@ class Lines:
         self._console.file.flush()
 
 
-class LiveTable:
+class LiveTable(Listener):
     """What is over stands above as plain lines; what runs is redrawn below: progress, and the last steps as a table."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -164,11 +166,10 @@ class LiveTable:
             self._stage.detail = dict(detail or {})
             self._draw()
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+    def step(self, result: StepResult) -> None:
         if self._stage is not None:
-            self._stage.total = total
-            self._stage.advance(step)
-        self._steps.append((step, dict(metrics)))
+            self._stage.advance(result.step)
+        self._steps.append((result.step, dict(result.metrics)))
         self._draw(now=True)
 
     def note(self, message: str) -> None:

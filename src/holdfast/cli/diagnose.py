@@ -143,9 +143,9 @@ def _kind(log: Log) -> str:
 
 def _finding(console: Console, finding: Finding, said: dict[str, str]) -> None:
     from holdfast.diagnostics.present import lead_of
-    from holdfast.diagnostics.texts import TEXTS
+    from holdfast.diagnostics.rules import RULES
 
-    head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (TEXTS[finding.code].name, "bold"))
+    head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (RULES[finding.code].title, "bold"))
     console.print(head, soft_wrap=True)
     _paragraph(console, finding.summary, indent=2)
     evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
@@ -206,20 +206,19 @@ def _coded(text: str) -> Text:
 def _explain(code: str) -> None:
     from holdfast.diagnostics.codes import chosen
     from holdfast.diagnostics.rules import RULES
-    from holdfast.diagnostics.texts import TEXTS
 
     (found, *more) = sorted(chosen(code, where="--explain"))
     if more:
         raise ConfigError(f"--explain {code}: several codes begin so: {', '.join([found, *more])}; give one")
-    text, rule = TEXTS[found], next(rule for rule in RULES if rule.code == found)
+    rule = RULES[found]
     console = out()
-    console.print(Text.assemble((found, "bold"), f"  {text.name}"))
-    for part in (text.means, text.bad):
+    console.print(Text.assemble((found, "bold"), f"  {rule.title}"))
+    for part in (rule.meaning, rule.impact):
         console.print()
         _paragraph(console, part)
     console.print()
     console.print("What to change", style="bold")
-    for host, change in text.change.items():
+    for host, change in rule.remedy.items():
         if host != "unknown":
             _entry(console, host, change)
     console.print()
@@ -228,4 +227,4 @@ def _explain(code: str) -> None:
         _paragraph(console, " + ".join(names), indent=2)
     console.print()
     console.print("Known problems", style="bold")
-    _paragraph(console, text.problems, indent=2)
+    _paragraph(console, rule.limitations, indent=2)

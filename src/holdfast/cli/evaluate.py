@@ -11,6 +11,7 @@ import typer
 from holdfast.cli.terminal import ABSENT, err, out
 from holdfast.errors import ConfigError
 from holdfast.evals.catalogue import METHODS, Method, method_named
+from holdfast.run_folder import is_run, list_checkpoints
 
 
 class Scorer(StrEnum):
@@ -124,19 +125,19 @@ def _evaluate(
         from holdfast.evals.questions import load_questions
         from holdfast.evals.run import Evaluation
         from holdfast.evals.subject import open_subject, retriever_for, settings_of
-        from holdfast.train.trainer import set_up_torch
+        from holdfast.language_model import set_up_torch
 
     model = _in_runs(model)
     config, run = settings_of(model, settings, data)
     if not data:
         data = ["world"] if config.data.train == "world" else ["test"]
     folder = folder or _usual_folder(model, method.name, data, samples)
-    with open_console(err(), folder) as observer:
+    with open_console(err(), folder) as listener:
         set_up_torch(config)
-        observer.stage("questions and passages")
+        listener.stage("questions and passages")
         examples = load_questions(data, config, limit=limit)
-        retriever = retriever_for(method, config, data, observer.note)
-        observer.stage("loading the model")
+        retriever = retriever_for(method, config, data, listener.note)
+        listener.stage("loading the model")
         subject = open_subject(model, config, run, samples=samples, given=settings, **opening)
         taught = run is not None and config.warm_start.teaches == method.name and not _trained_on(run)
         evaluation = Evaluation(
@@ -150,7 +151,7 @@ def _evaluate(
             row=name or f"{Path(model).name} {method.name}",
         )
         try:
-            return evaluation.run(folder, observer, batch=batch), folder
+            return evaluation.run(folder, listener, batch=batch), folder
         finally:
             if hasattr(subject.policy, "close"):
                 subject.policy.close()
@@ -158,12 +159,12 @@ def _evaluate(
 
 def _trained_on(run: Path) -> bool:
     """Whether reinforcement learning followed the warm start."""
-    return any((run / "checkpoints").glob("step-*"))
+    return bool(list_checkpoints(run))
 
 
 def _in_runs(model: str) -> str:
     """The name of a run in runs/ stands for its folder."""
-    from holdfast.cli.runs import ROOT, is_run
+    from holdfast.cli.runs import ROOT
 
     return str(ROOT / model) if not Path(model).exists() and is_run(ROOT / model) else model
 

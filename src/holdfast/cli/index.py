@@ -105,9 +105,9 @@ def build(
         from holdfast.retrieval.encoder import spec_of
 
         spec = spec_of(dense, query_prefix=query_prefix, passage_prefix=passage_prefix) if dense else None
-    with open_console(out(), folder) as watcher:
+    with open_console(out(), folder) as listener:
         if spec is None:
-            build_bm25(corpus, folder, stem=stem, replace=replace, watcher=watcher)
+            build_bm25(corpus, folder, stem=stem, replace=replace, listener=listener)
         else:
             build_dense(
                 corpus,
@@ -118,7 +118,7 @@ def build(
                 device=device,
                 batch=batch,
                 replace=replace,
-                watcher=watcher,
+                listener=listener,
             )
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
 

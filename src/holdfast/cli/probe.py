@@ -20,7 +20,7 @@ from holdfast.errors import ConfigError, MissingExtra
 if TYPE_CHECKING:
     from holdfast.config import Config
     from holdfast.lab.probes import Result, Rollouts, Subject
-    from holdfast.train.events import Observer
+    from holdfast.listener import Listener
 
 
 class What(StrEnum):
@@ -115,16 +115,16 @@ def probe(
 
     console = out()
     source = _source(of, checkpoint, recipe, ctx.meta["settings"], moments)
-    with open_console(console, Path(of)) as observer:
-        subject = source.open(observer, with_reference=what in _UPDATES)
+    with open_console(console, Path(of)) as listener:
+        subject = source.open(listener, with_reference=what in _UPDATES)
         config = subject.config
         chosen = config.run.seed if seed is None else seed
-        number = questions or min(config.train.questions, len(subject.workspace.train))
+        number = questions or min(config.train.questions, len(subject.questions))
         names = [name.strip() for name in compare.split(",")] if compare else []
         lab.arms_of(config, names)  # refuses what the update would, before the rollouts take their time
         folder = _made(folder or source.folder)
-        rollouts = lab.roll_out_questions(subject, number, chosen, observer)
-        result = _measure(subject, rollouts, what, chosen, names, observer)
+        rollouts = lab.roll_out_questions(subject, number, chosen, listener)
+        result = _measure(subject, rollouts, what, chosen, names, listener)
     title = f"{what.value} · {source.title(subject)}"
     title += f" · {number} questions × {config.train.group_size} rollouts, seed {chosen}"
     title += ", the run's optimizer" * moments
@@ -163,19 +163,19 @@ def _asked(document: Mapping[str, object]) -> str:
 
 
 def _measure(
-    subject: Subject, rollouts: Rollouts, what: What, seed: int, compare: list[str], observer: Observer
+    subject: Subject, rollouts: Rollouts, what: What, seed: int, compare: list[str], listener: Listener
 ) -> Result:
     import holdfast.lab.probes as lab
 
     match what:
         case What.PER_SAMPLE:
-            return lab.per_sample(subject, rollouts, seed=seed, compare=compare, observer=observer)
+            return lab.per_sample(subject, rollouts, seed=seed, compare=compare, listener=listener)
         case What.DRIFT:
-            return lab.drift(subject, rollouts, seed=seed, compare=compare, observer=observer)
+            return lab.drift(subject, rollouts, seed=seed, compare=compare, listener=listener)
         case What.FIRST_ACTION:
-            return lab.first_action(subject, rollouts, observer=observer)
+            return lab.first_action(subject, rollouts, listener=listener)
         case What.TOOL_ROUNDS:
-            return lab.tool_rounds(subject, rollouts, observer=observer)
+            return lab.tool_rounds(subject, rollouts, listener=listener)
         case What.LEAK:
             return lab.leak(subject, rollouts)
 
@@ -193,14 +193,14 @@ class _Run:
     def folder(self) -> Path:
         return self.path / "probes"
 
-    def open(self, observer: Observer, *, with_reference: bool) -> Subject:
+    def open(self, listener: Listener, *, with_reference: bool) -> Subject:
         from holdfast.lab.probes import open_run
 
         return open_run(
             self.path,
             self.checkpoint,
             self.settings,
-            observer,
+            listener,
             with_reference=with_reference,
             moments=self.moments,
         )
@@ -224,10 +224,10 @@ class _Model:
     def folder(self) -> Path:
         return Path("probes")
 
-    def open(self, observer: Observer, *, with_reference: bool) -> Subject:
+    def open(self, listener: Listener, *, with_reference: bool) -> Subject:
         from holdfast.lab.probes import open_model
 
-        return open_model(self.config, observer, with_reference=with_reference)
+        return open_model(self.config, listener, with_reference=with_reference)
 
     def tag(self, subject: Subject) -> str:
         return Path(self.name).name
@@ -238,9 +238,10 @@ class _Model:
 
 def _source(of: str, checkpoint: str | None, recipe: str | None, settings: list[str], moments: bool) -> _Run | _Model:
     """What somebody means by a name. Raises `ConfigError`."""
-    from holdfast.cli.runs import ROOT, find_run, is_run
+    from holdfast.cli.runs import ROOT, find_run
     from holdfast.cli.train import read_recipe
     from holdfast.config import Config
+    from holdfast.run_folder import is_run
     from holdfast.settings import parse_overrides
 
     if "model.path" in parse_overrides(settings, Config):

@@ -9,16 +9,8 @@ from holdfast.cli.terminal import program
 from holdfast.config import Config, dump
 from holdfast.errors import ConfigError
 from holdfast.files import is_locked
-
-CONFIG = "config.toml"
-
-
-def is_run(folder: Path) -> bool:
-    try:
-        return (folder / CONFIG).is_file()
-    except OSError:  # a question, say, which is too long for a name
-        return False
-
+from holdfast.listener import Listener, StepResult
+from holdfast.run_folder import CONFIG, is_run
 
 ROOT = Path("runs")
 
@@ -37,7 +29,7 @@ def find_run(name: str, root: Path = ROOT) -> Path:
             return folder
     listed = ", ".join(str(path) for path in _runs(root)[:5])
     hint = f"Newest runs here: {listed}" if listed else f"Make one with: {program()} train"
-    what = "has no config.toml, so it is no run folder" if Path(name).is_dir() else "is no run folder"
+    what = f"has no {CONFIG}, so it is no run folder" if Path(name).is_dir() else "is no run folder"
     raise ConfigError(f"{name} {what}. {hint}")
 
 
@@ -94,6 +86,16 @@ def forget_replaced(folder: Path) -> None:
     shutil.rmtree(_aside(folder), ignore_errors=True)
 
 
+class Replacing(Listener):
+    """Deletes the run that a new one replaces, as soon as the new one has made a step."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def step(self, result: StepResult) -> None:
+        forget_replaced(self._run_dir)
+
+
 def _taken(folder: Path) -> str:
     if not is_run(folder):
         return f"{folder} exists and is no run folder; give another --run.name"
@@ -105,7 +107,7 @@ def _taken(folder: Path) -> str:
 def _set_aside(folder: Path) -> None:
     if folder.is_symlink() or not is_run(folder):
         raise ConfigError(
-            f"--overwrite would delete {folder}, which is no run folder (it has no config.toml); move it away, "
+            f"--overwrite would delete {folder}, which is no run folder (it has no {CONFIG}); move it away, "
             "or give another --run.name"
         )
     if is_locked(folder / CONFIG):

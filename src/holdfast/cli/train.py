@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from holdfast import run_folder
 from holdfast.cli.terminal import complain, err, out, program
 from holdfast.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
-    from holdfast.train.events import Observer
+    from holdfast.listener import Listener
 
 T = TypeVar("T")
 STOPPED = 3
@@ -95,11 +97,11 @@ def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
 def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None, recipe: str | None) -> None:
     from holdfast.cli import runs
 
-    engine = load_engine()
+    engine = load_engine({Stage.WARM_START: "start", Stage.REJECTION_SAMPLING: "rejection", None: "run"}[stage])
     run_dir = runs.claim(config, named=named, overwrite=overwrite)
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": run_dir.name})})
     if stage is Stage.WARM_START:
-        model = _watch(run_dir, lambda observer: engine.warm_start_only(config, run_dir, observer=observer))
+        model = _watch(run_dir, lambda listener: engine.warm_start_only(config, run_dir, listener=listener))
         again = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
         again += " --warm_start.steps 0 --warm_start.plain_steps 0"
         out().print(f"\nThe model is in {model}. Train on from it with:\n  {again}")
@@ -109,7 +111,7 @@ def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None,
         return
     from holdfast.cli.closing import close
 
-    close(_watch(run_dir, lambda observer: engine.train(config, run_dir, observer=observer)), out())
+    close(_watch(run_dir, lambda listener: engine.train(config, run_dir, listener=listener)), out())
 
 
 def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) -> None:
@@ -121,75 +123,58 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
         given = recipe or " ".join(settings)
         raise ConfigError(
             f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; to make the "
-            f"run longer, raise train.steps in {run_dir / runs.CONFIG} and resume; or start a new run from the trained "
-            f"model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0 --warm_start.plain_steps 0"
+            f"run longer, raise train.steps in {run_dir / run_folder.CONFIG} and resume; or start a new run from the "
+            f"trained model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0 "
+            "--warm_start.plain_steps 0"
         )
     if others["overwrite"] or others["stage"] is not None:
         raise ConfigError(f"--resume continues {run_dir}; it does not go with --overwrite or --stage")
     if others["dry_run"]:
-        _print_recipe(load(run_dir / runs.CONFIG))
+        _print_recipe(load(run_dir / run_folder.CONFIG))
         return
-    engine = load_engine()
     if _is_rejection_sampling(run_dir):
-        _learn_from_right(load(run_dir / runs.CONFIG), run_dir)
+        _learn_from_right(load(run_dir / run_folder.CONFIG), run_dir)
         return
+    engine = load_engine("run")
     from holdfast.cli.closing import close
 
-    close(_watch(run_dir, lambda observer: engine.resume(run_dir, observer=observer), fresh=False), out())
+    close(_watch(run_dir, lambda listener: engine.resume(run_dir, listener=listener), fresh=False), out())
 
 
 def _learn_from_right(config: Config, run_dir: Path) -> None:
-    from holdfast.train.rejection import rejection_sampling
-
-    model = _watch(run_dir, lambda observer: rejection_sampling(config, run_dir, observer=observer))
+    engine = load_engine("rejection")
+    model = _watch(run_dir, lambda listener: engine.rejection_sampling(config, run_dir, listener=listener))
     out().print(
         f"\nThe model is in {model}. Evaluate it with:\n  {program()} eval {quote(str(run_dir))}", soft_wrap=True
     )
 
 
 def _is_rejection_sampling(run_dir: Path) -> bool:
-    from holdfast.train.rejection import KEPT
-
-    return (run_dir / KEPT).is_file()
+    return (run_dir / run_folder.KEPT).is_file()
 
 
-def load_engine() -> Any:
-    """`holdfast.train.run`, which takes seconds to import. Raises `MissingExtra` when the [train] extra is absent."""
+def load_engine(module: str) -> Any:
+    """`holdfast.train.MODULE`, which takes seconds to import. Raises `MissingExtra` without the [train] extra."""
     from holdfast.cli.extra import train_extra
 
     with train_extra(err(), "loading PyTorch and transformers"):
-        import holdfast.train.run as engine
-    return engine
+        return import_module(f"holdfast.train.{module}")
 
 
-class _AtFirstStep:
-    """Passes everything on to an observer, and calls `then` when training has made its first step."""
-
-    def __init__(self, observer: Observer, then: Callable[[], None]) -> None:
-        self._observer, self._then = observer, then
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._observer, name)
-
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
-        self._then()
-        self._then = lambda: None
-        self._observer.step(step, total, metrics)
-
-
-def _watch(run_dir: Path, work: Callable[[Any], T], *, fresh: bool = True) -> T:
-    """Run `work(observer)`; however it ends, the terminal is whole and the user knows how to go on.
+def _watch(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = True) -> T:
+    """Run `work(listener)`; however it ends, the terminal is whole and the user knows how to go on.
 
     A `fresh` folder goes again when the run never began.
     """
     from holdfast.cli import runs
     from holdfast.cli.console import open_console
+    from holdfast.listener import Listeners
 
     # A `kill` becomes an exception, so that a live display gives the cursor back.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with open_console(out(), run_dir) as observer:
-            result = work(_AtFirstStep(observer, lambda: runs.forget_replaced(run_dir)))
+        with open_console(out(), run_dir) as console:
+            result = work(Listeners(runs.Replacing(run_dir), console))
         runs.forget_replaced(run_dir)
         return result
     except KeyboardInterrupt:
@@ -205,7 +190,7 @@ def _watch(run_dir: Path, work: Callable[[Any], T], *, fresh: bool = True) -> T:
             runs.discard_if_bare(run_dir)
         # A recipe or a checkpoint that cannot be used stops the next --resume as well.
         ended_work = not isinstance(error, ConfigError | CheckpointError) and "--resume" not in str(error)
-        if ended_work and (step := _newest_step(run_dir)) is not None:
+        if ended_work and (step := run_folder.newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To go on from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
     finally:
@@ -221,18 +206,12 @@ def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     if fresh and runs.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing is kept."
-    elif (step := _newest_step(run_dir)) is None:
+    elif (step := run_folder.newest_step(run_dir)) is None:
         message = f"Stopped before the first checkpoint (checkpoint.every). To begin again:\n  {_resuming(run_dir)}"
     else:
         message = f"Stopped. Step {step} is saved; to go on from there:\n  {_resuming(run_dir)}"
     err().print(message, soft_wrap=True)  # a command to copy is never broken
     raise typer.Exit(code)
-
-
-def _newest_step(run_dir: Path) -> int | None:
-    from holdfast.train.checkpoint import newest_step
-
-    return newest_step(run_dir)
 
 
 def _resuming(run_dir: Path) -> str:

@@ -5,8 +5,6 @@ Sums run in a fixed order, so a value is the same, bit for bit, whether the log 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -23,33 +21,6 @@ _DIFFERENCE = 1.128
 """Mean absolute difference of two draws from a normal distribution, in its standard deviations: 2 / √π."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some series where all of them have a finite value."""
-
-    steps: NDArray[np.int64]
-    """[N], strictly increasing."""
-    columns: tuple[Values, ...]
-    """[N] each, in the order asked for."""
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-
-def rows(log: Log, *names: str) -> Rows:
-    """The steps at which every one of the series is logged and finite; no rows when one is missing."""
-    found = [log.series.get(name) for name in names]
-    series = [finite(one) for one in found if one is not None]
-    if len(series) < len(names):
-        return Rows(np.empty(0, np.int64), tuple(np.empty(0) for _ in names))
-    steps = series[0].steps
-    if all(np.array_equal(steps, one.steps) for one in series[1:]):
-        return Rows(steps, tuple(one.values for one in series))
-    for one in series[1:]:
-        steps = np.intersect1d(steps, one.steps, assume_unique=True)
-    return Rows(steps, tuple(one.values[np.searchsorted(one.steps, steps)] for one in series))
-
-
 def finite(series: Series) -> Series:
     """Without NaN and infinities; numbers beyond any meaning are cut to `_HUGE`, so that sums of them stay numbers."""
     keep = np.abs(series.values) <= _HUGE
@@ -62,27 +33,6 @@ def finite(series: Series) -> Series:
 def has(log: Log, *names: str) -> bool:
     """Whether every one of the series has a finite value somewhere."""
     return all(name in log.series and bool(np.isfinite(log.series[name].values).any()) for name in names)
-
-
-def until_begins(log: Log, *names: str) -> Log:
-    """The log up to where all of the series have begun: weaker evidence is asked only while there is no better."""
-    begun = _begun(log, names)
-    return _before(log, max(begun)) if len(begun) == len(names) else log
-
-
-def until_begins_any(log: Log, *names: str) -> Log:
-    """The log up to where the first of the series begins."""
-    begun = _begun(log, names)
-    return _before(log, min(begun)) if begun else log
-
-
-def _begun(log: Log, names: Sequence[str]) -> list[int]:
-    return [int(log.series[name].steps[0]) for name in names if name in log.series and len(log.series[name])]
-
-
-def _before(log: Log, step: int) -> Log:
-    """Most series begin with the log, and before that there is nothing to look for."""
-    return log.until(step - 1) if len(log.steps) and log.steps[0] < step else replace(log, series={})
 
 
 def as_of(series: Series, steps: NDArray[np.int64]) -> Values:
@@ -148,6 +98,11 @@ def noise(values: Values, window: int) -> Values:
     counts = np.where(counts > 2 * window, counts - window, counts)
     few = np.maximum(counts, 1)
     return sums[counts] / few * (1 + 2 / few) / _DIFFERENCE
+
+
+def margin(values: Values, window: int, errors: float) -> Values:
+    """What the mean of `window` values may differ by for noise alone: that many standard errors."""
+    return errors * noise(values, window) / np.sqrt(window)
 
 
 def held(condition: Truths, count: int) -> Truths:

@@ -1,31 +1,32 @@
-"""Names of findings, and choosing among them. Light: what checks a recipe imports this."""
+"""The registry of rules, and choosing among its codes. Light: what checks a recipe imports this."""
 
 from __future__ import annotations
 
 from holdfast.errors import ConfigError
 
-CODES = (
-    "GRD002",
-    "MSK001",
-    "SMP001",
-    "PEN001",
-    "RET001",
-    "RET002",
-    "GRP001",
-    "STP001",
-    "LLD001",
-    "LLD002",
-    "LLD003",
-    "LLD004",
-    "ISD001",
-    "ENT001",
-    "ENT002",
-    "GRD001",
-    "TRN001",
-    "RWD002",
-    "RWD001",
-)
-"""Every code, causes before symptoms: findings of one step are told in this order."""
+CODES: dict[str, str] = {
+    "GRD002": "gradient",
+    "MSK001": "sampling",
+    "SMP001": "sampling",
+    "PEN001": "penalty",
+    "RET001": "retrieval",
+    "RET002": "retrieval",
+    "GRP001": "reward",
+    "STP001": "step_size",
+    "LLD001": "likelihood",
+    "LLD002": "likelihood",
+    "LLD003": "likelihood",
+    "LLD004": "likelihood",
+    "ISD001": "step_size",
+    "ENT001": "entropy",
+    "ENT002": "entropy",
+    "GRD001": "gradient",
+    "TRN001": "truncation",
+    "RWD002": "reward",
+    "RWD001": "reward",
+}
+"""Every code, and its rule's file in `holdfast/diagnostics/rules`. Causes before symptoms: findings of one step are
+reported in this order."""
 
 
 def chosen(text: str, *, where: str) -> set[str]:

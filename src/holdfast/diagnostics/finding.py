@@ -1,4 +1,4 @@
-"""What a diagnosis says: findings like a linter's, and the questions the log cannot answer."""
+"""A diagnosis as values: findings like a linter's, and the questions the log cannot answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Finding:
     code: str
     """Stable, such as `LLD003`; docs/diagnose.md has a section on each."""
     step: int
-    """The first step at which the log showed it: a monitor would have told then."""
+    """The first step at which the log showed it: a monitor reports it then."""
     lead: int | None = None
     """Steps from `step` to where the reward has lost half its peak (negative: it came after); None without that."""
     summary: str

@@ -1,4 +1,4 @@
-"""The rules while a run goes on: the same functions on the log so far, so the same verdicts."""
+"""The rules while a run goes on: the same functions on the log so far, so the same findings."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Monitor:
         self._columns: dict[str, _Column] = {}
         self._steps = _Column()
         self._hits: dict[str, Hit] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
         """Take the metrics of a step (under holdfast's names); the findings that are new with it.
 
-        A step that was seen before begins anew there, as a resumed run does: later ones are forgotten. More metrics of
+        A step that was seen before is where a resumed run continues: later steps are forgotten. More metrics of
         the newest step are added to it.
         """
         if self._steps.count and step < self._steps.last_step:
@@ -48,11 +48,11 @@ class Monitor:
         for name, value in metrics.items():
             self._columns.setdefault(name, _Column()).add(step, float(value))
         log = self.log()
-        for rule in RULES:
-            if rule.code not in self._hits and (hit := rule.on(log)) is not None:
-                self._hits[rule.code] = hit
-        new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._told)
-        self._told |= {finding.code for finding in new}
+        for code, rule in RULES.items():
+            if code not in self._hits and (hit := rule.find(log)) is not None:
+                self._hits[code] = hit
+        new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._reported)
+        self._reported |= {finding.code for finding in new}
         return new
 
     def replay(self, rows: Iterable[Mapping[str, object]]) -> tuple[Finding, ...]:
@@ -85,7 +85,7 @@ class Monitor:
             column.forget_from(step)
         self._columns = {name: column for name, column in self._columns.items() if column.count}
         self._hits = {code: hit for code, hit in self._hits.items() if hit.step < step}
-        self._told &= set(self._hits)
+        self._reported &= set(self._hits)
 
 
 class _Column:

@@ -1,4 +1,4 @@
-"""Who would log a series that a log lacks: a setting of the host, or holdfast's own observer for it."""
+"""What would log a series that a log lacks: a setting of the host, or holdfast's observer for it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from holdfast.diagnostics.log import Host, Log
 _VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
 _TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
 _TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/engines.md)"
-_TRL_CUT = "`with_penalties(GRPOTrainer)` beside `SearchRollouts`, sampling with the trainer's own model"
+_TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` beside `SearchRollouts`, sampling with the trainer's own model"
 
-# The first beginning of a name that fits says what would log it; a name that fits none, nothing would.
+# The first prefix that fits a name says what would log it. Nothing would log a name that none fits.
 LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
     "holdfast": {
         "displacement/": "`train.displacement_every = 1`",
@@ -34,7 +34,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "rollout/mixed_groups": "every GRPOTrainer (`frac_reward_zero_std`)",
         "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
         "sampler/mass_kept": _TRL_LOSS,
-        "advantage/cut_mean": _TRL_CUT,
+        "advantage/cut_mean": _TRL_SAMPLED_HERE,
         "retrieval/": _TRL_ROLLOUTS,
         "rollout/": _TRL_ROLLOUTS,
         "reward/mean": "every GRPOTrainer (`reward`)",
@@ -55,8 +55,8 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
     },
     "unknown": {},
 }
-_KEPT: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
-"""What keeps the series that are logged: a row for every optimizer step, in a file."""
+_KEEPING: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
+"""What it takes for logged series to reach a file, with a row for every optimizer step."""
 
 
 def logged_by(host: Host, name: str) -> str | None:
@@ -65,27 +65,27 @@ def logged_by(host: Host, name: str) -> str | None:
 
 
 def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
-    """Of a rule's sets of series the first that this host can log, and whether there is one."""
+    """The first of a rule's sets of series that this host can log, and whether there is one; else the first set."""
     sets = tuple(needs)
-    able = next((names for names in sets if all(logged_by(host, name) for name in names)), None)
-    return (able, True) if able is not None else (sets[0], False)
+    loggable = next((names for names in sets if all(logged_by(host, name) for name in names)), None)
+    return (sets[0], False) if loggable is None else (loggable, True)
 
 
 def remedy_for(log: Log, missing: Iterable[str]) -> str:
-    """What to do so that the next log has the series: why the observer that was there did not log them, or who does."""
+    """What to do so that the next log has the series: why the observer that was on did not log them, or what does."""
     names = tuple(missing)
     return (observed_without(log, names) if log.host == "trl" else None) or how_to_log(log.host, names)
 
 
 def observed_without(log: Log, missing: Iterable[str]) -> str | None:
-    """Why a TRL log lacks series of right rollouts although `with_penalties` wrote it; None where it did not."""
+    """Why a TRL log lacks series of correct rollouts although `with_penalties` wrote it; None where it did not."""
     absent = [name for name in missing if name.startswith(("likelihood/", "displacement/"))]
     if not absent or not has(log, "optimizer_steps_per_rollout"):
         return None
     if not has(log, "likelihood/correct"):
         why = (
             "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, with X between the rewards of "
-            "wrong and of right rollouts"
+            "incorrect and of correct rollouts"
         )
     elif all("/action_" in name for name in absent):
         why = "these rollouts have no second action to compare with"
@@ -98,7 +98,7 @@ def how_to_log(host: Host, names: Iterable[str]) -> str:
     """A sentence: what to set so that the next log has the series."""
     ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
     if ways:
-        return f"Logged by {'; '.join(ways)}{_KEPT.get(host, '')}."
+        return f"Logged by {'; '.join(ways)}{_KEEPING.get(host, '')}."
     if host == "unknown":
         return "holdfast's observers for TRL and verl log it (docs/engines.md)."
     return f"Nothing in {host} logs it; `holdfast train` does."

@@ -12,13 +12,12 @@ from holdfast.diagnostics.fall import FEWEST
 from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log
 from holdfast.files import write_whole
-
-FINDINGS_FILE = "findings.json"
+from holdfast.run_folder import FINDINGS
 
 
 def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
     """Write `findings.json` into a folder, whole."""
-    write_whole(folder / FINDINGS_FILE, to_text(as_json(log, diagnosis)))
+    write_whole(folder / FINDINGS, to_text(as_json(log, diagnosis)))
 
 
 def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:

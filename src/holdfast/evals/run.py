@@ -24,13 +24,13 @@ from holdfast.evals.results import results_of
 from holdfast.evals.sets import MULTI_HOP_SETS, set_of
 from holdfast.evals.state import FAILED, EvalFolder, Row
 from holdfast.evals.subject import Subject, agent_protocol
+from holdfast.listener import Listener
 from holdfast.rollout.loop import Task
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.scheduler import Agent, run_agents
 from holdfast.rollout.searching import SEARCH, SearchQueue
 from holdfast.scoring import MODES, Mode, exact_match, f1, normalize_answer, normalized_golds, sub_em
 from holdfast.search.protocol import render_prompt
-from holdfast.train.events import Observer
 
 _OUTAGE = 8
 """Questions in a row that fail for the first time: the server is gone, or the retriever."""
@@ -93,7 +93,7 @@ class Evaluation:
             "chat_template": config.model.chat_template,
         }
 
-    def run(self, out: Path, observer: Observer, *, batch: int = 128) -> dict[str, Any]:
+    def run(self, out: Path, listener: Listener, *, batch: int = 128) -> dict[str, Any]:
         """Answer what is not answered yet, and write everything; returns what results.json holds.
 
         `batch` is in answers, of whole questions. Raises `RolloutError` when every question of a batch failed.
@@ -104,10 +104,10 @@ class Evaluation:
         count = self.samples or 1
         total = len(self.examples) * count
         if done:
-            observer.note(f"{len(done)} of {total} answers are there already, in {out}")
+            listener.note(f"{len(done)} of {total} answers are there already, in {out}")
         there = len(done)
-        observer.stage(f"evaluating {self.method.name}", total - there)
-        observer.advance(0, _running(done))
+        listener.stage(f"evaluating {self.method.name}", total - there)
+        listener.advance(0, _running(done))
         size = max(batch // count, 1)
         for start in range(0, len(self.examples), size):
             part = self.examples[start : start + size]
@@ -119,7 +119,7 @@ class Evaluation:
             self._refuse_outage(rows, folder)
             folder.add(rows)
             done = folder.rows
-            observer.advance(len(done) - there, _running(done))
+            listener.advance(len(done) - there, _running(done))
         ids = [_id(example, k) for example in self.examples for k in range(count)]
         kept = folder.rows
         results = results_of([kept[id] for id in ids], settings)

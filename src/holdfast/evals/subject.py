@@ -18,14 +18,15 @@ from holdfast.config import Config, load
 from holdfast.errors import ConfigError, ModelError
 from holdfast.evals.catalogue import Method
 from holdfast.evals.questions import WORLD
+from holdfast.language_model import load_model, pick_device
+from holdfast.loading import load_protocol, load_recipe, load_retriever
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.openai import OpenAIPolicy, WordTokenizer
 from holdfast.rollout.support import text_config
+from holdfast.run_folder import MODEL, checkpoints_of, is_run
 from holdfast.search.protocol import SearchProtocol
 from holdfast.settings import parse_overrides
 from holdfast.train.checkpoint import model_folder
-from holdfast.train.model import load_model, pick_device
-from holdfast.train.session import open_retriever, protocol_of, recipe_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,10 @@ class Subject:
 
 def run_of(path: Path) -> Path | None:
     """The run folder that a path is, or that it is a checkpoint or a saved model of."""
-    above = [folder for folder in list(path.resolve().parents)[:3] if (folder / "checkpoints").is_dir()]
-    if path.name == "model":
+    above = [folder for folder in list(path.resolve().parents)[:3] if checkpoints_of(folder).is_dir()]
+    if path.name == MODEL:
         above.append(path.resolve().parent)
-    return next((folder for folder in (path, *above) if (folder / "config.toml").is_file()), None)
+    return next((folder for folder in (path, *above) if is_run(folder)), None)
 
 
 def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tuple[Config, Path | None]:
@@ -71,7 +72,7 @@ def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tup
         words += [] if "retrieval.url" in own else ["--retrieval.url", "none"]
         words += ["--data.train", next(iter(data), "questions")]
     words += settings
-    return recipe_of(run, words) if run else load(None, words), run
+    return load_recipe(run, words) if run else load(None, words), run
 
 
 def open_subject(
@@ -150,7 +151,7 @@ def open_subject(
 def agent_protocol(method: Method, config: Config) -> SearchProtocol:
     """The recipe's protocol, with the turns of the method's preset if it has one, and its prompt unless the recipe has
     a prompt of its own."""
-    protocol, preset = protocol_of(config), method.preset
+    protocol, preset = load_protocol(config), method.preset
     if preset is None:
         return protocol
     keep_prompt = config.protocol.prompt is not None or config.protocol.preset == preset.name
@@ -178,7 +179,7 @@ def retriever_for(
             f"--data {strangers[0]} asks about the bundled world, and the retriever holds other passages; evaluate a "
             "run of the world on it, or leave the --retrieval settings out"
         )
-    return open_retriever(config, note)
+    return load_retriever(config, note=note)
 
 
 def _truncation(config: Config, given: Sequence[str]) -> tuple[float, int]:

@@ -11,7 +11,8 @@ from holdfast import __version__
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.lab.runner import Job, comparable
-from holdfast.lab.series import RESULTS_FILE, maker_of
+from holdfast.lab.series import maker_of
+from holdfast.run_folder import CONFIG, RESULTS
 
 
 def take_over(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
@@ -26,7 +27,7 @@ def take_over(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
     taken: dict[Path, Job] = {}
     for run in _finished_beside(folder) if wanted else ():
         try:
-            job = wanted.pop(_key(load(run / "config.toml")), None)
+            job = wanted.pop(_key(load(run / CONFIG)), None)
         except ConfigError:  # of a version with other settings
             continue
         if job is not None:
@@ -40,7 +41,7 @@ def take_over(jobs: Sequence[Job], folder: Path) -> dict[Path, Job]:
 
 def _finished_beside(folder: Path) -> Iterator[Path]:
     for kind in ("runs", "sweep"):
-        for results in sorted(folder.parent.glob(f"*/{kind}/*/{RESULTS_FILE}")):
+        for results in sorted(folder.parent.glob(f"*/{kind}/*/{RESULTS}")):
             elsewhere = results.parent.parent.parent.resolve() != folder.resolve()
             half = results.parent.name.startswith(".")  # of another experiment that copies at this moment
             if elsewhere and not half and _version(results) == __version__:

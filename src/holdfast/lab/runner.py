@@ -14,11 +14,8 @@ from statistics import mean, median
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.lab.processes import Processes, reason
-from holdfast.lab.series import RESULTS_FILE
-from holdfast.tracking import METRICS_FILE
+from holdfast.run_folder import CONFIG, KEPT, METRICS, is_finished, is_run
 
-SAMPLED_FILE = "kept.jsonl"
-"""What rejection sampling has so far, with which it goes on."""
 _POLL = 0.5
 """Seconds between two looks at the processes."""
 
@@ -55,7 +52,7 @@ class Job:
 
     @property
     def done(self) -> bool:
-        return (self.folder / ("model" if self.warm_start or self.stage else RESULTS_FILE)).exists()
+        return is_finished(self.folder, stage=bool(self.warm_start or self.stage))
 
     @property
     def steps(self) -> int:
@@ -65,9 +62,9 @@ class Job:
     def command(self) -> list[str]:
         """Goes on with a run that was stopped; begins one that never was."""
         train = [sys.executable, "-m", "holdfast", "train"]
-        begun = (self.folder / "config.toml").is_file()
+        begun = is_run(self.folder)
         stage = "warm-start" if self.warm_start else self.stage
-        if stage and not (self.folder / SAMPLED_FILE).is_file():
+        if stage and not (self.folder / KEPT).is_file():
             return [*train, str(self.recipe), *self.words, "--stage", stage, *(["--overwrite"] if begun else [])]
         if begun:
             return [*train, "--resume", str(self.folder)]
@@ -105,7 +102,7 @@ class Progress:
 def refuse_other_runs(jobs: Sequence[Job]) -> None:
     """A run folder made with other settings must not be read as this experiment's. Raises `ConfigError`."""
     for job in jobs:
-        path = job.folder / "config.toml"
+        path = job.folder / CONFIG
         if job.warm_start or not path.is_file():
             continue
         there, wanted = comparable(load(path)), comparable(job.config)
@@ -227,7 +224,7 @@ def comparable(config: Config) -> dict[str, object]:
 def _rows(folder: Path) -> list[dict[str, float]]:
     """Whole rows of a file that is being written."""
     try:
-        lines = (folder / METRICS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (folder / METRICS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     rows = []

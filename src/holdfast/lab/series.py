@@ -12,7 +12,8 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.falls import FALLEN, deepest_fall
-from holdfast.tracking import METRICS_FILE, MetricsFile
+from holdfast.run_folder import METRICS, RESULTS
+from holdfast.tracking import MetricsFile
 
 WINDOW = 5
 """Steps in every mean over time."""
@@ -22,7 +23,6 @@ RISE = 0.12
 """By how much a reward must have risen before a fall is one, or a plateau."""
 HALF = math.log(0.5)
 """Of ∏ r: a rollout has become half as likely."""
-RESULTS_FILE = "results.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,14 @@ class RunSeries:
 
 def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
     """A finished run's files. Raises `DataError` when it is not finished, or never had a reward."""
-    path = folder / RESULTS_FILE
+    path = folder / RESULTS
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}), so this run is not finished; go on with --resume") from None
-    rows = tuple(row for row in MetricsFile(folder / METRICS_FILE).read() if "reward/mean" in row)
+    rows = tuple(row for row in MetricsFile(folder / METRICS).read() if "reward/mean" in row)
     if not rows:
-        raise DataError(f"{folder} has no step with a reward: did every search fail? See its {METRICS_FILE}")
+        raise DataError(f"{folder} has no step with a reward: did every search fail? See its {METRICS}")
     return RunSeries(arm=arm, seed=seed, rows=rows, results=results)
 
 

@@ -105,9 +105,10 @@ from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
 from holdfast.config import load
 from holdfast.data import dev_questions
-from holdfast.train.session import open_workspace
+from holdfast.loading import load_protocol, load_questions, load_retrievers
 {custom}
-workspace = open_workspace(load("recipe.toml"))  # questions, retriever, protocol
+recipe = load("recipe.toml")
+questions, retrievers = load_questions(recipe), load_retrievers(recipe)
 functions, weights = reward_functions({rewards})
 
 args = GRPOConfig(
@@ -125,22 +126,22 @@ trainer = Trainer(
     reward_funcs=functions,
     args=args,
     callbacks=[Monitoring({guard})],  # holdfast diagnose, while it trains
-    train_dataset=question_dataset(workspace.train),
-    eval_dataset=question_dataset(dev_questions(workspace.dev, {eval_questions})),
+    train_dataset=question_dataset(questions.train),
+    eval_dataset=question_dataset(dev_questions(questions.dev, {eval_questions})),
     rollout_func=SearchRollouts(
-        workspace.train_retriever,
-        workspace.protocol,
+        retrievers.train,
+        load_protocol(recipe),
         chat_template={chat_template},
         seed=args.seed,
         max_failed={max_failed},
-        eval_retriever=workspace.eval_retriever,
+        eval_retriever=retrievers.eval,
     ),
 {lora})
 
 trainer.train(resume_from_checkpoint="--resume" in sys.argv)
 trainer.save_model()
-{last_eval}if workspace.test:  # read once, at the end
-    trainer.evaluate(question_dataset(workspace.test), metric_key_prefix="test")
+{last_eval}if questions.test:  # read once, at the end
+    trainer.evaluate(question_dataset(questions.test), metric_key_prefix="test")
     log = trainer.state.log_history  # TRL names every evaluation eval_, and this one is not of dev
     log[-1] = {{name.replace("eval_", "test_", 1): value for name, value in log[-1].items()}}
     print("test:", log[-1])

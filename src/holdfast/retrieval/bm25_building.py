@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError
+from holdfast.listener import Listener
 from holdfast.retrieval.arrays import NpyWriter, mapped
 from holdfast.retrieval.bm25 import ARRAYS, DATA, LARGEST, PARAMETERS, ROWS, STARTS, VOCABULARY
-from holdfast.retrieval.building import CHUNK, Unwatched, Watcher, begin, build, commits, read_into, write_whole
+from holdfast.retrieval.building import CHUNK, begin, build, commits, read_into, write_whole
 from holdfast.retrieval.manifest import SCRATCH
 from holdfast.retrieval.types import Document
 from holdfast.retrieval.words import Vocabulary
@@ -36,7 +37,7 @@ def build_bm25(
     k1: float = 0.9,
     b: float = 0.4,
     replace: bool = False,
-    watcher: Watcher | None = None,
+    listener: Listener | None = None,
     chunk: int = CHUNK,
     pairs_at_once: int = _PAIRS_AT_ONCE,
 ) -> None:
@@ -47,17 +48,17 @@ def build_bm25(
     `DataError`.
     """
 
-    def work(folder: Path, watcher: Watcher) -> dict[str, Any]:
+    def work(folder: Path, listener: Listener) -> dict[str, Any]:
         counter = _Counter(folder, stem)
-        read = read_into(folder, corpus, watcher, sink=counter, replace=replace, chunk=chunk)
+        read = read_into(folder, corpus, listener, sink=counter, replace=replace, chunk=chunk)
         if not counter.vocabulary.numbers:
             raise DataError(f"none of the {read.documents} passages holds a word, so nothing could ever be found")
-        _merge(folder, counter.vocabulary.numbers, read.documents, k1, b, watcher, pairs_at_once)
+        _merge(folder, counter.vocabulary.numbers, read.documents, k1, b, listener, pairs_at_once)
         settings = {"kind": "bm25", "documents": read.documents, "corpus_sha256": read.corpus_sha256}
         return settings | {"stem": stem, "k1": k1, "b": b}
 
     plan = {"kind": "bm25", "stem": stem, "k1": k1, "b": b, "replace": replace, "chunk": chunk}
-    build(corpus, out, plan, work, watcher or Unwatched())
+    build(corpus, out, plan, work, listener or Listener())
 
 
 class _Counter:
@@ -91,7 +92,7 @@ class _Counter:
 
 
 def _merge(
-    folder: Path, vocabulary: dict[str, int], count: int, k1: float, b: float, watcher: Watcher, pairs_at_once: int
+    folder: Path, vocabulary: dict[str, int], count: int, k1: float, b: float, listener: Listener, pairs_at_once: int
 ) -> None:
     chunks = range(len(commits(folder)))
     frequencies = np.zeros(len(vocabulary), np.int64)
@@ -109,7 +110,7 @@ def _merge(
     write_whole(arrays / VOCABULARY, json.dumps(vocabulary, ensure_ascii=False))
     write_whole(arrays / PARAMETERS, json.dumps(_parameters(k1, b, count), indent=4))
     total = int(starts[-1])
-    begin(watcher, "sorting by word", total)
+    begin(listener, "sorting by word", total)
     with (
         NpyWriter(arrays / DATA, np.float32, total) as data,
         NpyWriter(arrays / ROWS, np.int32, total) as rows,
@@ -120,7 +121,7 @@ def _merge(
             data.write(part[0])
             rows.write(part[1])
             largest.write(np.maximum.reduceat(part[0], starts[first:end] - starts[first]))
-            watcher.advance(int(starts[end]))
+            listener.advance(int(starts[end]))
 
 
 def _range(

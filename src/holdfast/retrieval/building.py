@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from holdfast.errors import DataError
 from holdfast.jsonl import Skipped
+from holdfast.listener import Listener
 from holdfast.retrieval.corpus import CorpusDigest, count_rows, passages
 from holdfast.retrieval.documents import OFFSETS, DocumentWriter, write_offsets
 from holdfast.retrieval.locks import locked
@@ -23,26 +24,6 @@ from holdfast.retrieval.types import Document
 CHUNK = 50_000
 """Passages between two commits: ten seconds of work."""
 _PLAN, _LOCK = "plan.json", "lock"
-
-
-class Watcher(Protocol):
-    """Told how far the building is: a part of `holdfast.train.events.Observer`."""
-
-    def stage(self, name: str, total: int | None = None) -> None: ...
-
-    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None: ...
-
-    def note(self, message: str) -> None: ...
-
-
-class Unwatched:
-    """The watcher nobody looks at."""
-
-    def stage(self, name: str, total: int | None = None) -> None: ...
-
-    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None: ...
-
-    def note(self, message: str) -> None: ...
 
 
 class ChunkSink(Protocol):
@@ -74,10 +55,10 @@ def build(
     corpus: Path,
     out: Path,
     plan: dict[str, Any],
-    work: Callable[[Path, Watcher], dict[str, Any]],
-    watcher: Watcher,
+    work: Callable[[Path, Listener], dict[str, Any]],
+    listener: Listener,
 ) -> None:
-    """Call `work(folder, watcher)`, which fills a folder and returns the manifest's settings, and give the folder its
+    """Call `work(folder, listener)`, which fills a folder and returns the manifest's settings, and give the folder its
     name. `plan` holds the settings that must not change between two starts of one building.
 
     Raises `DataError`: `out` exists, another building is under way, an interrupted one had another plan, the disk is
@@ -90,14 +71,14 @@ def build(
     with _disk_errors(folder):
         (folder / SCRATCH).mkdir(parents=True, exist_ok=True)
         with _alone(folder):
-            _keep_to(plan, folder, watcher)
+            _keep_to(plan, folder, listener)
             try:
-                settings = work(folder, watcher)
+                settings = work(folder, listener)
             except DataError:
                 if began and not (folder / OFFSETS).exists():  # the corpus is at fault; a better one is another one
                     shutil.rmtree(folder)
                 raise
-            watcher.stage("checksums")
+            listener.stage("checksums")
             write_manifest(folder, settings)
             if out.exists():
                 out.rmdir()  # empty: `_refuse_existing`
@@ -106,7 +87,7 @@ def build(
 
 
 def read_into(
-    folder: Path, corpus: Path, watcher: Watcher, *, sink: ChunkSink | None, replace: bool, chunk: int = CHUNK
+    folder: Path, corpus: Path, listener: Listener, *, sink: ChunkSink | None, replace: bool, chunk: int = CHUNK
 ) -> Commit:
     """Copy the passages of a corpus into an index folder, from where an interrupted building stopped. Raises
     `DataError` when the corpus cannot be used, or is no longer the one that was begun."""
@@ -116,9 +97,9 @@ def read_into(
         if sink is not None:
             sink.recall(number)
     skipped: list[Skipped] = []
-    begin(watcher, "reading passages", count_rows(corpus))
+    begin(listener, "reading passages", count_rows(corpus))
     if last.documents:
-        watcher.note(f"going on after {last.documents:,} passages")
+        listener.note(f"going on after {last.documents:,} passages")
     digest, number, row = CorpusDigest(), len(before), 0
     writer = DocumentWriter(folder, size=last.bytes)
     try:
@@ -133,7 +114,7 @@ def read_into(
                 if sink is not None:
                     sink.add(document)
             if row % 1000 == 0:
-                watcher.advance(row)
+                listener.advance(row)
             if row % chunk == 0 and row > last.documents:
                 _commit(folder, number, row, digest, writer, sink, first_row=row - chunk)
                 number += 1
@@ -144,15 +125,15 @@ def read_into(
     finally:
         writer.close()
     if skipped:
-        watcher.note(f"{len(skipped):,} row(s) cannot be used and were skipped; the first: {skipped[0]}")
+        listener.note(f"{len(skipped):,} row(s) cannot be used and were skipped; the first: {skipped[0]}")
     write_offsets(folder, row)
     return Commit(documents=row, bytes=writer.size, corpus_sha256=digest.hexdigest())
 
 
-def begin(watcher: Watcher, name: str, total: int, done: int = 0) -> None:
+def begin(listener: Listener, name: str, total: int, done: int = 0) -> None:
     """Announce a phase, of which `done` steps are done already: time left is told from those that follow."""
-    watcher.stage(name, total)
-    watcher.advance(max(done, 1))
+    listener.stage(name, total)
+    listener.advance(max(done, 1))
 
 
 def commits(folder: Path) -> list[Commit]:
@@ -201,7 +182,7 @@ def _refuse_existing(out: Path) -> None:
         raise DataError(f"{out} exists and is not an index; name a new folder")
 
 
-def _keep_to(plan: dict[str, Any], folder: Path, watcher: Watcher) -> None:
+def _keep_to(plan: dict[str, Any], folder: Path, listener: Listener) -> None:
     path = folder / SCRATCH / _PLAN
     if not path.is_file():
         write_whole(path, json.dumps(plan, indent=2))
@@ -214,7 +195,7 @@ def _keep_to(plan: dict[str, Any], folder: Path, watcher: Watcher) -> None:
             f"{folder} holds an unfinished index with {was}, and you now ask for another. Give the same settings to go "
             "on with it, or delete that folder"
         )
-    watcher.note(f"going on with {folder}")
+    listener.note(f"going on with {folder}")
 
 
 def _changed(folder: Path, corpus: Path) -> DataError:

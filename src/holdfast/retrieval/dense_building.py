@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError
+from holdfast.listener import Listener
 from holdfast.retrieval.arrays import NpyWriter
-from holdfast.retrieval.building import CHUNK, Unwatched, Watcher, begin, build, read_into, write_whole
+from holdfast.retrieval.building import CHUNK, begin, build, read_into, write_whole
 from holdfast.retrieval.dense import PROBE, SQ8, VECTORS
 from holdfast.retrieval.documents import StoredDocuments
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
@@ -35,7 +36,7 @@ def build_dense(
     device: str = "auto",
     batch: int = 64,
     replace: bool = False,
-    watcher: Watcher | None = None,
+    listener: Listener | None = None,
     block: int = BLOCK,
     chunk: int = CHUNK,
 ) -> None:
@@ -47,17 +48,17 @@ def build_dense(
     model's. Raises `DataError`, `ModelError`.
     """
 
-    def work(folder: Path, watcher: Watcher) -> dict[str, Any]:
-        read = read_into(folder, corpus, watcher, sink=None, replace=replace, chunk=chunk)
-        watcher.stage("loading the model")
+    def work(folder: Path, listener: Listener) -> dict[str, Any]:
+        read = read_into(folder, corpus, listener, sink=None, replace=replace, chunk=chunk)
+        listener.stage("loading the model")
         encoder = Encoder(spec, device, batch=batch)
         documents = StoredDocuments(folder)
         given = None if vectors is None else open_vectors(vectors, len(documents), encoder.dimensions)
         if given is not None:
             refuse_strange_vectors(given, documents, encoder, str(vectors))
-        _encode(folder, documents, encoder, given, watcher, block)
+        _encode(folder, documents, encoder, given, listener, block)
         if sq8:
-            write_sq8(folder / VECTORS, folder / SQ8, watcher)
+            write_sq8(folder / VECTORS, folder / SQ8, listener)
         probe = [round(float(value), 6) for value in encoder.queries([PROBE])[0]]
         settings = {"kind": "dense", "documents": read.documents, "corpus_sha256": read.corpus_sha256}
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}
@@ -65,7 +66,7 @@ def build_dense(
 
     # Vectors may come from any file: all are checked to be this model's.
     plan = {"kind": "dense", "encoder": spec.settings(), "sq8": sq8, "replace": replace, "chunk": chunk}
-    build(corpus, out, plan, work, watcher or Unwatched())
+    build(corpus, out, plan, work, listener or Listener())
 
 
 def _encode(
@@ -73,14 +74,14 @@ def _encode(
     documents: StoredDocuments,
     encoder: Encoder,
     given: NDArray[Any] | None,
-    watcher: Watcher,
+    listener: Listener,
     block: int,
 ) -> None:
     progress = folder / SCRATCH / _PROGRESS
     done = int(json.loads(progress.read_text())) if progress.is_file() else 0
-    begin(watcher, "encoding passages" if given is None else "copying vectors", len(documents), done)
+    begin(listener, "encoding passages" if given is None else "copying vectors", len(documents), done)
     if done:
-        watcher.note(f"going on after {done:,} passages")
+        listener.note(f"going on after {done:,} passages")
     with NpyWriter(folder / VECTORS, np.float16, (len(documents), encoder.dimensions), rows=done) as out:
         for first in range(done, len(documents), block):
             end = min(first + block, len(documents))
@@ -99,4 +100,4 @@ def _encode(
             out.flush()
             os.fsync(out.fileno())
             write_whole(progress, json.dumps(end))
-            watcher.advance(end)
+            listener.advance(end)

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError, MissingExtra
+from holdfast.listener import Listener
 from holdfast.retrieval.arrays import blocks
-from holdfast.retrieval.building import Watcher, begin
+from holdfast.retrieval.building import begin
 from holdfast.retrieval.exact import settle
 from holdfast.retrieval.postings import Ranked
 
@@ -27,18 +28,18 @@ _CHOSEN_PER_HIT, _LEAST_CHOSEN = 4, 32
 _NTOTAL = slice(8, 16)  # in faiss' header, behind the kind (4 bytes) and the dimensions (4)
 
 
-def write_sq8(vectors: Path, path: Path, watcher: Watcher) -> None:
+def write_sq8(vectors: Path, path: Path, listener: Listener) -> None:
     """Quantise a `.npy` file of vectors [rows, dimensions] into a faiss file: one pass for the range of each dimension,
     one for the codes. Memory: one chunk."""
     faiss = _faiss()
     count, dimensions = np.load(vectors, mmap_mode="r").shape
-    begin(watcher, "ranges of dimensions", count)
+    begin(listener, "ranges of dimensions", count)
     low, high = np.full(dimensions, np.inf, np.float32), np.full(dimensions, -np.inf, np.float32)
     done = 0
     for block in blocks(vectors, CHUNK_ROWS):
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         done += len(block)
-        watcher.advance(done)
+        listener.advance(done)
     index = faiss.IndexScalarQuantizer(dimensions, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     index.train(np.stack([low, high]).astype(np.float32))  # what training on all rows would learn
     head = bytearray(faiss.serialize_index(index).tobytes())
@@ -46,14 +47,14 @@ def write_sq8(vectors: Path, path: Path, watcher: Watcher) -> None:
         raise DataError("this version of faiss writes its files in another way; install faiss-cpu 1.15")
     head[_NTOTAL] = count.to_bytes(8, "little")
     head[-8:] = (count * index.code_size).to_bytes(8, "little")
-    begin(watcher, "quantising", count)
+    begin(listener, "quantising", count)
     with open(path, "wb") as file:
         file.write(head)
         done = 0
         for block in blocks(vectors, CHUNK_ROWS):
             file.write(index.sa_encode(np.ascontiguousarray(block, np.float32)).data)
             done += len(block)
-            watcher.advance(done)
+            listener.advance(done)
     if int(_open(path).ntotal) != count:
         raise DataError(f"faiss cannot read back what was written to {path}; install faiss-cpu 1.15")
 

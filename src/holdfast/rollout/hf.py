@@ -8,6 +8,7 @@ everybody a forward pass; counting steps and rows, never seconds, keeps runs rep
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.rollout.cache import UNBOUNDED, SlotCache
+from holdfast.rollout.cache import SlotCache
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.rollout.slots import Row, SlotTable
@@ -100,37 +101,46 @@ class HFPolicy:
         max_rows: int = 512,
         max_tokens: int | None = None,
     ) -> None:
-        if not temperature > 0:
-            raise ConfigError(
-                f"temperature = {temperature}: logits cannot be divided by it; for the most likely token use greedy"
-            )
-        if not 0 < top_p <= 1 or top_k < 0:
-            raise ConfigError(
-                f"top_p = {top_p}, top_k = {top_k}: top_p must lie in (0, 1] and top_k must be 0 (all) or more"
-            )
+        _check_sampling(temperature, top_p, top_k)
         refuse_unsupported(model)
         self.model = model if device is None else model.to(device)
         self.tokenizer = tokenizer
         self.temperature, self.top_p, self.top_k, self.greedy = temperature, top_p, top_k, greedy
         self.autocast_dtype, self.on_token = autocast_dtype, on_token
         self.device = next(self.model.parameters()).device
-        config = text_config(model)
-        self.max_rows, most = max_rows, UNBOUNDED
-        if max_tokens is not None and self.device.type == "cuda":
-            self.max_rows = min(max_rows, rows_that_fit(model, max_tokens, autocast_dtype, free_memory(self.device)))
-            most = (self.max_rows, max_tokens)
+        self.max_rows, self._most_rows, self._max_tokens = max_rows, max_rows, max_tokens
         self._max_positions = positions_of(model)
-        self._stops = StopTable(tokenizer, end_ids(model, tokenizer), config.vocab_size)
+        self._stops = StopTable(tokenizer, end_ids(model, tokenizer), text_config(model).vocab_size)
         self._forward_options = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}
         self._prefill_tokens = _PREFILL_TOKENS_CPU if self.device.type == "cpu" else _PREFILL_TOKENS
-        self._table = SlotTable(SlotCache(config.num_hidden_layers, self.device, most=most))
+        self._begin()
+        with self._ready_to_sample():
+            check_exact(self.model, self.device)
+
+    def with_sampling(
+        self, *, temperature: float, top_p: float = 1.0, top_k: int = 0, greedy: bool = False
+    ) -> HFPolicy:
+        """A policy on the same model that samples differently. It shares what was checked and made of the model and
+        its tokenizer, and none of the episodes."""
+        _check_sampling(temperature, top_p, top_k)
+        policy = copy.copy(self)
+        policy.temperature, policy.top_p, policy.top_k, policy.greedy = temperature, top_p, top_k, greedy
+        policy._begin()
+        return policy
+
+    def _begin(self) -> None:
+        """No episodes."""
+        self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device))
         self._rows: dict[str, Row] = {}
         self._waiting: list[Row] = []
         self._waited = 0
         self._decoding = 0
         self._batch: _Batch | None = None
-        with self._ready_to_sample():
-            check_exact(self.model, self.device)
+
+    def free(self) -> None:
+        """Give back the memory of the cache, if there are no episodes: between rollouts the optimizer wants it."""
+        if not self._rows:
+            self._begin()
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; computing starts at the next `poll`.
@@ -138,6 +148,8 @@ class HFPolicy:
         Raises `ValueError` for an id whose last request is not finished, `ModelError` for a request that may outgrow
         the model's positions.
         """
+        if not self._rows:
+            self._measure_room()
         for request in requests:
             row = self._rows.get(request.id) or Row(id=request.id, context=[])
             if row.request is not None:
@@ -173,7 +185,7 @@ class HFPolicy:
         leaving = [self._rows.pop(id) for id in ids if id in self._rows]
         if not self._rows:
             self._table = SlotTable(self._table.cache.emptied())
-            self._waiting, self._decoding = [], 0
+            self._waiting, self._waited, self._decoding = [], 0, 0
         elif leaving:
             gone = set(leaving)
             self._waiting = [row for row in self._waiting if row not in gone]
@@ -183,6 +195,16 @@ class HFPolicy:
                     self._table.drop(row)
         if leaving:
             self._batch = None
+
+    def _measure_room(self) -> None:
+        """How many rows a GPU has room for: anew for each batch of episodes, since what trains in between takes memory
+        and gives it back."""
+        if self._max_tokens is None or self.device.type != "cuda":
+            return
+        fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free_memory(self.device))
+        self.max_rows = min(self._most_rows, fit)
+        most = (self.max_rows, self._max_tokens)
+        self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device, most=most))
 
     def _choose_prefill(self) -> list[Row]:
         """Waiting rows to prefill now; none while it pays to wait for more."""
@@ -343,3 +365,14 @@ class HFPolicy:
         finally:
             if training:
                 self.model.train()
+
+
+def _check_sampling(temperature: float, top_p: float, top_k: int) -> None:
+    if not temperature > 0:
+        raise ConfigError(
+            f"temperature = {temperature}: logits cannot be divided by it; for the most likely token use greedy"
+        )
+    if not 0 < top_p <= 1 or top_k < 0:
+        raise ConfigError(
+            f"top_p = {top_p}, top_k = {top_k}: top_p must lie in (0, 1] and top_k must be 0 (all) or more"
+        )

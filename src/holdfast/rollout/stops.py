@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 END, MAYBE = 1, 2
@@ -31,29 +31,24 @@ class StopTable:
             self._tables[stop] = self._make(stop)
         return self._tables[stop]
 
+    @cached_property
+    def _texts(self) -> list[str]:
+        """The text of every token on its own, as far as the tokenizer knows them: a second for 150,000 of them."""
+        known = min(self._vocabulary, len(self._tokenizer))
+        texts: list[str] = self._tokenizer.batch_decode(
+            [[token] for token in range(known)], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return texts
+
     def _make(self, stop: tuple[str, ...]) -> bytes:
         table = bytearray(self._vocabulary)
         if stop:
             last = {text[-1] for text in stop}
             if not all(character.isascii() for character in last):
                 last.add("\ufffd")
-            for token, text in enumerate(_texts(self._tokenizer, self._vocabulary)):
+            for token, text in enumerate(self._texts):
                 if not last.isdisjoint(text):
                     table[token] = MAYBE
         for token in self._end_ids:
             table[token] = END
         return bytes(table)
-
-
-_texts_of: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
-"""Of each tokenizer: a policy is made for every batch of rollouts, and 150,000 tokens take a second."""
-
-
-def _texts(tokenizer: Any, vocabulary: int) -> list[str]:
-    """The text of every token on its own, as far as the tokenizer knows them."""
-    known = min(vocabulary, len(tokenizer))
-    if len(_texts_of.get(tokenizer, ())) != known:
-        _texts_of[tokenizer] = tokenizer.batch_decode(
-            [[token] for token in range(known)], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-    return _texts_of[tokenizer]

@@ -22,11 +22,18 @@ from typing import Any
 import torch
 
 from holdfast.errors import CheckpointError
-from holdfast.train.model import LanguageModel, save_model
+from holdfast.language_model import LanguageModel, save_model
+from holdfast.run_folder import (
+    CHECKSUMS,
+    MODEL,
+    best_folder,
+    checkpoints_of,
+    find_gap,
+    list_checkpoints,
+    read_checksums,
+    step_folder,
+)
 
-STAGE_MODEL = "model"
-"""In a run folder, what a stage that makes no steps has saved: a warm start alone, or rejection sampling."""
-_CHECKSUMS = "checksums.json"
 _OPTIMIZER = "optimizer.safetensors"
 _ABANDONED = 3600.0
 """Seconds after which a half that nobody has written to is what a killed process left."""
@@ -71,7 +78,7 @@ def _whole(folder: Path) -> Iterator[Path]:
         partial.mkdir(parents=True)
         yield partial
         sums = {str(p.relative_to(partial)): _sha256(p) for p in sorted(partial.rglob("*")) if p.is_file()}
-        (partial / _CHECKSUMS).write_text(json.dumps(sums, indent=1))
+        (partial / CHECKSUMS).write_text(json.dumps(sums, indent=1))
         for path in [*partial.rglob("*"), partial]:
             _sync(path)
         old = _old(folder)
@@ -99,15 +106,6 @@ def _sweep(parent: Path) -> None:
                 shutil.rmtree(partial)
 
 
-def step_folder(run_dir: Path, step: int) -> Path:
-    return run_dir / "checkpoints" / f"step-{step:06d}"
-
-
-def list_checkpoints(run_dir: Path) -> list[Path]:
-    """Step checkpoints, newest first; whole or not."""
-    return sorted((run_dir / "checkpoints").glob("step-[0-9]*"), key=lambda p: (len(p.name), p.name), reverse=True)
-
-
 def prune(run_dir: Path, keep: int) -> None:
     """Delete all but the newest `keep` step checkpoints."""
     for folder in list_checkpoints(run_dir)[keep:]:
@@ -116,13 +114,13 @@ def prune(run_dir: Path, keep: int) -> None:
 
 def settle(run_dir: Path) -> None:
     """Put right what a killed process left: a folder between its two renames comes back, halves are deleted."""
-    for old in (run_dir / "checkpoints").glob(".*.old"):
+    for old in checkpoints_of(run_dir).glob(".*.old"):
         folder = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
         if folder.exists():
             shutil.rmtree(old)
         else:
             old.rename(folder)
-    for partial in (run_dir / "checkpoints").glob(".*.partial"):
+    for partial in checkpoints_of(run_dir).glob(".*.partial"):
         shutil.rmtree(partial)
 
 
@@ -151,32 +149,10 @@ def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
 
 def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, None if nothing is. Reads all of it."""
-    if (gap := _find_gap(folder)) is not None:
+    if (gap := find_gap(folder)) is not None:
         return gap
-    sums = _checksums(folder) or {}
+    sums = read_checksums(folder) or {}
     return next((f"{name} does not match its checksum" for name in sums if _sha256(folder / name) != sums[name]), None)
-
-
-def newest_step(run_dir: Path) -> int | None:
-    """The step of the newest checkpoint that has all its files, None without one. Reads none of them."""
-    names = (folder.name.removeprefix("step-") for folder in list_checkpoints(run_dir) if _find_gap(folder) is None)
-    return next((int(name) for name in names if name.isdigit()), None)
-
-
-def _find_gap(folder: Path) -> str | None:
-    """What a checkpoint lacks, None if nothing."""
-    sums = _checksums(folder)
-    if sums is None or "state.json" not in sums:
-        return "its checksums are missing or cut off, so it was not written to the end"
-    return next((f"{name} is missing" for name in sums if not (folder / name).is_file()), None)
-
-
-def _checksums(folder: Path) -> dict[str, str] | None:
-    try:
-        sums = json.loads((folder / _CHECKSUMS).read_text())
-    except (OSError, ValueError):
-        return None
-    return sums if isinstance(sums, dict) else None
 
 
 def model_folder(run_dir: Path, which: str) -> Path:
@@ -186,14 +162,14 @@ def model_folder(run_dir: Path, which: str) -> Path:
     """
     if which == "last":
         folder = next((f for f in list_checkpoints(run_dir) if find_damage(f) is None), None)
-        if folder is None and (run_dir / STAGE_MODEL).is_dir() and not list_checkpoints(run_dir):
-            return run_dir / STAGE_MODEL
+        if folder is None and (run_dir / MODEL).is_dir() and not list_checkpoints(run_dir):
+            return run_dir / MODEL
         if folder is None:
             raise CheckpointError(
                 f"{run_dir} has no whole checkpoint; let the run reach one (checkpoint.every) or finish"
             )
     elif which == "best":
-        folder = run_dir / "checkpoints" / "best"
+        folder = best_folder(run_dir)
         folder = folder if folder.exists() else _old(folder)
         if not folder.exists():
             raise CheckpointError(

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from holdfast.config import Config
 from holdfast.data import Example
 from holdfast.errors import ConfigError, ModelError
+from holdfast.language_model import LanguageModel
+from holdfast.loading import Questions
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.support import text_config
-from holdfast.train.model import LanguageModel
-from holdfast.train.session import Workspace
+from holdfast.search.protocol import SearchProtocol, render_prompt
 
 _LONGEST = 16  # prompts checked per split: rendering all of a hundred thousand would take a minute
 
 
-def refuse_misfits(workspace: Workspace, language_model: LanguageModel) -> None:
+def validate_model_and_prompts(
+    language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
+) -> None:
     """Raise for a model the rollouts cannot serve or that cannot hold an episode, a prompt that leaves no room for one,
     and another model's tokenizer."""
     HFPolicy(language_model.model, language_model.tokenizer)  # its checks
-    most = workspace.config.protocol.max_total_tokens
+    most = protocol.max_total_tokens
     positions = getattr(text_config(language_model.model), "max_position_embeddings", None)
     if positions is not None and positions < most:
         raise ConfigError(
@@ -26,9 +30,9 @@ def refuse_misfits(workspace: Workspace, language_model: LanguageModel) -> None:
             f"set protocol.max_total_tokens to {positions} or less"
         )
     vocabulary = language_model.model.get_input_embeddings().weight.shape[0]
-    for split, examples in (("train", workspace.train), ("dev", workspace.dev), ("test", workspace.test)):
+    for split, examples in _splits(questions):
         for example in sorted(examples, key=lambda e: -len(e.question))[:_LONGEST]:
-            prompt = workspace.prompt(example, language_model.tokenizer)
+            prompt = render_prompt(example.question, protocol, language_model.tokenizer, chat_template)
             if len(prompt) >= most:
                 raise ConfigError(
                     f"the prompt of {split} question {example.id} takes {len(prompt)} tokens, which leaves no room in "
@@ -42,15 +46,14 @@ def refuse_misfits(workspace: Workspace, language_model: LanguageModel) -> None:
                 )
 
 
-def doubts(workspace: Workspace) -> Iterator[str]:
-    """Sentences about settings and data that work, and still may not be what the user means."""
-    config = workspace.config
-    own = config.sampling
-    if (own.top_p < 1 or own.top_k > 0) and not own.keep_mask:
+def config_warnings(config: Config) -> Iterator[str]:
+    """Sentences about settings that work, and still may not be what the user means."""
+    sampling = config.sampling
+    if (sampling.top_p < 1 or sampling.top_k > 0) and not sampling.keep_mask:
         yield (
-            f"sampling.top_p = {own.top_p:g} and sampling.top_k = {own.top_k} truncate the sampler, while log-probs "
-            "are over the whole vocabulary. This mismatch alone can make a run collapse: set sampling.keep_mask = "
-            "true, or top_p = 1 and top_k = 0, or watch sampler/logprob_gap"
+            f"sampling.top_p = {sampling.top_p:g} and sampling.top_k = {sampling.top_k} truncate the sampler, while "
+            "log-probs are over the whole vocabulary. This mismatch alone can make a run collapse: set "
+            "sampling.keep_mask = true, or top_p = 1 and top_k = 0, or watch sampler/logprob_gap"
         )
     penalty = config.loss.penalty.term
     if penalty is not None and not penalty.coef:
@@ -63,8 +66,11 @@ def doubts(workspace: Workspace) -> Iterator[str]:
             f"retrieval.drop = {config.retrieval.drop:g}: that share of the searches in training finds nothing, on "
             "purpose. Set it to 0 unless that is what you study"
         )
-    splits = (("train", workspace.train), ("dev", workspace.dev), ("test", workspace.test))
-    texts = {name: [_key(example) for example in examples] for name, examples in splits}
+
+
+def overlap_warnings(questions: Questions) -> Iterator[str]:
+    """Sentences about questions that are in two splits."""
+    texts = {name: [_key(example) for example in examples] for name, examples in _splits(questions)}
     for seen, unseen in (("train", "dev"), ("train", "test"), ("dev", "test")):
         known = set(texts[seen])
         if shared := sum(text in known for text in texts[unseen]):
@@ -72,6 +78,10 @@ def doubts(workspace: Workspace) -> Iterator[str]:
                 f"{shared} of {len(texts[unseen])} {unseen} questions are also {seen} questions: scores on them say "
                 "what the model remembers, not how it searches"
             )
+
+
+def _splits(questions: Questions) -> tuple[tuple[str, tuple[Example, ...]], ...]:
+    return (("train", questions.train), ("dev", questions.dev), ("test", questions.test))
 
 
 def _key(example: Example) -> str:

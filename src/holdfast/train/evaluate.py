@@ -1,4 +1,4 @@
-"""Exact match and F1 of a policy on a set of questions: sampled at the training temperature, and greedy beside it."""
+"""Exact match and F1 of an agent on a set of questions: sampled at the training temperature, and greedy beside it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.data import Example
-from holdfast.rollout.hf import HFPolicy
-from holdfast.train.episodes import roll_out
-from holdfast.train.model import LanguageModel
-from holdfast.train.session import Workspace
+from holdfast.rollout.agent import SearchAgent
+from holdfast.train.rollouts import roll_out, score
 from holdfast.trajectory import Trajectory
 
 
@@ -22,47 +20,38 @@ class Evaluation:
     """The first sample of every question."""
 
 
-def evaluate(
-    language_model: LanguageModel, examples: Sequence[Example], workspace: Workspace, *, samples: int, seed: int
-) -> Evaluation:
-    """Roll out every question `samples` times and once greedily, over the whole corpus.
+class Evaluator:
+    """Evaluates an agent, whatever its weights have become.
 
-    Sampling is untruncated at the training temperature, also when training truncates: the scores of two recipes are of
-    the same kind. An episode's randomness depends on `seed` and the question alone: what changes between two
-    evaluations with one seed is the policy. Failed episodes count in `failed_fraction`, which is there only when some
-    failed, and nowhere else.
+    Sampling is untruncated at the agent's temperature, also where the agent truncates: the scores of two recipes are of
+    the same kind. A rollout's randomness depends on `seed` and the question alone: what changes between two
+    evaluations with one seed is the policy.
     """
-    sampled = _episodes(language_model, examples, workspace, samples, seed, greedy=False)
-    greedy = _episodes(language_model, examples, workspace, 1, seed, greedy=True)
-    scores = {}
-    for suffix, groups in (("", sampled), ("_greedy", greedy)):
-        scored = [t for group in groups for t in group if not t.status.is_failure]
-        for part in ("em", "f1"):
-            scores[part + suffix] = sum(t.reward_parts[part] for t in scored) / max(len(scored), 1)
-    valid = [t for group in sampled for t in group if not t.status.is_failure]
-    scores["searches"] = sum(t.searches for t in valid) / max(len(valid), 1)
-    everyone = [t for group in (*sampled, *greedy) for t in group]
-    if failed := sum(t.status.is_failure for t in everyone):
-        scores["failed_fraction"] = failed / len(everyone)
-    return Evaluation(scores, tuple(group[0] for group in sampled))
 
+    def __init__(self, agent: SearchAgent, samples: int, *, seed: int, max_failed: float) -> None:
+        self._sampled, self._greedy = agent.evaluated(greedy=False), agent.evaluated(greedy=True)
+        self._samples, self._seed, self._max_failed = samples, seed, max_failed
 
-def _episodes(
-    language_model: LanguageModel,
-    examples: Sequence[Example],
-    workspace: Workspace,
-    samples: int,
-    seed: int,
-    *,
-    greedy: bool,
-) -> list[tuple[Trajectory, ...]]:
-    policy = HFPolicy(
-        language_model.model,
-        language_model.tokenizer,
-        temperature=workspace.config.sampling.temperature,
-        autocast_dtype=language_model.autocast_dtype,
-        greedy=greedy,
-        max_tokens=workspace.protocol.max_total_tokens,
-    )
-    groups = roll_out(policy, examples, workspace, workspace.eval_retriever, size=samples, seed=("eval", seed))
-    return [group.trajectories for group in groups]
+    def __call__(self, examples: Sequence[Example]) -> Evaluation:
+        """Roll out every question `samples` times and once greedily.
+
+        Failed rollouts count in `failed_fraction`, which is there only when some failed, and nowhere else.
+        """
+        sampled = self._rollouts(self._sampled, examples, self._samples)
+        greedy = self._rollouts(self._greedy, examples, 1)
+        scores = {}
+        for suffix, groups in (("", sampled), ("_greedy", greedy)):
+            scored = [t for group in groups for t in group if not t.status.is_failure]
+            for part in ("em", "f1"):
+                scores[part + suffix] = sum(t.reward_parts[part] for t in scored) / max(len(scored), 1)
+        valid = [t for group in sampled for t in group if not t.status.is_failure]
+        scores["searches"] = sum(t.searches for t in valid) / max(len(valid), 1)
+        everyone = [t for group in (*sampled, *greedy) for t in group]
+        if failed := sum(t.status.is_failure for t in everyone):
+            scores["failed_fraction"] = failed / len(everyone)
+        return Evaluation(scores, tuple(group[0] for group in sampled))
+
+    def _rollouts(self, agent: SearchAgent, examples: Sequence[Example], size: int) -> list[tuple[Trajectory, ...]]:
+        seed = ("eval", self._seed)
+        groups, _ = roll_out(agent, examples, size=size, seed=seed, max_failed=self._max_failed)
+        return [group.trajectories for group in score(groups, examples)]

@@ -7,45 +7,47 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import MissingExtra
-from holdfast.tracking import METRICS_FILE
+from holdfast.listener import Listener, StepResult
+from holdfast.run_folder import METRICS, REPORT
 
-REPORT_FILE = "report.html"
 SHARE = 0.01
 """Most of a run's time that goes into its report."""
 _FIRST = 0.5
 """Seconds the first one is assumed to take: it loads plotly."""
 
 
-class LiveReport:
+class LiveReport(Listener):
     """Rewrites the report when the time since the last one is a hundred times what that one took."""
 
     def __init__(self, run_dir: Path, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._run_dir, self._note, self._clock = run_dir, note, clock
         self._due = clock() + _FIRST / SHARE
-        self._said: set[str] = set()
+        self._noted: set[str] = set()
 
-    def step(self) -> None:
-        """A step has been logged."""
+    def step(self, result: StepResult) -> None:
         if self._clock() >= self._due:
             self.write()
 
+    def close(self) -> None:
+        self.write()
+
     def write(self) -> None:
-        """Write it now. What goes wrong is said once: a report is no reason to lose a run."""
-        if not (self._run_dir / METRICS_FILE).is_file():
+        """Write it now. What goes wrong is noted once: a report is no reason to lose a run."""
+        if not (self._run_dir / METRICS).is_file():
             return  # stopped before anything happened
         started = self._clock()
         try:
             _write(self._run_dir)
         except MissingExtra as error:
-            self._say(f"there will be no {REPORT_FILE}: {error}")
+            self._note_once(f"there will be no {REPORT}: {error}")
         except Exception as error:
-            self._say(f"{REPORT_FILE} was not written: {error}")
+            self._note_once(f"{REPORT} was not written: {error}")
         finished = self._clock()
         self._due = finished + (finished - started) / SHARE
 
-    def _say(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
+    def _note_once(self, message: str) -> None:
+        if message not in self._noted:
+            self._noted.add(message)
             self._note(message)
 
 
@@ -56,4 +58,4 @@ def _write(run_dir: Path) -> None:
     from holdfast.diagnostics.report import reported, write_report
 
     log = read_log(run_dir)
-    write_report(run_dir / REPORT_FILE, [reported(log, diagnose(log), run_dir)])
+    write_report(run_dir / REPORT, [reported(log, diagnose(log), run_dir)])

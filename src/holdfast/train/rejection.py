@@ -11,83 +11,95 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast import run_folder
 from holdfast.config import Config
-from holdfast.data import Sampler
+from holdfast.data import Example, Sampler
 from holdfast.errors import CheckpointError
 from holdfast.jsonl import write_jsonl
-from holdfast.train.checkpoint import STAGE_MODEL, save_whole_model
-from holdfast.train.episodes import training_rollouts
-from holdfast.train.events import Observer, Silent
-from holdfast.train.folder import RunFolder
-from holdfast.train.session import open_workspace
+from holdfast.language_model import LanguageModel, set_up_torch
+from holdfast.listener import Listener
+from holdfast.loading import load_questions, load_retrievers, make_agent
+from holdfast.rollout.agent import SearchAgent
+from holdfast.run_folder import KEPT, MODEL
+from holdfast.train.checkpoint import save_whole_model
+from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy
-from holdfast.train.trainer import set_up_torch
-from holdfast.train.warm_start import Episode, warm_start
+from holdfast.train.warm_start import Episode, Supervision, warm_start
 from holdfast.trajectory import Group
-
-KEPT = "kept.jsonl"
-"""Of each step its right episodes, then a row `{"step", "sampled", "kept"}`; without that it was not finished."""
 
 _Row = dict[str, Any]
 
 
-def rejection_sampling(config: Config, run_dir: Path, *, observer: Observer | None = None) -> Path:
-    """Sample, keep what is right, learn from it; the folder of the saved model.
+def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
+    """Sample, keep what is correct, learn from it; the folder of the saved model.
 
     `train.steps` batches of `train.questions` questions with `train.group_size` samples each; then as many optimizer
     steps as the recipe's run would make, at `train.lr`. In a folder that was begun before, sampling goes on after its
-    last whole step. When nothing is right, the saved model is the start.
+    last whole step. When nothing is correct, the saved model is the start.
     """
-    observer = observer or Silent()
-    folder = RunFolder(run_dir)
+    listener = listener or Listener()
     if (run_dir / KEPT).exists():
-        _refuse_other(folder.config(), config, run_dir)
+        _refuse_other(run_folder.read_recipe(run_dir), config, run_dir)
     else:
-        folder.begin(config)
+        run_folder.begin(run_dir, config)
         (run_dir / KEPT).touch()  # the mark of what this folder is, by which --resume knows it
-    set_up_torch(config)
-    with folder.writing():
-        observer.stage("questions and index")
-        workspace = open_workspace(config, note=observer.note)
-        policy = starting_policy(workspace, observer)
-        sampler, done = Sampler(workspace.train, seed=config.run.seed), whole_steps(run_dir / KEPT)
-        observer.stage("sampling", config.train.steps)
-        for step in range(config.train.steps):
-            examples = sampler.next(config.train.questions)
-            if step in done:
-                continue
-            groups = training_rollouts(policy, examples, workspace, seed=(config.run.seed, step))
-            done[step] = _append(run_dir / KEPT, step, groups)
-            observer.advance(step + 1, {"kept": sum(map(len, done.values()))})
-        episodes = [
-            Episode(tuple(row["token_ids"]), tuple(map(bool, row["loss_mask"])))
-            for step in range(config.train.steps)
-            for row in done[step]
-        ]
+    with run_folder.writing(run_dir):
+        set_up_torch(config)
+        listener.stage("questions and index")
+        questions, retrievers = load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
+        policy = starting_policy(config, questions, retrievers.train, listener)
+        agent = make_agent(config, policy, retrievers.train)
+        episodes = _sample(config, agent, questions.train, run_dir / KEPT, listener)
         if not episodes:
             sampled = config.train.steps * config.train.questions * config.train.group_size
-            observer.note(
+            listener.note(
                 f"none of the {sampled} sampled episodes was right, so there was nothing to learn from: the saved "
                 "model is the one it started from. Begin with a better one ([warm_start])"
             )
-        own = config.train
-        steps = own.steps * own.optimizer_steps_per_rollout if episodes else 0
-        observer.stage(f"learning from {len(episodes)} right episodes", steps)
-        for row in warm_start(
-            policy.model,
-            episodes,
-            pad_token_id=policy.pad_token_id,
-            steps=steps,
-            batch=max(own.questions * own.group_size // own.optimizer_steps_per_rollout, 1),
-            lr=own.lr,
-            seed=config.run.seed,
-            device=workspace.device,
-            micro_batch_tokens=own.micro_batch_tokens,
-            autocast_dtype=policy.autocast_dtype,
-        ):
-            observer.advance(int(row["step"]), {"loss": row["loss"]})
-        save_whole_model(run_dir / STAGE_MODEL, policy)
-    return run_dir / STAGE_MODEL
+        _learn(config, policy, episodes, listener)
+        save_whole_model(run_dir / MODEL, policy)
+    return run_dir / MODEL
+
+
+def _sample(
+    config: Config, agent: SearchAgent, questions: Sequence[Example], path: Path, listener: Listener
+) -> list[Episode]:
+    """The correct rollouts of all steps; those that `path` holds already are not sampled again."""
+    train, sampler, done = config.train, Sampler(questions, seed=config.run.seed), whole_steps(path)
+    listener.stage("sampling", train.steps)
+    for step in range(train.steps):
+        examples = sampler.next(train.questions)
+        if step in done:
+            continue
+        groups, _ = roll_out(
+            agent,
+            examples,
+            size=train.group_size,
+            seed=(config.run.seed, step),
+            max_failed=config.retrieval.max_failed,
+        )
+        done[step] = _append(path, step, score(groups, examples))
+        listener.advance(step + 1, {"kept": sum(map(len, done.values()))})
+    return [
+        Episode(tuple(row["token_ids"]), tuple(map(bool, row["loss_mask"])))
+        for step in range(train.steps)
+        for row in done[step]
+    ]
+
+
+def _learn(config: Config, policy: LanguageModel, episodes: Sequence[Episode], listener: Listener) -> None:
+    train = config.train
+    steps = train.steps * train.optimizer_steps_per_rollout if episodes else 0
+    listener.stage(f"learning from {len(episodes)} right episodes", steps)
+    supervision = Supervision(
+        steps=steps,
+        batch=max(train.questions * train.group_size // train.optimizer_steps_per_rollout, 1),
+        lr=train.lr,
+        seed=config.run.seed,
+        micro_batch_tokens=train.micro_batch_tokens,
+    )
+    for row in warm_start(policy, episodes, supervision):
+        listener.advance(int(row["step"]), {"loss": row["loss"]})
 
 
 def whole_steps(path: Path) -> dict[int, list[_Row]]:
@@ -127,8 +139,8 @@ def _append(path: Path, step: int, groups: Sequence[Group]) -> list[_Row]:
     return rows
 
 
-def _refuse_other(there: Config, wanted: Config, run_dir: Path) -> None:
-    if there.model_dump(exclude={"run"}) != wanted.model_dump(exclude={"run"}) or there.run.seed != wanted.run.seed:
+def _refuse_other(begun: Config, config: Config, run_dir: Path) -> None:
+    if begun.model_dump(exclude={"run"}) != config.model_dump(exclude={"run"}) or begun.run.seed != config.run.seed:
         raise CheckpointError(
             f"{run_dir} holds episodes that were sampled under another recipe; give another --run.name, or the "
             "settings it was begun with"

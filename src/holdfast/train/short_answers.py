@@ -5,33 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.errors import DataError
-from holdfast.retrieval.types import Hit
+from holdfast.loading import load_protocol
+from holdfast.retrieval.types import Hit, Retriever
 from holdfast.scoring import sub_em
 from holdfast.search.bare import PLAIN, bare_answer, bare_question, bare_question_with_passages
 from holdfast.search.protocol import render_prompt
-from holdfast.train.session import Workspace
 from holdfast.train.warm_start import Episode, encode_episode
 
 _AT_ONCE = 256
 
 
-def short_answers(workspace: Workspace, tokenizer: Any, most: int) -> list[Episode]:
-    """At most `most` training questions as `warm_start.teaches` says; what is learned is the answer and the end of the
+def short_answers(
+    config: Config, questions: Sequence[Example], retriever: Retriever, tokenizer: Any, most: int
+) -> list[Episode]:
+    """At most `most` of the questions as `warm_start.teaches` says; what is learned is the answer and the end of the
     sequence.
 
-    Passages are those that training sees. A question whose passages hold no golden answer is left out: it would teach
-    to make one up. Raises `DataError` when none is left.
+    A question whose passages hold no golden answer is left out: it would teach to make one up. Raises `DataError` when
+    none is left.
     """
-    config, protocol = workspace.config, workspace.protocol
-    examples = Sampler(workspace.train, config.warm_start.seed).next(most)
+    protocol = load_protocol(config)
+    examples = Sampler(questions, config.warm_start.seed).next(most)
     lessons = [(bare_question(example.question), example) for example in examples]
     if config.warm_start.teaches == "rag":
-        found = _found(workspace, examples)
+        passages = _passages(retriever, examples, protocol.topk)
         lessons = [
             (bare_question_with_passages(example.question, hits), example)
-            for example, hits in zip(examples, found, strict=True)
+            for example, hits in zip(examples, passages, strict=True)
             if sub_em(" ".join(hit.document.contents for hit in hits), example.golden_answers)
         ]
         if not lessons:
@@ -51,10 +54,10 @@ def short_answers(workspace: Workspace, tokenizer: Any, most: int) -> list[Episo
     ]
 
 
-def _found(workspace: Workspace, examples: Sequence[Example]) -> list[list[Hit]]:
+def _passages(retriever: Retriever, examples: Sequence[Example], k: int) -> list[list[Hit]]:
     questions = [example.question for example in examples]
     return [
         hits
         for start in range(0, len(questions), _AT_ONCE)
-        for hits in workspace.train_retriever.search(questions[start : start + _AT_ONCE], workspace.protocol.topk)
+        for hits in retriever.search(questions[start : start + _AT_ONCE], k)
     ]

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from holdfast import __version__
-from holdfast.config import Config, WarmStart
+from holdfast import __version__, run_folder
+from holdfast.config import Config
 from holdfast.config.validation import check_training
-from holdfast.data import Example
 from holdfast.errors import CheckpointError, ConfigError, DataError
-from holdfast.retrieval.cache import CachedRetriever
-from holdfast.search.protocol import SearchProtocol
-from holdfast.train.checkpoint import find_damage, save_checkpoint
-from holdfast.train.checks import refuse_misfits
-from holdfast.train.events import Observer
-from holdfast.train.model import LanguageModel, load_model, prepare, unread_code
-from holdfast.train.session import Workspace, cache_dir, telling_skipped
+from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch, unread_code
+from holdfast.listener import Listener
+from holdfast.loading import Questions, load_protocol, load_questions, load_retrievers, skipped_rows
+from holdfast.retrieval.types import Retriever
+from holdfast.search.protocol import render_prompt
+from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
+from holdfast.train.checks import validate_model_and_prompts
 from holdfast.train.short_answers import short_answers
-from holdfast.train.warm_start import Episode, disguised, encode_episode, read_episodes, warm_start
-from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_tokenizer
+from holdfast.train.warm_start import Episode, Supervision, disguised, encode_episode, read_episodes, warm_start
+from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_of, world_tokenizer
 from holdfast.world.model import build_model
 from holdfast.world.scripted import ScriptedEpisode
 
@@ -32,28 +33,52 @@ _Text = tuple[str, list[tuple[str, str]]]
 """A question, and what was said to it: (text of the turn, text of the observation after it) pairs."""
 
 
-def starting_policy(workspace: Workspace, observer: Observer) -> LanguageModel:
-    """The model the recipe names, after its warm start. Raises before it for a recipe that cannot be trained, and a
+def starting_policy(
+    config: Config, questions: Questions, retriever: Retriever, listener: Listener | None = None
+) -> LanguageModel:
+    """The model the recipe names, after its warm start. Raises before it for a recipe that cannot be trained, and for a
     model that cannot serve.
 
-    A warm start is kept in the cache folder under a name made from everything it depends on, and taken from there the
-    next time; so is the tiny model itself.
+    `retriever` is the one of training. A warm start is kept in the cache folder under a name made from everything it
+    depends on, and taken from there the next time; so is the tiny model itself.
     """
-    config = workspace.config
     check_training(config)
+    start = _Start(config, questions, retriever, listener or Listener())
     if config.model.path != "tiny" and not has_warm_start(config):
-        return _loaded(workspace, observer)
+        return start.load()
     folder = start_folder(config)
     if find_damage(folder) is None:
-        observer.note(f"warm start: taken from the cache ({folder})")
-        return load_model(config.model, folder / "model", workspace.device)
-    made = _make(workspace, observer)
+        start.listener.note(f"warm start: taken from the cache ({folder})")
+        return load_model(config.model, folder / "model", pick_device(config.run.device))
+    policy = start.make()
     try:
-        save_checkpoint(folder, made, state={"made_by": __version__})
+        save_checkpoint(folder, policy, state={"made_by": __version__})
     except CheckpointError as error:
         if find_damage(folder) is not None:  # else another run made the same one in the meantime
-            observer.note(f"the warm start is not kept for later runs: {error.__cause__}. Set HOLDFAST_CACHE")
-    return made
+            cause = error.__cause__
+            start.listener.note(f"the warm start is not kept for later runs: {cause}. Set HOLDFAST_CACHE")
+    return policy
+
+
+def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
+    """Supervised learning alone; the folder of the saved model, which `model.path` and `from_pretrained` load."""
+    check_training(config, stage="warm-start")
+    listener = listener or Listener()
+    run_folder.begin(run_dir, config)
+    with run_folder.writing(run_dir):
+        set_up_torch(config)
+        listener.stage("questions and index")
+        questions, retrievers = load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
+        policy = starting_policy(config, questions, retrievers.train, listener)
+        save_whole_model(run_dir / run_folder.MODEL, policy)
+    return run_dir / run_folder.MODEL
+
+
+def cache_dir() -> Path:
+    """Where warm starts are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
+    if home := os.environ.get("HOLDFAST_CACHE"):
+        return Path(home)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
 def start_folder(config: Config) -> Path:
@@ -65,128 +90,139 @@ def has_warm_start(config: Config) -> bool:
     return bool(config.warm_start.steps or config.warm_start.plain_steps)
 
 
-def _make(workspace: Workspace, observer: Observer) -> LanguageModel:
-    config, own, world = workspace.config, workspace.config.warm_start, workspace.world
-    scripts: list[ScriptedEpisode] = []
-    if world is not None and (config.model.path == "tiny" or (own.teaches == "search" and own.data is None)):
-        scripts = scripted_episodes(world, filler_of(config.world), *_script_settings(workspace))
-    if config.model.path == "tiny":
-        made = _tiny(workspace, scripts)
-    else:
-        torch.manual_seed(own.seed)  # fresh LoRA weights are part of the start, which runs with any seed share
-        made = _loaded(workspace, observer)
-        torch.manual_seed(config.run.seed)
-    if own.teaches == "search":
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a start is made from."""
+
+    config: Config
+    questions: Questions
+    retriever: Retriever
+    listener: Listener
+
+    def load(self) -> LanguageModel:
+        """The recipe's own model, if it can serve at all: a warm start takes time."""
+        config = self.config
+        self.listener.stage("loading the model")
+        language_model = load_model(config.model, config.model.path, pick_device(config.run.device))
+        self._validate(language_model)
+        if unread_code(language_model, config.model):
+            self.listener.note(
+                f"model.path = {config.model.path!r} brings Python code of its own, which was not run: it is loaded as "
+                f"transformers' {type(language_model.model).__name__}. To run it: model.trust_remote_code = true"
+            )
+        return language_model
+
+    def make(self) -> LanguageModel:
+        """Loaded or built, and warm-started."""
+        config, settings = self.config, self.config.warm_start
+        from_scripts = settings.teaches == "search" and settings.data is None
+        scripts: list[ScriptedEpisode] = []
+        if config.data.train == "world" and (config.model.path == "tiny" or from_scripts):
+            scripts = self._scripts(with_filler=True)
+        if config.model.path == "tiny":
+            policy = self._tiny(scripts)
+        else:
+            torch.manual_seed(settings.seed)  # fresh LoRA weights are part of the start, which runs with any seed share
+            policy = self.load()
+            torch.manual_seed(config.run.seed)
         lessons = [
-            (steps, _encoded(texts, workspace, made.tokenizer, steps * own.batch, observer))
-            for steps, texts in _lessons(workspace, scripts, observer)
+            (steps, self._fitting(episodes, policy.tokenizer, steps * settings.batch))
+            for steps, episodes in self._lessons(policy, scripts)
         ]
-    else:
-        taught = short_answers(workspace, made.tokenizer, own.steps * own.batch)
-        # What is answered from memory must be remembered, not read.
-        lessons = [(own.steps, _fitting(taught, workspace, made.tokenizer, own.steps * own.batch, observer))]
-    observer.stage("warm start", own.plain_steps + own.steps)
-    done = 0
-    recent: list[float] = []
-    for steps, episodes in lessons:
-        for row in warm_start(
-            made.model,
-            episodes,
-            pad_token_id=made.pad_token_id,
-            steps=steps,
-            batch=own.batch,
-            lr=own.lr,
-            seed=own.seed,
-            device=workspace.device,
-            micro_batch_tokens=config.train.micro_batch_tokens,
-            autocast_dtype=made.autocast_dtype,
-        ):
-            done, recent = done + 1, [*recent, row["loss"]][-20:]
-            observer.advance(done, {"loss": sum(recent) / len(recent)})
-    return made
+        self._learn(policy, lessons)
+        return policy
 
+    def _learn(self, policy: LanguageModel, lessons: Sequence[tuple[int, Sequence[Episode]]]) -> None:
+        settings = self.config.warm_start
+        self.listener.stage("warm start", settings.plain_steps + settings.steps)
+        done = 0
+        recent: list[float] = []
+        for steps, episodes in lessons:
+            supervision = Supervision(
+                steps=steps,
+                batch=settings.batch,
+                lr=settings.lr,
+                seed=settings.seed,
+                micro_batch_tokens=self.config.train.micro_batch_tokens,
+            )
+            for row in warm_start(policy, episodes, supervision):
+                done, recent = done + 1, [*recent, row["loss"]][-20:]
+                self.listener.advance(done, {"loss": sum(recent) / len(recent)})
 
-def _loaded(workspace: Workspace, observer: Observer) -> LanguageModel:
-    """The recipe's own model, if it can serve at all: a warm start takes time."""
-    observer.stage("loading the model")
-    language_model = load_model(workspace.config.model, workspace.config.model.path, workspace.device)
-    refuse_misfits(workspace, language_model)
-    if unread_code(language_model, workspace.config.model):
-        observer.note(
-            f"model.path = {workspace.config.model.path!r} brings Python code of its own, which was not run: it is "
-            f"loaded as transformers' {type(language_model.model).__name__}. To run it: model.trust_remote_code = true"
+    def _lessons(
+        self, policy: LanguageModel, scripts: Sequence[ScriptedEpisode]
+    ) -> Iterator[tuple[int, Sequence[Episode]]]:
+        """(steps, episodes) in the order they are learned."""
+        config, settings = self.config, self.config.warm_start
+        if settings.teaches == "search":
+            for steps, texts in self._searches(scripts):
+                yield steps, self._encode(texts, policy.tokenizer)
+        else:
+            count = settings.steps * settings.batch
+            yield settings.steps, short_answers(config, self.questions.train, self.retriever, policy.tokenizer, count)
+
+    def _searches(self, scripts: Sequence[ScriptedEpisode]) -> Iterator[tuple[int, list[_Text]]]:
+        """Plain scripts, then scripts, or the recipe's own file."""
+        settings = self.config.warm_start
+        if settings.plain_steps:
+            yield settings.plain_steps, _texts(self._scripts(with_filler=False))
+        if settings.steps and settings.data is not None:
+            with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
+                texts = read_episodes(Path(settings.data), on_skip=on_skip)
+            yield settings.steps, texts
+        elif settings.steps:
+            yield settings.steps, _texts(scripts)
+
+    def _scripts(self, *, with_filler: bool) -> list[ScriptedEpisode]:
+        config = self.config
+        filler = filler_of(config.world) if with_filler else None
+        return scripted_episodes(
+            world_of(config.world), filler, self.retriever, load_protocol(config), config.warm_start
         )
-    return language_model
 
+    def _encode(self, texts: Sequence[_Text], tokenizer: Any) -> list[Episode]:
+        """Token ids of rollouts of the agent."""
+        protocol, template = load_protocol(self.config), self.config.model.chat_template
+        return [
+            encode_episode(render_prompt(question, protocol, tokenizer, template), turns, protocol, tokenizer)
+            for question, turns in texts
+        ]
 
-def _lessons(
-    workspace: Workspace, scripts: Sequence[ScriptedEpisode], observer: Observer
-) -> Iterator[tuple[int, list[_Text]]]:
-    """(steps, episodes) in the order they are learned: plain scripts, then scripts, or the recipe's own file."""
-    own, world = workspace.config.warm_start, workspace.world
-    if own.plain_steps:
-        assert world is not None  # `check_training`
-        yield own.plain_steps, _texts(scripted_episodes(world, None, *_script_settings(workspace)))
-    if own.steps and own.data is not None:
-        with telling_skipped(own.data, "warm_start.data", observer.note) as on_skip:
-            texts = read_episodes(Path(own.data), on_skip=on_skip)
-        yield own.steps, texts
-    elif own.steps:
-        yield own.steps, _texts(scripts)
+    def _fitting(self, episodes: Sequence[Episode], tokenizer: Any, count: int) -> Sequence[Episode]:
+        """Those that are not too long; for the tiny model to learn reading from, `count` of them in disguise."""
+        config = self.config
+        most = config.protocol.max_total_tokens
+        short = [episode for episode in episodes if len(episode.token_ids) <= most]
+        if len(short) < len(episodes):
+            left_out = f"{len(episodes) - len(short)} of {len(episodes)} episodes of the warm start are longer than"
+            left_out = f"{left_out} protocol.max_total_tokens = {most}"
+            if not short:
+                raise ConfigError(f"{left_out}; raise it")
+            self.listener.note(f"{left_out} and are left out")
+        if config.model.path != "tiny" or config.warm_start.teaches == "direct":
+            return short  # what is answered from memory must be remembered, not read
+        pools = interchangeable_tokens(world_of(config.world), tokenizer)
+        return disguised(short, pools, count, config.warm_start.seed)
+
+    def _tiny(self, scripts: Sequence[ScriptedEpisode]) -> LanguageModel:
+        """The tiny model as it is born, and a tokenizer that knows the world's words."""
+        config = self.config
+        size = config.model
+        world, protocol = world_of(config.world), load_protocol(config)
+        tokenizer = world_tokenizer(world, filler_of(config.world), scripts, protocol)
+        seed = config.warm_start.seed
+        model = build_model(tokenizer, seed=seed, hidden=size.hidden, layers=size.layers, heads=size.heads)
+        language_model = prepare(model, tokenizer, size, pick_device(config.run.device))
+        self._validate(language_model)
+        return language_model
+
+    def _validate(self, language_model: LanguageModel) -> None:
+        protocol, template = load_protocol(self.config), self.config.model.chat_template
+        validate_model_and_prompts(language_model, self.questions, protocol, template)
 
 
 def _texts(scripts: Sequence[ScriptedEpisode]) -> list[_Text]:
     return [(script.question.example.question, list(script.turns)) for script in scripts]
-
-
-def _script_settings(workspace: Workspace) -> tuple[CachedRetriever, SearchProtocol, WarmStart]:
-    return workspace.train_retriever, workspace.protocol, workspace.config.warm_start
-
-
-def _encoded(
-    texts: Sequence[_Text], workspace: Workspace, tokenizer: Any, count: int, observer: Observer
-) -> Sequence[Episode]:
-    """Token ids of episodes of the agent."""
-    episodes = [
-        encode_episode(workspace.prompt(_as_example(question), tokenizer), turns, workspace.protocol, tokenizer)
-        for question, turns in texts
-    ]
-    return _fitting(episodes, workspace, tokenizer, count, observer)
-
-
-def _fitting(
-    episodes: Sequence[Episode], workspace: Workspace, tokenizer: Any, count: int, observer: Observer
-) -> Sequence[Episode]:
-    """Those that are not too long; for the tiny model to learn reading from, `count` of them in disguise."""
-    config = workspace.config
-    most = config.protocol.max_total_tokens
-    short = [episode for episode in episodes if len(episode.token_ids) <= most]
-    if len(short) < len(episodes):
-        told = f"{len(episodes) - len(short)} of {len(episodes)} episodes of the warm start are longer than"
-        told = f"{told} protocol.max_total_tokens = {most}"
-        if not short:
-            raise ConfigError(f"{told}; raise it")
-        observer.note(f"{told} and are left out")
-    if config.model.path != "tiny" or config.warm_start.teaches == "direct":
-        return short
-    assert workspace.world is not None
-    return disguised(short, interchangeable_tokens(workspace.world, tokenizer), count, config.warm_start.seed)
-
-
-def _tiny(workspace: Workspace, scripts: Sequence[ScriptedEpisode]) -> LanguageModel:
-    """The tiny model as it is born, and a tokenizer that knows the world's words."""
-    config, world = workspace.config, workspace.world
-    assert world is not None
-    own = config.model
-    tokenizer = world_tokenizer(world, filler_of(config.world), scripts, workspace.protocol)
-    model = build_model(tokenizer, seed=config.warm_start.seed, hidden=own.hidden, layers=own.layers, heads=own.heads)
-    language_model = prepare(model, tokenizer, own, workspace.device)
-    refuse_misfits(workspace, language_model)
-    return language_model
-
-
-def _as_example(question: str) -> Example:
-    return Example(source="warm-start", split="train", index=0, question=question, golden_answers=("-",))
 
 
 def _fingerprint(config: Config) -> str:

@@ -1,13 +1,13 @@
-"""The local engine: one process, CPU or one GPU. `Trainer.step` is the whole method on one screen.
+"""The local trainer: one process, CPU or one GPU. `Trainer.step` is the whole method on one screen.
 
-Example → prompt ids → turns → trajectory → group → rewards → advantages → TokenBatch → micro-batch plan → old pass →
-K optimizer steps → metrics. Each arrow is one function, in this order.
+Questions → rollouts → rewards → advantages → old pass → K optimizer steps → what they did to the rollouts. The parts
+are in `rollouts.py`, `learner.py` (with the loss in `objective.py`) and `displacement.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.data import Example, Sampler
 from holdfast.errors import RolloutError
+from holdfast.language_model import LanguageModel
+from holdfast.listener import StepResult
+from holdfast.loading import make_agent
 from holdfast.metrics import (
     advantage_metrics,
     cut_metrics,
@@ -27,115 +30,82 @@ from holdfast.metrics import (
     rollout_metrics,
     sampler_metrics,
 )
+from holdfast.retrieval.types import Retriever
+from holdfast.rollout.agent import SearchAgent
 from holdfast.rollout.searching import RolloutStats
-from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint, step_folder
-from holdfast.train.displacement import Displacement, measure
-from holdfast.train.episodes import learnable, training_rollouts
-from holdfast.train.model import LanguageModel, Reference
-from holdfast.train.session import Workspace
-from holdfast.train.update import (
-    make_optimizer,
-    old_pass,
-    plan_update,
-    update_by_recipe,
-)
+from holdfast.run_folder import step_folder
+from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint
+from holdfast.train.displacement import measure_displacement
+from holdfast.train.learner import Learner, OldPass, Reference, make_learner
+from holdfast.train.rollouts import roll_out, score, training_batch
 from holdfast.trajectory import Group
 
 
 class Trainer:
-    """Weights, optimizer, data position and generators of a run: exactly what a checkpoint holds."""
+    """An agent that rolls out and the learner behind it, data position and generators: what a checkpoint holds."""
 
-    def __init__(self, workspace: Workspace, language_model: LanguageModel) -> None:
-        config = workspace.config
-        self.workspace, self.config, self.language_model = workspace, config, language_model
-        self.model = language_model.model
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(self.parameters, config.train)
-        temperature = config.sampling.temperature
-        self.forward = language_model.forward(temperature)
-        self.keeper = language_model.keeper(config.sampling)
-        self.reference = Reference(language_model).forward(temperature) if config.loss.kl_coef > 0 else None
-        self.sampler = Sampler(workspace.train, seed=config.run.seed)
+    def __init__(self, config: Config, agent: SearchAgent, learner: Learner, questions: Sequence[Example]) -> None:
+        self.config, self.agent, self.learner = config, agent, learner
+        self.sampler = Sampler(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed = 0
-        self.displacement: Displacement | None = None
-        """What the last step did to its rollouts; None when that was not measured."""
 
-    def step(self) -> tuple[dict[str, float], list[Group], list[Example]]:
-        """One rollout batch and its K optimizer steps: (metrics, scored groups, their questions)."""
-        clock = _Clock()
-        self.displacement = None
-        self._set_learning_rate()
+    def step(self) -> StepResult:
+        """One rollout batch and its K optimizer steps."""
+        train, learner, clock = self.config.train, self.learner, _Clock()
+        learner.learning_rate = train.lr * min(1.0, (self.completed + 1) / (train.warmup + 1))
         position = self.sampler.state()
-        examples = self.sampler.next(self.config.train.questions)
+        examples = self.sampler.next(train.questions)
         try:
             with clock("rollout"):
-                groups, stats = self._rollout(examples)
+                groups, stats = self.roll_out(examples)
         except RolloutError:
             self.sampler.restore(position)  # the step was not made: a checkpoint now is that of the last one
             raise
         metrics = rollout_metrics(groups) | retrieval_metrics(stats)
-        batch = self._batch(groups)
+        batch, displacement = self.make_batch(groups), None
         if len(batch):
             with clock("update"):
-                minis, batch, entropy = old_pass(batch, self._plan(batch), self.forward, self.reference, self.keeper)
-                metrics |= entropy | self._update(minis, mean_searches=metrics["rollout/searches"])
+                old = learner.old_pass(batch, learner.plan(batch, self.generator))
+                metrics["entropy/mean"] = old.entropy
+                metrics |= learner.step(old.minibatches, mean_searches=metrics["rollout/searches"])
             with clock("displacement"):
-                metrics |= self._displacement(batch, groups)
-            assert batch.old_logprobs is not None
-            mask = batch.loss_mask
-            metrics |= advantage_metrics(batch.advantages, mask) | cut_metrics(batch.advantages, groups)
-            metrics |= sampler_metrics([micro for mini in minis for micro in mini], groups)
-            metrics["loss/tokens"] = float(mask.sum()) / len(batch)
-            metrics |= likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
-        metrics |= clock.metrics() | {"lr": self.optimizer.param_groups[0]["lr"]}
+                if train.displacement_every and self.completed % train.displacement_every == 0:
+                    moved, displacement = measure_displacement(
+                        learner,
+                        old.batch,
+                        groups,
+                        rows=train.displacement_rows,
+                        shown=self.config.track.trajectories,
+                        generator=self.generator,
+                    )
+                    metrics |= moved
+            metrics |= _batch_metrics(old, groups)
+        metrics |= clock.metrics() | {"lr": learner.learning_rate}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
         self.completed += 1
-        return metrics, groups, examples
-
-    # ---- the arrows
-
-    def _rollout(self, examples: list[Example]) -> tuple[list[Group], RolloutStats]:
-        stats = RolloutStats()
-        seed = (self.config.run.seed, self.completed)
-        return training_rollouts(self.language_model, examples, self.workspace, seed=seed, stats=stats), stats
-
-    def _batch(self, groups: list[Group]) -> TokenBatch:
-        pad_token_id, device = self.language_model.pad_token_id, self.workspace.device
-        return learnable(groups, self.config.loss, pad_token_id=pad_token_id, device=device)
-
-    def _plan(self, batch: TokenBatch) -> list[list[list[int]]]:
-        own = self.config.train
-        lengths = batch.lengths.tolist()
-        return plan_update(lengths, own.optimizer_steps_per_rollout, own.micro_batch_tokens, self.generator)
-
-    def _update(self, minis: list[list[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
-        metrics = update_by_recipe(
-            minis, self.model, self.forward, self.optimizer, self.parameters, self.config, mean_searches=mean_searches
+        return StepResult(
+            step=self.completed, metrics=metrics, groups=groups, examples=examples, displacement=displacement
         )
-        self.optimizer.zero_grad(set_to_none=True)  # rollouts want the memory
-        return metrics
 
-    def _displacement(self, batch: TokenBatch, groups: list[Group]) -> dict[str, float]:
-        own = self.config.train
-        if not own.displacement_every or self.completed % own.displacement_every:
-            return {}
-        metrics, self.displacement = measure(
-            batch,
-            groups,
-            self.forward,
-            self.language_model.tokenizer,
-            rows=own.displacement_rows,
-            shown=self.config.track.trajectories,
-            micro_batch_tokens=own.micro_batch_tokens,
-            generator=self.generator,
+    def roll_out(self, examples: Sequence[Example]) -> tuple[list[Group], RolloutStats]:
+        """A scored group for each question, sampled with this step's seed."""
+        config = self.config
+        groups, stats = roll_out(
+            self.agent,
+            examples,
+            size=config.train.group_size,
+            seed=(config.run.seed, self.completed),
+            max_failed=config.retrieval.max_failed,
         )
-        return metrics
+        return score(groups, examples, config.reward.weights()), stats
 
-    def _set_learning_rate(self) -> None:
-        lr, warmup = self.config.train.lr, self.config.train.warmup
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr * min(1.0, (self.completed + 1) / (warmup + 1))
+    def make_batch(self, groups: Sequence[Group]) -> TokenBatch:
+        """What is learned from them, with advantages; without rows when every rollout failed."""
+        language_model = self.learner.language_model
+        return training_batch(
+            groups, self.config.loss, pad_token_id=language_model.pad_token_id, device=language_model.device
+        )
 
     # ---- checkpoints
 
@@ -148,21 +118,34 @@ class Trainer:
             **more,
         }
         folder = step_folder(run_dir, self.completed)
-        save_checkpoint(folder, self.language_model, optimizer=self.optimizer, state=state)
+        save_checkpoint(folder, self.learner.language_model, optimizer=self.learner.optimizer, state=state)
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Go on from a checkpoint whose weights the model already has; returns its state, `more` included."""
         state = read_state(folder)
-        load_optimizer(folder, self.optimizer)
+        load_optimizer(folder, self.learner.optimizer)
         self.sampler.restore(state["sampler"])
         self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
         self.completed = int(state["step"])
         return state
 
-    def forget_optimizer(self) -> None:
-        """Give back the memory of gradients and moments, once nothing will be trained any more."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.optimizer.state.clear()
+
+def make_trainer(config: Config, policy: LanguageModel, questions: Sequence[Example], retriever: Retriever) -> Trainer:
+    """The trainer of a recipe, at its first step. A loss with a KL holds the policy to what it is now: a resumed run
+    gives it the weights of its checkpoint after this."""
+    reference = Reference(policy) if config.loss.kl_coef > 0 else None
+    learner = make_learner(config, policy, reference)
+    return Trainer(config, make_agent(config, policy, retriever), learner, questions)
+
+
+def _batch_metrics(old: OldPass, groups: Sequence[Group]) -> dict[str, float]:
+    """Of what was learned from: advantages, the sampler's agreement with the old policy, likelihoods."""
+    batch, mask = old.batch, old.batch.loss_mask
+    assert batch.old_logprobs is not None
+    metrics = advantage_metrics(batch.advantages, mask) | cut_metrics(batch.advantages, groups)
+    metrics |= sampler_metrics([micro for mini in old.minibatches for micro in mini], groups)
+    metrics["loss/tokens"] = float(mask.sum()) / len(batch)
+    return metrics | likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
 
 
 class _Clock:
@@ -183,10 +166,3 @@ class _Clock:
 
     def metrics(self) -> dict[str, float]:
         return {f"time/{name}_s": s for name, s in self._seconds.items()} | {"time/step_s": self.total()}
-
-
-def set_up_torch(config: Config) -> None:
-    """Threads of a run, and the seed of what draws from PyTorch's own generator: fresh LoRA weights."""
-    if threads := config.run.threads or int(config.model.path == "tiny"):
-        torch.set_num_threads(threads)
-    torch.manual_seed(config.run.seed)

@@ -17,10 +17,10 @@ import torch
 
 from holdfast.errors import ModelError
 from holdfast.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
+from holdfast.language_model import LanguageModel
 from holdfast.search.env import encode_feedback
 from holdfast.search.protocol import SearchProtocol
 from holdfast.search.tokens import encode
-from holdfast.train.forward import token_logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,36 +103,43 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1))))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervision:
+    """How long, and on how much at a time."""
+
+    steps: int
+    batch: int
+    """Episodes of an optimizer step."""
+    lr: float
+    """Peak learning rate; see `learning_rate`."""
+    seed: int
+    """Of the order."""
+    micro_batch_tokens: int
+    """Most tokens of a forward pass, padding included."""
+
+
 def warm_start(
-    model: Any,
-    episodes: Sequence[Episode],
-    *,
-    pad_token_id: int,
-    steps: int,
-    batch: int,
-    lr: float,
-    seed: int,
-    device: torch.device,
-    micro_batch_tokens: int,
-    autocast_dtype: torch.dtype | None = None,
+    language_model: LanguageModel, episodes: Sequence[Episode], supervision: Supervision
 ) -> Iterator[dict[str, float]]:
     """Train in place; yields `{"step", "loss"}` after every optimizer step. No prompt or observation token is learned.
 
-    A forward pass holds at most `micro_batch_tokens`, padding included. Steps whose gradient is not finite are skipped;
-    raises `ModelError` after ten in a row.
+    Steps whose gradient is not finite are skipped; raises `ModelError` after ten in a row.
     """
+    model, steps = language_model.model, supervision.steps
+    pad_token_id, device = language_model.pad_token_id, language_model.device
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(parameters, lr=supervision.lr, betas=(0.9, 0.98), weight_decay=0.01)
     skipped = 0
     model.train()
-    for step, rows in zip(range(steps), _batches(episodes, batch, seed), strict=False):
+    batches = _batches(episodes, supervision.batch, supervision.seed)
+    for step, rows in zip(range(steps), batches, strict=False):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, lr)
+            group["lr"] = learning_rate(step, steps, supervision.lr)
         optimizer.zero_grad(set_to_none=True)
         loss, said = 0.0, sum(sum(row.loss_mask) for row in rows)
-        for part in _micro_batches(rows, micro_batch_tokens):
+        for part in _micro_batches(rows, supervision.micro_batch_tokens):
             ids, mask = pad(part, pad_token_id, device)
-            logprobs, _ = token_logprobs(model, ids, mask, autocast_dtype=autocast_dtype)
+            logprobs, _ = language_model.logprobs(ids, mask)
             share = -logprobs.sum() / said
             share.backward()
             loss += float(share.detach())

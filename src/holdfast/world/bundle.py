@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +17,9 @@ from holdfast.world.model import build_tokenizer, vocabulary_texts
 from holdfast.world.scripted import Habits, ScriptedEpisode, run_scripts
 
 
+@functools.lru_cache(maxsize=1)
 def world_of(config: WorldConfig) -> World:
-    """The recipe's world."""
+    """The recipe's world, made once."""
     return build_world(
         config.seed,
         people=config.people,

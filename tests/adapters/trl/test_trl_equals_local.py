@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
-import torch
 
 trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import with_penalties  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
 from holdfast.batch import TokenBatch  # noqa: E402
-from holdfast.config import Loss  # noqa: E402
+from holdfast.config import Loss, Sampling, Train  # noqa: E402
 from holdfast.data import Example  # noqa: E402
+from holdfast.language_model import LanguageModel  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document  # noqa: E402
 from holdfast.search.protocol import CLEAN  # noqa: E402
-from holdfast.train.forward import token_logprobs  # noqa: E402
-from holdfast.train.update import old_pass, update_policy  # noqa: E402
+from holdfast.train.learner import Learner  # noqa: E402
+from holdfast.train.objective import Objective  # noqa: E402
 from holdfast.trajectory import Group  # noqa: E402
 
 LR, STEPS = 1e-3, 3
@@ -86,12 +85,16 @@ def test_equal_weights_after_equal_steps(
     assert float(batch.advantages.std()) > 0.1  # there is something to learn
 
     model = copy.deepcopy(talking_model)
-    forward = partial(token_logprobs, model)
-    minis, *_ = old_pass(batch, [[list(range(len(batch)))]], forward, None)
-    parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=LR, weight_decay=0.0)
-    update_policy(minis * STEPS, forward, optimizer, parameters, loss, grad_clip=1.0)
+    train = Train(lr=LR, weight_decay=0.0, grad_clip=1.0)
+    learner = Learner(LanguageModel(model=model, tokenizer=None), Objective(loss), train, Sampling())
+    minis, *_ = learner.old_pass(batch, [[list(range(len(batch)))]])
+    parameters = learner.parameters
+    learner.step(minis * STEPS, mean_searches=0.0)
 
-    moved = max(float((a - b).abs().max()) for a, b in zip(parameters, talking_model.parameters(), strict=True))
-    apart = max(float((a - b).abs().max()) for a, b in zip(parameters, trainer.model.parameters(), strict=True))
+    moved = max(
+        float((a - b).detach().abs().max()) for a, b in zip(parameters, talking_model.parameters(), strict=True)
+    )
+    apart = max(
+        float((a - b).detach().abs().max()) for a, b in zip(parameters, trainer.model.parameters(), strict=True)
+    )
     assert moved > 1e-3 and apart < 1e-5

@@ -150,8 +150,7 @@ class _Lists(dict[str, list[float]]):
 @pytest.fixture(scope="module")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config]:
     """A tiny model of a small world, after the warm start that the refusal of `tiny` names."""
-    from holdfast.train.events import Silent
-    from holdfast.train.run import warm_start_only
+    from holdfast.train.start import warm_start_only
 
     folder = tmp_path_factory.mktemp("tiny")
     words = ["people=60", "train_questions=40", "dev_questions=6", "test_questions=5"]
@@ -168,7 +167,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config]:
     run_dir.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOLDFAST_CACHE", str(folder / "cache"))
-        model = warm_start_only(config, run_dir, observer=Silent())
+        model = warm_start_only(config, run_dir)
     return folder, load(None, _words(config, model))
 
 

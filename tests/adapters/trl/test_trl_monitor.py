@@ -14,7 +14,7 @@ trl = pytest.importorskip("trl")
 
 from transformers import TrainerControl, TrainerState  # noqa: E402
 
-from holdfast.adapters.trl_monitor import FINDINGS_FILE, Monitoring  # noqa: E402
+from holdfast.adapters.trl_monitor import Monitoring  # noqa: E402
 from holdfast.diagnostics.diagnose import diagnose  # noqa: E402
 from holdfast.diagnostics.readers import read_log  # noqa: E402
 from holdfast.errors import ConfigError  # noqa: E402
@@ -57,7 +57,7 @@ def test_a_real_trainer_is_watched_and_stopped(make_trainer: Any, tmp_path: Path
     assert trainer.state.global_step == 2
     assert (tmp_path / "checkpoint-2").is_dir()
     assert "holdfast: GRD002 step 2: grad/norm is not a finite number" in caplog.text
-    assert "GRD002" in [f["code"] for f in json.loads((tmp_path / FINDINGS_FILE).read_text())["findings"]]
+    assert "GRD002" in [f["code"] for f in json.loads((tmp_path / "findings.json").read_text())["findings"]]
 
 
 @pytest.mark.parametrize("path", RECORDINGS[:6], ids=[path.name.partition(".")[0] for path in RECORDINGS[:6]])

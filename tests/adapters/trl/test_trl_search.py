@@ -20,6 +20,7 @@ from holdfast.errors import ConfigError, DataError, RetrievalError, RolloutError
 from holdfast.metrics import cut_advantage  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document, Hit  # noqa: E402
+from holdfast.rollout import hf  # noqa: E402
 from holdfast.search.protocol import CLEAN  # noqa: E402
 from holdfast.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
 
@@ -101,6 +102,17 @@ def test_what_trl_trains_on_is_what_was_sampled(searching: Any, monkeypatch: pyt
             assert batch["holdfast_answer_mask"][i, :length].tolist() == list(t.answer_mask[n:])
     assert searched > 0
     assert any(len(t["trajectory"].turns) == 3 for inputs, _ in batches for t in inputs)
+
+
+def test_what_is_checked_of_a_model_is_checked_once_in_a_training(
+    searching: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = []
+    check = hf.check_exact
+    monkeypatch.setattr(hf, "check_exact", lambda *args: (checked.append(args), check(*args)))
+    trainer = searching(LLDS(), max_steps=6)  # three rollout batches
+    trainer.train()
+    assert trainer.state.global_step == 6 and len(checked) == 1
 
 
 def test_row_tensors_travel_with_their_rows(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
         ),
         ({"LLD004": 30, "LLD002": 40}, None, [("rise", 1, 30), ("decay", 30, 100)]),
         ({"LLD002": 20, "LLD001": 40}, None, [("rise", 1, 20), ("decay", 20, 100)]),  # never back to stagnation
-        ({"STP001": 4, "RWD001": 9}, 12, [("rise", 1, 9), ("collapse", 9, 100)]),  # the other disease: no decay
+        ({"STP001": 4, "RWD001": 9}, 12, [("rise", 1, 9), ("collapse", 9, 100)]),  # a step too large: no decay
         ({}, 50, [("rise", 1, 50), ("collapse", 50, 100)]),
         ({"LLD001": 20, "LLD002": 20}, None, [("rise", 1, 20), ("decay", 20, 100)]),
         ({"LLD003": 1}, None, [("collapse", 1, 100)]),

@@ -16,6 +16,7 @@ from torch import Tensor
 from holdfast.config import Config, validate
 from holdfast.data import Example
 from holdfast.lab.probes import Rollouts, Subject
+from holdfast.listener import Listener
 from holdfast.train.run import train
 from holdfast.trajectory import Action, Answer, Group, Search, Status, Trajectory, Turn
 from holdfast.world.model import build_tokenizer
@@ -38,8 +39,8 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-class Heard:
-    """An observer that remembers notes and counts."""
+class Heard(Listener):
+    """A listener that remembers notes and counts."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -51,8 +52,6 @@ class Heard:
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
         self.done = done
-
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None: ...
 
     def note(self, message: str) -> None:
         self.notes.append(message)
@@ -71,7 +70,7 @@ class Coin(torch.nn.Module):
         self.logits = torch.nn.Parameter(torch.tensor([heads, 1 - heads]).log())
 
     def logprobs(
-        self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, kept: None = None
+        self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, **_: Any
     ) -> tuple[Tensor, Tensor | None]:
         every = self.logits.log_softmax(0)
         spread = -(every.exp() * every).sum()
@@ -94,11 +93,15 @@ def coin() -> Callable[..., Subject]:
                 place = place.setdefault(section, {})
             place[key] = value
         model = Coin(heads)
-        workspace: Any = SimpleNamespace(config=validate(data), device=torch.device("cpu"), train=())
-        language_model: Any = SimpleNamespace(model=model, pad_token_id=0)
-        return Subject(
-            name="coin", workspace=workspace, language_model=language_model, forward=model.logprobs, reference=None
+        language_model: Any = SimpleNamespace(
+            model=model,
+            logprobs=model.logprobs,
+            pad_token_id=0,
+            device=torch.device("cpu"),
+            gradient_checkpointing=False,
         )
+        agent: Any = None
+        return Subject(name="coin", config=validate(data), questions=(), agent=agent, language_model=language_model)
 
     return make
 

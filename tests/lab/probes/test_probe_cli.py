@@ -21,11 +21,10 @@ from holdfast.config import dump, load
 from holdfast.lab.probes import open_run, per_sample, roll_out_questions
 from holdfast.lab.probes.subject import batch_of
 from holdfast.lab.probes.updates import update_once
-from holdfast.train.events import Silent
-from holdfast.train.model import load_model
-from holdfast.train.session import open_workspace
-from holdfast.train.trainer import Trainer
-from holdfast.train.update import likelihood_change, old_pass, plan_update, update_by_recipe
+from holdfast.language_model import load_model
+from holdfast.listener import Listener
+from holdfast.loading import load_questions
+from holdfast.train.trainer import make_trainer
 
 Probe = Callable[..., Any]
 
@@ -96,48 +95,47 @@ def test_per_sample_of_a_run(probe: Probe, trained: Path, tmp_path: Path) -> Non
 
 
 def test_the_weights_of_a_model_are_what_they_were(trained: Path) -> None:
-    subject = open_run(trained, "last", [], Silent(), with_reference=True)
+    subject = open_run(trained, "last", [], Listener(), with_reference=True)
     assert subject.reference is not None  # the recipe has a KL to it
     model = subject.language_model.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    first = roll_out_questions(subject, 6, 0, Silent())
-    one = per_sample(subject, first, seed=0, observer=Silent())
+    first = roll_out_questions(subject, 6, 0, Listener())
+    one = per_sample(subject, first, seed=0, listener=Listener())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert one == per_sample(subject, roll_out_questions(subject, 6, 0, Silent()), seed=0, observer=Silent())
+    assert one == per_sample(subject, roll_out_questions(subject, 6, 0, Listener()), seed=0, listener=Listener())
 
 
 def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None:
-    subject = open_run(trained, "1", [], Silent(), with_reference=True)
+    subject = open_run(trained, "1", [], Listener(), with_reference=True)
     assert subject.reference is not None
     token_ids = torch.tensor([[5, 6, 7, 8]])
     mask = torch.tensor([[False, True, True, True]])
     with torch.no_grad():
-        now, _ = subject.forward(token_ids, mask)
-    start, _ = subject.reference(token_ids, mask)
+        now, _ = subject.language_model.logprobs(token_ids, mask)
+    start = subject.reference.logprobs(token_ids, mask)
     assert not torch.allclose(now, start)
-    assert open_run(trained, "1", ["--loss.kl_coef", "0"], Silent(), with_reference=True).reference is None
-    assert open_run(trained, "1", [], Silent(), with_reference=False).reference is None
+    assert open_run(trained, "1", ["--loss.kl_coef", "0"], Listener(), with_reference=True).reference is None
+    assert open_run(trained, "1", [], Listener(), with_reference=False).reference is None
 
 
 def test_moments_are_the_runs_own(trained: Path) -> None:
     step = trained / "checkpoints" / "step-000001"
     settings = ["--loss.kl_coef", "0"]
-    subject = open_run(trained, "1", settings, Silent(), with_reference=True, moments=True)
+    subject = open_run(trained, "1", settings, Listener(), with_reference=True, moments=True)
     config = subject.config
-    batch = batch_of(subject, roll_out_questions(subject, 6, 0, Silent()).groups)
+    batch = batch_of(subject, roll_out_questions(subject, 6, 0, Listener()).groups)
     (change,) = update_once(batch, subject, config, mean_searches=1.0, seed=4, note=pytest.fail)
 
-    trainer = Trainer(subject.workspace, load_model(config.model, step / "model", torch.device("cpu")))
+    policy = load_model(config.model, step / "model", torch.device("cpu"))
+    trainer = make_trainer(config, policy, subject.questions, subject.agent.retriever)
     trainer.restore(step)
-    plan = plan_update(batch.lengths.tolist(), 3, config.train.micro_batch_tokens, torch.Generator().manual_seed(4))
-    minis, batch, _ = old_pass(batch, plan, trainer.forward, None)
-    update_by_recipe(
-        minis, trainer.model, trainer.forward, trainer.optimizer, trainer.parameters, config, mean_searches=1.0
-    )
-    expected = likelihood_change(batch, plan, trainer.forward) * batch.loss_mask.sum(-1)
+    plan = trainer.learner.plan(batch, torch.Generator().manual_seed(4))
+    minibatches, batch, _ = trainer.learner.old_pass(batch, plan)
+    trainer.learner.step(minibatches, mean_searches=1.0)
+    expected = trainer.learner.likelihood_change(batch, plan) * batch.loss_mask.sum(-1)
     assert torch.equal(change, expected)
 
-    fresh = open_run(trained, "1", settings, Silent(), with_reference=True)
+    fresh = open_run(trained, "1", settings, Listener(), with_reference=True)
     (other,) = update_once(batch, fresh, config, mean_searches=1.0, seed=4, note=pytest.fail)
     assert not torch.allclose(other, expected, atol=1e-3)
 
@@ -228,20 +226,20 @@ def test_without_matplotlib_there_are_the_numbers(probe: Probe, trained: Path, m
 
 
 def test_policies_are_asked_the_same_and_the_recipes_questions(trained: Path) -> None:
-    one = open_run(trained, "1", [], Silent(), with_reference=False)
-    two = open_run(trained, "2", [], Silent(), with_reference=False)
-    asked = [[e.id for e in roll_out_questions(s, 5, 3, Silent()).examples] for s in (one, two)]
+    one = open_run(trained, "1", [], Listener(), with_reference=False)
+    two = open_run(trained, "2", [], Listener(), with_reference=False)
+    asked = [[e.id for e in roll_out_questions(s, 5, 3, Listener()).examples] for s in (one, two)]
     assert asked[0] == asked[1]
-    assert set(asked[0]) <= {e.id for e in open_workspace(one.config).train}
-    assert [e.id for e in roll_out_questions(two, 5, 4, Silent()).examples] != asked[0]
+    assert set(asked[0]) <= {e.id for e in load_questions(one.config).train}
+    assert [e.id for e in roll_out_questions(two, 5, 4, Listener()).examples] != asked[0]
 
 
 def test_another_seed_is_another_episode(trained: Path) -> None:
-    subject = open_run(trained, "2", [], Silent(), with_reference=False)
+    subject = open_run(trained, "2", [], Listener(), with_reference=False)
     said = [
         {
             e.id: [t.token_ids for t in g.trajectories]
-            for rolled in [roll_out_questions(subject, 18, seed, Silent())]
+            for rolled in [roll_out_questions(subject, 18, seed, Listener())]
             for e, g in zip(rolled.examples, rolled.groups, strict=True)
         }
         for seed in (0, 1)
@@ -251,7 +249,7 @@ def test_another_seed_is_another_episode(trained: Path) -> None:
 
 
 def test_rollouts_do_not_depend_on_how_many_others_there_are(trained: Path, heard: Any) -> None:
-    subject = open_run(trained, "2", [], Silent(), with_reference=False)
+    subject = open_run(trained, "2", [], Listener(), with_reference=False)
     few, many = (roll_out_questions(subject, n, 0, heard) for n in (3, 15))
     assert [[t.token_ids for t in g.trajectories] for g in few.groups] == [
         [t.token_ids for t in g.trajectories] for g in many.groups[:3]

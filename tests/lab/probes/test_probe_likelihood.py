@@ -35,7 +35,7 @@ def test_first_actions(coin: Callable[..., Subject], episode: Make, rolled: Make
         [episode(False, [0], [0], hits="ab")],  # nothing to compare with
         [episode(True, [0], [1], hits="c"), episode(True, [1], hits="c")],
     )
-    found = first_action(coin(0.8), rollouts, observer=heard)
+    found = first_action(coin(0.8), rollouts, listener=heard)
     assert (found.compared, found.matching, found.share) == (3, 1, pytest.approx(1 / 3))
     assert [told(level) for level in found.correct] == [
         near(3, (ZERO + ZERO + ONE) / 3),
@@ -61,7 +61,7 @@ def test_the_share_is_the_trainers_metric(
     right, wrong = episode(True, [0], [0]), episode(False, [0], [1])
     group = [replace(right, reward_parts={"em": 1.0, "f1": 1.0}), replace(wrong, reward_parts=parts)]
     rollouts = rolled(group, [*group, replace(episode(False, [1]), reward_parts=parts)])
-    found = first_action(coin(), rollouts, observer=heard)
+    found = first_action(coin(), rollouts, listener=heard)
     assert found.share == rollout_metrics(rollouts.groups)["rollout/first_action_match"] == pytest.approx(2 / 3)
 
 
@@ -71,7 +71,7 @@ def test_first_actions_need_a_pair(
 ) -> None:
     rollouts = rolled([episode(kind, [0], [0]) for kind in kinds])
     with pytest.raises(RolloutError, match=f"{sum(kinds)} of 2 rollouts on 1 questions are correct, and no question"):
-        first_action(coin(), rollouts, observer=heard)
+        first_action(coin(), rollouts, listener=heard)
 
 
 def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
@@ -79,7 +79,7 @@ def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled:
         [episode(True, [0]), episode(False, [1, 1]), episode(False, [0], [0], [1, 1])],
         [episode(False, [1]), episode(False, [1], [1], failed=True)],
     )
-    found = tool_rounds(coin(0.8), rollouts, observer=heard)
+    found = tool_rounds(coin(0.8), rollouts, listener=heard)
     assert [r.searches for r in found.rounds] == [0, 2]
     none, two = found.rounds
     assert told(none.everyone) == near(3, (ZERO + ONE + ONE) / 3)
@@ -91,4 +91,4 @@ def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled:
 
 def test_rounds_need_an_episode(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
     with pytest.raises(RolloutError, match="all 2 episodes failed"):
-        tool_rounds(coin(), rolled([episode(False, [0], failed=True)] * 2), observer=heard)
+        tool_rounds(coin(), rolled([episode(False, [0], failed=True)] * 2), listener=heard)

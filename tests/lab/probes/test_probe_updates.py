@@ -39,7 +39,7 @@ def asked(episode: Make, rolled: Make) -> Rollouts:
 
 def test_displacement_in_numbers(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
     subject = coin()
-    found = per_sample(subject, asked, seed=0, observer=heard)
+    found = per_sample(subject, asked, seed=0, listener=heard)
     (arm,) = found.arms
     assert (found.asked, found.optimizer_steps, arm.penalty) == (5, 1, "none")
     assert [q.id for q in arm.questions] == [asked.examples[0].id, asked.examples[1].id]
@@ -62,9 +62,9 @@ def test_displacement_in_numbers(coin: Callable[..., Subject], asked: Rollouts, 
 
 def test_a_question_is_not_touched_by_another(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
     subject = coin()
-    whole = per_sample(subject, asked, seed=0, observer=heard)
+    whole = per_sample(subject, asked, seed=0, listener=heard)
     alone = per_sample(
-        subject, Rollouts(examples=asked.examples[1:2], groups=asked.groups[1:2]), seed=0, observer=heard
+        subject, Rollouts(examples=asked.examples[1:2], groups=asked.groups[1:2]), seed=0, listener=heard
     )
     assert alone.arms[0].questions[0] == whole.arms[0].questions[1]
 
@@ -90,9 +90,9 @@ def test_arms_see_the_same_rollouts_and_fresh_weights(
     coin: Callable[..., Subject], asked: Rollouts, heard: Any
 ) -> None:
     subject = coin(changes={"train.optimizer_steps_per_rollout": 2})
-    found = per_sample(subject, asked, seed=0, compare=["none", "llds", "none"], observer=heard)
+    found = per_sample(subject, asked, seed=0, compare=["none", "llds", "none"], listener=heard)
     assert [arm.penalty for arm in found.arms] == ["none", "llds"]
-    alone = per_sample(subject, asked, seed=0, compare=["llds"], observer=heard)
+    alone = per_sample(subject, asked, seed=0, compare=["llds"], listener=heard)
     assert found.arms[1] == alone.arms[0]
     assert found.arms[0] != found.arms[1]
     assert found.arms[1].questions[1].displacement > found.arms[0].questions[1].displacement
@@ -101,7 +101,7 @@ def test_arms_see_the_same_rollouts_and_fresh_weights(
 def test_more_optimizer_steps_than_rollouts_are_told_of(
     coin: Callable[..., Subject], asked: Rollouts, heard: Any
 ) -> None:
-    found = per_sample(coin(changes={"train.optimizer_steps_per_rollout": 7}), asked, seed=0, observer=heard)
+    found = per_sample(coin(changes={"train.optimizer_steps_per_rollout": 7}), asked, seed=0, listener=heard)
     assert found.optimizer_steps == 2
     (note,) = heard.notes
     assert "optimizer_steps_per_rollout = 7, but the group of a question has 2 rollouts" in note
@@ -113,20 +113,19 @@ def test_the_weights_are_what_they_were(coin: Callable[..., Subject], asked: Rol
     subject = coin(0.3, {"train.optimizer_steps_per_rollout": 2})
     model = subject.language_model.model
     before = model.logits.detach().clone()
-    probe(subject, asked, seed=0, compare=["none", "sapo"], observer=heard)
+    probe(subject, asked, seed=0, compare=["none", "sapo"], listener=heard)
     assert torch.equal(model.logits, before)
     assert model.logits.grad is None
     assert not model.training
 
 
-def test_borrowed_weights_come_back_after_an_error_and_only_those_that_train_are_lent() -> None:
+def test_borrowed_weights_come_back_after_an_error() -> None:
     model = torch.nn.Linear(2, 2)
     model.bias.requires_grad = False
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(KeyError), borrowed_weights(model) as weights:
-        assert [w.shape for w in weights] == [model.weight.shape]
+    with pytest.raises(KeyError), borrowed_weights(model):
         with torch.no_grad():
-            weights[0].fill_(torch.nan)
+            model.weight.fill_(torch.nan)
         raise KeyError
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -137,14 +136,14 @@ def test_nothing_to_learn_is_refused(
 ) -> None:
     nothing = rolled([episode(False, [0]), episode(False, [1])], [episode(True, [0]), episode(False, [1], failed=True)])
     with pytest.raises(RolloutError, match="1 of 4 rollouts on 2 questions are correct"):
-        probe(coin(), nothing, seed=0, observer=heard)
+        probe(coin(), nothing, seed=0, listener=heard)
 
 
 def test_a_gradient_that_is_not_finite_is_told_of(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
     subject = coin()
     weight = subject.language_model.model.logits
     weight.register_hook(lambda gradient: gradient * torch.nan)
-    found = per_sample(subject, asked, seed=0, observer=heard)
+    found = per_sample(subject, asked, seed=0, listener=heard)
     assert heard.notes and all("gradient was not finite" in note for note in heard.notes)
     # Nothing moved, and that is exactly 0: old and new are computed on the same shapes.
     assert {r.change for q in found.arms[0].questions for r in q.responses} == {0.0}
@@ -192,7 +191,7 @@ def test_drift_in_numbers() -> None:
 
 def test_drift_of_a_coin(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
     rollouts = rolled([episode(True, [0]), episode(False, [1, 1]), episode(True, [0], failed=True)])
-    found = drift(coin(), rollouts, seed=0, observer=heard)
+    found = drift(coin(), rollouts, seed=0, listener=heard)
     right, wrong = found.arms[0].rollouts
     assert (right.correct, right.tokens, wrong.tokens) == (True, 1, 2)
     assert right.advantage > 0 > wrong.advantage
@@ -203,10 +202,10 @@ def test_drift_of_a_coin(coin: Callable[..., Subject], episode: Make, rolled: Ma
 
 
 def test_drift_after_each_optimizer_step(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
-    found = drift(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=0, observer=heard)
+    found = drift(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=0, listener=heard)
     products = [r.log_products for r in found.arms[0].rollouts]
     assert {len(p) for p in products} == {4}
     assert len({p[0] for p in products} | {p[-1] for p in products}) > 2
     assert heard.done == 4
-    other = drift(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=1, observer=heard)
+    other = drift(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=1, listener=heard)
     assert [r.log_products for r in other.arms[0].rollouts] != products  # dealt to the steps otherwise

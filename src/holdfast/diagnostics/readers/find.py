@@ -15,10 +15,10 @@ from holdfast.diagnostics.readers.jsonl import STATE_FILE as STATE
 from holdfast.diagnostics.readers.reader import Found, Reader
 from holdfast.diagnostics.readers.text import head, is_binary
 from holdfast.errors import DataError
+from holdfast.run_folder import CONFIG, METRICS
 
 _logger = logging.getLogger("holdfast")
 
-METRICS = "metrics.jsonl"
 READABLE = (
     "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json (`trainer.save_state()` writes one) "
     "or a folder with its checkpoints; verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its "
@@ -60,7 +60,7 @@ def _file(path: Path) -> Found:
         raise DataError(f"{path} is {_what(path)}. {READABLE}")
     full = path.resolve()
     if path.name == METRICS:
-        settings = full.parent / "config.toml"
+        settings = full.parent / CONFIG
         return Found(reader, path, full.parent.name, settings if settings.is_file() else None)
     if path.name == STATE:
         return Found(reader, path, _run_of_checkpoint(full.parent))

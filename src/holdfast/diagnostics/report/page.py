@@ -12,7 +12,7 @@ from holdfast.diagnostics.finding import Finding
 from holdfast.diagnostics.present import headline, lead_of
 from holdfast.diagnostics.report.data import last_step, missing_series, page_data
 from holdfast.diagnostics.report.values import ReportedRun
-from holdfast.diagnostics.texts import TEXTS
+from holdfast.diagnostics.rules import RULES
 
 HEAD = "<!doctype html>\n<!-- holdfast report -->\n"
 """How every report begins, and nothing else does: what may be written over."""
@@ -97,7 +97,7 @@ def _nothing(open_questions: int) -> str:
 
 
 def _name(code: str) -> str:
-    return f"<h3>{_text(TEXTS[code].name)}</h3>" if code in TEXTS else ""
+    return f"<h3>{_text(RULES[code].title)}</h3>" if code in RULES else ""
 
 
 def _change(finding: Finding, said: dict[str, str]) -> str:
@@ -129,7 +129,7 @@ def _several(runs: Sequence[ReportedRun]) -> list[str]:
     said: dict[str, str] = {}
     items = "".join(
         f'<li><div><span class="code">{_text(code)}</span></div><div>{_name(code)}'
-        + (f"<p>{_text(TEXTS[code].means)}</p>" if code in TEXTS else "")
+        + (f"<p>{_text(RULES[code].meaning)}</p>" if code in RULES else "")
         + f"{_change(finding, said)}</div></li>"
         for code, finding in sorted(explained.items())
     )

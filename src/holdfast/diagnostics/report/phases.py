@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.diagnostics.finding import Diagnosis
-
-STAGNATION = frozenset({"LLD001"})
-DECAY = frozenset({"LLD002", "LLD004"})
-COLLAPSE = frozenset({"LLD003", "RWD001"})
+from holdfast.diagnostics.rules import RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +20,14 @@ class Phase:
 def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
     """Phases from step `first` to `last`; none for a run that shows no sign of a collapse.
 
-    A phase begins where the log first told it, and so does not move as the run goes on: stagnation with LLD001, decay
-    with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the peak reward. What comes before is
-    the rise. A later phase ends an earlier one for good; one that begins after a later phase has begun is left out.
+    A phase begins with the first finding whose rule names it, and so does not move as the run goes on: stagnation with
+    LLD001, decay with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the peak reward. What comes
+    before is the rise. A later phase ends an earlier one for good; one that begins after a later phase has begun is
+    left out.
     """
     starts = {
-        name: min((f.step for f in diagnosis.findings if f.code in codes), default=None)
-        for name, codes in (("stagnation", STAGNATION), ("decay", DECAY), ("collapse", COLLAPSE))
+        name: min((f.step for f in diagnosis.findings if f.code in RULES and RULES[f.code].phase == name), default=None)
+        for name in ("stagnation", "decay", "collapse")
     }
     falls = [step for step in (starts["collapse"], diagnosis.half_step) if step is not None]
     starts["collapse"] = min(falls, default=None)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.report.values import Episode, EpisodeTurn, SampleChanges
+from holdfast.run_folder import DISPLACEMENT, TRAJECTORIES
 
-TRAJECTORIES, CHANGES = "trajectories.jsonl", "displacement.jsonl"
 _ALWAYS_BAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
@@ -21,7 +21,7 @@ def read_episodes(folder: Path) -> tuple[Episode, ...]:
 
 def read_changes(folder: Path) -> tuple[SampleChanges, ...]:
     """Rows of `displacement.jsonl` by step; empty without the file."""
-    return tuple(sorted(_read(folder / CHANGES, _changes), key=lambda row: row.step))
+    return tuple(sorted(_read(folder / DISPLACEMENT, _changes), key=lambda row: row.step))
 
 
 def _read(path: Path, parse: Any) -> Iterator[Any]:

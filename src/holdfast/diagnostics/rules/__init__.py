@@ -1,15 +1,19 @@
-"""The rules: what each code asks of a log. Every rule is a pure function of the log so far, and none looks ahead."""
+"""The rules: one file per family of codes, and everything known of a code in it. None looks ahead."""
 
 from __future__ import annotations
 
-from holdfast.diagnostics.rules import entropy, gradient, likelihood, retrieval, reward, setup
+from importlib import import_module
+
+from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.rules.rule import Rule
 
-RULES: tuple[Rule, ...] = (
-    *likelihood.RULES,
-    *entropy.RULES,
-    *gradient.RULES,
-    *reward.RULES,
-    *setup.RULES,
-    *retrieval.RULES,
-)
+
+def load_rule(code: str) -> Rule:
+    """The rule of a registered code: the constant of that name in its family's file."""
+    rule = getattr(import_module(f"{__name__}.{CODES[code]}"), code)
+    assert isinstance(rule, Rule) and rule.code == code
+    return rule
+
+
+RULES: dict[str, Rule] = {code: load_rule(code) for code in CODES}
+"""By code, causes before symptoms."""

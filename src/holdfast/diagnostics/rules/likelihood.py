@@ -1,9 +1,11 @@
-"""Likelihood displacement (LLD001 to LLD004), drift of the importance ratio (ISD001), and the other disease, STP001.
+"""Likelihood displacement of correct rollouts: LLD001 to LLD004 (arXiv 2512.04220).
 
-What tells the two diseases apart is the size of one update. In the recorded displacement collapses an update takes
-0.2 to 2 % off the log-likelihood of correct rollouts, dozens of times over. A step that is too large takes 15 % and
-more at once, in a policy that was not decaying. So the codes exclude each other by which comes first: see
-`holdfast.diagnostics.diagnose`.
+In the recorded displacement collapses an update takes 0.2 to 2 % off the log-likelihood of correct rollouts, dozens of
+times over. A step that is too large takes 15 % and more at once, from a policy that was not decaying. So these codes
+and STP001 exclude each other, by which comes first.
+
+Our own trainer and TRL with our observer log the displacement of correct rollouts. verl's loss cannot see before and
+after: there the drift of rollouts with positive advantage stands in, a mean over an update's optimizer steps.
 """
 
 from __future__ import annotations
@@ -14,369 +16,269 @@ from holdfast.diagnostics.causal import (
     Truths,
     Values,
     delayed,
-    first,
-    held,
     highest,
-    noise,
-    rows,
+    margin,
     rows_since,
-    trailing_lowest,
     trailing_mean,
-    until_begins,
 )
-from holdfast.diagnostics.fall import falling
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.rules.fair import fair
-from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
+from holdfast.diagnostics.rules.long_rollouts import not_preferred
+from holdfast.diagnostics.rules.remedies import PRESERVE_LIKELIHOOD
+from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 
-SLOW = 8
+DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
+DRIFT = ("drift/positive", "likelihood/positive")
+ACTIONS = ("likelihood/correct/action_1", "likelihood/correct/action_2")
+LOST = "share of log-likelihood lost"
+
+SLOW_ROWS = 8
 """Rows a slow decay is judged over. Displacement is noisy: about half of the correct rollouts lose likelihood in any
 update of a plateau, so that five rows in a row prove little."""
-FAST = 5
-PACE = 0.002
+FAST_ROWS = 5
+"""Rows a spiral is judged over, and likelihood is smoothed by."""
+DRIFT_SCALE = 0.5
+"""The mean drift over an update's optimizer steps is about half of what the whole update does."""
+
+SLOW_PACE = 0.002
 """Share of the log-likelihood that an update takes off: 0.2 % an update is a fifth in a hundred. Controls at a sane
 step stay below 0.05 %."""
-LEAST = 0.0005
-"""Nats per token: of a sharp policy, whose tokens are nearly certain, a share is next to nothing."""
-MAJORITY = 0.58
+SLOW_NATS = 0.0005
+"""Nats per token that an update takes off: for a sharp policy, whose tokens are nearly certain, a share is tiny."""
+SLOW_FRACTION = 0.58
 """Share of correct rollouts that lose likelihood. Plateaus of sane runs hover at 0.5 and reach 0.56 (means of 8)."""
+STEADY_ERRORS = 2.0
+"""Standard errors by which the mean of the last updates is below 0. Few, because the likelihood has to agree."""
 DECAYED = 0.02
 """Share of its best log-likelihood that the correct set has lost: above the ripples that selection makes."""
 DECAYED_NATS = 0.01
-"""The same in nats per token: where right answers are nearly certain, a share is next to nothing."""
-SURE = 2.0
-"""Standard errors. Few, because displacement has to say the same."""
-SURE_LOST = 2.5
-"""The same for what is lost since the best mean so far: the best of many is an extreme."""
+"""The same in nats per token: where correct answers are nearly certain, a share is tiny."""
+DECAYED_ERRORS = 2.5
+"""The same in standard errors. More of them than for an update: the best of many means is an extreme."""
+
 FAST_PACE = 0.01
-FAST_LEAST = 0.0025
-FAST_MOST = 0.5
-"""Share of the rows that show it: one bad update is no spiral."""
-FAST_MAJORITY = 0.65
+FAST_NATS = 0.0025
+FAST_FRACTION = 0.65
 FAST_DECAYED = 0.05
+FAST_SHARE_OF_ROWS = 0.5
+"""Share of the rows that lose `FAST_NATS`: one bad update is not a spiral."""
 ACCELERATION = 2.0
+"""Times the pace of the rows before."""
 
-DISPLACED = ("displacement/correct", "displacement/fraction", "likelihood/correct")
-DRIFTING = ("drift/positive", "likelihood/positive")
+FIRST_ACTION_BEHIND = 0.1
+"""Share of its best log-likelihood by which the first action has fallen behind the second. The mix of one-search and
+two-search rollouts moves the difference too, so displacement has to show as well."""
+FIRST_ACTION_ERRORS = 3.0
 
 
-def _lost(likelihood: Values) -> Values:
+# ---- what the conditions are made of
+
+
+def share_lost(likelihood: Values) -> Values:
     """Share of its best five-row mean that a log-likelihood has lost; 0 while that is little or within the noise."""
-    smooth = trailing_mean(likelihood, FAST)
+    smooth = trailing_mean(likelihood, FAST_ROWS)
     best = highest(smooth)
     drop = best - smooth
-    clear = drop > np.maximum(DECAYED_NATS, SURE_LOST * noise(likelihood, FAST) / np.sqrt(FAST))
+    clear = drop > np.maximum(DECAYED_NATS, margin(likelihood, FAST_ROWS, DECAYED_ERRORS))
     return np.where(clear, drop / np.maximum(-best, 1e-6), 0.0)
 
 
-def _pace(change: Values, likelihood: Values, window: int) -> Values:
+def pace(change: Values, likelihood: Values, window: int) -> Values:
     """Share of the log-likelihood that an update takes off, on average over `window` rows; below 0 where it adds."""
     return -trailing_mean(change, window) / np.maximum(-trailing_mean(likelihood, window), 1e-6)
 
 
-def _steady(change: Values, window: int) -> Truths:
+def takes_slowly(change: Values, likelihood: Values, scale: float) -> Truths:
+    """Where updates take likelihood at the pace of a slow decay; `scale` is what can be seen of an update."""
+    enough = -trailing_mean(change, SLOW_ROWS) > scale * SLOW_NATS
+    return (pace(change, likelihood, SLOW_ROWS) > scale * SLOW_PACE) & enough
+
+
+def steady(change: Values, window: int) -> Truths:
     """Where the mean of the last rows is below 0 by more than their own scatter explains: no single row makes it."""
     mean = trailing_mean(change, window)
     scatter = np.sqrt(np.maximum(trailing_mean(change**2, window) - mean**2, 0.0))
-    return -mean > SURE * scatter / np.sqrt(window - 1)
+    return -mean > STEADY_ERRORS * scatter / np.sqrt(window - 1)
 
 
-def _displaces(change: Values, share: Values, likelihood: Values) -> Truths:
+def displaces(change: Values, fraction: Values, likelihood: Values) -> Truths:
     """Where updates take likelihood from most correct rollouts, slowly but steadily."""
-    paced = _steady(change, SLOW) & (_pace(change, likelihood, SLOW) > PACE) & (-trailing_mean(change, SLOW) > LEAST)
-    return paced & (trailing_mean(share, SLOW) > MAJORITY)
+    most = trailing_mean(fraction, SLOW_ROWS) > SLOW_FRACTION
+    return steady(change, SLOW_ROWS) & takes_slowly(change, likelihood, 1.0) & most
 
 
-def stagnation(log: Log) -> Hit | None:
-    """LLD001: the updates take likelihood from correct rollouts, whose likelihood has stopped rising."""
-    found = rows(log, *DISPLACED)
-    change, share, likelihood = found.columns
-    smooth = trailing_mean(likelihood, FAST)
-    flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST
-    condition = _displaces(change, share, likelihood) & flat & fair(log, found.steps)
-    at = first(held(condition, FAST))
-    if at is None:
-        return None
-    numbers = {
-        "displacement/correct": float(trailing_mean(change, SLOW)[at]),
-        "displacement/fraction": float(trailing_mean(share, SLOW)[at]),
-        "likelihood/correct": float(smooth[at]),
-    }
-    return Hit(
-        int(found.steps[at]),
-        f"The likelihood of correct rollouts has stopped rising, and {numbers['displacement/fraction']:.0%} of them "
-        "lose likelihood in the run's own updates.",
-        numbers,
-        DISPLACED,
+def accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
+    """Where the last updates take much more likelihood than those before."""
+    now = pace(change, likelihood, FAST_ROWS)
+    before = delayed(pace(change, likelihood, SLOW_ROWS), FAST_ROWS)
+    fast = (now > scale * FAST_PACE) & (-trailing_mean(change, FAST_ROWS) > scale * FAST_NATS)
+    often = trailing_mean((-change > scale * FAST_NATS).astype(float), FAST_ROWS) > FAST_SHARE_OF_ROWS
+    return fast & often & steady(change, FAST_ROWS) & (now > ACCELERATION * before)
+
+
+def smoothed(rows: Rows, window: int) -> dict[str, Values]:
+    """The series as evidence: changes over `window` rows, the likelihood, which is the last series, over five."""
+    *changes, likelihood = rows.columns
+    means = [*(trailing_mean(change, window) for change in changes), trailing_mean(likelihood, FAST_ROWS)]
+    return dict(zip(rows.names, means, strict=True))
+
+
+# ---- the conditions
+
+
+def stagnates(rows: Rows) -> Signal:
+    change, fraction, likelihood = rows.columns
+    smooth = trailing_mean(likelihood, FAST_ROWS)
+    flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST_ROWS
+    where = displaces(change, fraction, likelihood) & flat & not_preferred(rows)
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS))
+
+
+def decays(rows: Rows) -> Signal:
+    change, fraction, likelihood = rows.columns
+    lost = share_lost(likelihood)
+    where = displaces(change, fraction, likelihood) & (lost > DECAYED) & not_preferred(rows)
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
+
+
+def decays_by_drift(rows: Rows) -> Signal:
+    drift, likelihood = rows.columns
+    lost = share_lost(likelihood)
+    where = takes_slowly(drift, likelihood, DRIFT_SCALE) & (lost > DECAYED)
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
+
+
+def spirals(rows: Rows) -> Signal:
+    change, *fraction, likelihood = rows.columns
+    lost = share_lost(likelihood)
+    where = accelerates(change, likelihood, 1.0 if fraction else DRIFT_SCALE) & (lost > FAST_DECAYED)
+    if fraction:
+        where &= (trailing_mean(fraction[0], FAST_ROWS) > FAST_FRACTION) & not_preferred(rows)
+    return Signal(
+        where,
+        lambda: smoothed(rows, FAST_ROWS) | {LOST: lost},
+        lambda: {"pace": pace(change, likelihood, FAST_ROWS)},
     )
 
 
-def decay(log: Log) -> Hit | None:
-    """LLD002: slow, steady decay."""
-    return earliest(_decay_displaced(log), _decay_drifting(until_begins(log, *DISPLACED)))
-
-
-def _decay_displaced(log: Log) -> Hit | None:
-    found = rows(log, *DISPLACED)
-    change, share, likelihood = found.columns
-    lost = _lost(likelihood)
-    condition = _displaces(change, share, likelihood) & (lost > DECAYED) & fair(log, found.steps)
-    condition[: FAST - 1] = False
-    at = first(condition)
-    if at is None:
-        return None
-    numbers = {
-        "displacement/correct": float(trailing_mean(change, SLOW)[at]),
-        "displacement/fraction": float(trailing_mean(share, SLOW)[at]),
-        "likelihood/correct": float(trailing_mean(likelihood, FAST)[at]),
-        "share of log-likelihood lost": float(lost[at]),
-    }
-    return Hit(
-        int(found.steps[at]),
-        f"Correct rollouts are being made unlikely: {numbers['displacement/fraction']:.0%} of them lose likelihood in "
-        f"an update, and the correct set is {lost[at]:.1%} below its best log-likelihood.",
-        numbers,
-        DISPLACED,
-    )
-
-
-def _decay_drifting(log: Log) -> Hit | None:
-    """verl's loss sees no before and after: its drift is the mean over an update's optimizer steps, half of it."""
-    found = rows(log, *DRIFTING)
-    drift, likelihood = found.columns
-    lost = _lost(likelihood)
-    paced = (_pace(drift, likelihood, SLOW) > PACE / 2) & (-trailing_mean(drift, SLOW) > LEAST / 2)
-    condition = paced & (lost > DECAYED)
-    condition[: SLOW - 1] = False
-    at = first(condition)
-    if at is None:
-        return None
-    numbers = {
-        "drift/positive": float(trailing_mean(drift, SLOW)[at]),
-        "likelihood/positive": float(trailing_mean(likelihood, FAST)[at]),
-        "share of log-likelihood lost": float(lost[at]),
-    }
-    return Hit(
-        int(found.steps[at]),
-        "Rollouts with positive advantage lose likelihood within the updates, and are "
-        f"{lost[at]:.1%} below their best log-likelihood.",
-        numbers,
-        DRIFTING,
-    )
-
-
-def spiral(log: Log) -> Hit | None:
-    """LLD003: the decay feeds itself."""
-    return earliest(_spiral_displaced(log), _spiral_drifting(until_begins(log, *DISPLACED)))
-
-
-def _accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
-    """Where the last updates take much more likelihood than those before; `scale` is what of an update is seen."""
-    pace = _pace(change, likelihood, FAST)
-    before = delayed(_pace(change, likelihood, SLOW), FAST)
-    fast = (pace > scale * FAST_PACE) & (-trailing_mean(change, FAST) > scale * FAST_LEAST)
-    most = trailing_mean((-change > scale * FAST_LEAST).astype(float), FAST) > FAST_MOST
-    result = fast & most & _steady(change, FAST) & (pace > ACCELERATION * before) & (_lost(likelihood) > FAST_DECAYED)
-    result[: FAST - 1] = False
-    return result
-
-
-def _spiral_displaced(log: Log) -> Hit | None:
-    found = rows(log, *DISPLACED)
-    change, share, likelihood = found.columns
-    most = trailing_mean(share, FAST) > FAST_MAJORITY
-    at = first(_accelerates(change, likelihood, 1.0) & most & fair(log, found.steps))
-    if at is None:
-        return None
-    numbers = {
-        "displacement/correct": float(trailing_mean(change, FAST)[at]),
-        "displacement/fraction": float(trailing_mean(share, FAST)[at]),
-        "likelihood/correct": float(trailing_mean(likelihood, FAST)[at]),
-        "share of log-likelihood lost": float(_lost(likelihood)[at]),
-    }
-    return Hit(
-        int(found.steps[at]),
-        f"The decay of correct rollouts accelerates: an update now takes {_pace(change, likelihood, FAST)[at]:.1%} off "
-        f"their log-likelihood, from {numbers['displacement/fraction']:.0%} of them.",
-        numbers,
-        DISPLACED,
-    )
-
-
-def _spiral_drifting(log: Log) -> Hit | None:
-    found = rows(log, *DRIFTING)
-    drift, likelihood = found.columns
-    at = first(_accelerates(drift, likelihood, 0.5))
-    if at is None:
-        return None
-    numbers = {
-        "drift/positive": float(trailing_mean(drift, FAST)[at]),
-        "likelihood/positive": float(trailing_mean(likelihood, FAST)[at]),
-        "share of log-likelihood lost": float(_lost(likelihood)[at]),
-    }
-    return Hit(
-        int(found.steps[at]),
-        "The decay of rollouts with positive advantage accelerates: they are "
-        f"{_lost(likelihood)[at]:.1%} below their best log-likelihood.",
-        numbers,
-        DRIFTING,
-    )
-
-
-ACTIONS = ("likelihood/correct/action_1", "likelihood/correct/action_2")
-BEHIND = 0.1
-"""Share of its best log-likelihood by which the first action has fallen behind the second. The mix of one-search and
-two-search rollouts moves the difference too, so displacement has to be there as well."""
-
-
-def first_action(log: Log) -> Hit | None:
-    """LLD004: the first action of correct rollouts decays faster than the second."""
-    found = rows(log, *DISPLACED, *ACTIONS)
-    change, share, likelihood, one, two = found.columns
-    ahead = trailing_mean(one - two, SLOW)
+def first_action_falls_behind(rows: Rows) -> Signal:
+    change, fraction, likelihood, first, second = rows.columns
+    ahead = trailing_mean(first - second, SLOW_ROWS)
     behind = highest(ahead) - ahead
-    unsure = 3 * noise(one - two, SLOW) / np.sqrt(SLOW)
-    lost = _lost(one)
-    condition = (behind > unsure) & (behind > BEHIND * -highest(trailing_mean(one, FAST)))
-    condition &= (lost > FAST_DECAYED) & (lost > _lost(two))
-    condition &= _displaces(change, share, likelihood) & (_lost(likelihood) > DECAYED) & fair(log, found.steps)
-    condition[: SLOW - 1] = False
-    at = first(condition)
-    if at is None:
-        return None
-    numbers = {
-        ACTIONS[0]: float(trailing_mean(one, FAST)[at]),
-        ACTIONS[1]: float(trailing_mean(two, FAST)[at]),
-        "share of log-likelihood lost by the first action": float(lost[at]),
-    }
-    return Hit(
-        int(found.steps[at]),
-        f"The first action of correct rollouts decays faster than the second: it has lost {lost[at]:.0%} of its best "
-        "log-likelihood.",
-        numbers,
-        ACTIONS,
-    )
+    smooth = trailing_mean(first, FAST_ROWS)
+    lost = share_lost(first)
+    where = behind > margin(first - second, SLOW_ROWS, FIRST_ACTION_ERRORS)
+    where &= behind > FIRST_ACTION_BEHIND * -highest(smooth)
+    where &= (lost > FAST_DECAYED) & (lost > share_lost(second))
+    where &= displaces(change, fraction, likelihood) & (share_lost(likelihood) > DECAYED) & not_preferred(rows)
+    evidence = {ACTIONS[0]: smooth, ACTIONS[1]: trailing_mean(second, FAST_ROWS)}
+    return Signal(where, lambda: evidence | {f"{LOST} by the first action": lost})
 
 
-RATIO = "ratio/log_product"
-DRIFT = -1.0
-"""Nats. The average rollout has become e times less likely before its batch is used up. Controls at a sane step stay
-above -0.1, healthy plateaus above -0.75."""
+# ---- the rules
 
-
-DRIFT_FALLING = -0.5
-"""The same while the reward falls: controls that fall by chance stay above."""
-MEMORY = 2 * FAST
-
-
-def ratio_drift(log: Log) -> Hit | None:
-    """ISD001."""
-    found = rows(log, RATIO)
-    (product,) = found.columns
-    smooth = trailing_mean(product, FAST)
-    condition = (smooth < DRIFT) & held(product < DRIFT / 2, 3)  # not a single spike
-    # A fall of the reward is noticed rows after what made it, when there may be nothing right left to update on.
-    condition |= falling(log, found.steps) & (trailing_lowest(smooth, MEMORY) < DRIFT_FALLING)
-    condition[: FAST - 1] = False
-    at = first(condition)
-    if at is None:
-        return None
-    worst = float(trailing_lowest(smooth, MEMORY)[at])
-    return Hit(
-        int(found.steps[at]),
-        f"Importance ratios drift: the ratios of a rollout multiply to {np.exp(worst):.2g} on average before its "
-        "batch is used up.",
-        {RATIO: worst},
-        (RATIO,),
-    )
-
-
-JUMP = 0.12
-"""Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, when they have
-long been told of."""
-JUMP_SHARE = 0.15
-RATIO_JUMP = -0.15
-"""Nats per sampled token, by the product of ratios. Single updates of a displacement collapse reach -0.11."""
-FIRST_JUMP = -0.06
-"""The same in two rows running of the first five, where nothing has decayed yet: runs that learn begin above -0.002."""
-UNUSUAL = 8.0
-"""Times the usual size of an update, in the rows before."""
-CLIPPED = 0.1
-"""Share of the tokens that one update clips. Harder questions clip 3 %, healthy runs with small batches up to 12 %."""
-FURTHER = 2.0
-"""Times the largest share before."""
-BEFORE = 3
-"""Rows it takes to say what is usual."""
-
-
-def _unusual(change: Values) -> Truths:
-    """Rows whose absolute value is far beyond that of the rows before; never in the first ones, which have none."""
-    size = np.abs(change)
-    return (size > UNUSUAL * delayed(trailing_mean(size, SLOW), 1)) & (np.arange(len(size)) >= BEFORE)
-
-
-def step_too_large(log: Log) -> Hit | None:
-    """STP001."""
-    return earliest(_jump_displaced(log), _jump_ratio(log), _jump_clipped(until_begins(log, RATIO)))
-
-
-def _jump_displaced(log: Log) -> Hit | None:
-    found = rows(log, "displacement/correct", "likelihood/correct")
-    change, likelihood = found.columns
-    unusual = _unusual(change) | (np.arange(len(change)) < BEFORE)
-    at = first((-change > JUMP) & (-change > JUMP_SHARE * -likelihood) & unusual)
-    if at is None:
-        return None
-    return Hit(
-        int(found.steps[at]),
-        f"One update took {-change[at]:.2g} nats per token from the correct rollouts it was made on, out of nowhere.",
-        {"displacement/correct": float(change[at]), "likelihood/correct": float(likelihood[at])},
-        ("displacement/correct", "reward/mean"),
-    )
-
-
-def _jump_ratio(log: Log) -> Hit | None:
-    found = rows(log, RATIO, "rollout/length")
-    product, length = found.columns
-    per_token = product / np.maximum(length, 1.0)
-    at_first = held(per_token < FIRST_JUMP, 2) & (np.arange(len(per_token)) < FAST)
-    at = first(at_first | ((per_token < RATIO_JUMP) & _unusual(per_token)))
-    if at is None:
-        return None
-    return Hit(
-        int(found.steps[at]),
-        f"Within one rollout batch the importance ratio fell to {np.exp(per_token[at]):.2f} per sampled token, out of "
-        "nowhere.",
-        {RATIO: float(product[at]), "log-ratio per token": float(per_token[at])},
-        (RATIO, "reward/mean"),
-    )
-
-
-def _jump_clipped(log: Log) -> Hit | None:
-    """From a stock log: an update that clips many tokens, all at once or while the reward falls."""
-    found = rows(log, "clip/fraction", "reward/mean")
-    clipped, reward = found.columns
-    before = delayed(highest(clipped), 1)
-    at = first((clipped > CLIPPED) & ((clipped > FURTHER * before) | falling(log, found.steps)))
-    if at is None:
-        return None
-    return Hit(
-        int(found.steps[at]),
-        f"An update clipped {clipped[at]:.0%} of the tokens; none before had clipped more than {before[at]:.1%}.",
-        {"clip/fraction": float(clipped[at]), "most before": float(before[at]), "reward/mean": float(reward[at])},
-        ("clip/fraction", "reward/mean"),
-    )
-
-
-RULES = (
-    Rule("LLD001", stagnation, (DISPLACED,)),
-    Rule("LLD002", decay, (DISPLACED, DRIFTING)),
-    Rule("LLD003", spiral, (DISPLACED, DRIFTING)),
-    Rule("LLD004", first_action, ((*DISPLACED, *ACTIONS),)),
-    Rule("ISD001", ratio_drift, ((RATIO,),)),
-    Rule(
-        "STP001",
-        step_too_large,
-        (("displacement/correct", "likelihood/correct"), (RATIO, "rollout/length"), ("clip/fraction", "reward/mean")),
+LLD001 = Rule(
+    code="LLD001",
+    title="likelihood of correct rollouts stagnates",
+    needs=(DISPLACEMENT,),
+    checks=(
+        Check(
+            series=DISPLACEMENT,
+            signal=stagnates,
+            message="The likelihood of correct rollouts has stopped rising, and {displacement/fraction:.0%} of them "
+            "lose likelihood in the run's own updates.",
+            rows_running=FAST_ROWS,
+        ),
     ),
+    suppressed_by=("LLD002", "LLD003", "STP001"),
+    phase="stagnation",
+    meaning="The run's own updates take likelihood from most correct rollouts, and the likelihood of what is correct "
+    "no longer rises.",
+    impact="Lazy likelihood displacement (arXiv 2512.04220) begins this way, while the reward still rises.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="This is the weakest of the four: a plateau can look like this for a while and hold.",
+)
+
+LLD002 = Rule(
+    code="LLD002",
+    title="likelihood of correct rollouts decays",
+    needs=(DISPLACEMENT, DRIFT),
+    checks=(
+        Check(
+            series=DISPLACEMENT,
+            signal=decays,
+            message="Correct rollouts are being made unlikely: {displacement/fraction:.0%} of them lose likelihood in "
+            "an update, and the correct set is {share of log-likelihood lost:.1%} below its best log-likelihood.",
+            min_rows=FAST_ROWS,
+        ),
+        Check(
+            series=DRIFT,
+            signal=decays_by_drift,
+            message="Rollouts with positive advantage lose likelihood within the updates, and are "
+            "{share of log-likelihood lost:.1%} below their best log-likelihood.",
+            min_rows=SLOW_ROWS,
+            better=(DISPLACEMENT,),
+        ),
+    ),
+    suppressed_by=("LLD003", "STP001"),
+    phase="decay",
+    meaning="Most correct rollouts lose likelihood in every update, and the correct set has become less likely than "
+    "it was.",
+    impact="What is correct becomes improbable. Low-confidence rollouts make the next updates noisier: in the "
+    "published runs the reward falls dozens of steps later.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="Runs with a weak penalty can stay in this state for long. `likelihood/correct` alone does not count: "
+    "as accuracy changes, so does which rollouts are correct. Both the loss per update and the loss since the best "
+    "value have to exceed their own noise, so one bad update is not enough.",
+)
+
+LLD003 = Rule(
+    code="LLD003",
+    title="death spiral",
+    needs=(DISPLACEMENT, DRIFT),
+    checks=(
+        Check(
+            series=DISPLACEMENT,
+            signal=spirals,
+            message="The decay of correct rollouts accelerates: an update now takes {pace:.1%} off their "
+            "log-likelihood, from {displacement/fraction:.0%} of them.",
+            min_rows=FAST_ROWS,
+        ),
+        Check(
+            series=DRIFT,
+            signal=spirals,
+            message="The decay of rollouts with positive advantage accelerates: they are "
+            "{share of log-likelihood lost:.1%} below their best log-likelihood.",
+            min_rows=FAST_ROWS,
+            better=(DISPLACEMENT,),
+        ),
+    ),
+    suppressed_by=("STP001",),
+    phase="collapse",
+    meaning="The decay of correct rollouts accelerates: each update takes more of their likelihood than the one "
+    "before.",
+    impact="Low likelihood makes displacement worse, which makes likelihood lower. The reward falls at about this "
+    "time.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="It is late by nature: in fast collapses it comes with the fall of the reward, not before it.",
+)
+
+LLD004 = Rule(
+    code="LLD004",
+    title="first action decays faster",
+    needs=((*DISPLACEMENT, *ACTIONS),),
+    checks=(
+        Check(
+            series=(*DISPLACEMENT, *ACTIONS),
+            signal=first_action_falls_behind,
+            message="The first action of correct rollouts decays faster than the second: it has lost "
+            "{share of log-likelihood lost by the first action:.0%} of its best log-likelihood.",
+            min_rows=SLOW_ROWS,
+            look_at=ACTIONS,
+        ),
+    ),
+    suppressed_by=("STP001",),
+    phase="decay",
+    meaning="The first action of correct rollouts loses likelihood faster than the second.",
+    impact="Incorrect rollouts share their first search with correct ones, and both are pushed down together.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="Rollouts with one search and with two belong to different questions, and their mix moves both curves.",
 )

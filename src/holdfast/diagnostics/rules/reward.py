@@ -1,4 +1,4 @@
-"""The reward: lost (RWD001), or earned by not answering (RWD002)."""
+"""The reward: lost (RWD001), earned by not answering (RWD002), or the same for all rollouts of a group (GRP001)."""
 
 from __future__ import annotations
 
@@ -6,133 +6,199 @@ import numpy as np
 
 from holdfast.diagnostics.causal import (
     Truths,
+    Values,
     delayed,
-    first,
     highest,
     lowest,
+    margin,
     most_since,
-    noise,
-    rows,
     rows_since,
     trailing_mean,
-    until_begins,
-    until_begins_any,
 )
 from holdfast.diagnostics.fall import LONG, REWARDS, THIRD, Curve, curve_of
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.rules.rule import Hit, Rule, earliest
+from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+
+ANSWERED, EM, REWARD, MIXED = "rollout/answered_fraction", "reward/em", "reward/mean", "rollout/mixed_groups"
+ROWS = 5
 
 COLLAPSED = 0.4
 """Share of its peak that the reward has lost: docs/results.md calls that a collapse."""
-SURE = 4.0
+THIRD_ERRORS = 4.0
 """Standard errors by which a third must be lost in the mean of ten values, where the mean of five is too noisy."""
+BREAK = 0.6
+"""Share of the loss that came within three rows: harder questions or another reward, as likely as a collapse."""
+ROWS_TO_RECOVER = 8
+"""Rows after a break in which it may begin to recover."""
+RECOVERED = 0.25
+"""Share of the loss that has come back, where it is not a collapse."""
+
+UNANSWERED = 0.25
+"""Share of all rollouts by which the answers given have fallen."""
+UNANSWERED_ERRORS = 2.0
+INCORRECT = 0.4
+"""Share of their peak by which the correct answers have fallen."""
+INCORRECT_ERRORS = 3.0
+REWARD_HOLDS = 0.1
+"""Share of the reward's range that it may have lost and still hold."""
+
+NO_CONTRAST, EVER_CONTRAST = 0.05, 0.2
+"""Shares of the groups with different rewards: now, and at their most. Groups that have become all correct at the end
+of learning had contrast before."""
 
 
-def collapse(log: Log) -> Hit | None:
-    """RWD001, by the best reward that has begun."""
-    logged = [name for name in REWARDS if name in log.series]
-    return earliest(*(_collapse(until_begins_any(log, *logged[:rank]), name) for rank, name in enumerate(logged)))
-
-
-def _collapse(log: Log, name: str) -> Hit | None:
-    curve = curve_of(log, name)
-    if curve is None:
-        return None
-    longer = curve_of(log, name, window=LONG, errors=SURE)
-    assert longer is not None
-    at = first(((curve.lost >= COLLAPSED) | (longer.lost >= THIRD)) & ~_waits(curve))
-    if at is None:
-        return None
-    told = curve if curve.lost[at] >= COLLAPSED else longer
-    peak = float(highest(told.means)[at])
-    return Hit(
-        int(curve.steps[at]),
-        f"The reward has lost {told.lost[at]:.0%} of its {_measure(told, at)}: {told.means[at]:.3g}, down from "
-        f"{peak:.3g}.",
-        {curve.name: float(told.means[at]), "peak": peak},
-        (curve.name,),
+def collapses(rows: Rows) -> Signal:
+    curve = curve_of(rows.log, rows.names[0])
+    longer = curve_of(rows.log, rows.names[0], window=LONG, errors=THIRD_ERRORS)
+    assert curve is not None and longer is not None
+    by_five = curve.lost >= COLLAPSED
+    where = (by_five | (longer.lost >= THIRD)) & ~may_recover(curve)
+    return Signal(
+        where,
+        lambda: {
+            curve.name: np.where(by_five, curve.means, longer.means),
+            "peak": np.where(by_five, highest(curve.means), highest(longer.means)),
+        },
+        lambda: {
+            "lost": np.where(by_five, curve.lost, longer.lost),
+            "measure": np.where(lowest(curve.values) < 0, "range", "peak"),
+        },
     )
 
 
-def _measure(curve: Curve, at: int) -> str:
-    return "range" if lowest(curve.values)[at] < 0 else "peak"
-
-
-BREAK = 0.6
-"""Share of the loss that came within three rows: harder questions or another reward, as likely as a collapse."""
-PATIENCE = 8
-"""Rows after a break in which it may begin to recover."""
-RECOVERED = 0.25
-"""Share of the loss that has come back, where it is no collapse."""
-
-
-def _waits(curve: Curve) -> Truths:
+def may_recover(curve: Curve) -> Truths:
     """Where the reward fell at once, and has either begun to recover or still may."""
     short = trailing_mean(curve.values, 3)
     drop = delayed(short, 3) - short
-    steepest = most_since(drop, curve.means >= highest(curve.means))
     peak = highest(curve.means)
+    steepest = most_since(drop, curve.means >= peak)
     broke = (drop >= steepest) & (drop > 0)
-    low = -most_since(-curve.means, broke)
-    low = np.where(broke, curve.means, low)
+    low = np.where(broke, curve.means, -most_since(-curve.means, broke))
     recovered = (curve.means - low) / np.maximum(peak - low, 1e-12)
-    return (steepest > BREAK * (peak - curve.means)) & ((rows_since(broke) < PATIENCE) | (recovered > RECOVERED))
+    return (steepest > BREAK * (peak - curve.means)) & ((rows_since(broke) < ROWS_TO_RECOVER) | (recovered > RECOVERED))
 
 
-ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
-WINDOW = 5
-UNANSWERED = 0.25
-"""Answers given have fallen by this share of all rollouts."""
+def answers_less(rows: Rows) -> Signal:
+    """Fewer answers, and the reward holds."""
+    answered, reward = rows.columns
+    smooth, pay = trailing_mean(answered, ROWS), trailing_mean(reward, ROWS)
+    holds = highest(pay) - pay <= may_lose(reward) + margin(reward, ROWS, UNANSWERED_ERRORS)
+    return Signal((highest(smooth) - smooth > UNANSWERED) & holds, lambda: {ANSWERED: smooth, REWARD: pay})
 
 
-def avoidance(log: Log) -> Hit | None:
-    """RWD002."""
-    return earliest(_unanswered(log), _paid_for_silence(until_begins(log, ANSWERED)))
-
-
-def _unanswered(log: Log) -> Hit | None:
-    """Fewer answers, and the reward does not mind."""
-    found = rows(log, ANSWERED, REWARD)
-    answered, reward = found.columns
-    smooth, pay = trailing_mean(answered, WINDOW), trailing_mean(reward, WINDOW)
-    spread = highest(reward) - lowest(reward)
-    pays = highest(pay) - pay <= 0.1 * spread + 2 * noise(reward, WINDOW) / WINDOW**0.5
-    condition = (highest(smooth) - smooth > UNANSWERED) & pays
-    condition[: WINDOW - 1] = False
-    at = first(condition)
-    if at is None:
-        return None
-    return Hit(
-        int(found.steps[at]),
-        f"Answers are avoided: {smooth[at]:.0%} of the rollouts still give one, and the reward does not fall for it.",
-        {ANSWERED: float(smooth[at]), REWARD: float(pay[at])},
-        (ANSWERED, REWARD),
-    )
-
-
-def _paid_for_silence(log: Log) -> Hit | None:
-    """Fewer right answers, and the reward does not mind."""
-    found = rows(log, EM, REWARD)
-    right, reward = found.columns
-    smooth, pay = trailing_mean(right, WINDOW), trailing_mean(reward, WINDOW)
+def is_paid_for_silence(rows: Rows) -> Signal:
+    """Fewer correct answers, and the reward holds."""
+    correct, reward = rows.columns
+    smooth, pay = trailing_mean(correct, ROWS), trailing_mean(reward, ROWS)
     drop = highest(smooth) - smooth
-    unsure = 3 * noise(right, WINDOW) / WINDOW**0.5
-    spread = highest(reward) - lowest(reward)
-    pays = highest(pay) - pay <= 0.1 * spread
-    condition = (drop > 0.4 * highest(smooth)) & (drop > unsure) & pays
-    condition[: WINDOW - 1] = False
-    at = first(condition)
-    if at is None:
-        return None
-    return Hit(
-        int(found.steps[at]),
-        f"The reward holds while right answers fall to {smooth[at]:.2g}: it pays for something else, perhaps silence.",
-        {EM: float(smooth[at]), REWARD: float(pay[at])},
-        (EM, REWARD),
-    )
+    fewer = (drop > INCORRECT * highest(smooth)) & (drop > margin(correct, ROWS, INCORRECT_ERRORS))
+    return Signal(fewer & (highest(pay) - pay <= may_lose(reward)), lambda: {EM: smooth, REWARD: pay})
 
 
-RULES = (
-    Rule("RWD001", collapse, tuple((name,) for name in REWARDS)),
-    Rule("RWD002", avoidance, ((ANSWERED, REWARD), (EM, REWARD))),
+def may_lose(reward: Values) -> Values:
+    return REWARD_HOLDS * (highest(reward) - lowest(reward))
+
+
+def compares_in_groups(log: Log) -> bool:
+    return log.settings.get("loss.advantage") != "reinforce"
+
+
+def lacks_contrast(rows: Rows) -> Signal:
+    (mixed,) = rows.columns
+    smooth = trailing_mean(mixed, ROWS)
+    never = (smooth <= NO_CONTRAST) & (highest(smooth) <= EVER_CONTRAST)
+    return Signal(never, lambda: {MIXED: smooth}, lambda: {"equal": 1 - smooth})
+
+
+RWD001 = Rule(
+    code="RWD001",
+    title="reward collapse",
+    needs=tuple((name,) for name in REWARDS),
+    equal_needs=True,
+    checks=tuple(
+        Check(
+            series=(name,),
+            signal=collapses,
+            message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g}.",
+            better=tuple((better,) for better in REWARDS[:rank]),
+        )
+        for rank, name in enumerate(REWARDS)
+    ),
+    phase="collapse",
+    meaning="The reward has lost 40 % of its peak, or a third of it over ten rows; where rewards fall below 0, of "
+    "their range so far, 0 included.",
+    impact="This is the event, not the cause. What was found before it says why.",
+    remedy={
+        "holdfast": "Go back to a checkpoint from before the first finding, and follow its advice; without one, lower "
+        "`train.lr`.",
+        "trl": "Go back to a checkpoint from before the first finding, and follow its advice; without one, lower "
+        "`learning_rate`.",
+        "verl": "Go back to a checkpoint from before the first finding, and follow its advice; without one, lower "
+        "`actor_rollout_ref.actor.optim.lr`.",
+        "unknown": "Go back to a checkpoint from before the first finding, and follow its advice; without one, lower "
+        "the learning rate.",
+    },
+    limitations="Harder questions from some step on lower the reward of a healthy run.",
+)
+
+RWD002 = Rule(
+    code="RWD002",
+    title="answers avoided",
+    needs=((ANSWERED, REWARD), (EM, REWARD)),
+    checks=(
+        Check(
+            series=(ANSWERED, REWARD),
+            signal=answers_less,
+            message="Answers are avoided: {rollout/answered_fraction:.0%} of the rollouts still give one, and the "
+            "reward does not fall for it.",
+            min_rows=ROWS,
+        ),
+        Check(
+            series=(EM, REWARD),
+            signal=is_paid_for_silence,
+            message="The reward holds while correct answers fall to {reward/em:.2g}: it pays for something else, "
+            "perhaps silence.",
+            min_rows=ROWS,
+            better=((ANSWERED,),),
+        ),
+    ),
+    meaning="The agent gives fewer answers, or fewer correct ones, while its reward holds.",
+    impact="The reward pays for silence or for form. The score that matters falls while the curve looks fine.",
+    remedy={
+        "holdfast": "Weigh correctness more: `reward.em` or `reward.f1` up, `reward.format` and "
+        "`reward.retrieval` down; no reward without an answer.",
+        "trl": "Change `reward_weights` or the reward functions, so that no answer is worth less than an incorrect "
+        "one.",
+        "verl": "Change the reward function, so that no answer is worth less than an incorrect one.",
+        "unknown": "Change the reward, so that no answer is worth less than an incorrect one.",
+    },
+    limitations="Where the log has neither the share of answers nor a score beside the reward, this cannot be seen.",
+)
+
+GRP001 = Rule(
+    code="GRP001",
+    title="groups without contrast",
+    needs=((MIXED,),),
+    applies=compares_in_groups,
+    checks=(
+        Check(
+            series=(MIXED,),
+            signal=lacks_contrast,
+            message="Groups have no contrast: in {equal:.0%} of them all rollouts got the same reward.",
+            min_rows=ROWS,
+        ),
+    ),
+    meaning="In almost all groups every rollout gets the same reward, and this has been so since the start.",
+    impact="A group-relative advantage is 0 there, so nothing is learned: the task is too hard, too easy, or the "
+    "reward function does not tell rollouts apart.",
+    remedy={
+        "holdfast": "Start from a better policy (`warm_start.steps`), add a denser part to `[reward]` such as "
+        "`reward.f1 = 1.0`, or raise `train.group_size`.",
+        "trl": "Raise `num_generations`, use easier or harder questions, or a denser reward function; look at what "
+        "your reward functions return.",
+        "verl": "Raise `actor_rollout_ref.rollout.n`, use easier or harder questions, or a denser reward.",
+        "unknown": "Raise the group size, use easier or harder questions, or a denser reward.",
+    },
+    limitations="Groups that become all correct at the end of learning are not a finding. A reward with a small random "
+    "part has contrast without meaning.",
 )

@@ -10,9 +10,8 @@ import torch
 
 from holdfast.errors import RolloutError
 from holdfast.lab.probes.subject import Rollouts, Subject, batch_of
+from holdfast.listener import Listener
 from holdfast.metrics import first_action_matches, likelihood_rows
-from holdfast.train.events import Observer
-from holdfast.train.update import old_pass, plan_update
 from holdfast.trajectory import Trajectory
 
 
@@ -44,8 +43,7 @@ class Likelihoods:
     """One value for each action the episode took."""
 
 
-@torch.no_grad()
-def likelihoods(subject: Subject, rollouts: Rollouts, observer: Observer) -> Likelihoods:
+def likelihoods(subject: Subject, rollouts: Rollouts, listener: Listener) -> Likelihoods:
     """Under the policy itself, at the recipe's temperature and over the whole vocabulary.
 
     Raises `RolloutError` when every episode failed.
@@ -55,12 +53,11 @@ def likelihoods(subject: Subject, rollouts: Rollouts, observer: Observer) -> Lik
         raise RolloutError(
             f"all {sum(len(group.trajectories) for group in rollouts.groups)} episodes failed; check the retriever"
         )
-    observer.stage("log-probs")
+    listener.stage("log-probs")
     batch = batch_of(subject, rollouts.groups)
-    plan = plan_update(batch.lengths.tolist(), 1, subject.config.train.micro_batch_tokens, torch.Generator())
-    _, batch, _ = old_pass(batch, plan, subject.forward, None)
-    assert batch.old_logprobs is not None
-    rows = likelihood_rows(batch.old_logprobs, batch.loss_mask, batch.action_ids).tolist()
+    learner = subject.learner()
+    logprobs = learner.batch_logprobs(batch, learner.plan(batch, torch.Generator(), steps=1))
+    rows = likelihood_rows(logprobs, batch.loss_mask, batch.action_ids).tolist()
     return Likelihoods(
         trajectories=tuple(trajectories),
         whole=tuple(row[0] for row in rows),
@@ -95,7 +92,7 @@ class FirstAction:
         return {"share_matching": self.share, **asdict(self)}
 
 
-def first_action(subject: Subject, rollouts: Rollouts, *, observer: Observer) -> FirstAction:
+def first_action(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> FirstAction:
     """Raises `RolloutError` when no question has a correct and an incorrect rollout."""
     matches = [
         (t, same)
@@ -109,7 +106,7 @@ def first_action(subject: Subject, rollouts: Rollouts, *, observer: Observer) ->
             "correct, and no question has a correct one that searched beside an incorrect one, so there is no first "
             "action to compare. Raise --questions or train.group_size, or probe a policy that is right now and then"
         )
-    found = likelihoods(subject, rollouts, observer)
+    found = likelihoods(subject, rollouts, listener)
     firsts: dict[bool | None, list[float]] = {True: [], False: [], None: []}
     taken = (same for t, same in matches if any(t.loss_mask))
     for same, actions in zip(taken, found.actions, strict=True):
@@ -154,9 +151,9 @@ class ToolRounds:
         return asdict(self)
 
 
-def tool_rounds(subject: Subject, rollouts: Rollouts, *, observer: Observer) -> ToolRounds:
+def tool_rounds(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> ToolRounds:
     """Raises `RolloutError` when every episode failed."""
-    found = likelihoods(subject, rollouts, observer)
+    found = likelihoods(subject, rollouts, listener)
     rows = list(zip(found.trajectories, found.whole, strict=True))
 
     def of(searches: int, *kinds: bool) -> Level:

@@ -35,7 +35,7 @@ def document(
             "torch": version("torch"),
             "transformers": version("transformers"),
         },
-        "device": subject.workspace.device.type,
+        "device": subject.language_model.device.type,
         "config_hash": hashlib.sha256(dump(subject.config).encode()).hexdigest()[:16],
         "result": result.to_json(),
         "recipe": subject.config.model_dump(),

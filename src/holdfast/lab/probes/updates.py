@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from holdfast.batch import TokenBatch
@@ -19,13 +20,11 @@ from holdfast.lab.probes.subject import (
     Subject,
     batch_of,
     borrowed_weights,
-    generator_of,
 )
+from holdfast.listener import Listener
 from holdfast.penalties import PENALTIES
 from holdfast.rollout.policy import rollout_seed
 from holdfast.train.checkpoint import load_optimizer
-from holdfast.train.events import Observer
-from holdfast.train.update import likelihood_change, make_optimizer, old_pass, plan_update, update_by_recipe
 from holdfast.trajectory import Group
 
 EPSILONS = (0.9, 0.5, 0.2, 0.1, 0.01, 1e-3, 1e-4, 1e-6)
@@ -76,28 +75,24 @@ def update_once(
         to call `after_step`, after every one. There are `train.optimizer_steps_per_rollout` of them, and never more
         than rollouts.
     """
-    own, model = config.train, subject.language_model.model
-    plan = plan_update(
-        batch.lengths.tolist(), own.optimizer_steps_per_rollout, own.micro_batch_tokens, generator_of(seed)
-    )
-    minis, batch, _ = old_pass(batch, plan, subject.forward, subject.reference, subject.keeper)
-    tokens = batch.loss_mask.sum(-1)
+    model = subject.language_model.model
     changes = []
-    with borrowed_weights(model) as parameters:
-        optimizer = make_optimizer(parameters, own)
+    with borrowed_weights(model):
+        learner = subject.learner(config)
         if subject.moments is not None:
-            load_optimizer(subject.moments, optimizer)
-        for k, mini in enumerate(minis, start=1):
-            made = update_by_recipe(
-                [mini], model, subject.forward, optimizer, parameters, config, mean_searches=mean_searches
-            )
-            if made["grad/skipped"]:
+            load_optimizer(subject.moments, learner.optimizer)
+        plan = learner.plan(batch, torch.Generator().manual_seed(seed))
+        minibatches, batch, _ = learner.old_pass(batch, plan)
+        tokens = batch.loss_mask.sum(-1)
+        for k, mini in enumerate(minibatches, start=1):
+            metrics = learner.step([mini], mean_searches=mean_searches)
+            if metrics["grad/skipped"]:
                 note(
-                    f"optimizer step {k} of {len(minis)} was skipped, its gradient was not finite: do not trust what "
-                    "this measures, and try model.autocast = 'none'"
+                    f"optimizer step {k} of {len(minibatches)} was skipped, its gradient was not finite: do not trust "
+                    "what this measures, and try model.autocast = 'none'"
                 )
-            if after_step is not None or k == len(minis):
-                changes.append(likelihood_change(batch, plan, subject.forward) * tokens)
+            if after_step is not None or k == len(minibatches):
+                changes.append(learner.likelihood_change(batch, plan) * tokens)
             if after_step is not None:
                 after_step()
     return changes
@@ -192,7 +187,7 @@ class PerSample:
 
 
 def per_sample(
-    subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), observer: Observer
+    subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener
 ) -> PerSample:
     """For each question: weights and optimizer reset, one update on its group alone, likelihoods measured.
 
@@ -206,11 +201,11 @@ def per_sample(
     batches = [batch_of(subject, [group]) for _, group in used]
     asked, most = subject.config.train.optimizer_steps_per_rollout, max(map(len, batches))
     if asked > most:
-        observer.note(
+        listener.note(
             f"train.optimizer_steps_per_rollout = {asked}, but the group of a question has {most} rollouts, and every "
             f"optimizer step needs one: each update takes {most}"
         )
-    observer.stage("updates", len(arms) * len(used))
+    listener.stage("updates", len(arms) * len(used))
     found: list[ArmChange] = []
     for name, config in arms.items():
         questions: list[QuestionChange] = []
@@ -221,10 +216,10 @@ def per_sample(
                 config,
                 mean_searches=rollouts.mean_searches,
                 seed=rollout_seed("probe", seed, example.id),
-                note=observer.note,
+                note=listener.note,
             )
             questions.append(QuestionChange(id=example.id, question=example.question, responses=_told(batch, change)))
-            observer.advance(len(found) * len(used) + len(questions))
+            listener.advance(len(found) * len(used) + len(questions))
         found.append(ArmChange(penalty=name, questions=tuple(questions)))
     return PerSample(asked=len(rollouts.groups), optimizer_steps=min(asked, most), arms=tuple(found))
 
@@ -313,7 +308,7 @@ class Drift:
         }
 
 
-def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), observer: Observer) -> Drift:
+def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener) -> Drift:
     """One update on all rollouts with the recipe's K; after each optimizer step, ∏ r of every rollout.
 
     Raises `RolloutError` when no question has two different rewards: such a batch moves nothing.
@@ -327,12 +322,12 @@ def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[
     told = list(zip(ids, batch.correct.tolist(), advantages, batch.loss_mask.sum(-1).tolist(), strict=True))
     steps = subject.config.train.optimizer_steps_per_rollout
     if steps > len(batch):
-        observer.note(
+        listener.note(
             f"train.optimizer_steps_per_rollout = {steps}, but there are {len(batch)} rollouts, and every optimizer "
             f"step needs one: the update takes {len(batch)}"
         )
     done = itertools.count(1)
-    observer.stage("optimizer steps", len(arms) * min(steps, len(batch)))
+    listener.stage("optimizer steps", len(arms) * min(steps, len(batch)))
     found: list[ArmDrift] = []
     for name, config in arms.items():
         changes = update_once(
@@ -341,8 +336,8 @@ def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[
             config,
             mean_searches=rollouts.mean_searches,
             seed=seed,
-            note=observer.note,
-            after_step=lambda: observer.advance(next(done)),
+            note=listener.note,
+            after_step=lambda: listener.advance(next(done)),
         )
         products = zip(*(change.tolist() for change in changes), strict=True)
         rows = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 
 from holdfast.config import Config, load
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.present import FINDINGS_FILE, as_json
+from holdfast.diagnostics.present import as_json
 from holdfast.diagnostics.readers import read_log
 from holdfast.errors import ConfigError, GuardStop
-from holdfast.train.alarms import Alarms
-from holdfast.train.checkpoint import list_checkpoints
-from holdfast.train.folder import RunFolder
+from holdfast.listener import StepResult
+from holdfast.run_folder import FINDINGS, METRICS, list_checkpoints
+from holdfast.tracking import MetricsFile
+from holdfast.train.guard import Guard
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
@@ -30,21 +32,21 @@ def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     step = Trainer.step
 
     def poisoned(self: Trainer) -> Any:
-        _, groups, examples = step(self)  # whose numbers, of a model that never learned anything, are wild
-        return {"reward/mean": 0.5, "grad/norm": math.nan if self.completed >= at else 0.5}, groups, examples
+        result = step(self)  # whose numbers, of a model that never learned anything, are wild
+        return replace(result, metrics={"reward/mean": 0.5, "grad/norm": math.nan if result.step >= at else 0.5})
 
     monkeypatch.setattr(Trainer, "step", poisoned)
 
 
 def written(run_dir: Path) -> dict[str, Any]:
-    return json.loads((run_dir / FINDINGS_FILE).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return json.loads((run_dir / FINDINGS).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def test_findings_are_told_once_and_written(
     recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(monkeypatch, at=2)
-    summary = train(recipe(SHORT), tmp_path / "run", observer=told)
+    summary = train(recipe(SHORT), tmp_path / "run", listener=told)
     assert summary.steps == 4
     assert [(alarm.code, alarm.step) for alarm in told.alarms if alarm.code == "GRD002"] == [("GRD002", 2)]
     log = read_log(tmp_path / "run")
@@ -56,7 +58,7 @@ def test_the_guard_saves_and_stops(recipe: Recipe, tmp_path: Path, told: Any, mo
     run_dir = tmp_path / "run"
     config = recipe(SHORT | {"guard.on": "LLD,GRD002", "guard.action": "stop"})
     with pytest.raises(GuardStop) as stop:
-        train(config, run_dir, observer=told)
+        train(config, run_dir, listener=told)
     sentence = str(stop.value)
     assert "after step 2: GRD002" in sentence and f"--resume {run_dir}" in sentence
     (checkpoint,) = list_checkpoints(run_dir)
@@ -66,7 +68,7 @@ def test_the_guard_saves_and_stops(recipe: Recipe, tmp_path: Path, told: Any, mo
 
     # Known by now: going on is a decision.
     told.alarms.clear()
-    assert resume(run_dir, observer=told).steps == 4
+    assert resume(run_dir, listener=told).steps == 4
     assert [alarm.code for alarm in told.alarms] == []
     assert [(f["code"], f["step"]) for f in written(run_dir)["findings"]] == [("GRD002", 2)]
 
@@ -76,7 +78,7 @@ def test_the_guard_minds_its_own_codes(
 ) -> None:
     poison(monkeypatch, at=2)
     config = recipe(SHORT | {"guard.on": "LLD003", "guard.action": "stop"})
-    assert train(config, tmp_path / "run", observer=told).steps == 4
+    assert train(config, tmp_path / "run", listener=told).steps == 4
     assert told.alarms == []
     assert [finding["code"] for finding in written(tmp_path / "run")["findings"]] == ["GRD002"]
 
@@ -86,23 +88,35 @@ def test_the_last_step_ends_the_run_anyway(
 ) -> None:
     poison(monkeypatch, at=4)
     config = recipe(SHORT | {"guard.action": "stop"})
-    assert train(config, tmp_path / "run", observer=told).steps == 4
+    assert train(config, tmp_path / "run", listener=told).steps == 4
     assert [alarm.code for alarm in told.alarms] == ["GRD002"]
 
 
 def test_a_resumed_run_forgets_what_it_will_log_again(recipe: Recipe, tmp_path: Path, told: Any) -> None:
-    folder = RunFolder(tmp_path / "run")
-    folder.begin(recipe(SHORT))
+    file = MetricsFile(tmp_path / METRICS)
     for step in (1, 2, 3):
-        folder.metrics.log(step, {"grad/norm": 0.5 if step < 3 else math.nan})
-    folder.metrics.close()
-    Alarms(folder.config(), folder, told)
-    assert [finding["code"] for finding in written(folder.path)["findings"]] == ["GRD002"]
-    folder.forget_after(2)
-    alarms = Alarms(folder.config(), folder, told)
-    assert written(folder.path)["findings"] == [] and told.alarms == []
-    alarms.observe(3, {"grad/norm": math.inf})
+        file.step(StepResult(step=step, metrics={"grad/norm": 0.5 if step < 3 else math.nan}))
+
+    def guard() -> Guard:
+        return Guard(recipe().guard, tmp_path, recipe={}, alarm=told.alarm)
+
+    guard()
+    assert [finding["code"] for finding in written(tmp_path)["findings"]] == ["GRD002"]
+    file.truncate(2)
+    resumed = guard()
+    assert written(tmp_path)["findings"] == [] and told.alarms == []
+    resumed.step(StepResult(step=3, metrics={"grad/norm": math.inf}))
     assert [alarm.code for alarm in told.alarms] == ["GRD002"]
+
+
+def test_an_evaluation_before_the_first_step_stops_nothing(recipe: Recipe, tmp_path: Path, told: Any) -> None:
+    """There is nothing to save yet. What it shows is told, and the same at a step stops."""
+    settings = recipe({"guard.action": "stop"}).guard
+    for step, stops in ((0, False), (1, True)):
+        guard = Guard(settings, tmp_path, recipe={}, alarm=told.alarm)
+        guard.step(StepResult(step=step, metrics={"grad/norm": math.nan}))
+        assert [alarm.code for alarm in told.alarms] == ["GRD002"] and (guard.stop is not None) is stops
+        told.alarms.clear()
 
 
 @pytest.mark.parametrize("on", ["LLX001", "LLD003, ENT9"])

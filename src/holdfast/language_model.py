@@ -7,29 +7,31 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from holdfast.config import Model, Sampling
+from holdfast.config import Config, Model, Sampling
 from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.hub import unreachable
+from holdfast.logprobs import kept_logprobs, token_logprobs
 from holdfast.search.tokens import decode, encode
-from holdfast.train.forward import kept_logprobs, token_logprobs
 
 _ADAPTERS = "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel:
-    """A model with its tokenizer and the precision its passes run in."""
+    """A model with its tokenizer, and how its passes run."""
 
     model: Any
     tokenizer: Any
-    autocast_dtype: torch.dtype | None
+    autocast_dtype: torch.dtype | None = None
+    gradient_checkpointing: bool = False
+    """Activations are recomputed in the backward pass, which transformers does in training mode only."""
 
     @property
     def pad_token_id(self) -> int:
@@ -41,22 +43,48 @@ class LanguageModel:
                 return int(token_id)
         return 0
 
-    def forward(self, temperature: float) -> Any:
-        """`token_logprobs` bound to this model and sampling temperature."""
-        return partial(token_logprobs, self.model, temperature=temperature, autocast_dtype=self.autocast_dtype)
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
-    def keeper(self, own: Sampling) -> Any:
-        """`kept_logprobs` bound to this model and its sampler; None where log-probs are over the whole vocabulary."""
-        if not own.keep_mask:
-            return None
-        return partial(
-            kept_logprobs,
+    def logprobs(
+        self,
+        token_ids: Tensor,
+        loss_mask: Tensor,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        kept: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """`token_logprobs` of this model, in its precision."""
+        return token_logprobs(
             self.model,
-            temperature=own.temperature,
-            top_p=own.top_p,
-            top_k=own.top_k,
+            token_ids,
+            loss_mask,
+            temperature=temperature,
+            entropy=entropy,
+            kept=kept,
             autocast_dtype=self.autocast_dtype,
         )
+
+    def kept_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """`kept_logprobs` of this model and a truncated sampler, in its precision."""
+        return kept_logprobs(
+            self.model,
+            token_ids,
+            loss_mask,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            autocast_dtype=self.autocast_dtype,
+        )
+
+
+def set_up_torch(config: Config) -> None:
+    """Threads of a run, and the seed of what draws from PyTorch's own generator: fresh LoRA weights."""
+    if threads := config.run.threads or int(config.model.path == "tiny"):
+        torch.set_num_threads(threads)
+    torch.manual_seed(config.run.seed)
 
 
 def pick_device(name: str) -> torch.device:
@@ -107,7 +135,10 @@ def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> 
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     bf16 = config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
     return LanguageModel(
-        model=model.to(device).eval(), tokenizer=tokenizer, autocast_dtype=torch.bfloat16 if bf16 else None
+        model=model.to(device).eval(),
+        tokenizer=tokenizer,
+        autocast_dtype=torch.bfloat16 if bf16 else None,
+        gradient_checkpointing=config.gradient_checkpointing,
     )
 
 
@@ -170,41 +201,6 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-class Reference:
-    """The frozen policy the run started from: a copy of the trained weights as they were, put in place for its passes.
-
-    With fresh LoRA adapters, which add nothing, that is the model with its adapters off; after a warm start of adapters
-    it is the warm-started policy.
-    """
-
-    def __init__(self, language_model: LanguageModel) -> None:
-        self._language_model = language_model
-        self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
-        self._start = [p.detach().clone() for p in self._trained]
-
-    def forward(self, temperature: float) -> Any:
-        """Like `LanguageModel.forward`, of the reference and without gradients."""
-        forward = self._language_model.forward(temperature)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with self.in_place(), torch.no_grad():
-                return forward(*args, **kwargs)
-
-        return run
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Within this context the model is the reference. Not for passes that will be differentiated."""
-        current = [p.data for p in self._trained]
-        try:
-            for parameter, start in zip(self._trained, self._start, strict=True):
-                parameter.data = start
-            yield
-        finally:
-            for parameter, data in zip(self._trained, current, strict=True):
-                parameter.data = data
 
 
 @contextmanager

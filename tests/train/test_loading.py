@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from holdfast.config import Config
 from holdfast.errors import CheckpointError, ConfigError, DataError
+from holdfast.loading import load_agent, load_protocol, load_questions, load_retriever, load_retrievers
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
 from holdfast.retrieval.index import open_index
-from holdfast.train.session import cache_dir, open_agent, open_retriever, open_workspace, protocol_of
-from holdfast.train.trainer import set_up_torch
+from holdfast.world.bundle import world_of
 
 Recipe = Callable[..., Config]
 
@@ -43,31 +42,14 @@ def own_files(tmp_path: Path, write_rows: Callable[..., str]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "threads"),
-    [
-        ({"run.threads": 0}, 1),
-        ({"run.threads": 2}, 2),
-        ({"run.threads": 0, "model.path": "some/model"}, 3),  # PyTorch's choice
-    ],
-)
-def test_the_tiny_model_has_one_thread_unless_more_are_asked_for(
-    recipe: Recipe, changes: dict[str, Any], threads: int
-) -> None:
-    torch.set_num_threads(3)  # the fixture of this folder puts back what was
-    set_up_torch(recipe(changes))
-    assert torch.get_num_threads() == threads
-
-
 def test_the_worlds_training_index_has_no_passage_of_another_region(recipe: Recipe) -> None:
-    workspace = open_workspace(recipe())
-    assert (len(workspace.train), len(workspace.dev), len(workspace.test)) == (40, 6, 5)
-    assert workspace.world is not None
-    unseen = workspace.world.facts["test"][0]
-    assert workspace.train_retriever.search([unseen.subject], 3)[0] == [] or all(
-        hit.document.id.startswith("train-") for hit in workspace.train_retriever.search([unseen.subject], 3)[0]
+    splits, retrievers = load_questions(recipe()), load_retrievers(recipe())
+    assert (len(splits.train), len(splits.dev), len(splits.test)) == (40, 6, 5)
+    unseen = world_of(recipe().world).facts["test"][0]
+    assert retrievers.train.search([unseen.subject], 3)[0] == [] or all(
+        hit.document.id.startswith("train-") for hit in retrievers.train.search([unseen.subject], 3)[0]
     )
-    found = workspace.eval_retriever.search([f"{unseen.written} of {unseen.subject}"], 1)[0]
+    found = retrievers.eval.search([f"{unseen.written} of {unseen.subject}"], 1)[0]
     assert found[0].document.id == unseen.doc_id
 
 
@@ -75,21 +57,20 @@ def test_a_server_searches_in_place_of_an_index(
     recipe: Recipe, own_files: dict[str, Any], retrieve_server: Callable[..., Any]
 ) -> None:
     settings = {"data.train": own_files["data.train"]}
-    own = open_workspace(recipe(own_files)).train_retriever
+    own = load_retriever(recipe(own_files))
     server = retrieve_server(own)
-    workspace = open_workspace(recipe(settings | {"retrieval.url": server.url}))
-    assert workspace.train_retriever is workspace.eval_retriever and not workspace.train_retriever.in_process
-    assert workspace.train_retriever.search(["thing 3"], 2) == own.search(["thing 3"], 2) != [[]]
-    workspace.train_retriever.search(["thing 3"], 2)
+    retrievers = load_retrievers(recipe(settings | {"retrieval.url": server.url}))
+    assert retrievers.train is retrievers.eval and not retrievers.train.in_process
+    assert retrievers.train.search(["thing 3"], 2) == own.search(["thing 3"], 2) != [[]]
+    retrievers.train.search(["thing 3"], 2)
     assert [request["queries"] for request in server.requests] == [["thing 3"]]  # the second came from the cache
 
 
 def test_every_tenth_question_is_held_out(recipe: Recipe, own_files: dict[str, Any]) -> None:
-    workspace = open_workspace(recipe(own_files))
-    assert [e.index for e in workspace.dev] == [0, 10]
-    assert [e.index for e in workspace.train] == [i for i in range(20) if i % 10]
-    assert workspace.test == () and workspace.world is None
-    assert workspace.train_retriever is workspace.eval_retriever
+    splits = load_questions(recipe(own_files))
+    assert [e.index for e in splits.dev] == [0, 10]
+    assert [e.index for e in splits.train] == [i for i in range(20) if i % 10]
+    assert splits.test == ()
 
 
 def test_files_for_dev_and_test_leave_the_training_file_whole(
@@ -97,9 +78,9 @@ def test_files_for_dev_and_test_leave_the_training_file_whole(
 ) -> None:
     for split in ("dev", "test"):
         own_files[f"data.{split}"] = write_rows(tmp_path / f"{split}.jsonl", questions(3, split))
-    workspace = open_workspace(recipe(own_files))
-    assert (len(workspace.train), len(workspace.dev), len(workspace.test)) == (20, 3, 3)
-    assert workspace.test[0].id == "test/test/0"
+    splits = load_questions(recipe(own_files))
+    assert (len(splits.train), len(splits.dev), len(splits.test)) == (20, 3, 3)
+    assert splits.test[0].id == "test/test/0"
 
 
 def test_one_question_is_too_few_to_hold_some_out(
@@ -107,7 +88,7 @@ def test_one_question_is_too_few_to_hold_some_out(
 ) -> None:
     own_files["data.train"] = write_rows(tmp_path / "one.jsonl", questions(1))
     with pytest.raises(ConfigError, match=r"holds 1 question\(s\), too few.*data\.dev"):
-        open_workspace(recipe(own_files))
+        load_questions(recipe(own_files))
 
 
 def test_bad_rows_are_counted_and_said(
@@ -118,8 +99,9 @@ def test_bad_rows_are_counted_and_said(
     )
     own_files["retrieval.corpus"] = write_rows(tmp_path / "c.jsonl", [*passages(5), {"id": "3", "contents": "again"}])
     notes: list[str] = []
-    workspace = open_workspace(recipe(own_files), note=notes.append)
-    assert len(workspace.train) + len(workspace.dev) == 10
+    splits = load_questions(recipe(own_files), note=notes.append)
+    load_retrievers(recipe(own_files), note=notes.append)
+    assert len(splits.train) + len(splits.dev) == 10
     assert len(notes) == 2
     assert (
         "data.train" in notes[0]
@@ -127,6 +109,11 @@ def test_bad_rows_are_counted_and_said(
         and "q.jsonl:11: golden_answers: nothing is left" in notes[0]
     )
     assert "retrieval.corpus" in notes[1] and "c.jsonl:6: id: '3' occurred on an earlier line" in notes[1]
+
+
+def load(setting: str, config: Config, **options: Any) -> object:
+    """What the setting is read for."""
+    return (load_retriever if setting.startswith("retrieval.") else load_questions)(config, **options)
 
 
 @pytest.mark.parametrize(
@@ -145,16 +132,16 @@ def test_a_file_that_cannot_be_used_is_an_error(
     path = tmp_path / f"{setting.partition('.')[2]}.jsonl"
     path.write_text(content)
     with pytest.raises(DataError, match=problem):
-        open_workspace(recipe(own_files | {setting: str(path)}), note=lambda _: None)
+        load(setting, recipe(own_files | {setting: str(path)}), note=lambda _: None)
     path.unlink()
     with pytest.raises(DataError, match="does not exist"):
-        open_workspace(recipe(own_files | {setting: str(path)}))
+        load(setting, recipe(own_files | {setting: str(path)}))
 
 
 def test_compressed_files_are_read(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
     with gzip.open(tmp_path / "train.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in questions(10))
-    assert len(open_workspace(recipe(own_files | {"data.train": str(tmp_path / "train.jsonl.gz")})).train) == 9
+    assert len(load_questions(recipe(own_files | {"data.train": str(tmp_path / "train.jsonl.gz")})).train) == 9
 
 
 # ---- indexes
@@ -162,9 +149,9 @@ def test_compressed_files_are_read(recipe: Recipe, own_files: dict[str, Any], tm
 
 def test_an_index_is_saved_and_used_again(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
     own_files["retrieval.index"] = str(tmp_path / "deep" / "index")
-    first = open_workspace(recipe(own_files)).eval_retriever.search(["thing 7 water"], 3)
+    first = load_retriever(recipe(own_files)).search(["thing 7 water"], 3)
     written = (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns
-    again = open_workspace(recipe(own_files)).eval_retriever.search(["thing 7 water"], 3)
+    again = load_retriever(recipe(own_files)).search(["thing 7 water"], 3)
     assert again == first and first[0][0].document.id == "7"
     assert (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns == written
 
@@ -178,29 +165,29 @@ def test_an_index_brings_its_own_passages(
         build_bm25(corpus, index, stem=False)
     else:
         build_dense(corpus, index, spec_of(str(encoder())), device="cpu")
-    workspace = open_workspace(recipe(own_files | {"retrieval.index": str(index)}))
-    query = workspace.train[0].question
-    assert workspace.train_retriever.in_process
-    assert workspace.train_retriever.search([query], 2) == open_index(index, device="cpu").search([query], 2)
+    config = recipe(own_files | {"retrieval.index": str(index)})
+    retriever, query = load_retriever(config), load_questions(config).train[0].question
+    assert retriever.in_process
+    assert retriever.search([query], 2) == open_index(index, device="cpu").search([query], 2)
     with_corpus = own_files | {"retrieval.index": str(index), "retrieval.corpus": str(corpus), "retrieval.stem": False}
-    assert open_workspace(recipe(with_corpus)).train_retriever.search([query], 2)
+    assert load_retriever(recipe(with_corpus)).search([query], 2)
     corpus.write_text(corpus.read_text() + json.dumps({"id": "new", "contents": "x"}) + "\n")
     with pytest.raises(DataError, match="built from another corpus"):
-        open_workspace(recipe(with_corpus))
+        load_retriever(recipe(with_corpus))
 
 
 def test_an_index_that_is_not_there_is_said(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
     del own_files["retrieval.corpus"]
     with pytest.raises(DataError, match="holds no index"):
-        open_workspace(recipe(own_files | {"retrieval.index": str(tmp_path / "absent")}))
+        load_retriever(recipe(own_files | {"retrieval.index": str(tmp_path / "absent")}))
 
 
 def test_an_index_with_another_stemming_is_refused(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
     """It would rank by the old setting, and the recipe in the run folder would tell a lie."""
     own_files["retrieval.index"] = str(tmp_path / "index")
-    open_workspace(recipe(own_files))
+    load_retriever(recipe(own_files))
     with pytest.raises(ConfigError, match=r"retrieval\.stem = false, but the index .* built with stem = true"):
-        open_workspace(recipe(own_files | {"retrieval.stem": False}))
+        load_retriever(recipe(own_files | {"retrieval.stem": False}))
 
 
 def test_skipped_passages_are_never_silent(
@@ -208,7 +195,7 @@ def test_skipped_passages_are_never_silent(
 ) -> None:
     """Not where nobody listens for notes either."""
     own_files["retrieval.corpus"] = write_rows(tmp_path / "c.jsonl", [*passages(5), {"id": "3", "contents": "again"}])
-    open_retriever(recipe(own_files), None)
+    load_retriever(recipe(own_files))
     assert "c.jsonl': 1 row(s) cannot be used and were skipped; the first: " in caplog.text
 
 
@@ -216,7 +203,7 @@ def test_a_folder_of_texts_is_a_corpus(recipe: Recipe, own_files: dict[str, Any]
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "orsa.md").write_text("# Orsa\nOrsa is a town on the river Lomme.\n")
     own_files["retrieval.corpus"] = str(tmp_path / "notes")
-    (hits,) = open_workspace(recipe(own_files)).train_retriever.search(["river Lomme"], 1)
+    (hits,) = load_retriever(recipe(own_files)).search(["river Lomme"], 1)
     assert "Orsa is a town" in hits[0].document.contents
 
 
@@ -224,42 +211,31 @@ def test_an_index_of_another_corpus_is_refused(
     recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
 ) -> None:
     own_files["retrieval.index"] = str(tmp_path / "index")
-    open_workspace(recipe(own_files))
+    load_retriever(recipe(own_files))
     own_files["retrieval.corpus"] = write_rows(tmp_path / "more.jsonl", passages(21))
     with pytest.raises(DataError, match="built from another corpus"):
-        open_workspace(recipe(own_files))
+        load_retriever(recipe(own_files))
 
 
 def test_the_world_takes_no_index(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the bundled world is indexed in memory"):
-        open_workspace(recipe({"retrieval.index": str(tmp_path)}))
+        load_retriever(recipe({"retrieval.index": str(tmp_path)}))
 
 
 def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"retrieval\.index = .* cannot be written \("):
-        open_workspace(recipe(own_files | {"retrieval.index": own_files["data.train"] + "/index"}))
+        load_retriever(recipe(own_files | {"retrieval.index": own_files["data.train"] + "/index"}))
 
 
 # ---- the rest
 
 
 def test_the_protocol_is_the_preset_with_the_recipes_limits(recipe: Recipe) -> None:
-    protocol = protocol_of(recipe({"protocol.preset": "search-r1", "protocol.topk": 7}))
+    protocol = load_protocol(recipe({"protocol.preset": "search-r1", "protocol.topk": 7}))
     assert (protocol.name, protocol.topk, protocol.max_turns) == ("search-r1", 7, 3)
     assert protocol.prompt == "Question: {question}\n" and protocol.title_quotes
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_CACHE", "/a")
-    assert cache_dir() == Path("/a")
-    monkeypatch.delenv("HOLDFAST_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert cache_dir() == Path("/b/holdfast")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/c")
-    assert cache_dir() == Path("/c/.cache/holdfast")
-
-
 def test_an_agent_needs_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is no run folder \(it has no config\.toml\)"):
-        open_agent(tmp_path)
+    with pytest.raises(CheckpointError, match=r"is not a run folder: it has no config\.toml"):
+        load_agent(tmp_path)

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.batch import TokenBatch
 from holdfast.config import Loss
-from holdfast.train.episodes import learnable
+from holdfast.train.rollouts import training_batch
 from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 
 
@@ -33,7 +33,7 @@ def episode(right: bool, searches: int, *, failed: bool = False) -> Trajectory:
 
 def advantages(settings: Mapping[str, Any]) -> tuple[list[float], TokenBatch]:
     group = Group("q", (episode(True, 1), episode(False, 2), episode(False, 3), episode(False, 9, failed=True)))
-    batch = learnable([group], Loss(**settings), pad_token_id=0, device=torch.device("cpu"))
+    batch = training_batch([group], Loss(**settings), pad_token_id=0, device=torch.device("cpu"))
     assert batch.advantages is not None
     return batch.advantages[:, 0].tolist(), batch
 

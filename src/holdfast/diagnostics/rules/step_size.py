@@ -1,0 +1,154 @@
+"""Steps that are too large (STP001), and the drift of importance ratios within a rollout batch (ISD001)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnostics.causal import (
+    Truths,
+    Values,
+    delayed,
+    held,
+    highest,
+    trailing_lowest,
+    trailing_mean,
+)
+from holdfast.diagnostics.fall import falling
+from holdfast.diagnostics.rules.remedies import PRESERVE_LIKELIHOOD, SMALLER_STEPS
+from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+
+RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
+DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
+
+DRIFT_ROWS = 5
+DRIFTED = -1.0
+"""Nats. The average rollout has become e times less likely before its batch is used up. Controls at a sane step stay
+above -0.1, healthy plateaus above -0.75."""
+DRIFTED_WHILE_FALLING = -0.5
+"""The same while the reward falls: controls that fall by chance stay above."""
+REMEMBERED_ROWS = 10
+"""A fall of the reward shows rows after its cause, when there may be no correct rollout left to update on."""
+
+USUAL_ROWS = 8
+"""Rows before an update that say what is usual."""
+FEWEST_ROWS = 3
+"""Rows it takes to say that."""
+UNUSUAL = 8.0
+"""Times the usual size of an update."""
+JUMP_NATS = 0.12
+"""Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, long after they
+were found."""
+JUMP_SHARE = 0.15
+"""The same as a share of their log-likelihood."""
+RATIO_JUMP = -0.15
+"""Nats per sampled token, by the product of ratios. Single updates of a displacement collapse reach -0.11."""
+FIRST_RATIO_JUMP = -0.06
+"""The same in two consecutive rows of the first five, where nothing has decayed yet: runs that learn begin above
+-0.002."""
+FIRST_ROWS = 5
+MOST_CLIPPED = 0.1
+"""Share of the tokens that one update clips. Harder questions clip 3 %, healthy runs with small batches up to 12 %."""
+CLIPPED_MORE = 2.0
+"""Times the largest share before."""
+
+
+def drifts(rows: Rows) -> Signal:
+    (product,) = rows.columns
+    smooth = trailing_mean(product, DRIFT_ROWS)
+    worst = trailing_lowest(smooth, REMEMBERED_ROWS)
+    far = (smooth < DRIFTED) & held(product < DRIFTED / 2, 3)  # not a single spike
+    where = far | (falling(rows.log, rows.steps) & (worst < DRIFTED_WHILE_FALLING))
+    return Signal(where, lambda: {RATIO: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
+
+
+def unusual(change: Values) -> Truths:
+    """Rows whose absolute value is far beyond that of the rows before; never the first ones, which have none."""
+    size = np.abs(change)
+    return (size > UNUSUAL * delayed(trailing_mean(size, USUAL_ROWS), 1)) & (np.arange(len(size)) >= FEWEST_ROWS)
+
+
+def takes_much_at_once(rows: Rows) -> Signal:
+    change, likelihood = rows.columns
+    sudden = unusual(change) | (np.arange(len(change)) < FEWEST_ROWS)
+    where = (-change > JUMP_NATS) & (-change > JUMP_SHARE * -likelihood) & sudden
+    return Signal(where, lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood}, lambda: {"taken": -change})
+
+
+def ratio_falls_at_once(rows: Rows) -> Signal:
+    product, length = rows.columns
+    per_token = product / np.maximum(length, 1.0)
+    at_first = held(per_token < FIRST_RATIO_JUMP, 2) & (np.arange(len(per_token)) < FIRST_ROWS)
+    where = at_first | ((per_token < RATIO_JUMP) & unusual(per_token))
+    ratio = np.exp(np.minimum(per_token, 0.0))
+    return Signal(where, lambda: {RATIO: product, "log-ratio per token": per_token}, lambda: {"ratio": ratio})
+
+
+def clips_much(rows: Rows) -> Signal:
+    """Many tokens clipped in one update, all at once or while the reward falls."""
+    clipped, reward = rows.columns
+    before = delayed(highest(clipped), 1)
+    where = (clipped > MOST_CLIPPED) & ((clipped > CLIPPED_MORE * before) | falling(rows.log, rows.steps))
+    return Signal(where, lambda: {CLIPPED: clipped, "most before": before, REWARD: reward})
+
+
+STP001 = Rule(
+    code="STP001",
+    title="step too large",
+    needs=((DISPLACEMENT, LIKELIHOOD), (RATIO, LENGTH), (CLIPPED, REWARD)),
+    checks=(
+        Check(
+            series=(DISPLACEMENT, LIKELIHOOD),
+            signal=takes_much_at_once,
+            message="One update took {taken:.2g} nats per token from the correct rollouts it was made on, out of "
+            "nowhere.",
+            look_at=(DISPLACEMENT, REWARD),
+        ),
+        Check(
+            series=(RATIO, LENGTH),
+            signal=ratio_falls_at_once,
+            message="Within one rollout batch the importance ratio fell to {ratio:.2f} per sampled token, out of "
+            "nowhere.",
+            look_at=(RATIO, REWARD),
+        ),
+        Check(
+            series=(CLIPPED, REWARD),
+            signal=clips_much,
+            message="An update clipped {clip/fraction:.0%} of the tokens; none before had clipped more than "
+            "{most before:.1%}.",
+            better=((RATIO,),),
+        ),
+    ),
+    # With TRN001, correct rollouts are short ones, and sink because long ones are pulled up.
+    suppressed_by=("TRN001",),
+    # A jump of a policy that decays slowly is the end of that decay.
+    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
+    meaning="One update moves the policy so far that the reward falls within a few steps, without a decay before.",
+    impact="This is a failure of another kind: not a slow loss of likelihood but an optimizer that overshoots. "
+    "Penalties delay it and do not prevent it.",
+    remedy=SMALLER_STEPS,
+    limitations="From a stock log it is inferred from an update that clips more than a tenth of the tokens, and twice "
+    "as many as any before or while the reward falls. A clip range per sequence clips as many by design: there a fall "
+    "of the reward is enough. In a run that already decays (LLD001 to LLD003 before) a jump is the end of that decay, "
+    "and this rule is silent.",
+)
+
+ISD001 = Rule(
+    code="ISD001",
+    title="importance ratios drift",
+    needs=((RATIO,),),
+    checks=(
+        Check(
+            series=(RATIO,),
+            signal=drifts,
+            message="Importance ratios drift: the ratios of a rollout multiply to {ratio:.2g} on average before its "
+            "batch is used up.",
+            min_rows=DRIFT_ROWS,
+        ),
+    ),
+    meaning="The product of a rollout's importance ratios sinks far below 1 before its batch is used up.",
+    impact="The gradient of a good token is scaled by its ratio: where that is near 0 the token cannot be learned "
+    "back (importance-sampling distribution drift, arXiv 2603.10069).",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="The mean is over all rollouts, including incorrect ones, which are meant to lose likelihood. It is a "
+    "sum over tokens: long rollouts drift sooner. While the reward falls, half of the usual drift is enough.",
+)

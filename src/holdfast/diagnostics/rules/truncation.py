@@ -1,0 +1,115 @@
+"""Rollouts that run out of turns or tokens: TRN001."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnostics.causal import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
+from holdfast.diagnostics.rules.long_rollouts import ADVANTAGE
+from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+
+TRUNCATED, LENGTH, REWARD = "rollout/truncated_fraction", "rollout/length", "reward/mean"
+
+ERRORS = 4.0
+"""Standard errors that a rise has to exceed."""
+SHARE_ROWS = 3
+SHARE_RISE = 0.15
+GROWTH_ROWS = 5
+PREFERRED = 0.1
+"""Mean advantage per token of long rollouts. Where correct answers are longer than incorrect ones it is as high early
+in a run, but then the reward rises with the length."""
+LENGTH_RISE = 0.03
+"""Share of its length by which a rollout has grown."""
+ROWS_TO_LEARN = 20
+"""Rows in which the reward may begin to rise although all rollouts are truncated."""
+
+
+def all_are_truncated(rows: Rows) -> Signal:
+    """From the first row on, while the reward does not rise."""
+    (share,) = rows.columns
+    return Signal((np.cumsum(share < 1) == 0) & ~reward_has_risen(rows), lambda: {TRUNCATED: share})
+
+
+def grow_without_reward(rows: Rows) -> Signal:
+    """Rollouts grow because advantages prefer long ones."""
+    advantage, length = (trailing_mean(column, GROWTH_ROWS) for column in rows.columns)
+    advantage_margin, length_margin = (margin(column, GROWTH_ROWS, ERRORS) for column in rows.columns)
+    grown = length - lowest(length)
+    where = (advantage > PREFERRED) & (advantage > advantage_margin)
+    where &= (grown > LENGTH_RISE * length) & (grown > length_margin) & ~reward_rises(rows)
+    return Signal(where, lambda: {LENGTH: length, ADVANTAGE: advantage}, lambda: {"before": length - grown})
+
+
+def more_are_truncated(rows: Rows) -> Signal:
+    (share,) = rows.columns
+    smooth = trailing_mean(share, SHARE_ROWS)
+    low = lowest(smooth)
+    rise = smooth - low
+    where = (rise > SHARE_RISE) & (rise > margin(share, SHARE_ROWS, ERRORS)) & held(share > low + SHARE_RISE / 2, 2)
+    return Signal(where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise})
+
+
+def reward_rises(rows: Rows) -> Truths:
+    """[N]: where the reward is higher than ever before the last rows: rollouts that pay may be long."""
+
+    def rises(reward: Values) -> Values:
+        mean = trailing_mean(reward, GROWTH_ROWS)
+        return (mean > delayed(highest(mean), GROWTH_ROWS)).astype(float)
+
+    return rows.latest(REWARD, rises) > 0
+
+
+def reward_has_risen(rows: Rows) -> Truths:
+    """[N]: where the reward is above its first rows, beyond its noise."""
+
+    def risen(reward: Values) -> Values:
+        mean = trailing_mean(reward, GROWTH_ROWS)
+        return (mean - mean[:GROWTH_ROWS][-1:] > margin(reward, GROWTH_ROWS, ERRORS)).astype(float)
+
+    return rows.latest(REWARD, risen) > 0
+
+
+TRN001 = Rule(
+    code="TRN001",
+    title="truncation",
+    needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
+    checks=(
+        Check(
+            series=(TRUNCATED,),
+            signal=all_are_truncated,
+            message="All rollouts run out of turns or tokens, and have done so since the log begins.",
+            min_rows=ROWS_TO_LEARN,
+        ),
+        Check(
+            series=(ADVANTAGE, LENGTH),
+            signal=grow_without_reward,
+            message="Rollouts grow towards their limit, to {rollout/length:.3g} tokens from {before:.3g}: advantages "
+            "prefer long ones, and the reward does not rise with them.",
+            min_rows=GROWTH_ROWS,
+            look_at=(LENGTH, ADVANTAGE),
+        ),
+        Check(
+            series=(TRUNCATED,),
+            signal=more_are_truncated,
+            message="More and more rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
+            "{before:.0%}.",
+            min_rows=SHARE_ROWS,
+        ),
+    ),
+    meaning="More and more rollouts run out of turns or tokens, or all of them do from the start, or they grow "
+    "towards that because advantages prefer long ones, and the reward does not rise with it.",
+    impact="A truncated rollout has no answer and no reward, so long ones are unlearned whatever they contain; or the "
+    "agent has lost the habit of ending.",
+    remedy={
+        "holdfast": "Raise `protocol.max_total_tokens`, `protocol.max_turn_tokens` or `protocol.max_turns` if the "
+        "rollouts are sound; look at `trajectories.jsonl` to see.",
+        "trl": "Raise `max_completion_length` if the completions are sound; `log_completions=True` shows them. "
+        "Rollouts of SearchRollouts are bounded by its protocol alone: raise its turns or tokens instead.",
+        "verl": "Raise `data.max_response_length` or `actor_rollout_ref.rollout.multi_turn.max_assistant_turns` if "
+        "the responses are sound; for the agent loop holdfast_search raise max_turns in the file that "
+        "`actor_rollout_ref.rollout.agent.agent_loop_config_path` names.",
+        "unknown": "Raise the budget of tokens and turns if the rollouts are sound; read some.",
+    },
+    limitations="Late in other collapses rollouts ramble and this is a symptom: look at what was found before it. "
+    "Long rollouts are not reported while the reward rises with them.",
+)

@@ -1,0 +1,227 @@
+"""From a recipe to the things a run works with: questions, retriever, protocol, agent.
+
+    config = load("recipe.toml")
+    questions, protocol = load_questions(config), load_protocol(config)
+    retrievers = load_retrievers(config)
+
+    agent = load_agent("runs/quickstart")
+    print(agent.ask("Who is the mentor of …?").answer)
+
+Everything but an agent loads without torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.config import Config, load
+from holdfast.data import Example, hold_out, read_questions
+from holdfast.errors import ConfigError
+from holdfast.jsonl import Skipped
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.cache import CachedRetriever
+from holdfast.retrieval.client import HTTPRetriever
+from holdfast.retrieval.corpus import corpus_hash, passages
+from holdfast.retrieval.index import open_index
+from holdfast.retrieval.manifest import MANIFEST
+from holdfast.retrieval.types import Document, Retriever
+from holdfast.run_folder import CONFIG, read_recipe
+from holdfast.search.protocol import PRESETS, SearchProtocol
+from holdfast.world.bundle import world_of
+
+if TYPE_CHECKING:
+    from holdfast.language_model import LanguageModel
+    from holdfast.rollout.agent import SearchAgent
+
+__all__ = [
+    "Questions",
+    "Retrievers",
+    "load_agent",
+    "load_protocol",
+    "load_questions",
+    "load_recipe",
+    "load_retriever",
+    "load_retrievers",
+    "make_agent",
+]
+
+logger = logging.getLogger(__name__)
+Note = Callable[[str], None]
+"""Takes a sentence that a person should read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """The questions of a recipe."""
+
+    train: tuple[Example, ...]
+    dev: tuple[Example, ...]
+    test: tuple[Example, ...]
+    """Empty when the recipe names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrievers:
+    """What answers searches in training, and in evaluation: one object, except in the bundled world."""
+
+    train: CachedRetriever
+    """In the bundled world over the passages of its training region only."""
+    eval: CachedRetriever
+    """Over all passages."""
+
+
+def load_questions(config: Config, *, note: Note | None = None) -> Questions:
+    """The questions of a recipe's [data], some of the training ones held out where it names no dev file.
+
+    `note` is told how many rows of a file were skipped, and why the first was; without it that is logged. Errors name
+    the file and the line.
+    """
+    if config.data.train != "world":
+        return _questions_of_files(config, note)
+    regions = world_of(config.world).questions
+    train, dev, test = (tuple(q.example for q in regions[region]) for region in ("train", "dev", "test"))
+    return Questions(train=train, dev=dev, test=test)
+
+
+def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriever:
+    """The retriever of a recipe's [retrieval], over all passages. `note` as in `load_questions`."""
+    if config.data.train == "world":
+        return _index(config, world_of(config.world).documents())
+    settings = config.retrieval
+    if settings.url is not None:
+        # The rollout loop tries a failed search again by itself.
+        return CachedRetriever(HTTPRetriever(settings.url, retries=0), settings.cache_size)
+    if settings.corpus == "world" and settings.index is not None:
+        return CachedRetriever(open_index(settings.index, device=_DEVICE), settings.cache_size)
+    with skipped_rows(settings.corpus, "retrieval.corpus", note) as on_skip:
+        return _index(config, passages(settings.corpus, on_skip=on_skip))
+
+
+def load_retrievers(config: Config, *, note: Note | None = None) -> Retrievers:
+    """The retrievers of training and of evaluation. `note` as in `load_questions`."""
+    everything = load_retriever(config, note=note)
+    if config.data.train != "world":
+        return Retrievers(train=everything, eval=everything)
+    return Retrievers(train=_index(config, world_of(config.world).documents("train")), eval=everything)
+
+
+def load_protocol(config: Config) -> SearchProtocol:
+    """The protocol of a recipe: its preset with its limits and prompt."""
+    settings = config.protocol
+    preset = PRESETS[settings.preset]
+    limits = settings.model_dump(exclude={"preset", "prompt"}, exclude_none=True)
+    return replace(preset, prompt=settings.prompt or preset.prompt, **limits)
+
+
+def load_recipe(run_dir: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The recipe of a run, with overrides, for the machine at hand: what was trained on a GPU opens anywhere.
+
+    Raises `CheckpointError` when this is not a run folder.
+    """
+    anywhere = ["--run.device", "auto"] if read_recipe(Path(run_dir)).run.device == "cuda" else []
+    return load(Path(run_dir) / CONFIG, [*anywhere, *overrides])
+
+
+def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = True) -> SearchAgent:
+    """The agent of a run folder, over all passages, as evaluation asks it: with its most likely tokens, or sampled
+    at the training temperature without truncation.
+
+    `checkpoint` is `last`, `best` (on dev), a step, or the path of a saved model. Raises `CheckpointError`.
+    """
+    from holdfast.language_model import load_model, pick_device
+    from holdfast.train.checkpoint import model_folder
+
+    config = load_recipe(run_dir)
+    folder = model_folder(Path(run_dir), checkpoint)
+    language_model = load_model(config.model, folder, pick_device(config.run.device))
+    return make_agent(config, language_model, load_retriever(config)).evaluated(greedy=greedy)
+
+
+def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> SearchAgent:
+    """A model as the agent of a recipe, as it rolls out in training. Raises `ModelError` for one that cannot."""
+    from holdfast.rollout.agent import SearchAgent
+    from holdfast.rollout.hf import HFPolicy
+    from holdfast.rollout.loop import lose_searches
+
+    protocol, sampling = load_protocol(config), config.sampling
+    policy = HFPolicy(
+        language_model.model,
+        language_model.tokenizer,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        autocast_dtype=language_model.autocast_dtype,
+        max_tokens=protocol.max_total_tokens,
+    )
+    drop = config.retrieval.drop
+    return SearchAgent(
+        policy=policy,
+        retriever=retriever,
+        protocol=protocol,
+        chat_template=config.model.chat_template,
+        wrap=partial(lose_searches, probability=drop) if drop else None,
+    )
+
+
+@contextmanager
+def skipped_rows(path: str, setting: str, note: Note | None) -> Iterator[Callable[[Skipped], None]]:
+    """An `on_skip` for a reader of rows, which says in one sentence how many it was given: to `note`, or the log."""
+    skipped: list[Skipped] = []
+    yield skipped.append
+    if skipped:
+        say = note or logger.warning
+        say(f"{setting} = {path!r}: {len(skipped)} row(s) cannot be used and were skipped; the first: {skipped[0]}")
+
+
+def _questions_of_files(config: Config, note: Note | None) -> Questions:
+    data = config.data
+
+    def read(path: str | None, split: str) -> tuple[Example, ...]:
+        if path is None:
+            return ()
+        with skipped_rows(path, f"data.{split}", note) as on_skip:
+            return read_questions(path, split=split, on_skip=on_skip).examples
+
+    train, dev, test = read(data.train, "train"), read(data.dev, "dev"), read(data.test, "test")
+    if data.dev is None:
+        train, dev = hold_out(train)
+        if not train:
+            raise ConfigError(
+                f"data.train = {data.train!r} holds {len(dev)} question(s), too few to hold some out for evaluation; "
+                "add questions or set data.dev"
+            )
+    return Questions(train=train, dev=dev, test=test)
+
+
+_DEVICE = "cpu"
+"""Of a dense index in the process of a run: the GPU's memory is the model's. `holdfast serve` puts one on a GPU."""
+
+
+def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:
+    """Over the index if it is there, for which the passages are only counted off; else over one made of them."""
+    settings = config.retrieval
+    folder = Path(settings.index) if settings.index is not None else None
+    if folder is not None and (folder / MANIFEST).is_file():
+        found = open_index(folder, expected_hash=corpus_hash(documents), device=_DEVICE)
+        if isinstance(found, BM25Retriever) and found.stem != settings.stem:
+            raise ConfigError(
+                f"retrieval.stem = {str(settings.stem).lower()}, but the index {folder} was built with stem = "
+                f"{str(found.stem).lower()}. Change retrieval.stem, or name another folder in retrieval.index for the "
+                "new index"
+            )
+        return CachedRetriever(found, settings.cache_size)
+    bm25 = BM25Retriever.build(tuple(documents), stem=settings.stem)
+    if folder is not None:
+        try:
+            bm25.save(folder)
+        except OSError as error:
+            raise ConfigError(
+                f"retrieval.index = {settings.index!r} cannot be written ({error.strerror}); name a folder that can"
+            ) from error
+    return CachedRetriever(bm25, settings.cache_size)

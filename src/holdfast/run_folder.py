@@ -1,0 +1,157 @@
+"""A run folder: the names of what is in it, and what these tell. Neither torch nor the schema is loaded for names; what
+is inside a checkpoint is in `train/checkpoint.py`.
+
+config.toml              the recipe the run began with; locked by the process that trains
+metrics.jsonl            a line for each step
+trajectories.jsonl       sampled rollouts, for people and for the report
+displacement.jsonl       what single steps did to their own rollouts
+findings.json            what the rules of `holdfast diagnose` find
+report.html
+results.json             the closing evaluation, written last: a run that has it is finished
+checkpoints/step-000040  an exact checkpoint
+checkpoints/best         the policy that was best on dev
+model                    what a stage without steps saves: a warm start, or rejection sampling
+kept.jsonl               of rejection sampling: the correct rollouts it learns from
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import CheckpointError, ConfigError
+from holdfast.files import UNWRITABLE, locked, write_whole
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
+
+CONFIG = "config.toml"
+METRICS = "metrics.jsonl"
+TRAJECTORIES = "trajectories.jsonl"
+DISPLACEMENT = "displacement.jsonl"
+FINDINGS = "findings.json"
+REPORT = "report.html"
+RESULTS = "results.json"
+MODEL = "model"
+KEPT = "kept.jsonl"
+_CHECKPOINTS, _STEP = "checkpoints", "step-"
+CHECKSUMS = "checksums.json"
+"""In a checkpoint: written last."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether it has a recipe."""
+    try:
+        return (folder / CONFIG).is_file()
+    except OSError:  # a question, say, which is too long for a name
+        return False
+
+
+def is_finished(run_dir: Path, *, stage: bool = False) -> bool:
+    """Whether the run has its results; with `stage`, whether the stage without steps has its model."""
+    return (run_dir / (MODEL if stage else RESULTS)).exists()
+
+
+# ---- checkpoints
+
+
+def checkpoints_of(run_dir: Path) -> Path:
+    return run_dir / _CHECKPOINTS
+
+
+def step_folder(run_dir: Path, step: int) -> Path:
+    return checkpoints_of(run_dir) / f"{_STEP}{step:06d}"
+
+
+def best_folder(run_dir: Path) -> Path:
+    return checkpoints_of(run_dir) / "best"
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of a `step-000040`."""
+    return int(checkpoint.name.removeprefix(_STEP))
+
+
+def list_checkpoints(run_dir: Path) -> list[Path]:
+    """Step checkpoints, newest first; whole or not."""
+    folders = checkpoints_of(run_dir).glob(f"{_STEP}*")
+    return sorted((f for f in folders if f.name.removeprefix(_STEP).isdigit()), key=step_of, reverse=True)
+
+
+def newest_step(run_dir: Path) -> int | None:
+    """The step of the newest checkpoint that has all its files, None without one. Reads none of them."""
+    return next((step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None), None)
+
+
+def find_gap(checkpoint: Path) -> str | None:
+    """What a checkpoint lacks, None if nothing."""
+    sums = read_checksums(checkpoint)
+    if sums is None or "state.json" not in sums:
+        return "its checksums are missing or cut off, so it was not written to the end"
+    return next((f"{name} is missing" for name in sums if not (checkpoint / name).is_file()), None)
+
+
+def read_checksums(checkpoint: Path) -> dict[str, str] | None:
+    """sha256 of each of its files, by name; None when they cannot be read."""
+    try:
+        sums = json.loads((checkpoint / CHECKSUMS).read_text())
+    except (OSError, ValueError):
+        return None
+    return sums if isinstance(sums, dict) else None
+
+
+# ---- the recipe
+
+
+def begin(run_dir: Path, config: Config) -> None:
+    """Write the recipe. Raises `ConfigError` when the folder holds a run already, or cannot be written."""
+    from holdfast.config import dump
+
+    for name in (METRICS, RESULTS, _CHECKPOINTS):
+        if (run_dir / name).exists():
+            raise ConfigError(
+                f"{run_dir} holds a run already ({name}); continue it with --resume {run_dir}, or give another run.name"
+            )
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_whole(run_dir / CONFIG, dump(config))
+    except OSError as error:
+        raise ConfigError(
+            f"the run folder {run_dir} cannot be written ({error.strerror}); set run.dir to a folder that can"
+        ) from error
+
+
+def read_recipe(run_dir: Path) -> Config:
+    """The recipe the run began with. Raises `CheckpointError` when this is not a run folder."""
+    if not is_run(run_dir):
+        raise CheckpointError(
+            f"{run_dir} is not a run folder: it has no {CONFIG}. Give the folder `holdfast train` named"
+        )
+    from holdfast.config import load
+
+    return load(run_dir / CONFIG)
+
+
+@contextmanager
+def writing(run_dir: Path) -> Iterator[None]:
+    """Alone: two processes in one folder would mix their steps. Turns a full or unwritable disk into a sentence.
+
+    Raises `ConfigError` while another process writes here, `CheckpointError` for the disk.
+    """
+    try:
+        with locked(run_dir / CONFIG):
+            yield
+    except BlockingIOError:
+        raise ConfigError(
+            f"another process is training in {run_dir}. Wait for it or stop it, or give another run.name"
+        ) from None
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        raise CheckpointError(
+            f"{error.filename or run_dir} cannot be written: {UNWRITABLE[error.errno]}. Put that right, then go "
+            f"on from the newest checkpoint with --resume {run_dir}"
+        ) from error

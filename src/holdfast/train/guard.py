@@ -1,0 +1,71 @@
+"""The rules of `holdfast diagnose` over a run while it trains: findings.json, alarms, and whether to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.config import Guard as GuardSettings
+from holdfast.diagnostics.codes import chosen
+from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.monitor import Monitor
+from holdfast.diagnostics.present import write_findings
+from holdfast.listener import Listener, StepResult
+from holdfast.run_folder import METRICS, step_folder
+from holdfast.tracking import MetricsFile
+
+
+class Guard(Listener):
+    """Tells what a run's log shows for the first time, and says when the run must stop for it.
+
+    Args:
+        settings: which findings it acts on, and how.
+        run_dir: its metrics.jsonl, if it has one, is what the run has logged before a resume.
+        recipe: every setting of the run by its dotted name, for remedies.
+        alarm: is called with each new finding that the settings choose.
+    """
+
+    def __init__(
+        self,
+        settings: GuardSettings,
+        run_dir: Path,
+        *,
+        recipe: dict[str, object],
+        alarm: Callable[[Finding], None],
+    ) -> None:
+        self.stop: Finding | None = None
+        """What the run must stop for, after the step it was found in."""
+        self._run_dir, self._alarm = run_dir, alarm
+        self._codes = chosen(settings.on, where="guard.on")
+        self._may_stop = settings.action == "stop"
+        self._monitor = Monitor(name=run_dir.name, settings=recipe)
+        self._monitor.replay(MetricsFile(run_dir / METRICS).read())  # of a resumed run: found before, and told then
+        self._write()
+
+    def step(self, result: StepResult) -> None:
+        new = self._monitor.observe(result.step, result.metrics)
+        if new:
+            self._write()
+        for finding in new:
+            if finding.code in self._codes:
+                self._alarm(finding)
+                if self._may_stop and result.step:  # an evaluation before the first step has nothing to save
+                    self.stop = self.stop or finding
+
+    def close(self) -> None:
+        """Write the file once more: leads and facts are those of the whole run."""
+        self._write()
+
+    def _write(self) -> None:
+        write_findings(self._run_dir, self._monitor.log(), self._monitor.diagnosis())
+
+
+def why_stopped(finding: Finding, run_dir: Path) -> str:
+    """What a run says that its guard has stopped."""
+    checkpoint = step_folder(run_dir, finding.step)
+    change = finding.remedy.replace("`", "")
+    return (
+        f"stopped by guard.on after step {finding.step}: {finding.code}. {finding.summary} The run is saved in "
+        f"{checkpoint}. {change} A new run from its model: --model.path {checkpoint}/model --warm_start.steps 0 "
+        f"--warm_start.plain_steps 0. To go on as before: --resume {run_dir}"
+    )

@@ -1,0 +1,274 @@
+"""The learner: a model, its optimizer and its loss. All that changes weights is here.
+
+For each rollout batch: one pass under the old weights, then one optimizer step per mini-batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Config, Loss, Sampling, Train
+from holdfast.language_model import LanguageModel
+from holdfast.losses import merge_stats, penalty_stats, ratio_stats
+from holdfast.metrics import per_token_mean
+from holdfast.train.objective import Objective, Terms
+from holdfast.train.plan import Plan, plan_update
+
+
+class OldPass(NamedTuple):
+    """A rollout batch under the weights that its update begins with."""
+
+    minibatches: list[list[TokenBatch]]
+    """For each optimizer step its micro-batches, with `old_logprobs` and, if the loss reads them, `ref_logprobs`."""
+    batch: TokenBatch
+    """All rows, with `old_logprobs` over the whole vocabulary, also where the loss is over the sampler's tokens."""
+    entropy: float
+    """Mean over sampled tokens, in nats."""
+
+
+class Reference:
+    """The frozen policy the run started from: a copy of the trained weights as they were, put in place for its passes.
+
+    With fresh LoRA adapters, which add nothing, that is the model with its adapters off; after a warm start of adapters
+    it is the warm-started policy.
+    """
+
+    def __init__(self, language_model: LanguageModel) -> None:
+        self._language_model = language_model
+        self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
+        self._start = [p.detach().clone() for p in self._trained]
+
+    @torch.no_grad()
+    def logprobs(
+        self, token_ids: Tensor, loss_mask: Tensor, *, temperature: float = 1.0, kept: Tensor | None = None
+    ) -> Tensor:
+        """`[B, T]`, as `LanguageModel.logprobs` gives them, without a graph."""
+        with self.in_place():
+            return self._language_model.logprobs(token_ids, loss_mask, temperature=temperature, kept=kept)[0]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within this context the model is the reference. Not for passes that will be differentiated."""
+        current = [p.data for p in self._trained]
+        try:
+            for parameter, start in zip(self._trained, self._start, strict=True):
+                parameter.data = start
+            yield
+        finally:
+            for parameter, data in zip(self._trained, current, strict=True):
+                parameter.data = data
+
+
+class Learner:
+    """A model that learns from rollout batches.
+
+    Args:
+        language_model: its weights that require a gradient are trained, in place.
+        objective: the loss.
+        train: of it the settings of optimizer steps are read.
+        sampling: what the rollouts are sampled with. Log-probs are at its temperature; with `keep_mask` those of the
+            loss are over the tokens that its truncated sampler can draw.
+        reference: gives `ref_logprobs`; None for a loss without KL.
+    """
+
+    def __init__(
+        self,
+        language_model: LanguageModel,
+        objective: Objective,
+        train: Train,
+        sampling: Sampling,
+        reference: Reference | None = None,
+    ) -> None:
+        self.language_model, self.objective = language_model, objective
+        self.sampling, self.reference = sampling, reference
+        self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            self.parameters, lr=train.lr, weight_decay=train.weight_decay, betas=(0.9, 0.999)
+        )
+        self._train = train
+
+    def plan(self, batch: TokenBatch, generator: torch.Generator, *, steps: int | None = None) -> Plan:
+        """How to update on `batch`: in `train.optimizer_steps_per_rollout` steps, or in so many."""
+        steps = steps or self._train.optimizer_steps_per_rollout
+        return plan_update(batch.lengths.tolist(), steps, self._train.micro_batch_tokens, generator)
+
+    def logprobs(
+        self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, kept: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Of sampled tokens `[B, T]` under the present weights at the sampler's temperature, and their entropies."""
+        temperature = self.sampling.temperature
+        return self.language_model.logprobs(token_ids, loss_mask, temperature=temperature, entropy=entropy, kept=kept)
+
+    @torch.no_grad()
+    def old_pass(self, batch: TokenBatch, plan: Plan) -> OldPass:
+        """Old log-probs, computed on the very shapes the update will use.
+
+        Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate
+        opens on numerical noise.
+        """
+        old_logprobs = torch.zeros_like(batch.rollout_logprobs)
+        minibatches, entropy_sum, tokens = [], 0.0, 0
+        for mini in plan:
+            micros = []
+            for rows in mini:
+                micro = batch.select(rows).trim()
+                old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
+                assert entropy is not None
+                old_logprobs[rows, : old.shape[1]] = old
+                kept = ref = None
+                if self.sampling.keep_mask:
+                    old, kept = self.language_model.kept_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
+                if self.reference is not None:
+                    temperature = self.sampling.temperature
+                    ref = self.reference.logprobs(micro.token_ids, micro.loss_mask, temperature=temperature, kept=kept)
+                micros.append(replace(micro, old_logprobs=old, ref_logprobs=ref, kept_ids=kept))
+                entropy_sum += float(entropy.sum())
+                tokens += int(micro.loss_mask.sum())
+            minibatches.append(micros)
+        return OldPass(minibatches, replace(batch, old_logprobs=old_logprobs), entropy_sum / max(tokens, 1))
+
+    def step(self, minibatches: Sequence[Sequence[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
+        """One optimizer step per mini-batch; the metrics that only an update sees.
+
+        Each step is exact whatever its micro-batches are: terms are summed over them and divided by the mini-batch's
+        own count. A step whose gradient norm is not finite is skipped and counted. `mean_searches`, of valid searches
+        per rollout of the whole rollout batch, is what an adaptive answer weight goes by.
+        """
+        objective, totals = self.objective, _Totals(self.objective.loss)
+        answer_weight = objective.answer_weight(mean_searches)
+        with self._training_mode():
+            for mini in minibatches:
+                self.optimizer.zero_grad(set_to_none=True)
+                counts = objective.count(mini)
+                for micro in mini:
+                    logprobs, entropy = self.logprobs(
+                        micro.token_ids,
+                        micro.loss_mask,
+                        entropy=objective.loss.entropy_coef != 0,
+                        kept=micro.kept_ids,
+                    )
+                    terms = objective.terms(micro, logprobs, answer_weight)
+                    parts = objective.reduce(terms, entropy, micro.loss_mask, counts)
+                    torch.stack(list(parts.values())).sum().backward()
+                    totals.add(micro, logprobs.detach(), terms, parts)
+                totals.norms.append(self._clipped_step())
+        self.optimizer.zero_grad(set_to_none=True)  # rollouts want the memory
+        weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
+        return totals.metrics() | weight
+
+    @torch.no_grad()
+    def batch_logprobs(self, batch: TokenBatch, plan: Plan) -> Tensor:
+        """`[B, T]`: every row of `batch` under the present weights, over the whole vocabulary, on the plan's shapes."""
+        logprobs = torch.zeros_like(batch.rollout_logprobs)
+        for rows in itertools.chain.from_iterable(plan):
+            micro = batch.select(rows).trim()
+            now, _ = self.logprobs(micro.token_ids, micro.loss_mask)
+            logprobs[rows, : now.shape[1]] = now
+        return logprobs
+
+    def token_change(self, batch: TokenBatch, plan: Plan) -> Tensor:
+        """`[B, T]`, nats: log-probs under the present weights minus the old ones, 0 on tokens that were not sampled.
+
+        With the plan of the old pass, no update is exactly 0.
+        """
+        assert batch.old_logprobs is not None
+        return torch.where(batch.loss_mask, self.batch_logprobs(batch, plan) - batch.old_logprobs, 0.0)
+
+    def likelihood_change(self, batch: TokenBatch, plan: Plan) -> Tensor:
+        """`token_change` as a mean over each rollout's sampled tokens: `[B]`, nats per token."""
+        return per_token_mean(self.token_change(batch, plan), batch.loss_mask)
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def forget_optimizer(self) -> None:
+        """Give back the memory of gradients and moments, once nothing will be trained any more."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+
+    def _clipped_step(self) -> float:
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self._train.grad_clip))
+        if math.isfinite(norm):
+            self.optimizer.step()
+        else:
+            # The moments must not see it: one non-finite gradient would poison every later step.
+            self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    @contextmanager
+    def _training_mode(self) -> Iterator[None]:
+        """transformers recomputes activations in training mode only; dropout is 0 in either."""
+        model = self.language_model.model
+        model.train(self.language_model.gradient_checkpointing)
+        try:
+            yield
+        finally:
+            model.eval()
+
+
+def make_learner(config: Config, language_model: LanguageModel, reference: Reference | None = None) -> Learner:
+    """The learner of a recipe, with a fresh optimizer."""
+    limits = config.protocol
+    objective = Objective(config.loss, max_tokens=limits.max_turns * limits.max_turn_tokens)
+    return Learner(language_model, objective, config.train, config.sampling, reference)
+
+
+class _Totals:
+    """Sums over micro-batches, reduced once at the end so that nobody averages averages."""
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+        self._parts: dict[str, Tensor] = {}
+        self._stats: list[dict[str, Tensor]] = []
+        self._noise: list[Tensor] = []
+        self.norms: list[float] = []
+        """Gradient norms, one for each optimizer step."""
+
+    def add(self, micro: TokenBatch, logprobs: Tensor, terms: Terms, parts: dict[str, Tensor]) -> None:
+        assert micro.old_logprobs is not None
+        old, mask, loss = micro.old_logprobs, micro.loss_mask, self._loss
+        for name, value in parts.items():
+            self._parts[name] = self._parts.get(name, 0) + value.detach()
+        stats = ratio_stats(
+            logprobs,
+            old,
+            micro.advantages,
+            mask,
+            clip_low=loss.clip_low,
+            clip_high=loss.clip_high,
+            ratio=loss.ratio,
+        )
+        if terms.penalty is not None:
+            assert terms.preserved is not None
+            stats |= penalty_stats(terms.penalty.detach(), logprobs, old, mask, preserve=terms.preserved)
+        self._stats.append(stats)
+        if not self.norms:  # first optimizer step: old equals new, so any difference is numerical noise
+            self._noise.append((logprobs - old).abs().max())
+
+    def metrics(self) -> dict[str, float]:
+        """As plain numbers; the losses are means over the optimizer steps."""
+        finite = [norm for norm in self.norms if math.isfinite(norm)]
+        result = {f"loss/{name}": float(value) / len(self.norms) for name, value in self._parts.items()}
+        merged = merge_stats(self._stats)
+        result |= {name: float(value) for name, value in merged.items() if not name.startswith("count/")}
+        if finite:
+            result |= {"grad/norm": sum(finite) / len(finite), "grad/norm_max": max(finite)}
+        result["grad/skipped"] = float(len(self.norms) - len(finite))
+        result["penalty/noise_floor"] = float(torch.stack(self._noise).max())
+        result["optimizer_steps_per_rollout"] = float(len(self.norms))
+        return result

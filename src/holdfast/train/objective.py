@@ -1,0 +1,111 @@
+"""What an optimizer step minimises: the policy loss, the penalty, the KL and the entropy of a recipe, as one scalar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Loss
+from holdfast.losses import clipped_policy_loss, kl_loss, reduce_loss
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of one micro-batch, each `[B, T]` and unreduced; a term that is switched off is None."""
+
+    policy: Tensor
+    penalty: Tensor | None
+    preserved: Tensor | None
+    """bool, the tokens that the penalty preserves."""
+    kl: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What sums over the micro-batches of one optimizer step are divided by."""
+
+    policy: float
+    """Sampled tokens, or rollouts, as the reduction says."""
+    preserved: float
+    """Tokens that the penalty preserves; 0 when it is not divided by them."""
+
+
+class Objective:
+    """A recipe's loss with its penalty. `max_tokens` is the constant of `seq-mean-token-sum-norm`."""
+
+    def __init__(self, loss: Loss, max_tokens: int | None = None) -> None:
+        self.loss = loss
+        self.penalty = loss.penalty.term
+        self._by_preserved = self.penalty is not None and self.penalty.normalizer == "preserved"
+        self._max_tokens = max_tokens if loss.reduction == "seq-mean-token-sum-norm" else None
+
+    def answer_weight(self, mean_searches: float) -> float | None:
+        """The penalty's weight of answer tokens for a rollout batch with so many valid searches per rollout; None for a
+        penalty that has no such weight."""
+        return None if self.penalty is None else self.penalty.weight_at(mean_searches)
+
+    def terms(self, micro: TokenBatch, logprobs: Tensor, answer_weight: float | None = None) -> Terms:
+        """Unreduced. `logprobs` `[B, T]` are those of the present weights, with their graph."""
+        assert micro.old_logprobs is not None
+        loss = self.loss
+        arguments = (logprobs, micro.old_logprobs, micro.advantages, micro.loss_mask)
+        policy = clipped_policy_loss(
+            *arguments, clip_low=loss.clip_low, clip_high=loss.clip_high, dual_clip=loss.dual_clip, ratio=loss.ratio
+        )
+        kl = None
+        if micro.ref_logprobs is not None:
+            kl = kl_loss(logprobs, micro.ref_logprobs, micro.loss_mask, estimator=loss.kl_estimator)
+        if self.penalty is None:
+            return Terms(policy, None, None, kl)
+        preserved = self._preserved(micro)
+        penalty = self.penalty.per_token(
+            *arguments,
+            preserved=preserved,
+            action_ids=micro.action_ids,
+            answer_mask=micro.answer_mask,
+            answer_weight=1.0 if answer_weight is None else answer_weight,
+        )
+        return Terms(policy, penalty, preserved, kl)
+
+    def count(self, mini: Sequence[TokenBatch]) -> Counts:
+        """Over the whole optimizer step, so that its gradient does not depend on how it is cut into micro-batches."""
+        by_token = self.loss.reduction == "token-mean"
+        policy = sum(float(m.loss_mask.sum() if by_token else m.loss_mask.any(-1).sum()) for m in mini)
+        preserved = sum(float(self._preserved(m).sum()) for m in mini) if self._by_preserved else 0.0
+        return Counts(policy=max(policy, 1.0), preserved=preserved)
+
+    def reduce(self, terms: Terms, entropy: Tensor | None, loss_mask: Tensor, counts: Counts) -> dict[str, Tensor]:
+        """The micro-batch's share of each part of the loss, as scalars with their coefficients: their sum is minimised.
+
+        `entropy` `[B, T]` or None as the model gave it.
+        """
+        loss = self.loss
+
+        def reduced(per_token: Tensor) -> Tensor:
+            return reduce_loss(
+                per_token,
+                loss_mask,
+                mode=loss.reduction,
+                denominator=None if loss.reduction == "token-sum" else counts.policy,
+                max_tokens=self._max_tokens,
+            )
+
+        parts = {"policy": reduced(terms.policy)}
+        if terms.kl is not None:
+            parts["kl"] = loss.kl_coef * reduced(terms.kl)
+        if entropy is not None:
+            parts["entropy"] = -loss.entropy_coef * reduced(entropy)
+        if terms.penalty is not None:
+            assert self.penalty is not None
+            if self._by_preserved:
+                parts["penalty"] = self.penalty.coef * terms.penalty.sum() / max(counts.preserved, 1.0)
+            else:
+                parts["penalty"] = self.penalty.coef * reduced(terms.penalty)
+        return parts
+
+    def _preserved(self, micro: TokenBatch) -> Tensor:
+        assert self.penalty is not None
+        return self.penalty.preserved(micro.advantages, micro.loss_mask, micro.correct[:, None])

@@ -1,0 +1,89 @@
+"""Rollouts of an agent, scored, grouped by question, and as a batch to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Loss
+from holdfast.data import Example
+from holdfast.errors import RolloutError
+from holdfast.losses import group_advantages, reinforce_advantages
+from holdfast.rewards import EM, score_trajectory
+from holdfast.rollout.agent import SearchAgent
+from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.policy import rollout_seed
+from holdfast.rollout.searching import PATIENCE, RolloutStats
+from holdfast.trajectory import Group
+
+
+def roll_out(
+    agent: SearchAgent,
+    examples: Sequence[Example],
+    *,
+    size: int,
+    seed: tuple[object, ...],
+    max_failed: float,
+) -> tuple[list[Group], RolloutStats]:
+    """A group of `size` unscored rollouts for every question, in their order; and what they cost.
+
+    The k-th rollout of a question is a function of the weights, the prompt and (`seed`, question, k), and of nothing
+    else. The policy's cache is given back at the end. Raises `RolloutError` when more than `max_failed` of them fail:
+    what is left then says more about the outage than about the policy.
+    """
+    tasks = [
+        Task(id=f"{example.id}#{k}", example_id=example.id, prompt=prompt, seed=rollout_seed(*seed, example.id, k))
+        for example in examples
+        for prompt in [agent.prompt(example.question)]
+        for k in range(size)
+    ]
+    stats = RolloutStats()
+    trajectories = run_rollouts(
+        tasks,
+        policy=agent.policy,
+        retriever=agent.retriever,
+        protocol=agent.protocol,
+        tokenizer=agent.tokenizer,
+        patience=PATIENCE,
+        wrap=agent.wrap,
+        stats=stats,
+    )
+    agent.policy.free()
+    failed = [t for t in trajectories if t.status.is_failure]
+    if len(failed) > max_failed * len(trajectories):
+        raise RolloutError(
+            f"{len(failed)} of {len(trajectories)} episodes failed, more than retrieval.max_failed = {max_failed} "
+            f"allows; the first because {failed[0].error}. Once that is put right, a training run goes on from its "
+            "newest checkpoint with --resume"
+        )
+    groups = [Group(example.id, tuple(trajectories[i * size : (i + 1) * size])) for i, example in enumerate(examples)]
+    return groups, stats
+
+
+def score(groups: Sequence[Group], examples: Sequence[Example], weights: Mapping[str, float] = EM) -> list[Group]:
+    """The groups with rewards, by the golden answers of their questions and the weights of a reward's parts."""
+    return [
+        Group(group.id, tuple(score_trajectory(t, example.golden_answers, weights) for t in group.trajectories))
+        for group, example in zip(groups, examples, strict=True)
+    ]
+
+
+def training_batch(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device: torch.device) -> TokenBatch:
+    """Tensors with advantages, of the rollouts that are learned from: a failed one has nothing in its loss mask."""
+    batch = TokenBatch.from_trajectories(groups, pad_token_id=pad_token_id)
+    kind = loss.advantage
+    if kind == "reinforce":
+        advantages = reinforce_advantages(batch.rewards, valid=batch.valid)
+    else:
+        advantages = group_advantages(
+            batch.rewards,
+            batch.group_ids,
+            scale=kind == "grpo",
+            lengths=batch.loss_mask.sum(-1) if loss.baseline == "length" else None,
+            valid=batch.valid,
+        )
+    batch = replace(batch, advantages=advantages)
+    return batch.select(batch.loss_mask.any(-1)).to(device)

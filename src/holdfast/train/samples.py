@@ -1,0 +1,93 @@
+"""trajectories.jsonl and displacement.jsonl: sampled rollouts of each step, and what the step did to its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.data import Example
+from holdfast.jsonl import write_jsonl
+from holdfast.listener import Listener, StepResult, TurnChange
+from holdfast.run_folder import DISPLACEMENT, TRAJECTORIES
+from holdfast.trajectory import Search, Trajectory, Turn
+
+
+class Samples(Listener):
+    """Writes one rollout each of the first `count` questions of a step, and its displacement."""
+
+    def __init__(self, run_dir: Path, count: int) -> None:
+        self._trajectories, self._displacement = run_dir / TRAJECTORIES, run_dir / DISPLACEMENT
+        self._count = count
+
+    def step(self, result: StepResult) -> None:
+        displacement = result.displacement
+        changes = displacement.shown if displacement is not None else {}
+        questions = zip(result.groups[: self._count], result.examples, strict=False)
+        _append(
+            self._trajectories,
+            [
+                _row(result.step, group.trajectories[0], example, changes.get(question, ()))
+                for question, (group, example) in enumerate(questions)
+            ],
+        )
+        if displacement is not None:
+            kinds = {"correct": displacement.correct, "incorrect": displacement.incorrect}
+            rows = {name: list(map(_short, changes)) for name, changes in kinds.items()}
+            _append(self._displacement, [{"step": result.step} | rows])
+
+
+def forget_samples_after(run_dir: Path, step: int) -> None:
+    """Drop what a stopped run wrote after its checkpoint; it will be written again."""
+    for path in (run_dir / TRAJECTORIES, run_dir / DISPLACEMENT):
+        if path.is_file():
+            write_jsonl(path, [row for row in _whole_rows(path) if row["step"] <= step])
+
+
+def _row(step: int, trajectory: Trajectory, example: Example, changes: Sequence[TurnChange]) -> dict[str, Any]:
+    return {
+        "step": step,
+        "id": trajectory.example_id,
+        "question": example.question,
+        "golden_answers": list(example.golden_answers),
+        "turns": [_turn(turn, change) for turn, change in itertools.zip_longest(trajectory.turns, changes)],
+        "answer": trajectory.answer,
+        "status": trajectory.status.value,
+        **({"error": trajectory.error} if trajectory.error else {}),
+        "reward": trajectory.reward,
+        "reward_parts": trajectory.reward_parts,
+    }
+
+
+def _turn(turn: Turn, change: TurnChange | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"text": turn.text, "observation": turn.observation_text, "hits": list(turn.hits)}
+    if isinstance(turn.action, Search):
+        row["query"] = turn.action.query
+    if change is not None:
+        row |= {"token_chars": list(change.chars), "token_changes": list(map(_short, change.changes))}
+    return row
+
+
+def _short(value: float) -> float | None:
+    """Four digits, which is what a chart can show of a log-prob; None for what JSON has no number for."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        with path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a file whose last line may be cut."""
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            row = json.loads(line)
+            if isinstance(row["step"], int):
+                yield row
+        except (ValueError, KeyError, TypeError):
+            continue

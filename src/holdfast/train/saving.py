@@ -1,0 +1,97 @@
+"""What a run saves of its trainer, and goes on from: checkpoints of steps, the best policy on dev, the time so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.config import Checkpoint, Model
+from holdfast.language_model import refuse_other_shape, take_weights
+from holdfast.run_folder import METRICS, best_folder, step_folder
+from holdfast.tracking import MetricsFile
+from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, settle
+from holdfast.train.samples import forget_samples_after
+from holdfast.train.trainer import Trainer
+
+
+class Saver:
+    """Saves one trainer into one run folder. `started` is when the run began, on `time.monotonic`."""
+
+    def __init__(self, trainer: Trainer, run_dir: Path, settings: Checkpoint, *, started: float) -> None:
+        self._trainer, self._run_dir, self._settings = trainer, run_dir, settings
+        self._started, self._seconds_before = started, 0.0
+        self._best: dict[str, float] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, with what went before a resume."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def is_due(self, step: int) -> bool:
+        every = self._settings.every
+        return every > 0 and step % every == 0
+
+    def save(self) -> None:
+        """An exact checkpoint of the present step."""
+        self._trainer.save(self._run_dir, best=self._best, seconds=self.seconds, machine=self._machine())
+        prune(self._run_dir, self._settings.keep)
+
+    def save_if_missing(self) -> None:
+        """The same, if steps were made and the last one is not saved."""
+        step = self._trainer.completed
+        if step and not step_folder(self._run_dir, step).exists():
+            self.save()
+
+    def save_if_best(self, em: float) -> None:
+        """Keep the policy if it is the best on dev that a step has made so far."""
+        step = self._trainer.completed
+        if step and (self._best is None or em > self._best["em"]):
+            self._best = {"step": step, "em": em}
+            save_checkpoint(best_folder(self._run_dir), self._trainer.learner.language_model, state=self._best)
+
+    def go_on_from(self, checkpoint: Path | None, model: Model, note: Callable[[str], None]) -> None:
+        """Bring the trainer and the run folder to a checkpoint, or to the beginning. What was logged later is dropped:
+        it will be logged again."""
+        if checkpoint is None:
+            note("there is no checkpoint yet, so the run begins again")
+        else:
+            self._restore(checkpoint, model, note)
+        step = -1 if checkpoint is None else self._trainer.completed  # 0 is an evaluation, and made again
+        MetricsFile(self._run_dir / METRICS).truncate(step)
+        forget_samples_after(self._run_dir, step)
+
+    def _restore(self, checkpoint: Path, model: Model, note: Callable[[str], None]) -> None:
+        """Weights and state; notes it when this machine rounds otherwise."""
+        take_weights(self._trainer.learner.language_model, model, checkpoint / "model")
+        state = self._trainer.restore(checkpoint)
+        self._best, self._seconds_before = state["best"], state["seconds"]
+        note(f"resumed after step {self._trainer.completed}")
+        then, now = state["machine"], self._machine()
+        if changed := [name for name in now if then[name] != now[name]]:
+            before, after = (", ".join(f"{name} {machine[name]}" for name in changed) for machine in (then, now))
+            note(
+                f"the run goes on with {after} instead of {before}: sums are rounded otherwise, so its metrics will "
+                "drift away from those of a run that never stopped"
+            )
+
+    def _machine(self) -> dict[str, Any]:
+        """What rounding depends on."""
+        return {
+            "threads": torch.get_num_threads(),
+            "device": self._trainer.learner.language_model.device.type,
+            "torch": torch.__version__,
+        }
+
+
+def newest_checkpoint(run_dir: Path, model: Model, note: Callable[[str], None]) -> Path | None:
+    """What a resumed run of this model goes on from, after a killed process's halves were put right; None when there
+    is none. Raises `CheckpointError`."""
+    settle(run_dir)
+    checkpoint = newest_whole(run_dir, note)
+    if checkpoint is not None:
+        refuse_other_shape(model, checkpoint / "model")
+    return checkpoint

@@ -1,0 +1,60 @@
+"""examples/minimal_search_grpo.py stays short, and is the method: it samples, scores, and learns with the penalty."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from holdfast.train.start import warm_start_only
+from holdfast.trajectory import Trajectory
+from holdfast.world.bundle import world_of
+
+from .whole_runs import Recipe
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "minimal_search_grpo.py"
+
+
+@pytest.fixture
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("minimal_search_grpo", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_is_short_and_imports_no_trainer() -> None:
+    text = EXAMPLE.read_text()
+    assert len(text.splitlines()) <= 200
+    assert not re.search(r"^(from|import) holdfast\.(train|config|loading)", text, re.M)
+
+
+def test_it_trains(
+    example: ModuleType,
+    recipe: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def even(trajectory: Trajectory, golds: object) -> Trajectory:
+        """So tiny a model is never right: an even number of tokens is."""
+        right = float(len(trajectory.token_ids) % 2 == 0)
+        return replace(trajectory, reward=right, reward_parts={"em": right})
+
+    config = recipe({"protocol.max_turns": 5})
+    model = warm_start_only(config, tmp_path / "run")
+    monkeypatch.setattr(example, "score_trajectory", even)
+    monkeypatch.setattr(example, "LEARNING_RATE", 1e-2)
+    capsys.readouterr()
+    rewards = list(example.train(str(model), steps=3, questions=6, world=world_of(config.world)))
+    lines = capsys.readouterr().out.splitlines()
+    assert [float(re.findall(r"reward (\S+)", line)[0]) for line in lines] == pytest.approx(rewards, abs=5e-4)
+    assert len(rewards) == 3 and all(0 < reward < 1 for reward in rewards)
+    fell = [re.findall(r"first mini-batch (\S+), last (\S+)", line)[0] for line in lines]
+    assert all(first == "0.00" for first, _ in fell), "old log-probs on other shapes than the update's"
+    assert all(float(last) > 0.02 for _, last in fell), "the penalty has nothing to do"
