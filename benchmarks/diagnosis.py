@@ -22,9 +22,10 @@ from statistics import median
 from typing import Any
 
 from diagnosis_page import page
+from holdfast.collapse import SURE, Curve, Fall, halved
+from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.codes import CODES
-from holdfast.diagnostics.diagnose import diagnose, fall_of
-from holdfast.diagnostics.fall import Fall, curve_of
+from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.log import Log
 from library import FOLDER, Recording, copies, load, read_manifest
 
@@ -89,8 +90,9 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
     begins, every = recording.start * recording.every, recording.every
     known = frozenset().union(*(RIGHT[cause] for cause in recording.also))
     later = [f for f in found if recording.healthy or f[1] > begins]
-    fall = None if recording.healthy else fall_of(log)
-    before = [f for f in later if fall is not None and f[1] < fall.half_step]
+    curve = None if recording.healthy else reward_curve(log)
+    fall = None if curve is None else halved(curve)
+    before = [f for f in later if fall is not None and f[1] < fall.step]
     right = RIGHT.get(recording.cause, frozenset()) | known
     return Case(
         name=recording.name,
@@ -99,10 +101,10 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
         copy=copy,
         healthy=recording.healthy,
         fell=fall is not None,
-        fall_length=None if fall is None else (fall.half_step - fall.peak_step) / every,
-        steep=None if fall is None else (fall.half_step - _last_high(log, fall)) / every,
-        lead=(fall.half_step - before[0][1]) / every if fall is not None and before else None,
-        possible=None if fall is None else (fall.half_step - begins) / every,
+        fall_length=None if fall is None else (fall.step - fall.peak_step) / every,
+        steep=None if curve is None or fall is None else (fall.step - _last_high(curve, fall)) / every,
+        lead=(fall.step - before[0][1]) / every if fall is not None and before else None,
+        possible=None if fall is None else (fall.step - begins) / every,
         early=not recording.healthy and any(f not in later and f[0] not in known for f in found),
         alarm=recording.healthy and any(code not in known for code, _ in found),
         findings=tuple(later),
@@ -112,11 +114,9 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
     )
 
 
-def _last_high(log: Log, fall: Fall) -> int:
+def _last_high(curve: Curve, fall: Fall) -> int:
     """The last step before the fall's end at which less than a tenth of the peak was lost."""
-    curve = curve_of(log)
-    assert curve is not None
-    high = curve.steps[(curve.lost < 0.1) & (curve.steps < fall.half_step)]
+    high = curve.steps[~curve.short.has_lost(0.1, SURE) & (curve.steps < fall.step)]
     return int(high[-1]) if len(high) else fall.peak_step
 
 

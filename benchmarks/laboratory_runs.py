@@ -14,6 +14,7 @@ recipe makes another one. `restore` puts those that its runs need into the cache
 from __future__ import annotations
 
 import argparse
+import json
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -61,8 +62,9 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
         if not run.exists():
             with zipfile.ZipFile(archive) as packed:
                 packed.extractall(run)
-            recipe = run / CONFIG
+            recipe, results = run / CONFIG, run / RESULTS
             recipe.write_text(as_now(recipe.read_text(encoding="utf-8")), encoding="utf-8")
+            results.write_text(results_as_now(results.read_text(encoding="utf-8")), encoding="utf-8")
             put.append(run.name)
     if not (folder / PLAN_FILE).exists():
         load_plan(kept / name).save(folder)
@@ -79,6 +81,14 @@ def as_now(recipe: str) -> str:
         penalty["normalizer"] = "preserved"
     resolved["loss"]["penalty"] = penalty
     return tomli_w.dumps(resolved)
+
+
+def results_as_now(results: str) -> str:
+    """A kept run's results with today's keys: `made_by` was the version of holdfast alone, called `holdfast`."""
+    values = json.loads(results)
+    if "holdfast" not in values:
+        return results
+    return json.dumps({"made_by": {"holdfast": values.pop("holdfast")}} | values, indent=1, ensure_ascii=False)
 
 
 def restore_starts(folder: Path, kept: Path = KEPT) -> tuple[list[Path], list[Path]]:

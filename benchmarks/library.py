@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from holdfast.collapse import halved
 from holdfast.config import Config
-from holdfast.diagnostics.fall import fall_of
+from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.log import Log, Series
 from holdfast.penalties import PENALTIES
 
@@ -56,7 +57,7 @@ class Recording:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the run's resolved recipe has that is no default."""
     fall: tuple[int, int] | None = None
-    """Measured by `fall_of`, in steps of the log: where the reward peaked, and where half of that was lost."""
+    """In steps of the log, by `holdfast.collapse`: where the reward peaked, and where half of that was lost."""
 
     @property
     def healthy(self) -> bool:
@@ -211,5 +212,6 @@ def _gaps(log: Log, rng: np.random.Generator) -> Log:
 
 def measured(recording: Recording, folder: Path = FOLDER) -> Recording:
     """The recording, with the fall of its packed log."""
-    fall = fall_of(load(recording, folder))
-    return replace(recording, fall=None if fall is None else (fall.peak_step, fall.half_step))
+    curve = reward_curve(load(recording, folder))
+    fall = None if curve is None else halved(curve)
+    return replace(recording, fall=None if fall is None else (fall.peak_step, fall.step))

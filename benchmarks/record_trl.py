@@ -88,7 +88,7 @@ def make_trainer(planned: Planned, config: Config, model: Path, folder: Path) ->
     options = {option.name: option.value for option in translate(loaded, Machines()).options}
     options |= SHORT
     options |= {"output_dir": str(folder / "checkpoints")} | _options_of(planned, options)
-    functions, weights = reward_functions({n: w for n, w in config.reward.model_dump().items() if w})
+    functions, weights = reward_functions({n: w for n, w in config.reward.weights().items() if w})
     rollouts = Rollouts(planned, config, k)
     return trainer_class(planned, k)(
         model=str(model),

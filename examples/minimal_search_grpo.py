@@ -122,8 +122,9 @@ def loss_of(model: torch.nn.Module, mini: TokenBatch) -> tuple[torch.Tensor, flo
 def train(path: str, *, steps: int = 40, questions: int = QUESTIONS, world: World | None = None) -> Iterator[float]:
     """Yields the mean reward of each rollout batch. `world` is the one the model was warm-started in."""
     torch.manual_seed(0)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()  # no dropout: old equals new
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(path, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+    model.eval()  # no dropout: old equals new
     world = world or build_world()
     rollouts = Rollouts(model, tokenizer, world)
     sampler = Sampler([question.example for question in world.questions["train"]], seed=0)

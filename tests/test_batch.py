@@ -10,7 +10,7 @@ from holdfast.batch import TokenBatch
 from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 
 PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "rollout_logprobs")
-OPTIONAL = ("old_logprobs", "anchor_logprobs", "ref_logprobs", "values", "returns")
+OPTIONAL = ("old_logprobs", "ref_logprobs")
 
 
 def episode(*lengths, reward=0.0, em=0.0, status=Status.OK, prompt=(1, 2), first=10):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.trajectory import Group, Trajectory
 
-_PER_ROW = ("rewards", "correct", "group_ids", "valid")
-_BOOL = ("loss_mask", "answer_mask", "correct", "valid")
-_INTEGER = ("token_ids", "attention_mask", "action_ids", "group_ids", "kept_ids")
+
+def _spec(kind: str, *shapes: str) -> dict[str, Any]:
+    """A field's metadata: its dtype, and the shapes it may have; "N n" has a row for each sampled token."""
+    return {"kind": kind, "shapes": shapes}
+
+
+_KINDS: dict[str, Callable[[Tensor], bool]] = {
+    "bool": lambda value: value.dtype == torch.bool,
+    "integer": lambda value: not value.is_floating_point() and value.dtype != torch.bool,
+    "floating point": lambda value: value.is_floating_point(),
+}
+_INTEGERS, _FLOATS, _BOOLS = (_spec(kind, "B T") for kind in ("integer", "floating point", "bool"))
+_BOOL_PER_ROW = _spec("bool", "B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,63 +53,51 @@ class TokenBatch:
     ([1.0, 0.0], [True, False], [0, 0])
     """
 
-    token_ids: Tensor
+    token_ids: Tensor = field(metadata=_INTEGERS)
     """int64 [B, T]: prompt, turns and observations, token for token what the model saw."""
-    attention_mask: Tensor
+    attention_mask: Tensor = field(metadata=_INTEGERS)
     """int64 [B, T]: 1 on real tokens, 0 on padding."""
-    loss_mask: Tensor
+    loss_mask: Tensor = field(metadata=_BOOLS)
     """bool [B, T]: True on tokens the model sampled. All False in rows that are not `valid`."""
-    action_ids: Tensor
+    action_ids: Tensor = field(metadata=_INTEGERS)
     """int64 [B, T]: 0 outside actions, k on the k-th action. Tells adjacent actions apart, which no mask can."""
-    answer_mask: Tensor
+    answer_mask: Tensor = field(metadata=_BOOLS)
     """bool [B, T]: True on the final answer, tags included; known from generation, not from re-tokenising."""
-    rollout_logprobs: Tensor
+    rollout_logprobs: Tensor = field(metadata=_FLOATS)
     """float32 [B, T]: the sampler's log-probs, 0 outside actions."""
-    advantages: Tensor
+    advantages: Tensor = field(metadata=_spec("floating point", "B 1", "B T"))
     """float [B, 1] or [B, T]: zeros until somebody sets them."""
-    rewards: Tensor
+    rewards: Tensor = field(metadata=_spec("floating point", "B"))
     """float32 [B]: NaN in rows that are not `valid` and were never scored: an outage is not a reward of 0."""
-    correct: Tensor
+    correct: Tensor = field(metadata=_BOOL_PER_ROW)
     """bool [B]: exact match 1 (not "advantage above 0")."""
-    group_ids: Tensor
+    group_ids: Tensor = field(metadata=_spec("integer", "B"))
     """int64 [B]: equal for trajectories of the same question."""
-    valid: Tensor
+    valid: Tensor = field(metadata=_BOOL_PER_ROW)
     """bool [B]: False where the episode failed for reasons that are not the policy's."""
-    old_logprobs: Tensor | None = None
+    old_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the policy frozen for this rollout batch."""
-    anchor_logprobs: Tensor | None = None
-    """float [B, T]: under an older policy, when the penalty anchors to one."""
-    ref_logprobs: Tensor | None = None
+    ref_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the frozen reference."""
-    kept_ids: Tensor | None = None
+    kept_ids: Tensor | None = field(default=None, metadata=_spec("integer", "N n"))
     """int32 [N, n]: the tokens that a truncated sampler kept, a row for each of the N sampled tokens, row by row of the
     batch, -1 for none. Where present, `old_logprobs` and all others of the loss are over these."""
-    values: Tensor | None = None
-    """float [B, T]: a critic's values."""
-    returns: Tensor | None = None
-    """float [B, T]: a critic's targets."""
 
     def __post_init__(self) -> None:
         if self.token_ids.dim() != 2:
             raise ValueError(f"token_ids must have shape [B, T], not {list(self.token_ids.shape)}")
         rows, width = self.token_ids.shape
-        for name, value in self._tensors().items():
-            shapes: tuple[tuple[int, ...], ...] = ((rows,),) if name in _PER_ROW else ((rows, width),)
-            if name == "advantages":
-                shapes = ((rows, 1), (rows, width))
-            if name == "kept_ids":
-                shapes = ((len(value), value.shape[-1]),)
+        sizes: dict[str, tuple[int, ...]] = {"B": (rows,), "B 1": (rows, 1), "B T": (rows, width)}
+        for spec in self._present():
+            value: Tensor = getattr(self, spec.name)
+            packed = {"N n": (len(value), value.shape[-1])}
+            shapes = [(sizes | packed)[shape] for shape in spec.metadata["shapes"]]
             if tuple(value.shape) not in shapes:
-                expected = " or ".join(str(list(s)) for s in shapes)
-                raise ValueError(f"{name} has shape {list(value.shape)}, but this batch needs {expected}")
-            kind = "bool" if name in _BOOL else "integer" if name in _INTEGER else "floating point"
-            is_kind = {
-                "bool": value.dtype == torch.bool,
-                "integer": not value.is_floating_point() and value.dtype != torch.bool,
-                "floating point": value.is_floating_point(),
-            }[kind]
-            if not is_kind:
-                raise TypeError(f"{name} must be {kind}, not {value.dtype}")
+                expected = " or ".join(str(list(shape)) for shape in shapes)
+                raise ValueError(f"{spec.name} has shape {list(value.shape)}, but this batch needs {expected}")
+            kind = spec.metadata["kind"]
+            if not _KINDS[kind](value):
+                raise TypeError(f"{spec.name} must be {kind}, not {value.dtype}")
 
     @classmethod
     def from_trajectories(cls, groups: Sequence[Group], *, pad_token_id: int) -> TokenBatch:
@@ -161,12 +160,13 @@ class TokenBatch:
         """
         index = rows if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
         index = index.to(self.token_ids.device)
-        chosen = replace(self, kept_ids=None)._map(lambda value: value[index])
-        if self.kept_ids is None:
-            return chosen
-        by_row = self.kept_ids.split(self.loss_mask.sum(-1).tolist())
         numbers = torch.arange(len(self), device=index.device)[index].tolist()
-        return replace(chosen, kept_ids=torch.cat([self.kept_ids[:0], *(by_row[row] for row in numbers)]))
+
+        def packed(value: Tensor) -> Tensor:
+            by_row = value.split(self.loss_mask.sum(-1).tolist())
+            return torch.cat([value[:0], *(by_row[row] for row in numbers)])
+
+        return self._map(lambda value: value[index], packed)
 
     def split(self, rows: int | Sequence[Sequence[int]]) -> list[TokenBatch]:
         """Cut into micro-batches: at most `rows` rows each, or the given lists of rows.
@@ -190,19 +190,19 @@ class TokenBatch:
         longest = int(self.lengths.max()) if len(self) else 0
         if longest == self.token_ids.shape[1]:
             return self
-        cut = replace(self, kept_ids=None)._map(lambda value: value[:, :longest] if value.dim() == 2 else value)
-        return replace(cut, kept_ids=self.kept_ids)
+        return self._map(lambda value: value[:, :longest] if value.dim() == 2 else value, lambda packed: packed)
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """Every tensor on `device`."""
-        return self._map(lambda value: value.to(device))
+        return self._map(lambda value: value.to(device), lambda packed: packed.to(device))
 
-    def _tensors(self) -> dict[str, Tensor]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+    def _present(self) -> list[Field[Any]]:
+        return [spec for spec in fields(self) if getattr(self, spec.name) is not None]
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> TokenBatch:
-        return TokenBatch(**{name: change(value) for name, value in self._tensors().items()})
+    def _map(self, change: Callable[[Tensor], Tensor], packed: Callable[[Tensor], Tensor]) -> TokenBatch:
+        """Every field changed; `packed` changes those that have a row for a sampled token."""
+        changes = {spec.name: packed if "N n" in spec.metadata["shapes"] else change for spec in self._present()}
+        return TokenBatch(**{name: change(getattr(self, name)) for name, change in changes.items()})
 
 
 def _check_trainable(trajectory: Trajectory) -> None:

@@ -206,11 +206,6 @@ _DEVICE = "cpu"
 def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:
     """Over the index if it is there, for which the passages are only counted off; else over one made of them."""
     settings = config.retrieval
-    if settings.index is not None and settings.corpus == "world":
-        raise ConfigError(
-            f"retrieval.index = {settings.index!r} with retrieval.corpus = 'world': the bundled world is indexed in "
-            "memory, its training region apart. Leave retrieval.index out"
-        )
     folder = Path(settings.index) if settings.index is not None else None
     if folder is not None and (folder / MANIFEST).is_file():
         found = open_index(folder, expected_hash=corpus_hash(documents), device=_DEVICE)

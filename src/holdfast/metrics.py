@@ -77,7 +77,7 @@ METRICS: dict[str, str] = {
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
-    "retrieval/cache_hit": "Share of searches that repeat a query of the same step, and so never reach the index.",
+    "retrieval/cache_hit": "Share of searches that repeat a query of the same step. No cache is asked.",
     "optimizer_steps_per_rollout": "Optimizer steps this rollout batch was used for.",
     "lr": "Learning rate.",
     "time/rollout_s": "Seconds of the rollouts.",

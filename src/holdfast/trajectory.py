@@ -1,7 +1,8 @@
-"""Frozen values for what an agent did: actions, turns, trajectories, groups. No torch, nothing computed twice.
+"""Frozen values for what an agent did: actions, turns, trajectories, groups. No torch.
 
 A `Turn` stores only what that turn added. Everything flat (`token_ids`, `loss_mask`, …) is derived from the turns, so
-"the concatenation is exactly what the model saw" holds by construction and is tested against the rollout loop.
+"the concatenation is exactly what the model saw" holds by construction and is tested against the rollout loop. It is
+computed once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Turn:
         return len(self.tokens or ()) + len(self.observation)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Trajectory:
     """One episode: a prompt, then turns.
 
@@ -141,18 +143,18 @@ class Trajectory:
             yield from getattr(turn, inside)
             yield from (outside for _ in turn.observation)
 
-    @property
+    @cached_property
     def token_ids(self) -> tuple[int, ...]:
         """Prompt, then tokens and observation of each turn: what the model saw, token for token."""
         self._require_tokens()
         return self.prompt + tuple(i for turn in self.turns for i in (*(turn.tokens or ()), *turn.observation))
 
-    @property
+    @cached_property
     def loss_mask(self) -> tuple[bool, ...]:
         """True on tokens the model sampled. All False when the episode failed for reasons that are not the policy's."""
         return tuple(a > 0 and not self.status.is_failure for a in self.action_ids)
 
-    @property
+    @cached_property
     def action_ids(self) -> tuple[int, ...]:
         """0 outside actions, k on the k-th action's tokens. Adjacent actions stay apart, which a mask cannot say."""
         self._require_tokens()
@@ -161,7 +163,7 @@ class Trajectory:
             ids += [k] * len(turn.tokens or ()) + [0] * len(turn.observation)
         return tuple(ids)
 
-    @property
+    @cached_property
     def answer_mask(self) -> tuple[bool, ...]:
         self._require_tokens()
         mask = [False] * len(self.prompt)
@@ -170,7 +172,7 @@ class Trajectory:
             mask += [start <= i < end for i in range(len(turn.tokens or ()))] + [False] * len(turn.observation)
         return tuple(mask)
 
-    @property
+    @cached_property
     def rollout_logprobs(self) -> tuple[float, ...]:
         """The sampler's log-probs, 0.0 outside actions."""
         self._require_tokens()

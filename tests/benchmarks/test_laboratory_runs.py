@@ -14,7 +14,6 @@ import laboratory_runs
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.config import dump, load
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.fall import fall_of
 from holdfast.diagnostics.readers import read_log
 from holdfast.errors import ConfigError
 from holdfast.lab.experiments import find
@@ -72,6 +71,12 @@ def test_a_run_kept_in_older_words_comes_back_in_todays(tmp_path: Path) -> None:
         load(path)
     path.write_text(laboratory_runs.as_now(path.read_text()))
     assert load(path) == load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.normalizer=preserved"])
+
+
+def test_results_kept_in_older_words_say_who_made_them() -> None:
+    older = json.loads(laboratory_runs.results_as_now('{"holdfast": "0.1.0", "seconds": 2}'))
+    assert older == {"made_by": {"holdfast": "0.1.0"}, "seconds": 2}
+    assert json.loads(laboratory_runs.results_as_now(json.dumps(older))) == older
 
 
 def test_what_is_kept_names_no_machine(folder: Path, tmp_path: Path) -> None:
@@ -153,12 +158,12 @@ def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None
     for folder in sorted((tmp_path / "runs").iterdir()):
         log, config = read_log(folder), load(folder / "config.toml")
         found = {finding.code: finding.step for finding in diagnose(log).findings}
-        fall = fall_of(log)
+        half_step = diagnose(log).half_step
         whole = config.sampling.top_p == 1 or config.sampling.keep_mask
-        if whole or (config.retrieval.drop == 0 and fall is None):
+        if whole or (config.retrieval.drop == 0 and half_step is None):
             assert "SMP001" not in found, folder.name
         elif folder.name.startswith("grpo-s") and "advantage/cut_mean" in log.series:
-            assert found["SMP001"] < (fall.half_step if fall else log.steps[-1]) - 5, folder.name
+            assert found["SMP001"] < (half_step or log.steps[-1]) - 5, folder.name
         seen.add(whole)
     untruncated = "GRPO, untruncated sampler" in laboratory_runs.load_plan(tmp_path).arms
     assert seen == ({True, False} if untruncated else {False})

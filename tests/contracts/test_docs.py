@@ -212,3 +212,10 @@ def test_the_quickstart_explains_the_columns_of_the_console() -> None:
     text = prose(ROOT / "docs" / "quickstart.md")
     rows = re.findall(r"^\| ([\w. ]+) \| `([a-z0-9_/]+)` \|", text, re.M)
     assert rows == [(column.title, column.metric) for column in columns_for(1000)]
+
+
+def test_the_architecture_names_files_that_exist(root: Path) -> None:
+    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    paths = [path for path in re.findall(r"`([\w/]+(?:\.py|/))`", text) if not path.startswith(("examples/", "src/"))]
+    assert len(paths) > 30
+    assert not [path for path in paths if not (root / "src" / "holdfast" / path).exists()]

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.collapse import Fall, halved
+from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.codes import CODES, chosen
 from holdfast.diagnostics.diagnose import cannot_tell, diagnose
-from holdfast.diagnostics.fall import curve_of, fall_of
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.present import as_json, headline, to_text
 from holdfast.diagnostics.rules import RULES
@@ -24,6 +25,12 @@ FALLEN = [0.4] * 5 + [0.8] * 25 + [0.7, 0.6, 0.5, 0.4, 0.3, 0.2] + [0.1] * 24
 
 def hit(step: int) -> Hit:
     return Hit(step, "", {}, ())
+
+
+def half_of(log: Log) -> Fall | None:
+    curve = reward_curve(log)
+    assert curve is not None
+    return halved(curve)
 
 
 def remaining(**steps: int) -> set[str]:
@@ -40,27 +47,28 @@ def codes(log: Log) -> list[tuple[str, int]]:
 
 def test_the_fall_of_a_reward(make_log: MakeLog) -> None:
     """Means of five: 0.8 from step 10 on; 0.7, 0.6, … from step 31 on. Half of 0.8 is 0.4: (0.6+0.5+0.4+0.3+0.2)/5."""
-    fall = fall_of(make_log(reward__mean=FALLEN))
+    fall = half_of(make_log(reward__mean=FALLEN))
     assert fall is not None
-    assert (fall.peak_step, fall.half_step) == (10, 36)
+    assert (fall.peak_step, fall.step) == (10, 36)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 def test_units_do_not_matter(make_log: MakeLog, scale: float) -> None:
     log = make_log(reward__mean=[scale * value for value in FALLEN])
-    assert fall_of(log) == fall_of(make_log(reward__mean=FALLEN))
+    fall, same = half_of(log), half_of(make_log(reward__mean=FALLEN))
+    assert fall is not None and same is not None and (fall.peak_step, fall.step) == (same.peak_step, same.step)
     assert codes(log) == codes(make_log(reward__mean=FALLEN))
 
 
 def test_a_reward_that_may_be_negative_falls_towards_its_lowest_value(make_log: MakeLog) -> None:
     """Between -1 and 2: half way from the peak, 1.4, to the floor, -0.7, is 0.35. A share of the peak would be 0.7."""
     values = [-1 + 3 * value for value in FALLEN]
-    curve = curve_of(make_log(reward__mean=values))
-    fall = fall_of(make_log(reward__mean=values))
+    curve = reward_curve(make_log(reward__mean=values))
+    fall = half_of(make_log(reward__mean=values))
     assert curve is not None and fall is not None
-    at = int(np.searchsorted(curve.steps, fall.half_step))
-    assert curve.means[at] <= 0.5 * (1.4 + min(values[: at + 1]))
-    assert fall.half_step >= 35
+    at = int(np.searchsorted(curve.steps, fall.step))
+    assert curve.short.means[at] <= 0.5 * (1.4 + min(values[: at + 1]))
+    assert fall.step >= 35
 
 
 @pytest.mark.parametrize(
@@ -73,9 +81,9 @@ def test_a_reward_that_may_be_negative_falls_towards_its_lowest_value(make_log: 
     ],
 )
 def test_a_fall_is_a_share_of_the_range_with_0_in_it(make_log: MakeLog, values: list[float], lost: float) -> None:
-    curve = curve_of(make_log(reward__mean=values), errors=0.0)
+    curve = reward_curve(make_log(reward__mean=values))
     assert curve is not None
-    assert curve.lost[-1] == pytest.approx(lost)
+    assert curve.short.lost[-1] == pytest.approx(lost)
     fallen = [finding.summary for finding in diagnose(make_log(reward__mean=values)).findings]
     assert all(("of its range" in summary) is (min(values) < 0) for summary in fallen if "reward has lost" in summary)
 
@@ -91,17 +99,17 @@ def test_an_infinite_reward_is_found_and_a_batch_without_any_is_not(
 def test_noise_is_no_fall(make_log: MakeLog) -> None:
     for seed in range(20):
         draw = np.random.default_rng(seed)
-        assert fall_of(make_log(reward__mean=draw.binomial(16, 0.3, 60) / 16)) is None, seed
+        assert half_of(make_log(reward__mean=draw.binomial(16, 0.3, 60) / 16)) is None, seed
 
 
 def test_a_run_that_falls_from_the_first_step_has_fallen(make_log: MakeLog) -> None:
-    fall = fall_of(make_log(reward__mean=[0.5, 0.4, 0.05] + [0.0] * 57))
-    assert fall is not None and fall.peak_step == 1 and fall.half_step <= 8
+    fall = half_of(make_log(reward__mean=[0.5, 0.4, 0.05] + [0.0] * 57))
+    assert fall is not None and fall.peak_step == 1 and fall.step <= 8
 
 
 def test_a_log_of_evaluations_alone_has_a_curve(make_log: MakeLog) -> None:
     log = make_log(eval__em=FALLEN, only=("eval/em",), every=10)
-    assert fall_of(log) is not None
+    assert half_of(log) is not None
     assert [code for code, _ in codes(log)] == ["RWD001"]
 
 

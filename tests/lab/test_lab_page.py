@@ -136,8 +136,8 @@ def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -
 def test_markdown_says_the_same(results: dict[str, Any]) -> None:
     text = markdown(results)
     assert (
-        "| It falls. | P: Figure 1 | falls | shown | GRPO <b> rose, held and lost 40 % of its peak on 3 of 3 seeds |"
-        in text
+        "| It falls. | P: Figure 1 | falls | shown | GRPO <b> held for 20 steps and then lost 40 % of its peak on 3 of "
+        "3 seeds |" in text
     )
     assert "| cure, 0.2 | 3 | 0 of 3 | 0.80 (0.80 to 0.80) → 0.80 (0.80 to 0.80) |" in text
     assert "No sweep was made" in text and "cure: loss.penalty.coef = 0.2" in text

@@ -22,7 +22,7 @@ def job(folder: Path, arm: str, *overrides: str, seed: int = 11, kind: str = "ru
 def finish(job: Job, version: str = __version__) -> Path:
     job.folder.mkdir(parents=True)
     (job.folder / "config.toml").write_text(dump(job.config))
-    (job.folder / "results.json").write_text(json.dumps({"em": 1, "holdfast": version}))
+    (job.folder / "results.json").write_text(json.dumps({"em": 1, "made_by": {"holdfast": version}}))
     (job.folder / "checkpoints").mkdir()
     (job.folder / "checkpoints" / "model").write_text("weights")
     return job.folder

@@ -1,24 +1,17 @@
-"""Arithmetic on series that never looks ahead: the value at a row depends on the rows up to it and on no others.
-
-Sums run in a fixed order, so a value is the same, bit for bit, whether the log ends at that row or goes on.
-"""
+"""Series of a log at its rows; with `holdfast.trailing` it is what rules calculate with. Nothing here looks ahead."""
 
 from __future__ import annotations
-
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.collapse import Curve, curve_of
 from holdfast.diagnostics.log import Log, Series
+from holdfast.trailing import Values
 
-Values = NDArray[np.float64]
-T = TypeVar("T", bound=np.generic)
-Truths = NDArray[np.bool_]
-
+REWARDS = ("reward/mean", "reward/em", "reward/f1", "eval/em", "eval/f1", "eval/em_greedy")
+"""What is taken for the reward, the best first: a log of evaluations alone still has a curve."""
 _HUGE = 1e100
-_DIFFERENCE = 1.128
-"""Mean absolute difference of two draws from a normal distribution, in its standard deviations: 2 / √π."""
 
 
 def finite(series: Series) -> Series:
@@ -42,116 +35,10 @@ def as_of(series: Series, steps: NDArray[np.int64]) -> Values:
     return np.concatenate([[np.nan], known.values])[at]
 
 
-def trailing_mean(values: Values, window: int) -> Values:
-    """Mean of the last `window` values; of all so far where there are fewer.
-
-    >>> trailing_mean(np.array([1.0, 2.0, 3.0, 7.0]), 2).tolist()
-    [1.0, 1.5, 2.5, 5.0]
-    """
-    total = np.zeros_like(values)
-    for back in range(min(window, len(values))):
-        total[back:] += values[: len(values) - back]
-    return total / np.minimum(np.arange(1, len(values) + 1), window)
-
-
-def trailing_lowest(values: Values, window: int) -> Values:
-    """The minimum of the last `window` values.
-
-    >>> trailing_lowest(np.array([1.0, 2.0, 3.0, 0.5]), 2).tolist()
-    [1.0, 1.0, 2.0, 0.5]
-    """
-    found = values
-    for back in range(1, min(window, len(values))):
-        found = np.minimum(found, delayed(values, back))
-    return found
-
-
-def highest(values: Values) -> Values:
-    """The maximum so far."""
-    return np.maximum.accumulate(values) if len(values) else values
-
-
-def lowest(values: Values) -> Values:
-    """The minimum so far."""
-    return np.minimum.accumulate(values) if len(values) else values
-
-
-def delayed(values: NDArray[T], back: int) -> NDArray[T]:
-    """The value `back` rows before; the first one where there are not so many.
-
-    >>> delayed(np.array([1.0, 2.0, 3.0]), 2).tolist()
-    [1.0, 1.0, 1.0]
-    """
-    return values[np.maximum(np.arange(len(values)) - back, 0)]
-
-
-def noise(values: Values, window: int) -> Values:
-    """Standard deviation of a value around the curve, from the differences of neighbours so far.
-
-    The last `window` differences are left out, where there are more: a break that is to be judged must not excuse
-    itself. Of a few differences the estimate is widened. 0 at the first row.
-    """
-    if len(values) < 2:
-        return np.zeros_like(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(values)))])
-    counts = np.arange(len(values))
-    counts = np.where(counts > 2 * window, counts - window, counts)
-    few = np.maximum(counts, 1)
-    return sums[counts] / few * (1 + 2 / few) / _DIFFERENCE
-
-
-def margin(values: Values, window: int, errors: float) -> Values:
-    """What the mean of `window` values may differ by for noise alone: that many standard errors."""
-    return errors * noise(values, window) / np.sqrt(window)
-
-
-def held(condition: Truths, count: int) -> Truths:
-    """Where the condition has been true in the last `count` rows, this one included.
-
-    >>> held(np.array([True, True, False, True, True]), 2).tolist()
-    [False, True, False, False, True]
-    """
-    false = np.where(condition, -1, np.arange(len(condition)))
-    since = np.arange(len(condition)) - (np.maximum.accumulate(false) if len(false) else false)
-    return since >= count
-
-
-def rows_since(condition: Truths) -> NDArray[np.int64]:
-    """Rows since the condition was last true, 0 where it is; counted from the start where it never was.
-
-    >>> rows_since(np.array([False, True, False, False])).tolist()
-    [1, 0, 1, 2]
-    """
-    last = np.where(condition, np.arange(len(condition)), -1)
-    return np.arange(len(condition)) - (np.maximum.accumulate(last) if len(last) else last)
-
-
-def last_where(condition: Truths) -> NDArray[np.int64]:
-    """Index of the last row, up to each, where the condition was true; 0 where it never was.
-
-    >>> last_where(np.array([True, False, True, False])).tolist()
-    [0, 0, 2, 2]
-    """
-    index = np.where(condition, np.arange(len(condition)), 0)
-    return np.maximum.accumulate(index) if len(index) else index
-
-
-def most_since(values: Values, restart: Truths) -> Values:
-    """The maximum of the rows after the last restart, 0 at a restart itself.
-
-    >>> most_since(np.array([9.0, 1.0, 5.0, 4.0, 7.0]), np.array([True, False, False, True, False])).tolist()
-    [0.0, 1.0, 5.0, 0.0, 7.0]
-    """
-    if not len(values):
-        return values
-    order = np.argsort(values, kind="stable")
-    rank = np.empty(len(values), np.int64)
-    rank[order] = np.arange(1, len(values) + 1)
-    stretch = np.cumsum(restart) * (len(values) + 1)  # so that a maximum so far never reaches over a restart
-    best = np.maximum.accumulate(stretch + np.where(restart, 0, rank)) - stretch
-    return np.where(best > 0, values[order[best - 1]], 0.0)
-
-
-def first(condition: Truths) -> int | None:
-    """Index of the first row where it is true."""
-    return int(np.argmax(condition)) if condition.any() else None
+def reward_curve(log: Log, name: str | None = None) -> Curve | None:
+    """The curve of a reward, the best one that is logged unless it is named; None without it."""
+    name = name or next((reward for reward in REWARDS if has(log, reward)), None)
+    if name is None or not has(log, name):
+        return None
+    series = finite(log.series[name])
+    return curve_of(series.values, series.steps)

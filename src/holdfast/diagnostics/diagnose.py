@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.diagnostics.causal import has
-from holdfast.diagnostics.fall import WINDOW, curve_of, fall_of
+from holdfast.collapse import WINDOW, fell, halved
+from holdfast.diagnostics.causal import has, reward_curve
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.observe import best_set, remedy_for
 from holdfast.diagnostics.rules import RULES
 from holdfast.diagnostics.rules.rule import Hit, Rule, without_suppressed
-
-__all__ = ["diagnose", "fall_of", "findings_of"]
 
 
 def diagnose(log: Log) -> Diagnosis:
@@ -21,13 +19,15 @@ def diagnose(log: Log) -> Diagnosis:
     Findings are those of a monitor that looked at every step: each depends on the log up to its step alone. Leads,
     facts and what cannot be told may change as a log grows.
     """
-    fall = fall_of(log)
-    half = None if fall is None else fall.half_step
+    curve = reward_curve(log)
+    half = None if curve is None else halved(curve)
+    half_step = None if half is None else half.step
     return Diagnosis(
-        findings=findings_of(log, half_step=half),
+        findings=findings_of(log, half_step=half_step),
         cannot_tell=cannot_tell(log),
-        peak_step=None if fall is None else fall.peak_step,
-        half_step=half,
+        fall=None if curve is None else fell(curve),
+        peak_step=None if half is None else half.peak_step,
+        half_step=half_step,
         facts=facts_of(log),
     )
 
@@ -77,10 +77,11 @@ def facts_of(log: Log) -> dict[str, float]:
     facts: dict[str, float] = {"rows": float(len(log.steps))}
     if len(log.steps):
         facts |= {"first step": float(log.steps[0]), "last step": float(log.steps[-1])}
-    curve = curve_of(log)
+    curve = reward_curve(log)
     if curve is not None:
-        facts["first reward"] = float(curve.means[min(WINDOW, len(curve.means)) - 1])
-        facts["peak reward"] = float(curve.means.max())
-        facts["lowest reward"] = float(curve.values.min())
-        facts["last reward"] = float(curve.means[-1])
+        means = curve.short.means
+        facts["first reward"] = float(means[min(WINDOW, len(means)) - 1])
+        facts["peak reward"] = float(means.max())
+        facts["lowest reward"] = float(curve.rewards.min())
+        facts["last reward"] = float(means[-1])
     return facts

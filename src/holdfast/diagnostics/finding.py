@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.collapse import Fall
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -44,9 +46,11 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     """By first step."""
     cannot_tell: tuple[CannotTell, ...] = ()
+    fall: Fall | None = None
+    """When the reward first fell, as `holdfast.collapse` says; None when it did not."""
     peak_step: int | None = None
-    """Where the reward's running mean was highest before its fall; None when it did not fall."""
+    """Where the reward's running mean was highest before it had lost half; None when it never did."""
     half_step: int | None = None
-    """The first step after it at which that mean is at most half of the peak."""
+    """The first step at which that mean had lost half of its range."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """A few numbers of the run for the headline: first, peak and last reward, and so on."""

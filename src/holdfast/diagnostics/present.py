@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.diagnostics.fall import FEWEST
+from holdfast.collapse import FEWEST
 from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log
 from holdfast.files import write_whole
@@ -27,6 +27,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "host": log.host,
         "name": log.name,
         "steps": int(log.steps[-1]) if len(log.steps) else 0,
+        "fall_step": None if diagnosis.fall is None else diagnosis.fall.step,
         "peak_step": diagnosis.peak_step,
         "half_step": diagnosis.half_step,
         "facts": _numbers(diagnosis.facts),
@@ -72,10 +73,12 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     went += f", {facts['last reward']:.3g} at the end ({span})."
     if too_short(diagnosis):
         return f"{went} Too few rows to judge."
-    half = "half of its range" if facts.get("lowest reward", 0.0) < 0 else "half of its peak"
-    if diagnosis.half_step is None:
-        return f"{went} It never lost {half}."
-    return f"{went} It lost {half} (step {diagnosis.peak_step}) by step {diagnosis.half_step}."
+    fall = diagnosis.fall
+    if fall is None:
+        return f"{went} It did not fall."
+    measure = "range" if facts.get("lowest reward", 0.0) < 0 else "peak"
+    fell = f"{went} It fell: {fall.lost:.0%} of its {measure} (step {fall.peak_step}) was lost by step {fall.step}"
+    return f"{fell}, half by step {diagnosis.half_step}." if diagnosis.half_step is not None else f"{fell}."
 
 
 def too_short(diagnosis: Diagnosis) -> bool:

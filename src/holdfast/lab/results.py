@@ -13,7 +13,7 @@ from holdfast.config import dump
 from holdfast.lab.judge import NOBODY
 from holdfast.lab.plan import RULE, TUNING_SEEDS, Choice, Plan
 from holdfast.lab.runner import Failure, Job
-from holdfast.lab.series import has_fallen, is_collapse, maker_of, summarise
+from holdfast.lab.series import summarise
 from holdfast.lab.signals import warnings_of
 from holdfast.lab.values import Arm, Experiment, Runs
 from holdfast.versions import versions
@@ -130,9 +130,9 @@ CONTROL = "control"
 SHORT_NOTE = "A short run, to see that the machinery works: it trains a few steps and can show nothing."
 VERDICTS = (
     "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "
-    "Cannot tell: fewer than three seeds can answer. Of means of five steps: a run fell when its reward rose by 0.12 "
-    "and then lost 40 % of its peak, whatever came after; it held when its reward rose by 0.12, never lost 40 % of its "
-    "peak, and ended at 85 % of it or above."
+    "Cannot tell: fewer than three seeds can answer. Of means of five steps: a run dropped when its reward "
+    "had lost 20 % of its peak, and fell when it had lost 40 % (or a third in means of ten steps), beyond its noise "
+    "and whatever came after; it held when its reward rose by 0.12, never fell, and ended at 85 % of its peak or above."
 )
 ARM_COLUMNS = (
     *("arm", "seeds", "fell", "reward at its peak → last"),
@@ -146,7 +146,7 @@ ARMS_NOTE = (
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
 WARNINGS_NOTE = (
-    "All arms together. Of the runs whose reward dropped below 80 % of its peak: in how many the signal turned before, "
+    "All arms together. Of the runs whose reward dropped: in how many the signal turned before, "
     "and by how many steps (median, least to most). Of the others: in how many it turned too, up to the median step of "
     "the drops. Five-step means. A signal that turns everywhere warns of nothing. The thresholds were not tuned, but "
     "for -0.002 nats, which was read off the pages of `death-spiral` and `organisms`."
@@ -259,7 +259,8 @@ def origin_lines(results: Mapping[str, Any]) -> list[str]:
 
 def _makers(runs: Runs) -> list[dict[str, str]]:
     """What the runs were made with, each combination once."""
-    every = {tuple(maker_of(run.results).items()) for found in runs.values() for run in found}
+    unknown = {"holdfast": "unknown"}
+    every = {tuple(run.results.get("made_by", unknown).items()) for found in runs.values() for run in found}
     return [dict(one) for one in sorted(every)]
 
 
@@ -296,9 +297,7 @@ def _arm(arm: Arm, choice: Choice | None, jobs: Sequence[Job], runs: Runs) -> di
         "strength": choice.value if choice else None,
         "overrides": list(own.overrides),
         "config_hash": config_hash(own),
-        "runs": {
-            str(seed): _plain(r) | {"fell": has_fallen(r), "collapsed": is_collapse(r)} for seed, r in summaries.items()
-        },
+        "runs": {str(seed): _plain(r) for seed, r in summaries.items()},
     }
 
 

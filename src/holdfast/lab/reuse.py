@@ -11,7 +11,6 @@ from holdfast import __version__
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.lab.runner import Job, comparable
-from holdfast.lab.series import maker_of
 from holdfast.run_folder import CONFIG, RESULTS
 
 
@@ -54,7 +53,7 @@ def _version(results: Path) -> str | None:
         found = json.loads(results.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return maker_of(found).get("holdfast") if isinstance(found, dict) else None
+    return found.get("made_by", {}).get("holdfast") if isinstance(found, dict) else None
 
 
 def _key(config: Config) -> str:

@@ -10,17 +10,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from holdfast.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
 from holdfast.errors import DataError
-from holdfast.falls import FALLEN, deepest_fall
 from holdfast.run_folder import METRICS, RESULTS
 from holdfast.tracking import MetricsFile
 
-WINDOW = 5
-"""Steps in every mean over time."""
-DROP = 0.8
-"""The reward has dropped where its mean falls below this share of its peak so far."""
 RISE = 0.12
-"""By how much a reward must have risen before a fall is one, or a plateau."""
+"""By how much a reward must have risen before a run is said to hold."""
 HALF = math.log(0.5)
 """Of ∏ r: a rollout has become half as likely."""
 
@@ -48,6 +44,21 @@ class RunSeries:
         smooth = [mean(values[i : i + window]) for i in range(len(values) - window + 1)] if window else []
         return steps[window - 1 :], smooth
 
+    @property
+    def reward(self) -> Curve:
+        steps, values = self.series("reward/mean")
+        return curve_of(values, steps)
+
+    @property
+    def fell(self) -> bool:
+        """Whether the reward fell at some time, whatever came after."""
+        return fell(self.reward) is not None
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether it fell from a plateau."""
+        return collapsed(self.reward) is not None
+
 
 def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
     """A finished run's files. Raises `DataError` when it is not finished, or never had a reward."""
@@ -62,23 +73,18 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
     return RunSeries(arm=arm, seed=seed, rows=rows, results=results)
 
 
-def maker_of(results: Mapping[str, Any]) -> dict[str, str]:
-    """The versions that a run was made with; of older runs that of holdfast alone is known."""
-    made_by: dict[str, str] = results.get("made_by") or {"holdfast": results.get("holdfast", "unknown")}
-    return made_by
-
-
 def summarise(run: RunSeries) -> dict[str, float]:
     """The numbers of one run: reward over `WINDOW`-step means, and the final evaluation.
 
-    The peak is the highest mean, unless the reward fell before: then it is the one before its deepest fall, and a run
-    that came back is not taken for one that never fell.
+    The peak is the highest mean; of a run that fell it is the highest before the fall, and a run that came back is not
+    taken for one that never fell.
     """
     steps, means = run.means("reward/mean")
-    at, low = deepest_fall(means, RISE)
-    fell = means[low] <= FALLEN * means[at] and means[at] - means[0] >= RISE
-    at = at if fell else means.index(max(means))
-    peak = means[at]
+    curve = run.reward
+    fall = fell(curve)
+    before_fall = [m for s, m in zip(steps, means, strict=True) if fall is None or s <= fall.step] or means[:1]
+    peak = max(before_fall)
+    at = means.index(peak)
     _, moved = run.series("displacement/correct")
     _, entropy = run.series("entropy/mean")
     before, after = run.results["before"], run.results["after"]
@@ -86,7 +92,9 @@ def summarise(run: RunSeries) -> dict[str, float]:
         "first": means[0],
         "peak": peak,
         "peak at": steps[at],
-        "held": sum(m >= peak - 0.1 for m in (means[: low + 1] if fell else means)),
+        "held": plateau(curve),
+        "fell": fall is not None,
+        "collapsed": run.collapsed,
         "lowest after": min(means[at:]),
         "last": means[-1],
         "entropy first": entropy[0] if entropy else float("nan"),
@@ -100,20 +108,10 @@ def summarise(run: RunSeries) -> dict[str, float]:
     }
 
 
-def is_collapse(r: Mapping[str, float]) -> bool:
-    """A fall from a plateau: rose by `RISE`, was within .1 of the peak in 20 steps, then lost 40 % of it."""
-    return r["held"] >= 20 and has_fallen(r)
-
-
-def has_fallen(r: Mapping[str, float]) -> bool:
-    """Rose by `RISE`, and lost 40 % of the peak at some time; `last` tells whether it came back."""
-    return r["peak"] - r["first"] >= RISE and r["lowest after"] <= FALLEN * r["peak"]
-
-
 def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
     """Markdown of summaries by arm and seed: a row each, then a line for every arm."""
     lines = [
-        "| arm | seed | reward first → peak (step) → last (lowest after peak) | steps within .1 of peak | entropy | "
+        "| arm | seed | reward first → peak (step) → last (lowest after peak) | steps within 20 % of peak | entropy | "
         "displacement | test EM sampled | test EM greedy |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -129,11 +127,10 @@ def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
     for arm, seeds in runs.items():
         gains = [r["em after"] - r["em before"] for r in seeds.values()]
         greedy = [r["greedy after"] - r["greedy before"] for r in seeds.values()]
-        collapsed = sum(is_collapse(r) for r in seeds.values())
         lines.append(
             f"* {arm}: sampled EM {mean(gains):+.3f} (seeds {min(gains):+.3f} to {max(gains):+.3f}), greedy "
-            f"{mean(greedy):+.3f} ({min(greedy):+.3f} to {max(greedy):+.3f}); collapsed on {collapsed} of "
-            f"{len(seeds)} seeds"
+            f"{mean(greedy):+.3f} ({min(greedy):+.3f} to {max(greedy):+.3f}); collapsed on "
+            f"{sum(r['collapsed'] for r in seeds.values())} of {len(seeds)} seeds"
         )
     return "\n".join(lines)
 
@@ -142,14 +139,9 @@ def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
 
 
 def drop_step(run: RunSeries) -> int | None:
-    """When the reward, having risen by `RISE`, falls below `DROP` of its peak so far."""
-    steps, means = run.means("reward/mean")
-    peak = means[0]
-    for step, value in zip(steps, means, strict=True):
-        peak = max(peak, value)
-        if peak - means[0] >= RISE and value < DROP * peak:
-            return step
-    return None
+    """When the reward first dropped: lost 20 % of its range."""
+    drop = dropped(run.reward)
+    return None if drop is None else drop.step
 
 
 def below_step(run: RunSeries, metric: str, level: float) -> int | None:

@@ -18,12 +18,6 @@ class CacheStats:
     hits: int
     misses: int
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of queries answered without the retriever; 0.0 before the first."""
-        asked = self.hits + self.misses
-        return self.hits / asked if asked else 0.0
-
 
 class CachedRetriever:
     """A retriever that asks another one each (query, k) once, and forgets what was used longest ago.

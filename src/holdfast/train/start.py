@@ -228,12 +228,7 @@ def _texts(scripts: Sequence[ScriptedEpisode]) -> list[_Text]:
 def _fingerprint(config: Config) -> str:
     """Everything the starting policy depends on. Of a file it learns from that is its content, of a model's folder the
     names, sizes and times of its files; a hub id stands for itself."""
-    # What says the same as before it existed stays out, so that what lies in caches is found.
     parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
-    if config.warm_start.teaches == "search":
-        del parts["warm_start"]["teaches"]
-    if not config.model.trust_remote_code:
-        del parts["model"]["trust_remote_code"]
     if config.warm_start.teaches != "search" and config.data.train != "world":
         parts["questions"] = _digest(config.data.train, "data.train")
     if config.warm_start.data is not None:

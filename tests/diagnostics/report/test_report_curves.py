@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.report.curves import curve, running_mean, share_of_samples, smoothed, thin
+from holdfast.diagnostics.report.curves import curve, share_of_samples, smoothed, thin
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 99, 100, 101, 1000, 10_000])
@@ -26,15 +26,6 @@ def test_a_single_spike_survives() -> None:
     values[4321], values[777] = 50.0, -50.0
     assert {4321, 777} <= set(thin(values, 100).tolist())
     assert not {4321, 777} <= set(np.linspace(0, 9999, 100).astype(int).tolist())  # every hundredth would lose them
-
-
-def test_the_running_mean_looks_back_only() -> None:
-    values = np.random.default_rng(0).normal(size=40)
-    naive = [np.mean(values[k - 4 : k + 1]) for k in range(4, 40)]
-    assert running_mean(values) == pytest.approx(naive)
-    changed = values.copy()
-    changed[30:] += 9
-    assert running_mean(changed)[:26] == pytest.approx(running_mean(values)[:26])
 
 
 def test_a_short_or_broken_series_is_not_smoothed() -> None:

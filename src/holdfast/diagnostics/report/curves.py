@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.collapse import WINDOW, smooth
 from holdfast.diagnostics.log import Series
 
-WINDOW = 5
-"""Logged values in the running mean."""
 SMOOTHED_FROM = 15
 """Values a series must have for its mean to be drawn."""
 _MOST_BAD = 200
@@ -37,18 +36,12 @@ def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     return np.array(sorted(kept))
 
 
-def running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of each value and the four before it; four shorter than `values`, which has at least five."""
-    sums = np.cumsum(np.concatenate([[0.0], values]))
-    return (sums[WINDOW:] - sums[:-WINDOW]) / WINDOW
-
-
 def smoothed(series: Series) -> Series | None:
     """The running mean of the finite values; None when there are too few for it to say more than they do."""
     finite = np.isfinite(series.values)
     if finite.sum() < SMOOTHED_FROM:
         return None
-    return Series(series.steps[finite][WINDOW - 1 :], running_mean(series.values[finite]))
+    return Series(series.steps[finite][WINDOW - 1 :], smooth(series.values[finite])[WINDOW - 1 :])
 
 
 def curve(series: Series, most: int) -> dict[str, Any]:

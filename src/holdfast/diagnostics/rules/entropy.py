@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import Values, highest, last_where, lowest, margin, most_since, trailing_mean
 from holdfast.diagnostics.rules.long_rollouts import not_preferred
 from holdfast.diagnostics.rules.remedies import PRESERVE_LIKELIHOOD
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import Values, highest, last_where, lowest, margin, most_since, trailing_mean
 
 ENTROPY, LENGTH = "entropy/mean", "rollout/length"
 ROWS = 5

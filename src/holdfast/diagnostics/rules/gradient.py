@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import delayed, highest, trailing_mean
 from holdfast.diagnostics.rules.remedies import SMALLER_STEPS
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import delayed, highest, trailing_mean
 
 NORM, SKIPPED, REWARD = "grad/norm", "grad/skipped", "reward/mean"
 HAVE_TO_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")

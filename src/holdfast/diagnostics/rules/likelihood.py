@@ -12,18 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import (
-    Truths,
-    Values,
-    delayed,
-    highest,
-    margin,
-    rows_since,
-    trailing_mean,
-)
 from holdfast.diagnostics.rules.long_rollouts import not_preferred
 from holdfast.diagnostics.rules.remedies import PRESERVE_LIKELIHOOD
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import Truths, Values, delayed, highest, margin, rows_since, trailing_mean
 
 DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
 DRIFT = ("drift/positive", "likelihood/positive")

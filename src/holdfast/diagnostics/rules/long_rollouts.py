@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.diagnostics.causal import Truths, trailing_mean
 from holdfast.diagnostics.rules.rule import Rows
+from holdfast.trailing import Truths, trailing_mean
 
 ADVANTAGE = "advantage/token_mean"
 ADVANTAGE_ROWS = 8

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import Truths, Values, finite, highest
+from holdfast.diagnostics.causal import finite
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import Truths, Values, highest
 
 ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_share", "loss/penalty"
 K = "optimizer_steps_per_rollout"

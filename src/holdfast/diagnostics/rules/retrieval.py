@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.diagnostics.causal import held, trailing_mean
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import held, trailing_mean
 
 ERRORS, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fraction", "retrieval/empty_fraction"
 ROWS = 3

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import (
-    Truths,
-    Values,
-    delayed,
-    highest,
-    lowest,
-    margin,
-    most_since,
-    rows_since,
-    trailing_mean,
-)
-from holdfast.diagnostics.fall import LONG, REWARDS, THIRD, Curve, curve_of
+from holdfast.collapse import FALLEN, SURE, Curve
+from holdfast.diagnostics.causal import REWARDS, reward_curve
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import Truths, Values, delayed, highest, lowest, margin, most_since, rows_since, trailing_mean
 
 ANSWERED, EM, REWARD, MIXED = "rollout/answered_fraction", "reward/em", "reward/mean", "rollout/mixed_groups"
 ROWS = 5
 
-COLLAPSED = 0.4
-"""Share of its peak that the reward has lost: docs/results.md calls that a collapse."""
-THIRD_ERRORS = 4.0
-"""Standard errors by which a third must be lost in the mean of ten values, where the mean of five is too noisy."""
 BREAK = 0.6
 """Share of the loss that came within three rows: harder questions or another reward, as likely as a collapse."""
 ROWS_TO_RECOVER = 8
@@ -47,35 +34,36 @@ NO_CONTRAST, EVER_CONTRAST = 0.05, 0.2
 of learning had contrast before."""
 
 
-def collapses(rows: Rows) -> Signal:
-    curve = curve_of(rows.log, rows.names[0])
-    longer = curve_of(rows.log, rows.names[0], window=LONG, errors=THIRD_ERRORS)
-    assert curve is not None and longer is not None
-    by_five = curve.lost >= COLLAPSED
-    where = (by_five | (longer.lost >= THIRD)) & ~may_recover(curve)
+def falls(rows: Rows) -> Signal:
+    """The reward fell (`holdfast.collapse`), and it is not about to come back."""
+    curve = reward_curve(rows.log, rows.names[0])
+    assert curve is not None
+    short, long = curve.short, curve.long
+    by_five = short.has_lost(FALLEN, SURE)
     return Signal(
-        where,
+        curve.fallen & ~may_recover(curve),
         lambda: {
-            curve.name: np.where(by_five, curve.means, longer.means),
-            "peak": np.where(by_five, highest(curve.means), highest(longer.means)),
+            rows.names[0]: np.where(by_five, short.means, long.means),
+            "peak": np.where(by_five, highest(short.means), highest(long.means)),
         },
         lambda: {
-            "lost": np.where(by_five, curve.lost, longer.lost),
-            "measure": np.where(lowest(curve.values) < 0, "range", "peak"),
+            "lost": np.where(by_five, short.lost, long.lost),
+            "measure": np.where(lowest(curve.rewards) < 0, "range", "peak"),
         },
     )
 
 
 def may_recover(curve: Curve) -> Truths:
-    """Where the reward fell at once, and has either begun to recover or still may."""
-    short = trailing_mean(curve.values, 3)
-    drop = delayed(short, 3) - short
-    peak = highest(curve.means)
-    steepest = most_since(drop, curve.means >= peak)
+    """[N]: where the reward was lost at once, and has either begun to recover or still may."""
+    means = curve.short.means
+    brief = trailing_mean(curve.rewards, 3)
+    drop = delayed(brief, 3) - brief
+    peak = highest(means)
+    steepest = most_since(drop, means >= peak)
     broke = (drop >= steepest) & (drop > 0)
-    low = np.where(broke, curve.means, -most_since(-curve.means, broke))
-    recovered = (curve.means - low) / np.maximum(peak - low, 1e-12)
-    return (steepest > BREAK * (peak - curve.means)) & ((rows_since(broke) < ROWS_TO_RECOVER) | (recovered > RECOVERED))
+    low = np.where(broke, means, -most_since(-means, broke))
+    recovered = (means - low) / np.maximum(peak - low, 1e-12)
+    return (steepest > BREAK * (peak - means)) & ((rows_since(broke) < ROWS_TO_RECOVER) | (recovered > RECOVERED))
 
 
 def answers_less(rows: Rows) -> Signal:
@@ -118,7 +106,7 @@ RWD001 = Rule(
     checks=tuple(
         Check(
             series=(name,),
-            signal=collapses,
+            signal=falls,
             message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g}.",
             better=tuple((better,) for better in REWARDS[:rank]),
         )

@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import Truths, Values, as_of, finite, first, held
+from holdfast.diagnostics.causal import as_of, finite
 from holdfast.diagnostics.log import Host, Log, Series
+from holdfast.trailing import Truths, Values, first, held
 
 Remedy = Mapping[Host, str]
 """What to change, by host. Settings stand in backticks; `unknown` names no setting."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import Truths, highest, lowest, noise, trailing_mean
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import Truths, highest, lowest, noise, trailing_mean
 
 TRAINED, SAMPLED = "loss/tokens", "rollout/length"
 CORRECT, INCORRECT, ENTROPY = "likelihood/correct", "likelihood/incorrect", "entropy/mean"

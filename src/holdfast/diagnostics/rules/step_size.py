@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import (
-    Truths,
-    Values,
-    delayed,
-    held,
-    highest,
-    trailing_lowest,
-    trailing_mean,
-)
-from holdfast.diagnostics.fall import falling
+from holdfast.diagnostics.causal import as_of, reward_curve
+from holdfast.diagnostics.log import Series
 from holdfast.diagnostics.rules.remedies import PRESERVE_LIKELIHOOD, SMALLER_STEPS
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import Truths, Values, delayed, held, highest, trailing_lowest, trailing_mean
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
@@ -52,12 +45,20 @@ CLIPPED_MORE = 2.0
 """Times the largest share before."""
 
 
+def falling(rows: Rows) -> Truths:
+    """[N]: where the reward has probably fallen."""
+    curve = reward_curve(rows.log)
+    if curve is None:
+        return np.zeros(len(rows.steps), bool)
+    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) == 1.0
+
+
 def drifts(rows: Rows) -> Signal:
     (product,) = rows.columns
     smooth = trailing_mean(product, DRIFT_ROWS)
     worst = trailing_lowest(smooth, REMEMBERED_ROWS)
     far = (smooth < DRIFTED) & held(product < DRIFTED / 2, 3)  # not a single spike
-    where = far | (falling(rows.log, rows.steps) & (worst < DRIFTED_WHILE_FALLING))
+    where = far | (falling(rows) & (worst < DRIFTED_WHILE_FALLING))
     return Signal(where, lambda: {RATIO: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
 
 
@@ -87,7 +88,7 @@ def clips_much(rows: Rows) -> Signal:
     """Many tokens clipped in one update, all at once or while the reward falls."""
     clipped, reward = rows.columns
     before = delayed(highest(clipped), 1)
-    where = (clipped > MOST_CLIPPED) & ((clipped > CLIPPED_MORE * before) | falling(rows.log, rows.steps))
+    where = (clipped > MOST_CLIPPED) & ((clipped > CLIPPED_MORE * before) | falling(rows))
     return Signal(where, lambda: {CLIPPED: clipped, "most before": before, REWARD: reward})
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.causal import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
 from holdfast.diagnostics.rules.long_rollouts import ADVANTAGE
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
 
 TRUNCATED, LENGTH, REWARD = "rollout/truncated_fraction", "rollout/length", "reward/mean"
 

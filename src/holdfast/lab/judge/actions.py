@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.lab.judge.asking import NO_DROP, Answer, Numbers, Test, each_pair, each_seed
-from holdfast.lab.series import RunSeries, at_step, drop_step, has_fallen, summarise
+from holdfast.lab.series import RunSeries, at_step, drop_step
 
 NO_SECOND = "there was no second action"
 
@@ -67,7 +67,7 @@ def searches_end_below(arm: str, bound: float) -> Test:
 
     def ask(run: RunSeries) -> Answer:
         ended, numbers = _searches(run)
-        return (None if ended is None or has_fallen(summarise(run)) else ended < bound), numbers
+        return (None if ended is None or run.fell else ended < bound), numbers
 
     return each_seed(arm, ask, f"{arm} ended below {bound:g} searches a rollout", "it fell, or a series is missing")
 
@@ -77,7 +77,7 @@ def brings_back_searches(arm: str, other: str, above: float, below: float) -> Te
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         (ours, numbers), (theirs, _) = _searches(run), _searches(control)
-        if ours is None or theirs is None or theirs >= below or has_fallen(summarise(control)):
+        if ours is None or theirs is None or theirs >= below or control.fell:
             return None, numbers | {f"of {other}": theirs}
         return ours > above, numbers | {f"of {other}": theirs}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from holdfast.lab.series import RunSeries, has_fallen, summarise
+from holdfast.lab.series import RunSeries
 from holdfast.lab.values import Runs, Verdict, Word
 
 MIN_SEEDS = 3
@@ -67,7 +67,7 @@ def where_it_held(arm: str, test: Test) -> Test:
 
     def held(runs: Runs) -> Verdict:
         found = runs.get(arm, ())
-        kept = tuple(run for run in found if not has_fallen(summarise(run)))
+        kept = tuple(run for run in found if not run.fell)
         if found and not kept:
             return Verdict(Word.CANNOT_TELL, f"{arm} fell on every seed")
         verdict = test({**runs, arm: kept})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from holdfast.falls import FALLEN
+from holdfast.collapse import PLATEAU
 from holdfast.lab.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
-from holdfast.lab.series import RISE, RunSeries, between, drop_step, has_fallen, is_collapse, summarise, surge_step
+from holdfast.lab.series import RISE, RunSeries, between, drop_step, summarise, surge_step
 
 SHORT = f"the run has fewer than {MIN_STEPS} steps"
 MARGIN = 0.03
@@ -16,7 +16,7 @@ _SCORES = {"em after": "sampled test EM", "greedy after": "greedy test EM"}
 
 
 def collapses(arm: str) -> Test:
-    return each_seed(arm, _collapsed, f"{arm} rose, held and lost 40 % of its peak", SHORT)
+    return each_seed(arm, _collapsed, f"{arm} held for {PLATEAU} steps and then lost 40 % of its peak", SHORT)
 
 
 def falls(arm: str) -> Test:
@@ -24,14 +24,13 @@ def falls(arm: str) -> Test:
 
 
 def stays_down(arm: str) -> Test:
-    """Whether a run that fell ends below what counts as fallen, or came back."""
+    """Whether the reward of a run that fell is still down at the end, or came back."""
 
     def ask(run: RunSeries) -> Answer:
         fell, numbers = _fell(run)
-        r = summarise(run)
-        return (r["last"] <= FALLEN * r["peak"] if fell else None), numbers
+        return (bool(run.reward.fallen[-1]) if fell else None), numbers
 
-    return each_seed(arm, ask, f"{arm} ended without 40 % of its peak", "it did not fall")
+    return each_seed(arm, ask, f"{arm} was still down at its last step", "it did not fall")
 
 
 def holds(arm: str) -> Test:
@@ -171,17 +170,17 @@ def _updates_until(run: RunSeries, step: int | None) -> float | None:
 def _collapsed(run: RunSeries) -> Answer:
     r = summarise(run)
     numbers: Numbers = {name: r[name] for name in ("first", "peak", "held", "lowest after", "last")}
-    return (is_collapse(r) if len(run.rows) >= MIN_STEPS else None), numbers
+    return (run.collapsed if len(run.rows) >= MIN_STEPS else None), numbers
 
 
 def _fell(run: RunSeries) -> Answer:
     r = summarise(run)
     numbers: Numbers = {name: r[name] for name in ("peak", "lowest after", "last")}
-    return (has_fallen(r) if len(run.rows) >= MIN_STEPS else None), numbers
+    return (run.fell if len(run.rows) >= MIN_STEPS else None), numbers
 
 
 def _held(run: RunSeries) -> Answer:
     r = summarise(run)
-    held = r["peak"] - r["first"] >= RISE and r["last"] >= 0.85 * r["peak"] and not has_fallen(r)
+    held = r["peak"] - r["first"] >= RISE and r["last"] >= 0.85 * r["peak"] and not run.fell
     numbers: Numbers = {"first": r["first"], "peak": r["peak"], "last": r["last"]}
     return (held if len(run.rows) >= MIN_STEPS else None), numbers

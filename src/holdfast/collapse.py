@@ -1,0 +1,206 @@
+"""What a fall of the reward is, and what a collapse: one definition, for the closing words of a run, for RWD001, the
+report, the headline of `holdfast diagnose` and the study.
+
+The reward is smoothed over its last `WINDOW` rows. What it has lost is a share of its range, which reaches from its
+lowest value, or 0, to its peak, or 0. Where no reward is below 0 that is the share of the peak. Where one is, a share
+of the peak says nothing: -0.98 after -1 would be a rise by all there is. A loss must stand out of the noise of the
+rewards, which their differences from row to row tell.
+
+* `dropped`: 20 % are lost, by more than 3 standard errors.
+* `fell`: 40 % are lost, by more than 5; or a third in the mean of ten rows, where that of five is too noisy to tell.
+* `collapsed`: it fell from a plateau, 20 rows or more at which less than 20 % was lost from the peak it fell from.
+
+All of it is causal: what is true at a row depends on the rows up to it. So a run that came back fell all the same;
+`Curve.fallen` has of each row whether the reward is down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from holdfast.trailing import Truths, Values, first, highest, lowest, noise, trailing_mean
+
+WINDOW = 5
+"""Rows in the running mean, as in the papers' curves."""
+LONG = 2 * WINDOW
+"""Rows in the mean by which a slow fall shows in a noisy reward."""
+FEWEST = 3
+"""Rows before anything is said."""
+DROPPED, FALLEN, HALVED = 0.2, 0.4, 0.5
+"""Shares of the range that are lost."""
+FALLEN_LONG = 1 / 3
+"""The share that counts as a fall in the longer mean. There no healthy recorded run lost a quarter by 3 errors."""
+PLATEAU = 20
+"""Rows near the peak before a fall is a collapse."""
+SURE, SURE_LONG, LIKELY = 5.0, 4.0, 3.0
+"""Standard errors of the difference of two means that a loss must exceed: to be sure in the mean of five, in that of
+ten, and to be likely."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Smoothed:
+    """A running mean of the reward, and how much of its range that has lost, row by row."""
+
+    means: Values
+    """[N]: of the last rows; of all so far in the first ones."""
+    lost: Values
+    """[N]: share of the range; 0 at the peak and in the first rows."""
+    surprise: Values
+    """[N]: the loss in standard errors of the difference of the two means."""
+
+    def has_lost(self, share: float, errors: float) -> Truths:
+        """[N]: where it has lost so much, but for rounding, and beyond so many standard errors."""
+        return (self.lost >= share - _ROUNDING) & (self.surprise > errors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """What the reward had lost at a row."""
+
+    peak_step: int
+    """Where the running mean was highest before."""
+    step: int
+    peak: float
+    """The running mean at `peak_step`."""
+    level: float
+    """The running mean at `step`."""
+    lost: float
+    """Share of the range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A reward over time."""
+
+    steps: NDArray[np.int64]
+    """[N]"""
+    rewards: Values
+    """[N]: as logged, those that are finite."""
+    short: Smoothed
+    """Over `WINDOW` rows."""
+    long: Smoothed
+    """Over `LONG` rows."""
+
+    @property
+    def dropped(self) -> Truths:
+        """[N]: where 20 % are lost."""
+        return self.short.has_lost(DROPPED, LIKELY)
+
+    @property
+    def falling(self) -> Truths:
+        """[N]: where the reward has probably fallen, which is enough where another series says why."""
+        return self.short.has_lost(FALLEN_LONG, LIKELY) | self.long.has_lost(FALLEN_LONG, LIKELY)
+
+    @property
+    def fallen(self) -> Truths:
+        """[N]: where as much is lost as makes a fall."""
+        return self.short.has_lost(FALLEN, SURE) | self.long.has_lost(FALLEN_LONG, SURE_LONG)
+
+    def fall_at(self, row: int) -> Fall:
+        """What is lost at a row where the reward is down, in the mean that shows it."""
+        return self.loss_at(row, self.short if self.short.has_lost(FALLEN, SURE)[row] else self.long)
+
+    def loss_at(self, row: int, smoothed: Smoothed) -> Fall:
+        """What one of the means has lost at a row."""
+        peak = int(np.argmax(smoothed.means[: row % len(smoothed.means) + 1]))
+        return Fall(
+            peak_step=int(self.steps[peak]),
+            step=int(self.steps[row]),
+            peak=float(smoothed.means[peak]),
+            level=float(smoothed.means[row]),
+            lost=float(smoothed.lost[row]),
+        )
+
+
+def smooth(rewards: ArrayLike, window: int = WINDOW) -> Values:
+    """[N]: the mean of the last `window` rewards; of all so far where there are fewer."""
+    return trailing_mean(np.asarray(rewards, np.float64), window)
+
+
+def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None = None) -> Curve:
+    """The curve of [N] rewards, logged at `steps` [N] (default: 1 to N). Rewards that are not finite are left out.
+
+    >>> curve_of([0.8] * 8 + [0.2] * 6).short.lost.round(2).tolist()[-7:]
+    [0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.75]
+    """
+    values = np.asarray(rewards, np.float64)
+    at = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps, np.int64)
+    finite = np.isfinite(values)
+    at, values = at[finite], values[finite]
+    return Curve(at, values, _smoothed(values, WINDOW), _smoothed(values, LONG))
+
+
+def _smoothed(rewards: Values, window: int) -> Smoothed:
+    means = smooth(rewards, window)
+    index = np.arange(len(means))
+    peak_at = np.maximum.accumulate(np.where(means >= highest(means), index, 0)) if len(means) else index
+    counts = np.minimum(index + 1, window)
+    error = noise(rewards, WINDOW) * np.sqrt(1 / counts + 1 / counts[peak_at])
+    peaks = means[peak_at]
+    loss, height = peaks - means, reward_range(peaks, lowest(rewards))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lost = np.where(height > 0, loss / height, 0.0)
+        surprise = np.where(loss > 0, loss / error, 0.0)
+    lost[: FEWEST - 1] = 0.0
+    return Smoothed(means, lost, surprise)
+
+
+def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:
+    """How far a reward can fall: from its peak, or 0, to its lowest value, or 0.
+
+    >>> [float(reward_range(*pair)) for pair in ((0.8, 0.1), (0.5, -1.0), (-0.5, -1.0))]
+    [0.8, 1.5, 1.0]
+    """
+    return np.maximum(peak, 0.0) - np.minimum(lowest, 0.0)
+
+
+def dropped(curve: Curve) -> Fall | None:
+    """When the reward had first dropped: lost 20 % of its range.
+
+    >>> dropped(curve_of([0.8] * 8 + [0.6] * 8)).step, dropped(curve_of([0.8] * 8 + [0.7] * 8))
+    (12, None)
+    """
+    row = first(curve.dropped)
+    return None if row is None else curve.loss_at(row, curve.short)
+
+
+def halved(curve: Curve) -> Fall | None:
+    """When the reward had first lost half of its range: what leads of findings are counted to."""
+    row = first(curve.short.has_lost(HALVED, SURE))
+    return None if row is None else curve.loss_at(row, curve.short)
+
+
+def fell(curve: Curve) -> Fall | None:
+    """When the reward had first fallen: lost 40 % of its range, or a third in the mean of ten rows.
+
+    >>> fell(curve_of([0.8] * 8 + [0.2] * 8)).step, fell(curve_of([0.8] * 8 + [0.6] * 8))
+    (11, None)
+    """
+    row = first(curve.fallen)
+    return None if row is None else curve.fall_at(row)
+
+
+def collapsed(curve: Curve) -> Fall | None:
+    """When the reward had first fallen, if that was from a plateau.
+
+    >>> collapsed(curve_of([0.8] * 20 + [0.2] * 8)).step, collapsed(curve_of([0.8] * 8 + [0.2] * 8))
+    (23, None)
+    """
+    row = first(curve.fallen)
+    return None if row is None or plateau(curve) < PLATEAU else curve.fall_at(row)
+
+
+def plateau(curve: Curve) -> int:
+    """The number of rows, up to where the reward first fell, at which less than 20 % is lost from the peak of them."""
+    row = first(curve.fallen)
+    end = len(curve.steps) if row is None else row + 1
+    means = curve.short.means[:end]
+    if not len(means):
+        return 0
+    near = means.max() - (DROPPED - _ROUNDING) * reward_range(means.max(), curve.rewards[:end].min())
+    return int((means >= near).sum())
