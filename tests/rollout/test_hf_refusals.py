@@ -31,7 +31,7 @@ def test_weights_that_diverged(make_model, tokenizer):
     policy = HFPolicy(model, tokenizer)
     with torch.no_grad():
         model.model.norm.weight.fill_(torch.nan)
-    with pytest.raises(ModelError, match="not finite.*lower the learning rate"):
+    with pytest.raises(ModelError, match=r"not finite.*lower the learning rate"):
         generate(policy, [request("a", [5], 2)])
 
 
