@@ -105,7 +105,7 @@ class Retrieval(Section):
     cache_size: int = Field(100_000, ge=0)
     """Queries kept in the LRU cache."""
     max_failed: float = Field(0.5, gt=0, le=1)
-    """The run stops when a larger share of a step's episodes ends as `retrieval_failed`."""
+    """The run stops when a larger share of a step's rollouts fails, for whatever reason that is not the policy's."""
     drop: float = Field(0.0, ge=0, lt=1)
     """Probability that a search finds nothing, by bad luck alone, in training rollouts: a fault to study."""
 
