@@ -115,22 +115,22 @@ def unknown(dotted: str, root: Root) -> str:
 def nearest(dotted: str, root: Root) -> list[str]:
     """Settings or sections somebody who wrote `dotted` may have meant, at most three, best first."""
     names = setting_names(root)
-    sections = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-    if dotted in names or dotted in sections:
+    tables = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+    if dotted in names or dotted in tables:
         return [dotted]
     section, _, key = dotted.rpartition(".")
 
     def likeness(name: str) -> tuple[float, int]:
         """Mostly of the last parts: a section in common says little. Of equals, the shorter name."""
-        own_section, _, own_key = name.rpartition(".")
-        return 0.7 * _ratio(key, own_key) + 0.3 * _ratio(section, own_section), -len(name)
+        table, _, last = name.rpartition(".")
+        return 0.7 * _ratio(key, last) + 0.3 * _ratio(section, table), -len(name)
 
-    if without_section := [name for name in names + sections if name.endswith(f".{dotted}")]:
+    if without_section := [name for name in names + tables if name.endswith(f".{dotted}")]:
         return sorted(without_section, key=len)[:3]
     if key in _ELSEWHERE and _ELSEWHERE[key] in names:
         return [_ELSEWHERE[key]]
     wrong_section = [name for name in names if name.rpartition(".")[2] == key]
-    misspelt = [name for name in names + sections if _ratio(key, name.rpartition(".")[2]) >= 0.6]
+    misspelt = [name for name in names + tables if _ratio(key, name.rpartition(".")[2]) >= 0.6]
     return sorted(wrong_section or misspelt, key=likeness)[-1:]
 
 

@@ -322,8 +322,8 @@ class Train(Section):
     group_size: int = Field(5, ge=1)
     """Rollouts per question."""
     optimizer_steps_per_rollout: int = Field(10, ge=1)
-    """K, the optimizer steps a rollout batch is used for. The penalties see a change of policy from the second on, so
-    K = 1 makes them inert."""
+    """K, the optimizer steps a rollout batch is used for. LLDS, and SAPO with tau up to 1, see a change of policy from
+    the second on, so K = 1 makes them inert."""
     lr: float = Field(1e-6, gt=0)
     """Learning rate of AdamW."""
     warmup: int = Field(0, ge=0)
