@@ -13,3 +13,8 @@ def test_a_difference_is_seen() -> None:
     recorded = {"run": [{"reward/mean": 0.5, "gone": 1}]}
     found = list(golden.differences(recorded, {"run": [{"reward/mean": 0.25, "new": 1}]}))
     assert len(found) == 3
+
+
+def test_every_part_can_be_checked() -> None:
+    recorded = {path.stem for path in golden.EXPECTED.glob("*.json")}
+    assert recorded | set(golden.SELF_CHECKED) == set(golden.PARTS)
