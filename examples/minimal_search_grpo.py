@@ -1,7 +1,7 @@
 """GRPO with LLDS on a search agent, top to bottom in one file: no config, no command line, no checkpoints.
 
 holdfast train --stage warm-start --run.name start    # a tiny model that can search: a few minutes, once
-python examples/minimal_search_grpo.py runs/start/model    # about 3 seconds a step on one core
+python examples/minimal_search_grpo.py runs/start/model
 
 It is the method of `holdfast.train` on the library's own parts: the bundled world, the rollout loop, the batch and the
 losses. To read the method, read this first; `holdfast/train/trainer.py` is the same loop with everything around it.
@@ -9,7 +9,7 @@ losses. To read the method, read this first; `holdfast/train/trainer.py` is the 
 What `holdfast train` has and this leaves out:
 1) Micro-batches. Here a mini-batch is one forward pass, padded to its longest rollout, whatever memory that takes.
 2) The rest of the loss: KL to a reference, entropy, GSPO's ratio, other penalties, the mask of a truncated sampler.
-3) Care for what goes wrong: many failed searches do not stop it, and a gradient that is not finite is applied.
+3) Care of failures: this goes on after many failed searches, and applies a gradient that is not finite.
 4) What tells a good run from a bad one: evaluation on dev and test, displacement, findings, samples, a report.
 5) An exact resume.
 """
@@ -92,7 +92,7 @@ def make_minibatches(model: torch.nn.Module, groups: list[Group]) -> list[TokenB
     """The rollouts with their advantages, dealt to the optimizer steps, with log-probs under the policy as it is now.
 
     These old log-probs are computed on the very tensors of the update. On other shapes they would be rounded otherwise,
-    and the penalty would see drops where there are none.
+    and the penalty would see displacement where there is none.
     """
     batch = TokenBatch.from_trajectories(groups, pad_token_id=0)
     advantages = group_advantages(batch.rewards, batch.group_ids, valid=batch.valid)  # (r - mean) / std of the group
@@ -146,7 +146,7 @@ def train(path: str, *, steps: int = 40, questions: int = QUESTIONS, world: Worl
         print(
             f"step {step + 1:3d}  reward {reward:.3f}  searches {sum(t.searches for t in everyone) / len(everyone):.2f}"
             f"  mixed groups {sum(group.mixed for group in groups) / len(groups):.2f}"
-            f"  preserved tokens that fell: first mini-batch {active[0]:.2f}, last {active[-1]:.2f}"
+            f"  preserved tokens less likely: first mini-batch {active[0]:.2f}, last {active[-1]:.2f}"
         )
         yield reward
 

@@ -167,6 +167,7 @@ def test_the_mask_cannot_be_left_out(batch):
         ({"loss_mask": torch.zeros(3, 4).bool()}, ValueError, r"loss_mask has shape \[3, 4\]"),
         ({"advantages": torch.zeros(3)}, ValueError, r"advantages has shape \[3\].*\[3, 1\] or \[3, 11\]"),
         ({"rewards": torch.zeros(3, 1)}, ValueError, r"rewards has shape \[3, 1\]"),
+        ({"rewards": torch.tensor(1.0)}, ValueError, r"rewards has shape \[\]"),
         ({"old_logprobs": torch.zeros(3, 1)}, ValueError, "old_logprobs has shape"),
         ({"group_ids": torch.zeros(3)}, TypeError, "group_ids must be integer"),
         ({"rollout_logprobs": torch.zeros(3, 11).long()}, TypeError, "rollout_logprobs must be floating point"),

@@ -90,8 +90,8 @@ class TokenBatch:
         sizes: dict[str, tuple[int, ...]] = {"B": (rows,), "B 1": (rows, 1), "B T": (rows, width)}
         for spec in self._present():
             value: Tensor = getattr(self, spec.name)
-            packed = {"N n": (len(value), value.shape[-1])}
-            shapes = [(sizes | packed)[shape] for shape in spec.metadata["shapes"]]
+            packed = (*value.shape[:1], *value.shape[-1:])  # a row for each sampled token, of any width
+            shapes = [packed if shape == "N n" else sizes[shape] for shape in spec.metadata["shapes"]]
             if tuple(value.shape) not in shapes:
                 expected = " or ".join(str(list(shape)) for shape in shapes)
                 raise ValueError(f"{spec.name} has shape {list(value.shape)}, but this batch needs {expected}")
@@ -160,9 +160,9 @@ class TokenBatch:
         """
         index = rows if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
         index = index.to(self.token_ids.device)
-        numbers = torch.arange(len(self), device=index.device)[index].tolist()
 
         def packed(value: Tensor) -> Tensor:
+            numbers = torch.arange(len(self), device=index.device)[index].tolist()
             by_row = value.split(self.loss_mask.sum(-1).tolist())
             return torch.cat([value[:0], *(by_row[row] for row in numbers)])
 

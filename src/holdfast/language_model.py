@@ -81,7 +81,11 @@ class LanguageModel:
 
 
 def set_up_torch(config: Config) -> None:
-    """Threads of a run, and the seed of what draws from PyTorch's own generator: fresh LoRA weights."""
+    """Threads of a run, and the seed of PyTorch's own generator, which draws fresh LoRA weights.
+
+    Raises `ConfigError` for a device that is absent, before anything takes long.
+    """
+    pick_device(config.run.device)
     if threads := config.run.threads or int(config.model.path == "tiny"):
         torch.set_num_threads(threads)
     torch.manual_seed(config.run.seed)
@@ -165,11 +169,14 @@ def refuse_other_shape(config: Model, saved: Path) -> None:
     wanted |= {"num_attention_heads": config.heads}
     if config.path != "tiny":
         wanted = _json(Path(config.path) / "config.json")
-    there = _json(saved / "config.json")
+    saved_config = _json(saved / "config.json")
     differing = {
-        name if config.path == "tiny" else f"model.path = {config.path!r}, whose {key}": (wanted[key], there[key])
+        name if config.path == "tiny" else f"model.path = {config.path!r}, whose {key}": (
+            wanted[key],
+            saved_config[key],
+        )
         for key, name in _SHAPE.items()
-        if key in wanted and key in there and wanted[key] != there[key]
+        if key in wanted and key in saved_config and wanted[key] != saved_config[key]
     }
     rank = config.lora_rank or _json(Path(config.path) / _ADAPTERS).get("r", 0)
     if (trained := _json(saved / _ADAPTERS).get("r", 0)) != rank:
@@ -197,10 +204,10 @@ def take_weights(language_model: LanguageModel, config: Model, saved: Path) -> N
 def _json(path: Path) -> dict[str, Any]:
     """Empty when there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 @contextmanager

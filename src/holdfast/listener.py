@@ -69,7 +69,7 @@ class Listener:
         """The log up to the last step shows a problem."""
 
     def close(self) -> None:
-        """Training has ended, well or not: write what is pending. No step follows; a second call does nothing."""
+        """Training has ended, well or not: write what is pending. No step follows, but a stage may."""
 
 
 class Listeners(Listener):

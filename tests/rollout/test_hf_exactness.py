@@ -206,9 +206,14 @@ def test_training_mode_is_left_as_it_was(make_model, tokenizer, reference):
 
 def test_bfloat16_autocast(make_model, tokenizer):
     model = make_model(initializer_range=0.1)
-    policy = HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16)
+    kinds = set()
+
+    def look(id, token):
+        kinds.add(policy._table.cache.layers[0].keys.dtype)
+
+    policy = HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16, on_token=look)
     played = play(policy, rows=6)
-    assert policy._table.cache.layers[0].keys.dtype == torch.bfloat16
+    assert kinds == {torch.bfloat16}
     for context, spans in played.values():
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
             logits = model(torch.tensor([context])).logits[0].float()

@@ -187,11 +187,8 @@ def test_a_kept_policy_samples_as_a_fresh_one_after_the_weights_have_changed(mak
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    for free in (False, True):
-        if free:
-            kept.free()
-        after = generate(kept, requests)
-        assert after == generate(HFPolicy(model, tokenizer), requests) != before
+    after = generate(kept, requests)
+    assert after == generate(HFPolicy(model, tokenizer), requests) != before
 
 
 def test_policies_of_one_model_share_what_was_made_of_it_and_no_episodes(make_model, tokenizer, monkeypatch):
@@ -212,18 +209,18 @@ def test_policies_of_one_model_share_what_was_made_of_it_and_no_episodes(make_mo
         policy.with_sampling(temperature=0.0)
 
 
-def test_freeing_gives_the_cache_back_when_nothing_is_under_way(make_model, tokenizer):
+def test_the_last_release_gives_the_cache_back(make_model, tokenizer):
     policy = HFPolicy(make_model(), tokenizer)
 
     def holds() -> bool:
         return any(layer.is_initialized for layer in policy._table.cache.layers)
 
-    policy.submit([request("a", [5, 6], 3)])
-    policy.poll()
-    policy.free()
-    assert holds(), "an episode of it may go on"
+    policy.submit([request("a", [5, 6], 3), request("b", [5, 6], 3)])
+    while not policy.poll():
+        pass
     policy.release(["a"])
-    policy.free()
+    assert holds(), "the other one may go on"
+    policy.release(["b"])
     assert not holds()
 
 

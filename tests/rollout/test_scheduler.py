@@ -195,7 +195,7 @@ class Mute(Echo):
             lambda: asks(ToolCall("drill", 1)),
             Echo(),
             RolloutError,
-            "agent a calls the tool 'drill', but has calculator",
+            "agent a calls the tool 'drill', but `tools` has calculator",
         ),
         (lambda: asks(say()), Mute(), RolloutError, "the policy has nothing to do, but 1 requests are unanswered"),
         (lambda: asks(calculate("1")), Echo(), RolloutError, "the tools have nothing to do, but 1 requests"),

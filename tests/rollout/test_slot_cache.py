@@ -65,22 +65,12 @@ def test_copy_reads_before_it_writes() -> None:
         assert torch.equal(cache.layers[layer].values[:2, :, 0], states(3, 1)[[1, 0], :, 0])
 
 
-def test_emptying_keeps_the_pages_on_a_cpu_and_frees_memory_elsewhere() -> None:
-    cache = SlotCache(2, CPU, slots=3, capacity=4)
-    assert cache.emptied() is cache
-    elsewhere = SlotCache(2, torch.device("meta"), slots=3, capacity=4)
-    fresh = elsewhere.emptied()
-    assert fresh is not elsewhere and (len(fresh.layers), fresh.slots, fresh.capacity) == (2, 3, 4)
-    assert fresh.device == elsewhere.device
-
-
 def test_growing_in_advance_stops_at_the_most_there_will_be() -> None:
     cache = SlotCache(1, CPU, slots=8, capacity=128, most=(10, 150))
     cache.reserve(9, 129)
     assert (cache.slots, cache.capacity) == (10, 150)
     cache.reserve(11, 151)
     assert cache.slots >= 11 and cache.capacity >= 151, "what is asked for is there all the same"
-    assert cache.emptied().most == (10, 150)
 
 
 def test_a_dead_cache_does_not_wait_for_the_garbage_collector() -> None:

@@ -10,6 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from holdfast.config import load
+from holdfast.loading import load_protocol
+from holdfast.penalties import LLDS
 from holdfast.train.start import warm_start_only
 from holdfast.trajectory import Trajectory
 from holdfast.world.bundle import world_of
@@ -32,6 +35,19 @@ def test_it_is_short_and_imports_no_trainer() -> None:
     text = EXAMPLE.read_text()
     assert len(text.splitlines()) <= 200
     assert not re.search(r"^(from|import) holdfast\.(train|config|loading)", text, re.M)
+
+
+def test_its_settings_are_the_quickstarts(example: ModuleType) -> None:
+    config = load(EXAMPLE.parents[1] / "recipes" / "quickstart.toml")
+    train = config.train
+    assert load_protocol(config) == example.PROTOCOL
+    assert (train.questions, train.group_size, train.optimizer_steps_per_rollout) == (
+        example.QUESTIONS,
+        example.GROUP,
+        example.OPTIMIZER_STEPS,
+    )
+    assert (train.lr, train.warmup) == (example.LEARNING_RATE, example.WARMUP)
+    assert config.loss.penalty == LLDS(coef=example.COEF)
 
 
 def test_it_trains(

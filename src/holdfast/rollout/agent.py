@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.retrieval.types import Retriever
 from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.scheduler import Agent
+from holdfast.rollout.searching import RolloutStats
 from holdfast.search.protocol import SearchProtocol, render_prompt
 from holdfast.trajectory import Trajectory, Turn
 
@@ -51,13 +52,26 @@ class SearchAgent:
     def ask(self, question: str, *, seed: int = 0, on_turn: Callable[[Task, Turn], None] | None = None) -> Trajectory:
         """One rollout, unscored. `on_turn` is called with each turn as it ends."""
         task = Task(id="ask", example_id="ask", prompt=self.prompt(question), seed=seed)
-        (trajectory,) = run_rollouts(
-            [task],
+        (trajectory,) = self.run([task], on_turn=on_turn)
+        return trajectory
+
+    def run(
+        self,
+        tasks: Sequence[Task],
+        *,
+        patience: float = 0.0,
+        stats: RolloutStats | None = None,
+        on_turn: Callable[[Task, Turn], None] | None = None,
+    ) -> list[Trajectory]:
+        """`run_rollouts` by this agent."""
+        return run_rollouts(
+            tasks,
             policy=self.policy,
             retriever=self.retriever,
             protocol=self.protocol,
             tokenizer=self.tokenizer,
+            patience=patience,
             wrap=self.wrap,
+            stats=stats,
             on_turn=on_turn,
         )
-        return trajectory

@@ -138,11 +138,6 @@ class HFPolicy:
         self._decoding = 0
         self._batch: _Batch | None = None
 
-    def free(self) -> None:
-        """Give back the memory of the cache, if there are no episodes: between rollouts the optimizer wants it."""
-        if not self._rows:
-            self._begin()
-
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; computing starts at the next `poll`.
 
@@ -182,11 +177,13 @@ class HFPolicy:
         return finished
 
     def release(self, ids: Iterable[str]) -> None:
-        """Forget these episodes, whatever they were doing: also where an exception broke off their prefill."""
+        """Forget these episodes, whatever they were doing: also where an exception broke off their prefill.
+
+        With the last one goes the memory of the cache: between rollouts the optimizer wants it.
+        """
         leaving = [self._rows.pop(id) for id in ids if id in self._rows]
         if not self._rows:
-            self._table = SlotTable(self._table.cache.emptied())
-            self._waiting, self._waited, self._decoding = [], 0, 0
+            self._begin()
         elif leaving:
             gone = set(leaving)
             self._waiting = [row for row in self._waiting if row not in gone]

@@ -109,7 +109,8 @@ def run_agents(
         elif call.tool in waiting:
             waiting[call.tool].setdefault(call.argument, []).append(id)
         else:
-            raise RolloutError(f"agent {id} calls the tool {call.tool!r}, but has {', '.join(tools) or 'no tools'}")
+            known = ", ".join(tools) or "no tools"
+            raise RolloutError(f"agent {id} calls the tool {call.tool!r}, but `tools` has {known}; add it there")
 
     def resume_from_tools() -> bool:
         finished = [(waiting[name].pop(arg), result) for name, tool in tools.items() for arg, result in tool.poll()]
@@ -140,7 +141,9 @@ def run_agents(
             pending = [future for tool in tools.values() for future in tool.pending]
             if not pending:
                 lost, who = (len(decoding), "policy has") if decoding else (len(agents) - len(outcomes), "tools have")
-                raise RolloutError(f"the {who} nothing to do, but {lost} requests are unanswered")
+                raise RolloutError(
+                    f"the {who} nothing to do, but {lost} requests are unanswered; `poll` must return each of them once"
+                )
             wait(pending, return_when=FIRST_COMPLETED)
             resume_from_tools()
     finally:

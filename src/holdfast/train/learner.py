@@ -74,7 +74,7 @@ class Learner:
     Args:
         language_model: its weights that require a gradient are trained, in place.
         objective: the loss.
-        train: of it the settings of optimizer steps are read.
+        train: the settings of the optimizer steps.
         sampling: what the rollouts are sampled with. Log-probs are at its temperature; with `keep_mask` those of the
             loss are over the tokens that its truncated sampler can draw.
         reference: gives `ref_logprobs`; None for a loss without KL.
@@ -104,7 +104,7 @@ class Learner:
     def logprobs(
         self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Of sampled tokens `[B, T]` under the present weights at the sampler's temperature, and their entropies."""
+        """Log-probs `[B, T]` of sampled tokens under the present weights, at the sampler's temperature; entropies."""
         temperature = self.sampling.temperature
         return self.language_model.logprobs(token_ids, loss_mask, temperature=temperature, entropy=entropy, kept=kept)
 
@@ -140,8 +140,8 @@ class Learner:
         """One optimizer step per mini-batch; the metrics that only an update sees.
 
         Each step is exact whatever its micro-batches are: terms are summed over them and divided by the mini-batch's
-        own count. A step whose gradient norm is not finite is skipped and counted. `mean_searches`, of valid searches
-        per rollout of the whole rollout batch, is what an adaptive answer weight goes by.
+        own count. A step whose gradient norm is not finite is skipped and counted. `mean_searches`, valid searches per
+        rollout of the whole batch, sets an adaptive answer weight.
         """
         objective, totals = self.objective, _Totals(self.objective.loss)
         answer_weight = objective.answer_weight(mean_searches)

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast import run_folder
 from holdfast.config import Config
+from holdfast.config.validation import check_training
 from holdfast.data import Example, Sampler
 from holdfast.errors import CheckpointError
 from holdfast.jsonl import write_jsonl
@@ -37,6 +38,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
     steps as the recipe's run would make, at `train.lr`. In a folder that was begun before, sampling goes on after its
     last whole step. When nothing is correct, the saved model is the start.
     """
+    check_training(config)
     listener = listener or Listener()
     if (run_dir / KEPT).exists():
         _refuse_other(run_folder.read_recipe(run_dir), config, run_dir)

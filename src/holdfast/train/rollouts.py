@@ -14,7 +14,7 @@ from holdfast.errors import RolloutError
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.rewards import EM, score_trajectory
 from holdfast.rollout.agent import SearchAgent
-from holdfast.rollout.loop import Task, run_rollouts
+from holdfast.rollout.loop import Task
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.searching import PATIENCE, RolloutStats
 from holdfast.trajectory import Group
@@ -31,7 +31,7 @@ def roll_out(
     """A group of `size` unscored rollouts for every question, in their order; and what they cost.
 
     The k-th rollout of a question is a function of the weights, the prompt and (`seed`, question, k), and of nothing
-    else. The policy's cache is given back at the end. Raises `RolloutError` when more than `max_failed` of them fail:
+    else. Raises `RolloutError` when more than `max_failed` of them fail:
     what is left then says more about the outage than about the policy.
     """
     tasks = [
@@ -41,17 +41,7 @@ def roll_out(
         for k in range(size)
     ]
     stats = RolloutStats()
-    trajectories = run_rollouts(
-        tasks,
-        policy=agent.policy,
-        retriever=agent.retriever,
-        protocol=agent.protocol,
-        tokenizer=agent.tokenizer,
-        patience=PATIENCE,
-        wrap=agent.wrap,
-        stats=stats,
-    )
-    agent.policy.free()
+    trajectories = agent.run(tasks, patience=PATIENCE, stats=stats)
     failed = [t for t in trajectories if t.status.is_failure]
     if len(failed) > max_failed * len(trajectories):
         raise RolloutError(

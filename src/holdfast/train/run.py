@@ -8,10 +8,11 @@ from pathlib import Path
 
 from holdfast import run_folder
 from holdfast.config import Config, setting_values
+from holdfast.config.validation import check_training
 from holdfast.data import dev_questions
 from holdfast.diagnostics.finding import Finding
 from holdfast.errors import CheckpointError, GuardStop, RolloutError
-from holdfast.language_model import pick_device, set_up_torch
+from holdfast.language_model import set_up_torch
 from holdfast.listener import Listener, Listeners, StepResult
 from holdfast.loading import load_questions, load_retrievers, make_agent
 from holdfast.rollout.agent import SearchAgent
@@ -30,6 +31,7 @@ from holdfast.train.verdict import verdict_of
 
 def train(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
     """Train from the start into a fresh run folder. Raises `GuardStop` when the guard has stopped it."""
+    check_training(config)
     run_folder.begin(run_dir, config)
     with run_folder.writing(run_dir):  # what is built before the first step takes minutes, and is somebody's already
         return _Run(config, run_dir, listener or Listener()).train()
@@ -51,6 +53,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
             f"{run_dir} holds a finished warm start, not a run to resume. Train on from it with --model.path {model} "
             "--warm_start.steps 0 --warm_start.plain_steps 0"
         )
+    check_training(config)
     with run_folder.writing(run_dir):
         checkpoint = newest_checkpoint(run_dir, config.model, listener.note)
         run = _Run(config, run_dir, listener)
@@ -65,7 +68,6 @@ class _Run:
         self.config, self.run_dir, self.listener = config, run_dir, listener
         started = time.monotonic()
         set_up_torch(config)
-        pick_device(config.run.device)  # refused before anything takes long
         listener.stage("questions and index")
         self.questions = load_questions(config, note=listener.note)
         self.retrievers = load_retrievers(config, note=listener.note)
@@ -121,8 +123,7 @@ class _Run:
 
     def _close(self) -> Summary:
         """The one reading of the test questions: by the trained policy, then by the one the run started from."""
-        split = "test" if self.questions.test else "dev"
-        questions = self.questions.test or self.questions.dev
+        split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
         self.listener.stage(f"final evaluation on {split}", 2)
         self.trainer.learner.forget_optimizer()
         after = self.evaluator(questions)

@@ -36,14 +36,12 @@ _Text = tuple[str, list[tuple[str, str]]]
 def starting_policy(
     config: Config, questions: Questions, retriever: Retriever, listener: Listener | None = None
 ) -> LanguageModel:
-    """The model the recipe names, after its warm start. Raises before it for a recipe that cannot be trained, and a
-    model that cannot serve.
+    """The model the recipe names, after its warm start. Raises for a model that cannot serve, before that begins.
 
     `retriever` is the one of training. A warm start is kept in the cache folder under a name made from everything it
     depends on, and taken from there the next time; so is the tiny model itself.
     """
     start = _Start(config, questions, retriever, listener or Listener())
-    check_training(config)
     if config.model.path != "tiny" and not has_warm_start(config):
         return start.load()
     folder = start_folder(config)

@@ -139,7 +139,7 @@ def make_trainer(config: Config, policy: LanguageModel, questions: Sequence[Exam
 
 
 def _batch_metrics(old: OldPass, groups: Sequence[Group]) -> dict[str, float]:
-    """Of what was learned from: advantages, the sampler's agreement with the old policy, likelihoods."""
+    """Metrics of the training batch: advantages, the sampler's agreement with the old policy, likelihoods."""
     batch, mask = old.batch, old.batch.loss_mask
     assert batch.old_logprobs is not None
     metrics = advantage_metrics(batch.advantages, mask) | cut_metrics(batch.advantages, groups)

@@ -11,6 +11,7 @@ import torch
 
 from holdfast.batch import TokenBatch
 from holdfast.config import Config
+from holdfast.config.validation import check_training
 from holdfast.data import Example, Sampler
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.language_model import (
@@ -127,6 +128,7 @@ def open_model(config: Config, listener: Listener, *, with_reference: bool) -> S
 
 
 def _open(config: Config, listener: Listener) -> tuple[Questions, Retrievers]:
+    check_training(config)
     set_up_torch(config)
     listener.stage("questions and index")
     return load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
