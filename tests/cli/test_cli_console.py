@@ -109,7 +109,7 @@ def test_plain_lines_of_a_run() -> None:
     lines.note("a sentence")
     lines.finish()
     step = (
-        "reward 0.250  EM 0.200  right -0.910  wrong -10.13  displ. -0.0123  entropy 0.800  search 1.60  penalty 12.3%"
+        "reward 0.250  EM 0.200  lp(correct) -0.910  lp(incorrect) -10.13  Δlp -0.0123  entropy 0.800  search 1.60  penalty 12.3%"
     )
     assert console.file.getvalue() == (  # type: ignore[attr-defined]
         "warm start 0/8\n"
@@ -232,9 +232,9 @@ def test_the_metrics_shown_exist() -> None:
 
 
 def test_the_legend_explains_only_what_is_shown() -> None:
-    assert "wrong" in legend(columns_for(80))
-    assert "wrong" not in legend(columns_for(50))
-    assert "displ.: " in legend(columns_for(50))
+    assert "lp(incorrect): " in legend(columns_for(92))
+    assert "lp(incorrect)" not in legend(columns_for(80))
+    assert "Δlp: " in legend(columns_for(50))
 
 
 def test_the_table_keeps_the_last_steps_and_dashes_for_what_is_missing() -> None:

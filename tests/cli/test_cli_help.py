@@ -16,7 +16,7 @@ Run = Callable[..., Any]
 
 def test_help_teaches_what_exists(holdfast: Run) -> None:
     text = holdfast("--help").stdout
-    for command in ("holdfast train", "holdfast ask", "holdfast train --dry-run > my.toml"):
+    for command in ("holdfast train", "holdfast ask", "holdfast recipe show > my.toml"):
         assert f" {command} " in text
     assert holdfast("-h").stdout == text
     assert max(map(len, text.splitlines())) <= 80
@@ -31,7 +31,7 @@ def test_help_of_train_lists_useful_settings_on_one_line_each(holdfast: Run) -> 
     for name, meaning in USEFUL.items():
         (line,) = (line for line in lines if line.startswith(f"│ --{name} "))
         assert f"{meaning} [{default_of(name)}]" in line
-    assert any("--dry-run prints every setting" in line for line in lines)
+    assert any("holdfast recipe show" in line for line in lines)
     assert max(map(len, lines)) <= 80
 
 
@@ -46,7 +46,7 @@ def test_every_setting_is_described(name: str) -> None:
 
     info = setting(Config, name)
     assert info is not None
-    assert info.description, f"{name} has no docstring: `holdfast train --dry-run` would print it unexplained"
+    assert info.description, f"{name} has no docstring: `holdfast recipe show` would print it unexplained"
 
 
 def test_version(holdfast: Run) -> None:
@@ -68,3 +68,4 @@ def test_help_loads_neither_torch_nor_a_schema() -> None:
     assert not loaded("--help") & {*heavy, "pydantic"}
     assert not loaded("train", "--help") & heavy
     assert not loaded("train", "--dry-run") & heavy
+    assert not loaded("recipe", "show") & heavy

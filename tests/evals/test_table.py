@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError, DataError
 from holdfast.evals.published import BLOCKS, DISPUTED
 from holdfast.evals.render import comma_separated, latex, markdown
 from holdfast.evals.results import results_of
+from holdfast.lab.runner import STAGES
 from holdfast.evals.rows import GRPO, ROWS, rows_of
 from holdfast.evals.sets import GENERAL_SETS, MULTI_HOP_SETS
 from holdfast.evals.table import beside, own_block, published_block
@@ -175,8 +176,9 @@ def test_latex_is_escaped_and_its_rows_are_whole() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_training_row_is_one_command_on_any_recipe(row: Any, recipe: str) -> None:
     words = shlex.split(row.command(recipe))
-    assert words[:3] == ["holdfast", "train", recipe]
-    settings = words[3 : words.index("--stage") if "--stage" in words else None]
+    at = words.index(recipe)
+    assert words[:at] == ["holdfast", *(STAGES[row.stage] if row.stage else ("train",))]
+    settings = words[at + 1 :]
     if recipe != "quickstart" and row.stage == "warm-start":
         settings += ["--warm_start.steps", "100"]
     config = load(ROOT / "recipes" / f"{recipe}.toml", settings)

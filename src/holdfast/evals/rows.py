@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigError
+from holdfast.lab.runner import STAGES
 
 _NONE = ("--loss.penalty.name", "none")
 _LLDS = ("--loss.penalty.name", "llds", "--loss.penalty.gate")
@@ -24,7 +25,7 @@ class TrainingRow:
     name: str
     settings: tuple[str, ...] = ()
     stage: str = ""
-    """Of `holdfast train`; empty is reinforcement learning."""
+    """A key of `STAGES`; empty is reinforcement learning."""
     method: str = "search-r1"
     """Of `holdfast eval`."""
     after: str | None = None
@@ -34,8 +35,9 @@ class TrainingRow:
 
     def command(self, recipe: str) -> str:
         """What trains it; `START` stands for the model it comes after."""
-        words = ["holdfast", "train", recipe, *(("--model.path", "START") if self.after else ()), *self.settings]
-        return shlex.join([*words, *(("--stage", self.stage) if self.stage else ())])
+        verb = STAGES[self.stage] if self.stage else ("train",)
+        start = ("--model.path", "START") if self.after else ()
+        return shlex.join(["holdfast", *verb, recipe, *start, *self.settings])
 
 
 ROWS: tuple[TrainingRow, ...] = (

@@ -16,6 +16,8 @@ from holdfast.errors import ConfigError
 from holdfast.lab.processes import Processes, reason
 from holdfast.run_folder import CONFIG, KEPT, METRICS, is_finished, is_run
 
+STAGES = {"warm-start": ("warm-start",), "rejection-sampling": ("baseline", "rejection-sampling")}
+"""The command of each stage that saves a model and no results."""
 _POLL = 0.5
 """Seconds between two looks at the processes."""
 
@@ -61,14 +63,15 @@ class Job:
 
     def command(self) -> list[str]:
         """Goes on with a run that was stopped; begins one that never was."""
-        train = [sys.executable, "-m", "holdfast", "train"]
+        holdfast = [sys.executable, "-m", "holdfast"]
         begun = is_run(self.folder)
         stage = "warm-start" if self.warm_start else self.stage
-        if stage and not (self.folder / KEPT).is_file():
-            return [*train, str(self.recipe), *self.words, "--stage", stage, *(["--overwrite"] if begun else [])]
+        if stage:
+            overwrite = ["--overwrite"] if begun and not (self.folder / KEPT).is_file() else []
+            return [*holdfast, *STAGES[stage], str(self.recipe), *self.words, *overwrite]
         if begun:
-            return [*train, "--resume", str(self.folder)]
-        return [*train, str(self.recipe), *self.words]
+            return [*holdfast, "resume", str(self.folder)]
+        return [*holdfast, "train", str(self.recipe), *self.words]
 
 
 @dataclass(frozen=True, slots=True)

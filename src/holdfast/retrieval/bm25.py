@@ -134,7 +134,7 @@ class BM25Retriever:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, expected_hash: str | None = None) -> BM25Retriever:
-        """Open what `save` or `holdfast index` wrote, memory-mapped. `expected_hash` is the `corpus_hash` of the
+        """Open what `save` or `holdfast index build` wrote, memory-mapped. `expected_hash` is the `corpus_hash` of the
         corpus the caller means.
 
         Raises `DataError` when the folder holds no index, a damaged one, the index of another corpus, or a dense one.

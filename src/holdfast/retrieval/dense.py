@@ -76,7 +76,7 @@ class DenseRetriever:
         model: str | None = None,
         device: str = "auto",
     ) -> DenseRetriever:
-        """Open what `holdfast index --dense` wrote.
+        """Open what `holdfast index build --dense` wrote.
 
         Args:
             expected_hash: the `corpus_hash` of the corpus the caller means.

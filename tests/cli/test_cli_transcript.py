@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from holdfast.cli.episode import TagReader, Writer, show_turn
+from holdfast.cli.transcript import TagReader, Writer, show_turn
 from holdfast.retrieval.types import Document, Hit
 from holdfast.search.protocol import CLEAN, SEARCH_R1, format_hits
 
