@@ -73,7 +73,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["eval", "run", "m", "n"], "unexpected extra argument"),
         (["eval", "run", "m", "--protocol.max_turn", "3"], "did you mean protocol.max_turns?"),
         (["eval", "run", "m", "--server", "nowhere", "--tokenizer", "none"], "'nowhere' is no address of a server"),
-        (["eval", "run", "m", "--data", "q.jsonl", "--retrieval.url", "http://h:1", "--retrieval.corpus", "c"], "Leave out"),
+        (
+            ["eval", "run", "m", "--data", "q.jsonl", "--retrieval.url", "http://h:1", "--retrieval.corpus", "c"],
+            "Leave out",
+        ),
         (["eval", "compare", "a"], "Missing argument 'B'"),
         (["eval", "compare", "a", "b"], "a does not exist: give a folder of eval"),
         (["table"], "give folders of holdfast eval, or --published MODEL"),
@@ -109,7 +112,21 @@ def test_a_model_is_evaluated_resumed_and_compared(model: str, questions: Callab
     )
     refused = holdfast("eval", "run", model, "--method", "direct", "--data", data, code=2)
     assert "holds an evaluation with questions = 4, and this one has 5" in refused
-    sampled = ["eval", "run", model, "--method", "direct", "--data", data, "--limit", "4", "--samples", "2", "--name", "own"]
+    sampled = [
+        "eval",
+        "run",
+        model,
+        "--method",
+        "direct",
+        "--data",
+        data,
+        "--limit",
+        "4",
+        "--samples",
+        "2",
+        "--name",
+        "own",
+    ]
     holdfast(*sampled, "--out", "b", "--sampling.temperature", "0.5")
     told = json.loads(Path("b/results.json").read_text())
     assert (told["decoding"], told["samples"], told["row"]) == ("sampled at temperature 0.5", 2, "own")

@@ -80,4 +80,7 @@ def test_a_dense_index(corpus: Path, holdfast: Run, encoder: Any) -> None:
 def test_options_of_a_dense_index_need_its_model(corpus: Path, holdfast: Run, options: list[str]) -> None:
     said = holdfast("index", "build", "corpus.jsonl", "--out", "x", *options, code=2).stderr
     assert "--dense MODEL" in said
-    assert "--no-stem is for BM25" in holdfast("index", "build", "c", "--out", "x", "--dense", "m", "--no-stem", code=2).stderr
+    assert (
+        "--no-stem is for BM25"
+        in holdfast("index", "build", "c", "--out", "x", "--dense", "m", "--no-stem", code=2).stderr
+    )

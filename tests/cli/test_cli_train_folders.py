@@ -100,7 +100,7 @@ def test_a_name_that_no_folder_can_have_leaves_nothing(engine: Any, holdfast: Ru
 
 def test_a_path_that_is_too_long(engine: Any, holdfast: Run) -> None:
     assert "File name too long" in holdfast("train", "--run.dir", "x" * 300, code=2).stderr
-    assert "is not a run folder" in holdfast("resume", "x" * 300, code=2).stderr
+    assert "the name is too long" in holdfast("resume", "x" * 300, code=2).stderr
 
 
 def test_a_run_under_way_is_left_alone(engine: Any, holdfast: Run) -> None:

@@ -89,9 +89,7 @@ def test_the_wheel_carries_the_recipes() -> None:
 
 
 def test_a_shown_recipe_reads_back_equal(engine: Any, holdfast: Run) -> None:
-    printed = holdfast(
-        "recipe", "show", "--train.steps", "7", "--loss.penalty.name=none", "--world.filler_words=20"
-    )
+    printed = holdfast("recipe", "show", "--train.steps", "7", "--loss.penalty.name=none", "--world.filler_words=20")
     config = validate(tomllib.loads(printed.stdout))
     assert config == load(
         recipes.bundled()["quickstart"], ["--train.steps=7", "--loss.penalty.name=none", "--world.filler_words=20"]

@@ -146,8 +146,7 @@ def test_an_interrupt_before_the_first_checkpoint(engine: Any, holdfast: Run) ->
     engine.script = script
     stderr = holdfast("train", code=130).stderr
     assert stderr == (
-        "Stopped before the first checkpoint (checkpoint.every). To start again:\n"
-        "  holdfast resume runs/quickstart\n"
+        "Stopped before the first checkpoint (checkpoint.every). To start again:\n  holdfast resume runs/quickstart\n"
     )
 
 

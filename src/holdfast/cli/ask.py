@@ -35,7 +35,9 @@ def ask(
     question: Annotated[
         str | None,
         typer.Argument(
-            metavar="QUESTION", help="Default: questions from the keyboard or from standard input, one per line.", show_default=False
+            metavar="QUESTION",
+            help="Default: questions from the keyboard or from standard input, one per line.",
+            show_default=False,
         ),
     ] = None,
     greedy: Annotated[

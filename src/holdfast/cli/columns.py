@@ -14,7 +14,7 @@ class Column:
     metric: str
     format: str
     width: int = 6
-    """Characters; a value too long for them is shown with fewer decimals."""
+    """Characters of a value; a longer one is shown with fewer decimals."""
     meaning: str = ""
     """For the legend; empty where the title says it."""
 
@@ -38,8 +38,8 @@ GAP = 2
 _MAIN = (
     Column("reward", "reward/mean", ".3f"),
     Column("EM", "reward/em", ".3f"),
-    Column("lp(correct)", "likelihood/correct", ".3f", 11, meaning="log-prob per token of correct rollouts"),
-    Column("lp(incorrect)", "likelihood/incorrect", ".3f", 13, meaning="of incorrect ones"),
+    Column("lp(correct)", "likelihood/correct", ".3f", meaning="log-prob per token of correct rollouts"),
+    Column("lp(incorrect)", "likelihood/incorrect", ".3f", meaning="of incorrect ones"),
     Column("Δlp", "displacement/correct", "+.4f", 7, "change of lp(correct) by the step's update"),
     Column("entropy", "entropy/mean", ".3f", 7),
     Column("search", "rollout/searches", ".2f"),
@@ -76,7 +76,7 @@ def columns_for(width: int) -> tuple[Column, ...]:
 
 
 def _width(columns: Sequence[Column]) -> int:
-    return STEP_WIDTH + sum(GAP + column.width for column in columns)
+    return STEP_WIDTH + sum(GAP + max(column.width, len(column.title)) for column in columns)
 
 
 def legend(columns: Sequence[Column]) -> str:

@@ -71,7 +71,9 @@ def list_sets() -> None:
 def prepare(
     what: Annotated[
         str,
-        typer.Argument(metavar="WHAT", help="A set, sets joined with +, `seven` (all tests), or `sample`.", show_default=False),
+        typer.Argument(
+            metavar="WHAT", help="A set, sets joined with +, `seven` (all tests), or `sample`.", show_default=False
+        ),
     ],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.", show_default=False)],
     origin: Annotated[
@@ -150,7 +152,10 @@ def convert(
     form: Annotated[
         str | None,
         typer.Option(
-            "--form", metavar="FORM", help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet.", show_default=False
+            "--form",
+            metavar="FORM",
+            help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet.",
+            show_default=False,
         ),
     ] = None,
     source: Annotated[
@@ -159,9 +164,7 @@ def convert(
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the split, for rows without one.", show_default=False)
     ] = None,
-    reword: Annotated[
-        bool, typer.Option("--reword", help="Replace the prompts of rows that have one.")
-    ] = False,
+    reword: Annotated[bool, typer.Option("--reword", help="Replace the prompts of rows that have one.")] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, instead of stopping at the first.")
     ] = False,

@@ -47,7 +47,10 @@ def doctor(ctx: typer.Context) -> None:
 
 @app.command("trl")
 def trl() -> None:
-    """Check TRL: its version, and the setting without which a penalty has no effect."""
+    """Check TRL: its version, and the setting without which a penalty has no effect.
+
+    [cyan]holdfast doctor trl[/cyan]
+    """
     _report(trl_lines())
 
 
@@ -137,7 +140,10 @@ def _plugin_lines() -> Iterator[Line]:
             ),
         )
     elif not allowed:
-        yield False, f"VERL_USE_EXTERNAL_PLUGINS={plugins} keeps verl from loading holdfast; add holdfast to it, or unset it"
+        yield (
+            False,
+            f"VERL_USE_EXTERNAL_PLUGINS={plugins} keeps verl from loading holdfast; add holdfast to it, or unset it",
+        )
     else:
         yield True, "verl loads holdfast on its own (entry point verl.plugins)"
 

@@ -95,9 +95,7 @@ def run(
         bool,
         typer.Option("--bare", help="For direct and rag: ask without instructions, as after training on examples."),
     ] = False,
-    batch: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Questions at a time; fewer need less memory.")
-    ] = 128,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Questions at a time; fewer need less memory.")] = 128,
 ) -> None:
     """Evaluate a model with a method on questions.
 
@@ -167,9 +165,9 @@ def compare(
 ) -> None:
     """Say whether two evaluations differ, question by question.
 
-    Reads two output folders of [cyan]holdfast eval run[/cyan]. Prints the difference of exact
-    match (EM) for each question set, its 95 % interval and the p-value of an exact
-    McNemar test.
+    Reads two output folders of [cyan]holdfast eval run[/cyan]. Prints for each question set
+    the difference of exact match (EM), its 95 % interval, and the p-value of an
+    exact McNemar test.
 
     [cyan]holdfast eval compare runs/evals/a runs/evals/b[/cyan]
     """

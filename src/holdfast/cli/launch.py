@@ -38,9 +38,7 @@ def launch(
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs per machine.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of machines.")] = 1,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write even if the folder already has files.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write even if the folder already has files.")] = False,
 ) -> None:
     """Translate a recipe into files for TRL or verl.
 

@@ -106,8 +106,8 @@ def probe(
       tail-leak     turn by turn: does the loss push probability to tokens
                     that a truncated sampler cannot draw?
 
-    Writes JSON and a figure. Updates are undone, so the checkpoint stays as it was.
-    Settings on the command line replace those of the recipe.
+    Writes JSON and a figure. Updates are undone, so the checkpoint does not
+    change. Settings on the command line replace those of the recipe.
 
     [cyan]holdfast probe runs/flaky --what per-sample --compare none,llds[/cyan]
 

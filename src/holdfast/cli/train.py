@@ -95,10 +95,10 @@ def resume(
 def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Overwrite = False) -> None:
     """Make only the warm-started model of a recipe, and save it.
 
-    A warm start is supervised training on example rollouts, which teaches a model
-    the format of searches and answers. [cyan]holdfast train[/cyan] makes one by itself where the
-    recipe asks for it. This command is for using the model elsewhere, or more
-    than once. The model is written to runs/NAME/model.
+    A warm start is supervised training on example rollouts. It teaches a model
+    the format of searches and answers. [cyan]holdfast train[/cyan] makes one where the recipe
+    asks for it; this command is for using the model elsewhere, or more than
+    once. The model is written to runs/NAME/model.
 
     [cyan]holdfast warm-start quickstart --run.name start[/cyan]
     """

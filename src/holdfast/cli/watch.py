@@ -33,8 +33,8 @@ def watch(
 ) -> None:
     """Follow a run while it trains.
 
-    Reads the log again and again. Prints each new row, and each finding at the step
-    at which it becomes visible. Writes nothing, so it can follow a run of another
+    Reads the log again and again. Prints each new row, and each finding as soon
+    as the log shows it. Writes nothing, so it can follow the run of another
     trainer or of another user.
 
     [cyan]holdfast watch runs/quickstart[/cyan]

@@ -66,7 +66,9 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}), so this run is not finished; continue it with `holdfast resume`") from None
+        raise DataError(
+            f"{path} cannot be read ({error}), so this run is not finished; continue it with `holdfast resume`"
+        ) from None
     rows = tuple(row for row in MetricsFile(folder / METRICS).read() if "reward/mean" in row)
     if not rows:
         raise DataError(f"{folder} has no step with a reward: did every search fail? See its {METRICS}")
