@@ -15,10 +15,10 @@ from holdfast.errors import ConfigError, DataError
 from holdfast.evals.published import BLOCKS, DISPUTED
 from holdfast.evals.render import comma_separated, latex, markdown
 from holdfast.evals.results import results_of
-from holdfast.lab.runner import STAGES
 from holdfast.evals.rows import GRPO, ROWS, rows_of
 from holdfast.evals.sets import GENERAL_SETS, MULTI_HOP_SETS
 from holdfast.evals.table import beside, own_block, published_block
+from holdfast.lab.runner import STAGES
 
 ROOT = Path(__file__).parents[2]
 SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")

@@ -30,7 +30,6 @@ from holdfast.cli.terminal import HELP_OPTIONS, complain, err, out, survive_any_
 from holdfast.errors import HoldfastError
 from holdfast.files import UNWRITABLE
 
-
 _ORDER: list[str] = []
 """The commands as the help lists them; panels come in the order of their first commands."""
 

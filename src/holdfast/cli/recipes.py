@@ -67,8 +67,8 @@ def show(
 ) -> None:
     """Print a recipe with every setting explained, as TOML that can be edited and trained.
 
-    Settings on the command line change the recipe that is printed. Of a run folder
-    it prints the recipe that the run was started with.
+    Settings on the command line change the recipe that is printed. For a run
+    folder, it prints the recipe that the run was started with.
 
     [cyan]holdfast recipe show > my.toml[/cyan]
 
