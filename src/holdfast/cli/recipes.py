@@ -21,11 +21,7 @@ _FOLDERS = (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes")
 
 RecipeArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A TOML file, or the name of a bundled recipe. Default: quickstart.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe. Default: quickstart."),
 ]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
@@ -59,9 +55,7 @@ def show(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="RECIPE",
-            help="A TOML file, the name of a bundled recipe, or a run folder. Default: quickstart.",
-            show_default=False,
+            metavar="RECIPE", help="A TOML file, the name of a bundled recipe, or a run folder. Default: quickstart."
         ),
     ] = None,
 ) -> None:
