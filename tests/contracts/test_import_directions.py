@@ -138,7 +138,6 @@ ALLOWED: dict[str, set[str]] = {
         "datasets",
         "files",
         "jsonl",
-        "lab",
         "language_model",
         "listener",
         "loading",
@@ -154,9 +153,7 @@ ALLOWED: dict[str, set[str]] = {
         "versions",
         "world",
     },
-    # Experiments start runs as processes and read what they wrote: no training code, no torch.
-    "lab": {"collapse", "config", "files", "penalties", "run_folder", "section", "settings", "tracking", "versions"},
-    "lab.probes": {
+    "probes": {
         "batch",
         "config",
         "penalties",
@@ -206,8 +203,7 @@ OUTSIDE: dict[str, set[str]] = {
     "diagnostics.report": {"numpy", "plotly"},
     "launch": {"pyarrow"},
     "evals": {"numpy", "transformers"},
-    "lab": {"matplotlib"},
-    "lab.probes": {"matplotlib", "torch"},
+    "probes": {"matplotlib", "torch"},
 }
 
 
