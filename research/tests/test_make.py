@@ -29,7 +29,7 @@ def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
     assert [job.seed for job in ready] == [12] and [job.seed for job in waiting] == [11]
     assert startable(plan, first) == (first, [])
     assert ready[0].config.model.path == str(first[1].folder / "model")
-    assert [one.command()[-1] for one in evaluations(plan)] == [
+    assert [str(one.out) for one in evaluations(plan)] == [
         str(tmp_path / "evals" / j.folder.name) for j in first + then
     ]
 

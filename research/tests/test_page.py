@@ -167,7 +167,7 @@ def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
 
 def test_without_matplotlib_the_extra_is_named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[lab\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[probe\]'"):
         draw(EXPERIMENT.figures[0], runs, key="f")
 
 

@@ -46,7 +46,7 @@ def test_without_a_name_the_experiments_are_listed(holdfast: Command) -> None:
         (["run", "death-spiral", "--train.steps", "0"], "must be 1 or more"),
         (["run", "death-spiral", "--train.optimizer_steps_per_rollout", "1"], "this penalty is always zero"),
         (
-            ["death-spiral", "--arms", "LLDS action", "--loss.penalty.tau", "0.9"],
+            ["run", "death-spiral", "--arms", "LLDS action", "--loss.penalty.tau", "0.9"],
             "no run has a penalty with this setting, which is of sapo",
         ),
         (["report", "death-spiral"], "holds no experiment"),

@@ -35,15 +35,23 @@ def command_of(name: str, value: Any) -> TyperCommand | TyperGroup:
     app = value
     if not isinstance(value, typer.Typer):
         app = typer.Typer(add_completion=False)
-        app.command(name)(value)
+        app.command(name, context_settings=getattr(value, "context_settings", None))(value)
     command: Any = get_command(app)
     command.name, command.rich_help_panel = name, PANEL
     return command
 
 
 def _load(point: EntryPoint) -> Any:
+    """What the entry point names; one that cannot be loaded says so when it is called, so that --help lists it."""
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
         package = point.dist.name if point.dist else point.value
-        raise ConfigError(f"the command {point.name} is in {package}, which cannot be loaded: {error}") from None
+        message = f"the command {point.name} is in {package}, which cannot be loaded: {error}"
+
+    def unusable() -> None:
+        """Cannot be loaded."""
+        raise ConfigError(message)
+
+    unusable.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[attr-defined]
+    return unusable

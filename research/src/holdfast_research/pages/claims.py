@@ -27,7 +27,7 @@ from holdfast_research.values import Claim, Runs, Verdict
 INTRODUCTION = """\
 # The papers' claims, one by one
 
-What the experiments of the [laboratory](../laboratory.md) ask in the papers' name, and what the runs in the repository
+What the experiments of the [laboratory](README.md) ask in the papers' name, and what the runs in the repository
 say. A verdict links to its page, where the test, the controls beside it and the numbers seed by seed stand. A claim
 that is shown here may still be no mark of a collapse: the controls on those pages ask whether it is in runs that hold
 as well.
