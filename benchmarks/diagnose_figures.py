@@ -1,6 +1,6 @@
 """The plots of docs/diagnose.md, one for each code, from a recorded run that shows it.
 
-    python benchmarks/diagnose_figures.py              # needs pip install 'holdfast[lab]'
+    python benchmarks/diagnose_figures.py              # needs pip install 'holdfast-rl[figures]'
 
 A dashed line marks the step of the finding, a dotted one where the reward had lost half of its peak.
 """

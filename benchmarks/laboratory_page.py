@@ -1,7 +1,7 @@
 """An experiment of the laboratory as a page of the documentation: docs/laboratory/NAME.md and its figures.
 
     holdfast reproduce death-spiral --jobs 2
-    python benchmarks/laboratory_page.py runs/lab/death-spiral       # needs pip install 'holdfast[lab]'
+    python benchmarks/laboratory_page.py runs/lab/death-spiral       # needs pip install 'holdfast-rl[figures]'
 
 The words and numbers are those of the experiment's page.md, which every `holdfast reproduce` writes.
 """

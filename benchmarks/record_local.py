@@ -14,7 +14,7 @@ from holdfast.train.start import starting_policy
 from holdfast.train.trainer import make_trainer
 from record_plan import Planned
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parents[1] / "src/holdfast/recipes"
 
 
 def config_of(planned: Planned) -> Config:

@@ -41,7 +41,7 @@ def test_without_a_host_it_teaches(holdfast: Run, installed: Callable[..., None]
 def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None], host: str) -> None:
     installed()
     assert holdfast("doctor", host, code=1).stdout == (
-        f"PROBLEM  {host} is not installed in this environment. Run: pip install 'holdfast[{host}]'\n"
+        f"PROBLEM  {host} is not installed in this environment. Run: pip install 'holdfast-rl[{host}]'\n"
     )
 
 

@@ -208,6 +208,6 @@ def test_a_missing_package_is_said_with_the_command(
     for module in ("transformers", "transformers.utils"):
         monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
     assert holdfast("train", code=2).stderr == (
-        "error: transformers is not installed. Run: pip install 'holdfast[train]'\n"
+        "error: transformers is not installed. Run: pip install 'holdfast-rl[train]'\n"
     )
     assert not Path("runs").exists()

@@ -58,7 +58,7 @@ def test_nothing_is_unfinished(root: Path, sources: Mapping[str, ast.Module]) ->
     notes = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     found = [
         f"{path.relative_to(root)}:{number}: {line.strip()}"
-        for folder in ("src", "tests", "recipes", "examples", "benchmarks", "docs")
+        for folder in ("src", "tests", "examples", "benchmarks", "docs")
         for path in (root / folder).rglob("*.*")
         if path.suffix in (".py", ".toml", ".md") and path != Path(__file__)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)

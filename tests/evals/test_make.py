@@ -19,7 +19,7 @@ ROWS = ["SFT on search episodes", "RAG after SFT", "Rejection sampling", "Search
 
 
 def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
-    recipe = Path(__file__).parents[2] / "recipes" / "quickstart.toml"
+    recipe = Path(__file__).parents[2] / "src/holdfast/recipes" / "quickstart.toml"
     plan = Plan(recipe=recipe, rows=rows_of(["RAG"]), seeds=(11, 12), settings=(), out=tmp_path)
     first, then = training_jobs(plan)
     assert [job.arm for job in first] == ["SFT on search episodes"] * 2 and [job.seed for job in then] == [11, 12]

@@ -179,7 +179,7 @@ def test_every_training_row_is_one_command_on_any_recipe(row: Any, recipe: str) 
     settings = words[3 : words.index("--stage") if "--stage" in words else None]
     if recipe != "quickstart" and row.stage == "warm-start":
         settings += ["--warm_start.steps", "100"]
-    config = load(ROOT / "recipes" / f"{recipe}.toml", settings)
+    config = load(ROOT / "src/holdfast/recipes" / f"{recipe}.toml", settings)
     assert (config.loss.penalty.name == "none") == ("LLD" not in row.name and row.name != "SAPO") or row.stage
     assert row.against is None or any(one.name == row.against for one in ROWS)
 

@@ -15,7 +15,7 @@ from holdfast.lab.plan import SHORT, slug
 from holdfast.lab.values import Arm, Experiment
 from holdfast.metrics import glossary_entry
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).parents[2] / "src/holdfast/recipes"
 CONTROLS = {"GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, sampling mask kept"}
 SINGLE = {*CONTROLS, "GRPO, sequence mean", "GRPO, baseline by length", "GRPO, KL 0.001", "GSPO, clip 0.2"}
 ALL = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))

@@ -25,7 +25,7 @@ from holdfast.lab.runner import Failure
 from holdfast.lab.series import RunSeries
 from holdfast.lab.values import Arm, Claim, Experiment, Figure, Runs, Sweep
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "collapse.toml"
+RECIPE = Path(__file__).parents[2] / "src/holdfast/recipes" / "collapse.toml"
 RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
 SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]
 GRPO = Arm("GRPO <b>", ("--loss.penalty.name", "none"), control=True)
@@ -166,7 +166,7 @@ def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
 
 def test_without_matplotlib_the_extra_is_named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[lab\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[figures\]'"):
         draw(EXPERIMENT.figures[0], runs, key="f")
 
 

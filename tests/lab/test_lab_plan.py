@@ -27,7 +27,7 @@ from holdfast.lab.plan import (
 )
 from holdfast.penalties import SAPO, NoPenalty
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "flaky.toml"
+RECIPE = Path(__file__).parents[2] / "src/holdfast/recipes" / "flaky.toml"
 EXPERIMENT = find("death-spiral")
 PLAN = Plan("death-spiral", ("GRPO",), (11, 12), ("--train.steps", "3"), sweep=True, short=False, command="holdfast")
 WriteRun = Callable[..., Path]

@@ -12,7 +12,7 @@ from holdfast.config import dump
 from holdfast.lab.reuse import take_over
 from holdfast.lab.runner import Job
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "flaky.toml"
+RECIPE = Path(__file__).parents[2] / "src/holdfast/recipes" / "flaky.toml"
 
 
 def job(folder: Path, arm: str, *overrides: str, seed: int = 11, kind: str = "runs") -> Job:

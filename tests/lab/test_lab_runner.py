@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.lab import runner
 from holdfast.lab.runner import Failure, Job, Progress, refuse_other_runs, run_jobs, warm_starts
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "collapse.toml"
+RECIPE = Path(__file__).parents[2] / "src/holdfast/recipes" / "collapse.toml"
 NO_START = ("--warm_start.steps", "0", "--warm_start.plain_steps", "0", "--train.steps", "3")
 SEEDED = ("--train.steps", "3", "--warm_start.seed")
 

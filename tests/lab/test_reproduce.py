@@ -74,14 +74,14 @@ def test_an_experiments_own_settings_yield(short: bool, own: list[str], steps: i
 
 def test_no_runs_start_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'holdfast[lab]'" in holdfast("first-action", "--short", "--out", str(tmp_path), code=2)
+    assert "pip install 'holdfast-rl[figures]'" in holdfast("first-action", "--short", "--out", str(tmp_path), code=2)
     assert not list(tmp_path.iterdir())
 
 
 def test_no_runs_start_without_what_training_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.cli.extra.find_spec", lambda name: None if name == "Stemmer" else name)
     text = holdfast("first-action", "--short", "--out", str(tmp_path), code=2)
-    assert "PyStemmer is not installed. Run: pip install 'holdfast[train]'" in text
+    assert "PyStemmer is not installed. Run: pip install 'holdfast-rl[train]'" in text
     assert not list(tmp_path.iterdir())
 
 

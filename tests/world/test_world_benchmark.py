@@ -29,7 +29,7 @@ def scripts() -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def bench(scripts: SimpleNamespace):
-    recipe = ROOT / "recipes" / "quickstart.toml"
+    recipe = ROOT / "src/holdfast/recipes" / "quickstart.toml"
     settings = {"--warm_start.episodes": "60", "--warm_start.steps": "2", "--model.hidden": "16", "--model.layers": "1"}
     return scripts.bench.open_bench(load(recipe, [word for pair in settings.items() for word in pair]))
 

@@ -114,7 +114,7 @@ def with_penalties(
     return type(name, (PenaltyMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
 
 
-_INSTALL = "pip install 'holdfast[trl]'"
+_INSTALL = "pip install 'holdfast-rl[trl]'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """verl 0.9: policy losses with a likelihood-preserving penalty, under names in verl's own registry.
 
-    pip install 'holdfast[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
+    pip install 'holdfast-rl[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
     actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds
 
 Each of `LOSSES` calls a registered base loss (`vanilla` unless `base_loss_mode` says otherwise), adds coef × penalty,

@@ -72,7 +72,7 @@ def translate(config: Config, machines: Machines) -> Plan:
         data=trl_files.data_files(config),
         write_data=partial(trl_files.copy_data, config),
         schedule=_schedule(config, machines),
-        first=(f"pip install 'holdfast[{','.join(_extras(config))}]'", "holdfast doctor trl"),
+        first=(f"pip install 'holdfast-rl[{','.join(_extras(config))}]'", "holdfast doctor trl"),
         notes=(*noted(config, NOTED), *_differences(config)),
     )
 

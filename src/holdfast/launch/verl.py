@@ -104,7 +104,7 @@ def translate(config: Config, machines: Machines) -> Plan:
             f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
             f"{verl_mini_batch(train)} × ppo_epochs 1"
         ),
-        first=("pip install '/path/to/holdfast[verl]' vllm", "./run.sh --check"),
+        first=("pip install 'holdfast-rl[verl]' vllm", "./run.sh --check"),
         notes=(*noted(config, NOTED), *_differences(config)),
     )
 
