@@ -190,7 +190,9 @@ def number(value: float) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--recipe", type=Path, default=Path(__file__).parents[1] / "src/holdfast/recipes" / "quickstart.toml")
+    parser.add_argument(
+        "--recipe", type=Path, default=Path(__file__).parents[1] / "src/holdfast/recipes" / "quickstart.toml"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the world")
     parser.add_argument(
         "--warm-started",
