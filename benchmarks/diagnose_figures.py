@@ -27,13 +27,13 @@ BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#555555"  # told apart by colour-bli
 
 SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     # code: the recording, and the series beside the reward
-    "GRD002": ("rambler-overflow-s1", ("grad/skipped",)),
+    "GRD002": ("rambler-overflow-s1", ("grad/skipped_steps",)),
     "MSK001": ("rambler-leak-s1", ("loss/tokens", "rollout/length")),
     "SMP001": ("rambler-hot-s1", ("sampler/logprob_gap",)),
     "PEN001": ("echo-inert-s1", ("penalty/active_fraction",)),
     "RET001": ("rambler-dead-s1", ("retrieval/error_fraction",)),
     "RET002": ("rambler-empty-s1", ("retrieval/empty_fraction",)),
-    "GRP001": ("echo-no-answers-s1", ("rollout/mixed_groups",)),
+    "GRP001": ("echo-no-answers-s1", ("rollout/mixed_group_fraction",)),
     "STP001": ("rambler-giant-steps-s1", ("displacement/correct",)),
     "LLD002": ("collapse-grpo-80-s3", ("displacement/correct", "likelihood/correct")),
     "LLD003": ("collapse-grpo-80-s3", ("displacement/correct", "likelihood/correct")),

@@ -38,7 +38,7 @@ SAMPLERS = {
 }
 """Name -> top-p and top-k."""
 FIGURES = (
-    Figure("sampler/mass_kept", f"Mass the sampler keeps, advantage {-SIZE}", tuple(SAMPLERS)),
+    Figure("sampler/mask_mass", f"Mass the sampler keeps, advantage {-SIZE}", tuple(SAMPLERS)),
     Figure("entropy/mean", f"Entropy, nats, advantage {-SIZE}", tuple(SAMPLERS)),
 )
 
@@ -60,7 +60,7 @@ def trace(top_p: float, top_k: int, advantage: float, steps: int = STEPS) -> lis
         change, mass = flow(logits, top_p, top_k, advantage)
         every = logits.log_softmax(-1)
         entropy = -float((every.exp() * every).sum())
-        rows.append({"step": step, "sampler/mass_kept": mass, "entropy/mean": entropy})
+        rows.append({"step": step, "sampler/mask_mass": mass, "entropy/mean": entropy})
         logits = logits + RATE * change
     return rows
 
@@ -80,7 +80,7 @@ def main() -> None:
         for name, (run,) in runs(advantage).items():
             cells = [
                 f"{run.rows[0][metric]:.{digits}f} → {run.rows[-1][metric]:.{digits}f}"
-                for metric, digits in (("sampler/mass_kept", 2), ("entropy/mean", 1))
+                for metric, digits in (("sampler/mask_mass", 2), ("entropy/mean", 1))
             ]
             print(f"| {name} | {advantage:+.2f} | {cells[0]} | {cells[1]} |")
     for figure in FIGURES:

@@ -179,7 +179,12 @@ def copies(log: Log, name: str, count: int = 5) -> dict[str, Log]:
     return dict(list(made.items())[:count])
 
 
-_COUNTS = ("optimizer_steps_per_rollout", "displacement/rows", "lr", "grad/skipped")  # set, or counted: no noise
+_COUNTS = (
+    "optimizer_steps_per_rollout",
+    "displacement/rollouts",
+    "lr",
+    "grad/skipped_steps",
+)  # set, or counted: no noise
 
 
 def _noisy(log: Log, rng: np.random.Generator) -> Log:

@@ -10,7 +10,7 @@ import pytest
 import laboratory_page
 from holdfast.lab.plan import Plan
 
-ROW = {"reward/mean": 0.5, "sampler/mass_kept": 0.9, "grad/norm": 1.0}
+ROW = {"reward/mean": 0.5, "sampler/mask_mass": 0.9, "grad/norm": 1.0}
 
 
 @pytest.fixture

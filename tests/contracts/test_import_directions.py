@@ -155,7 +155,18 @@ ALLOWED: dict[str, set[str]] = {
         "world",
     },
     # Experiments start runs as processes and read what they wrote: no training code, no torch.
-    "lab": {"collapse", "config", "files", "penalties", "run_folder", "section", "settings", "tracking", "versions"},
+    "lab": {
+        "collapse",
+        "config",
+        "diagnostics",
+        "files",
+        "penalties",
+        "run_folder",
+        "section",
+        "settings",
+        "tracking",
+        "versions",
+    },
     "lab.probes": {
         "batch",
         "config",

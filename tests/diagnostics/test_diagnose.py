@@ -218,7 +218,14 @@ def test_rows_count_and_not_steps(make_log: MakeLog, every: int) -> None:
 
 
 def test_what_a_stock_log_of_trl_leaves_open(make_log: MakeLog) -> None:
-    stock = ("reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "grad/norm", "rollout/mixed_groups")
+    stock = (
+        "reward/mean",
+        "entropy/mean",
+        "rollout/length",
+        "clip/fraction",
+        "grad/norm",
+        "rollout/mixed_group_fraction",
+    )
     open_ = {one.code: one for one in cannot_tell(make_log(only=stock, host="trl"))}
     assert {"LLD001", "LLD002", "LLD003", "LLD004", "ISD001", "MSK001", "RET001", "RET002", "RWD002"} <= set(open_)
     assert not {"STP001", "ENT001", "ENT002", "GRD001", "GRD002", "RWD001", "GRP001"} & set(open_)
@@ -234,12 +241,12 @@ def test_in_verl_the_series_it_can_log_are_asked_for(make_log: MakeLog) -> None:
 
 
 def test_without_a_penalty_none_is_inert(make_log: MakeLog) -> None:
-    without = make_log(drop=("penalty/active_fraction", "penalty/preserved_share"))
+    without = make_log(drop=("penalty/active_fraction", "penalty/preserved_fraction"))
     assert "PEN001" not in {one.code for one in cannot_tell(without)}
 
 
 def test_a_baseline_of_its_own_needs_no_contrast(make_log: MakeLog) -> None:
-    flat = {"rollout__mixed_groups": [0.0] * 60}
+    flat = {"rollout__mixed_group_fraction": [0.0] * 60}
     assert "GRP001" in dict(codes(make_log(**flat)))
     assert "GRP001" not in dict(codes(make_log(**flat, settings={"loss.advantage": "reinforce"})))
 

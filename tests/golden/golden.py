@@ -33,6 +33,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from holdfast.diagnostics.readers.names import FORMER
+
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
 WORK = ROOT / "build" / "golden"
@@ -42,8 +44,8 @@ REWARD_WITHIN = 0.15
 """Of the recorded mean reward, on another kind of CPU: three standard deviations between warm starts."""
 TIMED = ("time", "tokens_per_s", "retrieval/latency_ms")
 """Measured, and never the same: `time` and all of `time/…` too."""
-RENAMED: dict[str, str] = {}
-"""Former metric name -> present name. A rename is entered here, and the recording stays."""
+RENAMED = FORMER
+"""Former metric name -> present name. A rename is entered in `FORMER`, and the recording stays."""
 
 SELF_CHECKED = ("resumes", "hosts")
 """Parts with nothing to record: they compare two things that are made now."""

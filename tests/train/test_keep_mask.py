@@ -91,12 +91,12 @@ def test_nothing_pushes_on_what_was_not_kept(make_model: Callable[..., Any]) -> 
 def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
     kept = make_trainer(recipe).step()
     metrics = kept.metrics
-    assert metrics["sampler/keeps_mask"] == 1 and abs(metrics["sampler/logprob_gap"]) < 1e-4
-    assert metrics["penalty/noise_floor"] == 0 and metrics["sampler/mass_kept"] < 0.95
+    assert metrics["sampler/mask_in_loss"] == 1 and abs(metrics["sampler/logprob_gap"]) < 1e-4
+    assert metrics["penalty/noise_floor"] == 0 and metrics["sampler/mask_mass"] < 0.95
     whole = make_trainer(recipe, **{"sampling.keep_mask": False}).step()
     mismatched = whole.metrics
     assert whole.groups == kept.groups, "the first rollouts are the same"
-    assert mismatched["sampler/logprob_gap"] > 0.05 and "sampler/keeps_mask" not in mismatched
+    assert mismatched["sampler/logprob_gap"] > 0.05 and "sampler/mask_in_loss" not in mismatched
     assert mismatched["likelihood/incorrect"] == metrics["likelihood/incorrect"]
     assert mismatched["displacement/incorrect"] != metrics["displacement/incorrect"]
     assert all(math.isfinite(value) for value in metrics.values())

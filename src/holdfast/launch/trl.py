@@ -54,7 +54,7 @@ REFUSED: Mapping[str, str] = {
     "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
     "loss.penalty.normalizer": (
         "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "protected tokens, which is logged as penalty/preserved_share"
+        "protected tokens, which is logged as penalty/preserved_fraction"
     ),
 }
 

@@ -79,7 +79,7 @@ REFUSED: Mapping[str, str] = {
     ),
     "loss.penalty.normalizer": (
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "protected tokens, which is logged as penalty/preserved_share"
+        "protected tokens, which is logged as penalty/preserved_fraction"
     ),
     "loss.penalty.answer_weight": (
         "a loss function of verl does not see which tokens are the answer. Leave it at 1.0, or use TRL"

@@ -268,7 +268,7 @@ class _Totals:
         result |= {name: float(value) for name, value in merged.items() if not name.startswith("count/")}
         if finite:
             result |= {"grad/norm": sum(finite) / len(finite), "grad/norm_max": max(finite)}
-        result["grad/skipped"] = float(len(self.norms) - len(finite))
+        result["grad/skipped_steps"] = float(len(self.norms) - len(finite))
         result["penalty/noise_floor"] = float(torch.stack(self._noise).max())
         result["optimizer_steps_per_rollout"] = float(len(self.norms))
         return result

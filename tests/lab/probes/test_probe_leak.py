@@ -45,8 +45,8 @@ def test_the_whole_is_the_trainers_metric(coin: Callable[..., Subject], episode:
     subject = coin()
     rollouts = rolled([kept(episode(True, [0, 1]), (0.9, 0.8)), failed, kept(episode(False, [1]), (0.3,))])
     metrics = cut_metrics(batch_of(subject, rollouts.groups).advantages, rollouts.groups)
-    assert metrics == {"advantage/cut_mean": leak(subject, rollouts).whole.cut_advantage}
-    assert metrics["advantage/cut_mean"] < 0
+    assert metrics == {"advantage/tail_mean": leak(subject, rollouts).whole.cut_advantage}
+    assert metrics["advantage/tail_mean"] < 0
 
 
 def test_a_sampler_that_cuts_nothing(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
