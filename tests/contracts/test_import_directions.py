@@ -81,7 +81,6 @@ ALLOWED: dict[str, set[str]] = {
     "adapters.verl_losses": {"penalties"},
     "adapters.verl_term": {"adapters.verl_losses", "losses", "metrics", "penalties"},
     "adapters.verl": {"adapters.verl_losses", "adapters.verl_term", "penalties"},
-    "adapters.verl_legacy": {"adapters.verl_losses", "adapters.verl_term", "penalties"},
     "adapters.verl_check": {"adapters.verl", "adapters.verl_losses", "adapters.verl_term"},
     "adapters.verl_agent": {"retrieval", "rewards", "rollout", "search", "trajectory"},
     "adapters.trl_watch": set(),

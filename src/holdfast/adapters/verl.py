@@ -128,10 +128,7 @@ class _Loss:
 def _register() -> None:
     version = verl.__version__
     if not version.startswith("0.9."):
-        sentence = (
-            f"verl {version} is installed, but holdfast.adapters.verl needs 0.9; install verl==0.9.*, or, for 0.7 and "
-            "forks whose losses return four values, call holdfast.adapters.verl_legacy.register"
-        )
+        sentence = f"verl {version} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"
         print(f"holdfast: no losses registered: {sentence}", file=sys.stderr)  # verl hides what a plugin raises
         raise ConfigError(sentence)
     if all(name in core_algos.POLICY_LOSS_REGISTRY for name in LOSSES):

@@ -90,10 +90,7 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
     if not _between(installed, (0, 9), (0, 10)):
         yield (
             False,
-            (
-                f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*' "
-                "(for 0.7 and forks there is holdfast.adapters.verl_legacy)"
-            ),
+            (f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"),
         )
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"

@@ -9,7 +9,18 @@ from typing import Any
 
 from holdfast.config import Config
 from holdfast.launch import trl_files
-from holdfast.launch.plan import Machines, Option, Plan, changed, noted, own_code, refuse, section, truncation, value_of
+from holdfast.launch.plan import (
+    Machines,
+    Option,
+    Plan,
+    changed,
+    code_notes,
+    noted,
+    refuse,
+    section,
+    truncation,
+    value_of,
+)
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
 
 _NOT_TINY = (
@@ -95,7 +106,7 @@ def _differences(config: Config) -> Iterator[str]:
         yield "TRL's entropy is a mean over tokens under every loss.reduction"
     if trl_files.correct_above(config.reward) is None:
         yield "with these reward weights right and wrong overlap: the log counts a reward above 0.5 as right"
-    yield from own_code(config)
+    yield from code_notes(config)
 
 
 def _schedule(config: Config, machines: Machines) -> str:

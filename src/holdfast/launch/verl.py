@@ -8,7 +8,18 @@ from functools import partial
 from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.config import Config
 from holdfast.launch import parquet, verl_files
-from holdfast.launch.plan import Machines, Option, Plan, changed, noted, own_code, refuse, section, truncation, value_of
+from holdfast.launch.plan import (
+    Machines,
+    Option,
+    Plan,
+    changed,
+    code_notes,
+    noted,
+    refuse,
+    section,
+    truncation,
+    value_of,
+)
 from holdfast.launch.schedule import verl_mini_batch, verl_schedule_problem
 
 ACTOR = "actor_rollout_ref.actor"
@@ -169,7 +180,7 @@ def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
     yield "the best checkpoint on dev is not kept apart; verl keeps the newest"
     yield "verl limits prompt and response apart: an episode of a short prompt ends before protocol.max_total_tokens"
-    yield from own_code(config)
+    yield from code_notes(config)
     if config.train.warmup:
         yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
 
