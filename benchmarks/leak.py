@@ -1,6 +1,6 @@
 """The leak without a language model: one context, a table of logits, advantages that do not depend on the token.
 
-    python benchmarks/leak.py      # a table, and docs/laboratory/figures/leak-*.svg (needs pip install 'holdfast-rl[figures]')
+    python benchmarks/leak.py      # a table, and docs/laboratory/figures/leak-*.svg (needs 'holdfast-rl[figures]')
 
 A token drawn from q moves the logits along A (e - p). Its mean over the sampler's q is A (q - p): nothing where q = p,
 and for A below 0 a flow of probability from what the sampler can draw into what it cannot. Exact means, no sampling, no
