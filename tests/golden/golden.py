@@ -95,10 +95,11 @@ def findings(fresh: bool) -> Numbers:
     for recording in read_manifest():
         for stock in (False, True) if recording.host == "trl" else (False,):
             diagnosis = diagnose(load(recording, stock=stock))
+            half = diagnosis.halved
             found[recording.name + (" (stock)" if stock else "")] = {
                 "findings": " ".join(f"{f.code}@{f.step}" for f in diagnosis.findings),
                 "cannot tell": " ".join(c.code for c in diagnosis.cannot_tell),
-                "fall": [diagnosis.peak_step, diagnosis.half_step],
+                "fall": [None, None] if half is None else [half.peak_step, half.step],
             }
     return found
 
