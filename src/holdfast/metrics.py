@@ -112,7 +112,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/first_action_match": [s for group in groups for s in first_action_matches(group) if s is not None],
         "rollout/mixed_groups": [group.mixed for group in groups],
         "retrieval/empty_fraction": [not t.hits for t in turns if isinstance(t.action, Search) and t.observation],
-        "sampler/mass_kept": [mass for turn in turns for mass in turn.kept_mass or ()] or [1.0],
+        "sampler/mass_kept": [mass for turn in turns for mass in turn.mask_mass or ()] or [1.0],
     }
     result = {name: sum(values) / len(values) for name, values in series.items() if values}
     if queries:
@@ -201,7 +201,7 @@ def cut_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) ->
         (advantage, 1.0 - mass)
         for advantage, trajectory in zip(advantages, trajectories, strict=True)
         for turn in trajectory.turns
-        for mass in turn.kept_mass or ()
+        for mass in turn.mask_mass or ()
     ]
     return sum(advantage * weight for advantage, weight in weighed), sum(weight for _, weight in weighed)
 
@@ -220,13 +220,13 @@ def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> d
     another model, another mask or numerics are left.
     """
     learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
-    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.kept_mass or ())
+    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.mask_mass or ())
     tokens = 0
     for batch in batches:
         assert batch.old_logprobs is not None
         gap += float(torch.where(batch.loss_mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
         tokens += int(batch.loss_mask.sum())
-    keeps = any(batch.kept_ids is not None for batch in batches)
+    keeps = any(batch.sampling_mask is not None for batch in batches)
     return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/keeps_mask": 1.0} if keeps else {})
 
 

@@ -56,8 +56,8 @@ ALLOWED: dict[str, set[str]] = {
     "diagnostics.report": {"collapse", "diagnostics", "run_folder"},
     "rollout": {"trajectory", "search", "retrieval.types"},
     "tracking": {"config", "jsonl", "listener", "run_folder"},
-    "logprobs": {"rollout"},
-    "language_model": {"config", "hub", "logprobs", "search"},
+    "logprobs": {"batch", "rollout"},
+    "language_model": {"batch", "config", "hub", "logprobs", "search"},
     # From a recipe to what it names; an agent of a run is the model of a checkpoint.
     "loading": {
         "config",
