@@ -18,7 +18,7 @@ from holdfast.files import write_whole
 from holdfast.lab.figures import draw
 from holdfast.lab.series import RunSeries
 from holdfast.lab.values import Figure
-from holdfast.rollout.sampling import kept_tokens
+from holdfast.rollout.sampling import sampling_mask_ids
 from laboratory_page import DOCS, alone
 
 VOCABULARY = 1831
@@ -46,7 +46,7 @@ FIGURES = (
 def flow(logits: Tensor, top_p: float, top_k: int, advantage: float) -> tuple[Tensor, float]:
     """A (q - p), and the mass that the sampler keeps; `logits` are float64 [V]."""
     p = logits.softmax(-1)
-    ids = kept_tokens(logits[None], logits.argmax()[None], top_p=top_p, top_k=top_k)[0]
+    ids = sampling_mask_ids(logits[None], logits.argmax()[None], top_p=top_p, top_k=top_k)[0]
     inside = torch.zeros_like(p).scatter_(0, ids[ids >= 0].long(), 1.0)
     mass = float((p * inside).sum())
     return advantage * (p * inside / mass - p), mass

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from holdfast.batch import TokenBatch
+from holdfast.batch import SamplingMask, TokenBatch
 from holdfast.metrics import (
     METRICS,
     advantage_metrics,
@@ -159,15 +159,15 @@ def test_sampler_gap_of_an_untruncated_sampler_is_that_of_the_log_probs() -> Non
 
 def test_sampler_gap_of_a_truncated_sampler_counts_the_mass_it_kept() -> None:
     """log q = log π − log mass: with log-probs that agree the gap is −log(0.8) on two of the three tokens."""
-    cut = turn(Answer("x"), 3, kept_mass=(0.8, 1.0, 0.8))
+    cut = turn(Answer("x"), 3, mask_mass=(0.8, 1.0, 0.8))
     group = Group("q", (episode(cut),))
     batch = TokenBatch.from_trajectories([group], pad_token_id=0)
     batch = replace(batch, old_logprobs=batch.rollout_logprobs)
     assert sampler_metrics([batch], [group]) == {"sampler/logprob_gap": pytest.approx(-2 * math.log(0.8) / 3)}
     # Where the old log-probs of the loss are over what was kept, the two agree.
     kept = batch.rollout_logprobs.clone()
-    kept[batch.loss_mask] -= torch.tensor(cut.kept_mass).log()
-    masked = replace(batch, old_logprobs=kept, kept_ids=torch.zeros(3, 5, dtype=torch.int32))
+    kept[batch.loss_mask] -= torch.tensor(cut.mask_mass).log()
+    masked = replace(batch, old_logprobs=kept, sampling_mask=SamplingMask((torch.zeros(3, 5, dtype=torch.int32),)))
     found = sampler_metrics([masked], [group])
     assert found == {"sampler/logprob_gap": pytest.approx(0.0, abs=1e-6), "sampler/mask_in_loss": 1.0}
     assert rollout_metrics([group])["sampler/mask_mass"] == pytest.approx(2.6 / 3)

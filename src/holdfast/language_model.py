@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
+from holdfast.batch import SamplingMask
 from holdfast.config import Config, Model, Sampling
 from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.hub import unreachable
-from holdfast.logprobs import kept_logprobs, token_logprobs
+from holdfast.logprobs import masked_logprobs, token_logprobs
 from holdfast.search.tokens import decode, encode
 
 _ADAPTERS = "adapter_config.json"
@@ -54,7 +55,7 @@ class LanguageModel:
         *,
         temperature: float = 1.0,
         entropy: bool = False,
-        kept: Tensor | None = None,
+        sampling_mask: SamplingMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """`token_logprobs` of this model, in its precision."""
         return token_logprobs(
@@ -63,13 +64,13 @@ class LanguageModel:
             loss_mask,
             temperature=temperature,
             entropy=entropy,
-            kept=kept,
+            sampling_mask=sampling_mask,
             autocast_dtype=self.autocast_dtype,
         )
 
-    def kept_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """`kept_logprobs` of this model and a truncated sampler, in its precision."""
-        return kept_logprobs(
+    def masked_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, SamplingMask]:
+        """`masked_logprobs` of this model and a truncated sampler, in its precision."""
+        return masked_logprobs(
             self.model,
             token_ids,
             loss_mask,

@@ -114,7 +114,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         ],
         "rollout/mixed_group_fraction": [group.mixed for group in groups],
         "retrieval/empty_fraction": [not t.hits for t in turns if isinstance(t.action, Search) and t.observation],
-        "sampler/mask_mass": [mass for turn in turns for mass in turn.kept_mass or ()] or [1.0],
+        "sampler/mask_mass": [mass for turn in turns for mass in turn.mask_mass or ()] or [1.0],
     }
     result = {name: sum(values) / len(values) for name, values in series.items() if values}
     if queries:
@@ -203,7 +203,7 @@ def cut_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) ->
         (advantage, 1.0 - mass)
         for advantage, trajectory in zip(advantages, trajectories, strict=True)
         for turn in trajectory.turns
-        for mass in turn.kept_mass or ()
+        for mass in turn.mask_mass or ()
     ]
     return sum(advantage * weight for advantage, weight in weighed), sum(weight for _, weight in weighed)
 
@@ -222,14 +222,14 @@ def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> d
     another model, another mask or numerics are left.
     """
     learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
-    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.kept_mass or ())
+    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.mask_mass or ())
     tokens = 0
     for batch in batches:
         assert batch.old_logprobs is not None
         gap += float(torch.where(batch.loss_mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
         tokens += int(batch.loss_mask.sum())
-    keeps = any(batch.kept_ids is not None for batch in batches)
-    return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/mask_in_loss": 1.0} if keeps else {})
+    masked = any(batch.sampling_mask is not None for batch in batches)
+    return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/mask_in_loss": 1.0} if masked else {})
 
 
 def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> list[int]:

@@ -20,7 +20,7 @@ PLAIN = {"loss.advantage": "dr_grpo"}
 
 
 def kept(trajectory: Trajectory, *masses: tuple[float, ...]) -> Trajectory:
-    turns = [replace(turn, kept_mass=own) for turn, own in zip(trajectory.turns, masses, strict=True)]
+    turns = [replace(turn, mask_mass=own) for turn, own in zip(trajectory.turns, masses, strict=True)]
     return replace(trajectory, turns=tuple(turns))
 
 

@@ -65,7 +65,7 @@ def leak(subject: Subject, rollouts: Rollouts) -> Leak:
 
 def _of(rows: list[tuple[float, Trajectory]]) -> TurnLeak:
     counts = [sum(len(turn.tokens or ()) for turn in t.turns) for _, t in rows]
-    masses = [mass for _, t in rows for turn in t.turns for mass in turn.kept_mass or ()]
+    masses = [mass for _, t in rows for turn in t.turns for mass in turn.mask_mass or ()]
     tokens = sum(counts)
     return TurnLeak(
         rollouts=len(rows),
