@@ -191,7 +191,7 @@ def cut_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory
     """The mean advantage of sampled tokens, each weighted by the mass the sampler cut there; None when it cut nothing.
 
     Where log-probs are over the whole vocabulary, this is which way the loss pushes what the sampler cannot draw
-    (docs/laboratory/organism.md). `advantages` are one a trajectory.
+    (research/docs/organism.md). `advantages` are one a trajectory.
     """
     weighed, cut = cut_sums(advantages, trajectories)
     return weighed / cut if cut > 0 else None

@@ -1,11 +1,10 @@
-"""`holdfast eval` and `holdfast table`: refusals in sentences, and one evaluation of a model in a folder."""
+"""`holdfast eval`: refusals in sentences, and one evaluation of a model in a folder."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -76,18 +75,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["eval", "m", "--data", "q.jsonl", "--retrieval.url", "http://h:1", "--retrieval.corpus", "c"], "Leave out"),
         (["eval", "compare", "a"], "compare takes two folders of results"),
         (["eval", "compare", "a", "b"], "a does not exist: give a folder of eval"),
-        (["table"], "give folders of holdfast eval, or --published MODEL"),
-        (["table", "gone"], "gone does not exist"),
-        (["table", "."], "holds no finished results of holdfast eval"),
-        (["table", "--published", "gpt"], "--published gpt: no rows are known for it"),
-        (["table", "--short"], "they go with --make RECIPE"),
-        (["table", "--train.steps", "3"], "they go with --make RECIPE"),
-        (["table", "x", "--make", "world"], "--make makes the results itself"),
-        (["table", "--make", "wrld"], "there is no recipe 'wrld' here"),
-        (["table", "--make", "world", "--rows", "PPO"], "no row has that in its name"),
-        (["table", "--make", "world", "--run.seed", "3"], "--run.seed: the table sets this for each of its runs"),
-        (["table", "--make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
-        (["table", "--published", "qwen2.5-3b", "--against", "x"], "--against names an own row"),
     ],
 )
 def test_refusals(arguments: list[str], said: str, questions: Callable[[str, int], str], tmp_path: Path) -> None:
@@ -115,27 +102,6 @@ def test_a_model_is_evaluated_resumed_and_compared(model: str, questions: Callab
     assert (told["decoding"], told["samples"], told["row"]) == ("sampled at temperature 0.5", 2, "own")
     text = holdfast("eval", "compare", str(folder), "b")
     assert "mine 4 0.000 0.000" in text and "decoding differs: greedy and sampled at temperature 0.5" in text
-
-
-def test_a_table_of_what_was_evaluated(model: str, questions: Callable[[str, int], str]) -> None:
-    data = questions("mine.jsonl", 3)
-    for name in ("one", "two"):
-        holdfast("eval", model, "--method", "cot", "--data", data, "--name", name, "--out", f"all/{name}")
-    Path("all/two/results.json").unlink()
-    text = holdfast("table", "all", "--out", "tables")
-    assert "note: all/two is not finished and left out" in text and "| one | 0.000 |" in text
-    assert {path.name for path in Path("tables").iterdir()} == {"table.md", "table.csv", "table.tex"}
-    assert "tabular" in holdfast("table", "all/one", "--format", "tex")
-
-
-def test_the_page_shows_the_command_of_every_training_row() -> None:
-    from holdfast.evals.rows import ROWS
-
-    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
-    shown: Any = holdfast("table", "--commands")
-    for row in ROWS:
-        assert row.command("quickstart") + " " in page, row.name
-        assert row.command("quickstart") in shown
 
 
 def test_a_setting_may_have_a_value_like_the_name_of_an_argument() -> None:

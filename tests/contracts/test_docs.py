@@ -15,7 +15,9 @@ from holdfast.errors import ConfigError
 from holdfast.settings import parse_overrides
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + [
+    page for folder in ("docs", "research/docs") for page in sorted((ROOT / folder).rglob("*.md"))
+]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -125,11 +127,9 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_commands_exist() -> None:
-    from typer.main import get_command
+    from holdfast_research.__main__ import program
 
-    from holdfast.cli.main import app
-
-    group = get_command(app)
+    group = program()
     shown = list(commands())
     assert {"train", "ask"} <= {words[0] for _, words in shown}
     for page, (verb, *rest) in shown:
@@ -144,7 +144,7 @@ def test_commands_exist() -> None:
         strange = [o for o in options if "." not in o and o.partition("=")[0] not in flags]
         assert not strange, f"{page}: holdfast {verb} has no {strange}"
         settings = settings_in(rest)
-        takes_settings = verb in ("train", "launch", "probe", "reproduce", "eval", "table")
+        takes_settings = verb in ("train", "launch", "probe", "reproduce", "eval", "table", "baseline")
         assert not settings or takes_settings, f"{page}: holdfast {verb} takes no settings"
         # `eval` puts its settings on top of a run's or of its data's, so alone they need not work.
         parse_overrides(settings, Config) if verb == "eval" else load(None, settings)

@@ -10,7 +10,7 @@ Parts:
     resumes     the same runs, stopped after step 5 and resumed: equal to the runs
     findings    the codes and steps that the rules find in every recorded run
     evaluation  one `holdfast eval` with the agent, one with a prompting method
-    table       one row of `holdfast table --make`, trained and evaluated
+    table       one row of `holdfast table make`, trained and evaluated
     hosts       three equal steps of the local trainer, TRL and verl (where their environments are installed)
 
 On the kind of CPU that made the recording, everything is equal bit for bit. On another kind, sums are rounded
@@ -87,9 +87,9 @@ def resumes(fresh: bool) -> Numbers:
 
 
 def findings(fresh: bool) -> Numbers:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "research" / "src"))
     from holdfast.diagnostics.diagnose import diagnose
-    from library import load, read_manifest
+    from holdfast_research.recordings.library import load, read_manifest
 
     found = {}
     for recording in read_manifest():
@@ -116,7 +116,7 @@ def evaluation(fresh: bool) -> Numbers:
 
 def table(fresh: bool) -> Numbers:
     out = _fresh_folder("table")
-    _holdfast("table", "--make", "world", "--rows", "GSPO + LLDS", "--short", "--jobs", "1", "--out", str(out))
+    _holdfast("table", "make", "world", "--rows", "GSPO + LLDS", "--short", "--jobs", "1", "--out", str(out))
     return {"table.csv": (out / "table.csv").read_text()}
 
 
@@ -188,7 +188,7 @@ def _trained(recipe: str, fresh: bool) -> Path:
 
 
 def _holdfast(*words: str) -> None:
-    command = [sys.executable, "-m", "holdfast", *words]
+    command = [sys.executable, "-m", "holdfast_research" if words[0] == "table" else "holdfast", *words]
     print(f"  holdfast {' '.join(words[:2])} …", flush=True)
     done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True)
     if done.returncode:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import ask, data, diagnose, doctor, evaluate, index, launch, probe, reproduce, serve, table, train
+from holdfast.cli import ask, data, diagnose, doctor, evaluate, index, launch, probe, serve, train
 from holdfast.cli.command import SettingsCommand
+from holdfast.cli.plugins import PluginGroup
 from holdfast.cli.terminal import complain, err, out, survive_any_encoding
 from holdfast.errors import HoldfastError
 from holdfast.files import UNWRITABLE
 
 
-class _Group(TyperGroup):
+class _Group(PluginGroup):
     """Turns what holdfast raises on purpose into a sentence and exit code 2. Everything else keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -83,8 +83,6 @@ app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
 app.add_typer(index.app, name="index")
 app.command("serve")(serve.serve)
 app.add_typer(data.app, name="data", rich_help_panel="Papers")
-app.command("table", cls=SettingsCommand, rich_help_panel="Papers")(table.table)
-app.command("reproduce", cls=SettingsCommand, rich_help_panel="Papers")(reproduce.reproduce)
 app.command("probe", cls=SettingsCommand, rich_help_panel="Papers")(probe.probe)
 app.command("launch", cls=SettingsCommand, rich_help_panel="Other trainers")(launch.launch)
 app.add_typer(doctor.app, name="doctor", rich_help_panel="Other trainers")

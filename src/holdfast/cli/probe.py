@@ -19,8 +19,8 @@ from holdfast.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from holdfast.config import Config
-    from holdfast.lab.probes import Result, Rollouts, Subject
     from holdfast.listener import Listener
+    from holdfast.probes import Result, Rollouts, Subject
 
 
 class What(StrEnum):
@@ -111,7 +111,7 @@ def probe(
     from holdfast.cli.extra import train_extra
 
     with train_extra(err(), "loading PyTorch and transformers"):
-        import holdfast.lab.probes as lab
+        import holdfast.probes as lab
 
     console = out()
     source = _source(of, checkpoint, recipe, ctx.meta["settings"], moments)
@@ -165,7 +165,7 @@ def _asked(document: Mapping[str, object]) -> str:
 def _measure(
     subject: Subject, rollouts: Rollouts, what: What, seed: int, compare: list[str], listener: Listener
 ) -> Result:
-    import holdfast.lab.probes as lab
+    import holdfast.probes as lab
 
     match what:
         case What.PER_SAMPLE:
@@ -194,7 +194,7 @@ class _Run:
         return self.path / "probes"
 
     def open(self, listener: Listener, *, with_reference: bool) -> Subject:
-        from holdfast.lab.probes import open_run
+        from holdfast.probes import open_run
 
         return open_run(
             self.path,
@@ -225,7 +225,7 @@ class _Model:
         return Path("probes")
 
     def open(self, listener: Listener, *, with_reference: bool) -> Subject:
-        from holdfast.lab.probes import open_model
+        from holdfast.probes import open_model
 
         return open_model(self.config, listener, with_reference=with_reference)
 
