@@ -41,7 +41,7 @@ class TrainingRow:
 ROWS: tuple[TrainingRow, ...] = (
     TrainingRow(
         name="SFT",
-        settings=("--warm_start.teaches", "direct", "--warm_start.plain_steps", "0"),
+        settings=("--warm_start.teaches", "direct", "--world.scripts.plain_steps", "0"),
         stage="warm-start",
         method="direct",
     ),
@@ -49,7 +49,7 @@ ROWS: tuple[TrainingRow, ...] = (
     TrainingRow(
         name="RAG after SFT",
         # A tiny model learns to read from episodes; from short answers alone it does not.
-        settings=("--warm_start.teaches", "rag", "--warm_start.plain_steps", "0", "--warm_start.steps", "300"),
+        settings=("--warm_start.teaches", "rag", "--world.scripts.plain_steps", "0", "--warm_start.steps", "300"),
         stage="warm-start",
         method="rag",
         after=EPISODES,
@@ -57,7 +57,7 @@ ROWS: tuple[TrainingRow, ...] = (
     TrainingRow(
         name="R1",
         # In the bundled world the start, too, must not know of searches.
-        settings=("--protocol.preset", "r1", "--protocol.max_turns", "1", "--warm_start.skip_search", "1", *_NONE),
+        settings=("--protocol.preset", "r1", "--protocol.max_turns", "1", "--world.scripts.skip_search", "1", *_NONE),
         method="r1",
     ),
     TrainingRow(name="Rejection sampling", settings=_NONE, stage="rejection-sampling"),

@@ -75,8 +75,8 @@ class Learner:
         language_model: its weights that require a gradient are trained, in place.
         objective: the loss.
         train: the settings of the optimizer steps.
-        sampling: what the rollouts are sampled with. Log-probs are at its temperature; with `keep_mask` those of the
-            loss are over the tokens that its truncated sampler can draw.
+        sampling: what the rollouts are sampled with. Log-probs are at its temperature; with `mask_logprobs` those of
+            the loss are over the tokens that its truncated sampler can draw.
         reference: gives `ref_logprobs`; None for a loss without KL.
     """
 
@@ -125,7 +125,7 @@ class Learner:
                 assert entropy is not None
                 old_logprobs[rows, : old.shape[1]] = old
                 kept = ref = None
-                if self.sampling.keep_mask:
+                if self.sampling.mask_logprobs:
                     old, kept = self.language_model.kept_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
                 if self.reference is not None:
                     temperature = self.sampling.temperature
