@@ -218,7 +218,7 @@ def cut_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float]
 def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> dict[str, float]:
     """`sampler/logprob_gap`: log q − log π_old, where q is the truncated distribution if the sampler truncated.
 
-    `batches` hold the old log-probs of the loss. With `sampling.keep_mask` those are truncated alike, so that only
+    `batches` hold the old log-probs of the loss. With `sampling.mask_logprobs` those are truncated alike, so that only
     another model, another mask or numerics are left.
     """
     learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]

@@ -33,7 +33,11 @@ def test_the_quickstarts_shape_is_the_recipes() -> None:
     )
     assert (shape.questions, shape.group) == (recipe.train.questions, recipe.train.group_size)
     assert shape.updates == recipe.train.optimizer_steps_per_rollout
-    assert (shape.hidden, shape.layers, shape.heads) == (recipe.model.hidden, recipe.model.layers, recipe.model.heads)
+    assert (shape.hidden, shape.layers, shape.heads) == (
+        recipe.world.model.hidden,
+        recipe.world.model.layers,
+        recipe.world.model.heads,
+    )
 
 
 def test_ten_million_parameters() -> None:

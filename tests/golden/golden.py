@@ -170,7 +170,7 @@ def _trained(recipe: str, fresh: bool) -> Path:
         settings = {
             "model.path": start,
             "warm_start.steps": 0,
-            "warm_start.plain_steps": 0,
+            "world.scripts.plain_steps": 0,
             "run.dir": folder.parent,
             "run.name": recipe,
             "run.threads": 1,

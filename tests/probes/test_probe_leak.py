@@ -57,7 +57,7 @@ def test_a_sampler_that_cuts_nothing(coin: Callable[..., Subject], episode: Make
 
 
 def test_a_loss_that_keeps_the_mask_is_named(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
-    subject = coin(changes={"sampling.keep_mask": True, "sampling.top_p": 0.9, "sampling.top_k": 8})
+    subject = coin(changes={"sampling.mask_logprobs": True, "sampling.top_p": 0.9, "sampling.top_k": 8})
     found = leak(subject, rolled([kept(episode(True, [0]), (0.9,)), kept(episode(False, [1]), (0.9,))]))
     assert found.keeps_mask and "the loss keeps its mask, so nothing leaks" in lines(found)[0]
 

@@ -38,8 +38,8 @@ OTHERWISE: dict[str, Any] = {
     "model.gradient_checkpointing": True,
     "sampling.top_p": 0.9,
     "sampling.top_k": 40,
-    "sampling.keep_mask": True,
-    "retrieval.drop": 0.5,
+    "sampling.mask_logprobs": True,
+    "faults.search_failure_rate": 0.5,
     "train.micro_batch_tokens": 600,
 }
 

@@ -124,7 +124,7 @@ def value_of(config: Config, setting: str) -> Any:
 def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
     """The settings of a section, without the keys in `but`.
 
-    >>> section("sampling", but=("top_k", "keep_mask"))
+    >>> section("sampling", but=("top_k", "mask_logprobs"))
     ['sampling.temperature', 'sampling.top_p']
     """
     return [

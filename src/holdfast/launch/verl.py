@@ -26,8 +26,6 @@ ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
 
-TINY = ("model.hidden", "model.layers", "model.heads")
-
 # Settings that are one option of verl under another name.
 DIRECT: Mapping[str, str] = {
     "train.questions": "data.train_batch_size",
@@ -63,13 +61,12 @@ NOTED: Mapping[str, str] = {
     "run.threads": "Ray gives every worker its threads",
     "retrieval.stem": "stemming is the server's matter",
     "retrieval.cache_size": "the server that answers keeps its own",
-    "retrieval.max_failed": "verl goes on whatever share of episodes failed; they are left out, and its log says so",
+    "run.max_failed_fraction": "verl goes on whatever share of episodes failed; they are left out, and its log says so",
     "train.displacement_every": "a loss function of verl cannot look at rollouts before and after a whole update",
     "train.displacement_rows": "displacement is not measured in verl",
     "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
     **dict.fromkeys(section("guard"), "verl calls nobody while it trains; run `holdfast diagnose` on its log instead"),
     **dict.fromkeys(section("world"), "it shapes the bundled world, which is not trained on here"),
-    **dict.fromkeys(TINY, "it shapes the tiny model, which is not made here"),
     **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a stage of its own, before"),
 }
 
@@ -82,8 +79,8 @@ REFUSED: Mapping[str, str] = {
         "rollouts of verl run on many machines and ask a server. Start `holdfast serve` with this folder, and set "
         "retrieval.url to its address"
     ),
-    "retrieval.drop": "it is a fault put in on purpose, and the agent loop has none. Leave it at 0",
-    "sampling.keep_mask": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
+    "faults.search_failure_rate": "it is a fault put in on purpose, and the agent loop has none. Leave it at 0",
+    "sampling.mask_logprobs": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
     "warm_start.steps": (
         "verl's trainer has no warm start. Make the model with `holdfast train RECIPE --stage warm-start`, set "
         "model.path to the folder it names, and warm_start.steps = 0"

@@ -59,7 +59,7 @@ def leak(subject: Subject, rollouts: Rollouts) -> Leak:
             for k in range(longest)
         ),
         whole=_of(rows),
-        keeps_mask=subject.config.sampling.keep_mask,
+        keeps_mask=subject.config.sampling.mask_logprobs,
     )
 
 

@@ -83,8 +83,8 @@ class Learner:
         language_model: its weights that require a gradient are trained, in place.
         objective: the loss.
         train: the settings of the optimizer steps.
-        sampling: what the rollouts are sampled with. Log-probs are at its temperature; with `keep_mask` those of the
-            loss are over the tokens that its truncated sampler can draw.
+        sampling: what the rollouts are sampled with. Log-probs are at its temperature; with `mask_logprobs` those of
+            the loss are over the tokens that its truncated sampler can draw.
         reference: gives `ref_logprobs`; None for a loss without KL.
     """
 
@@ -143,7 +143,7 @@ class Learner:
                 assert entropy is not None
                 old_logprobs[rows, : old.shape[1]] = old
                 mask = ref = None
-                if self.sampling.keep_mask:
+                if self.sampling.mask_logprobs:
                     old, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
                 if self.reference is not None:
                     ref = self.reference.logprobs(

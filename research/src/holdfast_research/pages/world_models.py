@@ -61,7 +61,7 @@ def evaluate(
     bench: Bench, policy: LanguageModel, questions: Sequence[Example], retriever: Retriever, seed: int
 ) -> Evaluation:
     agent = make_agent(bench.config, policy, retriever)
-    return Evaluator(agent, 1, seed=seed, max_failed=bench.config.retrieval.max_failed)(questions)
+    return Evaluator(agent, 1, seed=seed, max_failed=bench.config.run.max_failed_fraction)(questions)
 
 
 # ---- the warm-started model

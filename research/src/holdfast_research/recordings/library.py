@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from former_settings import renamed
 from holdfast.collapse import halved
 from holdfast.config import Config
 from holdfast.diagnostics.causal import reward_curve
@@ -158,7 +159,7 @@ def _settings(recording: Recording) -> dict[str, Any]:
     whole = Config().model_dump(mode="json")
     method = recording.settings.get("loss", {}).get("penalty", {}).get("name", whole["loss"]["penalty"]["name"])
     whole["loss"]["penalty"] = PENALTIES[method]().model_dump(mode="json")
-    return present(merged(whole, recording.settings))
+    return present(merged(whole, renamed(recording.settings)))
 
 
 # ---- copies: what a log of the same run might have looked like

@@ -198,7 +198,7 @@ SMP001 = Rule(
     "whole vocabulary, probability flows into tokens that are never sampled (a tail leak).",
     remedy={
         "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`; or turn "
-        "on `sampling.keep_mask`, for log-probs over what the sampler can draw.",
+        "on `sampling.mask_logprobs`, for log-probs over what the sampler can draw.",
         "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`; with `use_vllm=True` keep "
         "`vllm_importance_sampling_correction=True`.",
         "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`, keep "

@@ -1,4 +1,4 @@
-"""`sampling.keep_mask`: the loss speaks of the distribution that the truncated sampler drew from."""
+"""`sampling.mask_logprobs`: the loss speaks of the distribution that the truncated sampler drew from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CUT = {"sampling.top_p": 0.7, "sampling.top_k": 12, "sampling.temperature": 0.9}
 
 
 def make_trainer(recipe: Recipe, **changes: Any) -> Trainer:
-    return a_trainer(recipe(CUT | {"sampling.keep_mask": True} | changes))
+    return a_trainer(recipe(CUT | {"sampling.mask_logprobs": True} | changes))
 
 
 def ragged() -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,7 +93,7 @@ def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
     metrics = kept.metrics
     assert metrics["sampler/mask_in_loss"] == 1 and abs(metrics["sampler/logprob_gap"]) < 1e-4
     assert metrics["penalty/noise_floor"] == 0 and metrics["sampler/mask_mass"] < 0.95
-    whole = make_trainer(recipe, **{"sampling.keep_mask": False}).step()
+    whole = make_trainer(recipe, **{"sampling.mask_logprobs": False}).step()
     mismatched = whole.metrics
     assert whole.groups == kept.groups, "the first rollouts are the same"
     assert mismatched["sampler/logprob_gap"] > 0.05 and "sampler/mask_in_loss" not in mismatched
@@ -132,6 +132,6 @@ def test_rows_of_a_batch_take_their_mask_along(recipe: Recipe) -> None:
 @pytest.mark.parametrize("cut", [(), ("--sampling.top_p", "0.9")])
 def test_a_mask_without_a_bound_is_refused(cut: tuple[str, ...]) -> None:
     with pytest.raises(
-        ConfigError, match=r"sampling\.keep_mask = true with sampling\.top_k = 0: .*Set sampling\.top_k"
+        ConfigError, match=r"sampling\.mask_logprobs = true with sampling\.top_k = 0: .*Set sampling\.top_k"
     ):
-        load(overrides=["--sampling.keep_mask", *cut])
+        load(overrides=["--sampling.mask_logprobs", *cut])
