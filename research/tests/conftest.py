@@ -17,20 +17,6 @@ from typer.testing import CliRunner
 from holdfast_research.__main__ import program
 from holdfast_research.series import RunSeries
 
-
-def holdfast(*arguments: str, code: int = 0) -> str:
-    """What a command prints, on one line."""
-    app = typer.Typer(add_completion=False)
-
-    @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-    def whole(ctx: typer.Context) -> None:
-        program()(args=ctx.args, prog_name="holdfast")
-
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
-
-
 RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
 """Thirty steps: up, and a plateau."""
 FALL = [0.7, 0.6, 0.5, 0.4, 0.3] + [0.2] * 25
@@ -92,5 +78,22 @@ def run() -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(module: str, *options: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", f"holdfast_research.{module}", *map(str, options)]
         return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    return run
+
+
+@pytest.fixture
+def holdfast() -> Callable[..., str]:
+    """holdfast("reproduce", "list", code=0): what a command prints, on one line."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+    def whole(ctx: typer.Context) -> None:
+        program()(args=ctx.args, prog_name="holdfast")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == code, result.output
+        return " ".join(result.output.replace("│ ", "").split())
 
     return run

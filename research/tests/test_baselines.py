@@ -203,9 +203,7 @@ def test_short_answers_are_learned_without_the_warm_start(
 ) -> None:
     config = recipe({"protocol.max_total_tokens": 300})
     course = Course(steps=20, batch_size=8, lr=1e-2)
-    model = sft(
-        recipe({"protocol.max_total_tokens": 300}), tmp_path / "run", course, passages=passages, listener=listener
-    )
+    model = sft(config, tmp_path / "run", course, passages=passages, listener=listener)
     assert [name for name, _ in listener.stages if "warm start" in name] in ([], ["warm start"])
     assert listener.stages[-1] == ("supervised learning", 20)
     losses = [detail["loss"] for _, detail in listener.advanced][-20:]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from holdfast.config import load
 from holdfast_research.commands.reproduce import _plan
 from holdfast_research.experiments import EXPERIMENTS
 
-from .conftest import holdfast
+Command = Callable[..., str]
+
 
 FIRST_ACTION = ("reproduce", "run", "first-action", "--short")
 
 
-def test_without_a_name_the_experiments_are_listed() -> None:
+def test_without_a_name_the_experiments_are_listed(holdfast: Command) -> None:
     text = holdfast("reproduce", "list")
     for name in EXPERIMENTS:
         assert name in text
@@ -51,7 +53,9 @@ def test_without_a_name_the_experiments_are_listed() -> None:
         (["run", "death-spiral", "--sort"], "did you mean --short?"),
     ],
 )
-def test_refusals(arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(
+    holdfast: Command, arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     text = holdfast("reproduce", *arguments, code=2).replace("│ ", "")
     assert said in text
@@ -67,20 +71,22 @@ def test_an_experiments_own_settings_yield(short: bool, own: list[str], steps: i
     assert plan.drawn == ("world.seed", "warm_start.seed")
 
 
-def test_no_runs_start_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_runs_start_without_matplotlib(holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "matplotlib is not installed" in holdfast(*FIRST_ACTION, "--out", str(tmp_path), code=2)
     assert not list(tmp_path.iterdir())
 
 
-def test_no_runs_start_without_what_training_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_runs_start_without_what_training_needs(
+    holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.cli.extra.find_spec", lambda name: None if name == "Stemmer" else name)
     text = holdfast(*FIRST_ACTION, "--out", str(tmp_path), code=2)
     assert "PyStemmer is not installed. Run: pip install 'holdfast-rl[train]'" in text
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_experiment_is_refused(holdfast: Command, tmp_path: Path) -> None:
     plan = {
         "experiment": "sapo",
         "arms": [],

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from holdfast_research.tables.render import comma_separated, latex, markdown
 from holdfast_research.tables.rows import GRPO, ROWS, rows_of
 from holdfast_research.tables.table import beside, own_block, published_block
 
-from .conftest import holdfast
+Command = Callable[..., str]
+
 
 ROOT = Path(__file__).parents[2]
 SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
@@ -59,13 +61,15 @@ WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
         (["make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
     ],
 )
-def test_refusals(arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(
+    holdfast: Command, arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert expected in holdfast("table", *arguments, code=2)
     assert not list(tmp_path.iterdir())
 
 
-def test_finished_results_of_a_folder_are_shown(tmp_path: Path) -> None:
+def test_finished_results_of_a_folder_are_shown(holdfast: Command, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / SETTINGS).write_text("{}")
@@ -76,7 +80,7 @@ def test_finished_results_of_a_folder_are_shown(tmp_path: Path) -> None:
     assert "tabular" in holdfast("table", "show", str(tmp_path / "one"), "--format", "tex")
 
 
-def test_the_page_shows_the_command_of_every_training_row() -> None:
+def test_the_page_shows_the_command_of_every_training_row(holdfast: Command) -> None:
     page = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8")
     shown = holdfast("table", "commands")
     for row in ROWS:
