@@ -30,7 +30,7 @@ def broken(home: Path, folder: Path, change: Callable[[Path], Any]) -> Path:
 
 def without_a_layer(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
-    del tensors["world.model.layers.0.mlp.down_proj.weight"]
+    del tensors["model.layers.0.mlp.down_proj.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 

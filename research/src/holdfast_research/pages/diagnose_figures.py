@@ -61,8 +61,8 @@ def draw(code: str, log: Log, names: tuple[str, ...], path: Path) -> None:
             series.steps[keep], series.values[keep], color=BLUE if name == "reward/mean" else ORANGE, linewidth=1.4
         )
         axis.axvline(step, color=GREY, linestyle="--", linewidth=1)
-        if told.half_step is not None:
-            axis.axvline(told.half_step, color=GREY, linestyle=":", linewidth=1)
+        if told.halved is not None:
+            axis.axvline(told.halved.step, color=GREY, linestyle=":", linewidth=1)
         axis.set_title(name, loc="left", fontsize=8, pad=2)
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)

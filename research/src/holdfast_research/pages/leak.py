@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.files import write_whole
-from holdfast.rollout.sampling import kept_tokens
+from holdfast.rollout.sampling import sampling_mask_ids
 from holdfast_research.figures import draw
 from holdfast_research.pages.curves import alone
 from holdfast_research.paths import DOCS
@@ -47,7 +47,7 @@ FIGURES = (
 def flow(logits: Tensor, top_p: float, top_k: int, advantage: float) -> tuple[Tensor, float]:
     """A (q - p), and the mass that the sampler keeps; `logits` are float64 [V]."""
     p = logits.softmax(-1)
-    ids = kept_tokens(logits[None], logits.argmax()[None], top_p=top_p, top_k=top_k)[0]
+    ids = sampling_mask_ids(logits[None], logits.argmax()[None], top_p=top_p, top_k=top_k)[0]
     inside = torch.zeros_like(p).scatter_(0, ids[ids >= 0].long(), 1.0)
     mass = float((p * inside).sum())
     return advantage * (p * inside / mass - p), mass
