@@ -76,7 +76,7 @@ constraints:
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install -q $$(grep '^torch==' constraints.txt)
 	build/constraints/bin/python -m pip install -q '.[train,dev]'
-	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast \
+	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast-rl \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' | sort -f; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 

@@ -36,7 +36,7 @@ from holdfast.search.protocol import CLEAN, render_prompt
 from holdfast.trajectory import Group
 from holdfast.world.facts import World, build_world
 
-# ---- the settings of recipes/quickstart.toml
+# ---- the settings of the recipe quickstart
 
 QUESTIONS = 32  # in a rollout batch
 GROUP = 5  # rollouts of each question

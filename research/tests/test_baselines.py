@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     "protocol.prompt": "Question: {question}\n",
     "warm_start.steps": 60,
     "warm_start.lr": 1e-2,
-    "warm_start.malformed": 0.0,
+    "world.scripts.malformed": 0.0,
     "reward.f1": 1.0,
     "reward.format": 0.5,
     "train.steps": 2,

@@ -64,7 +64,7 @@ def said(log: Log) -> str:
     assert " It fell: " in headline(log, diagnosis) if down else " It did not fall." in headline(log, diagnosis), (
         log.name
     )
-    assert diagnosis.half_step is None or down, log.name
+    assert diagnosis.halved is None or down, log.name
     alarm = any(finding.code == "RWD001" for finding in diagnosis.findings)
     assert alarm is (down and not waited), log.name
     return "fell, RWD001 waits" if waited else "fell" if down else "held"

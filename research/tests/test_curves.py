@@ -10,7 +10,7 @@ import pytest
 from holdfast_research.pages import curves
 from holdfast_research.plan import Plan
 
-ROW = {"reward/mean": 0.5, "sampler/mass_kept": 0.9, "grad/norm": 1.0}
+ROW = {"reward/mean": 0.5, "sampler/mask_mass": 0.9, "grad/norm": 1.0}
 
 
 @pytest.fixture

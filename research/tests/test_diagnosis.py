@@ -113,7 +113,7 @@ def test_the_command_prints_a_line_for_each_run(run: Callable[..., object]) -> N
 def test_a_run_is_made_with_its_fault_packed_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(library, "FOLDER", tmp_path)
-    short = ("--warm_start.plain_steps", "1", "--warm_start.steps", "1", "--warm_start.episodes", "40")
+    short = ("--world.scripts.plain_steps", "1", "--warm_start.steps", "1", "--world.scripts.count", "40")
     organism = replace(plan.RAMBLER, school=(*plan.RAMBLER.school, *short), steps=2)
     planned = plan.Planned(
         organism=organism,

@@ -63,7 +63,7 @@ def test_plain_grpo_and_the_same_with_a_reliable_search_are_always_there(experim
     recipe = load(path)
     configs = [load(path, [*arm.overrides, *strengths(arm)[0]]) for arm in controls]
     assert all(config.loss.penalty.name == "none" for config in configs)
-    assert any(config.retrieval.drop == 0 and config.train == recipe.train for config in configs)
+    assert any(config.faults.search_failure_rate == 0 and config.train == recipe.train for config in configs)
 
 
 @ALL

@@ -18,7 +18,7 @@ from holdfast_research import runner
 from holdfast_research.runner import Failure, Job, Progress, refuse_other_runs, run_jobs, warm_starts
 
 RECIPE = find_recipe("collapse")
-NO_START = ("--warm_start.steps", "0", "--warm_start.plain_steps", "0", "--train.steps", "3")
+NO_START = ("--warm_start.steps", "0", "--world.scripts.plain_steps", "0", "--train.steps", "3")
 SEEDED = ("--train.steps", "3", "--warm_start.seed")
 
 # Writes what a run writes; what it does besides stands in its arm's name.
@@ -105,7 +105,7 @@ def test_as_many_at_once_as_asked_for(tmp_path: Path) -> None:
 
 def test_a_warm_start_is_made_once_and_first(tmp_path: Path) -> None:
     with_start = ("--train.steps", "3")
-    other = (*with_start, "--warm_start.misread", "0.5")
+    other = (*with_start, "--world.scripts.misread", "0.5")
     jobs = [job(tmp_path, "a", 1, with_start), job(tmp_path, "a", 2, with_start), job(tmp_path, "c", 1, other)]
     jobs.append(job(tmp_path, "none"))
     assert len(set(warm_starts(jobs, tmp_path / "starts").values())) == 2

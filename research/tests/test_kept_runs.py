@@ -158,11 +158,12 @@ def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None
     for folder in sorted((tmp_path / "runs").iterdir()):
         log, config = read_log(folder), load(folder / "config.toml")
         found = {finding.code: finding.step for finding in diagnose(log).findings}
-        half_step = diagnose(log).half_step
-        whole = config.sampling.top_p == 1 or config.sampling.keep_mask
-        if whole or (config.retrieval.drop == 0 and half_step is None):
+        half = diagnose(log).halved
+        half_step = None if half is None else half.step
+        whole = config.sampling.top_p == 1 or config.sampling.mask_logprobs
+        if whole or (config.faults.search_failure_rate == 0 and half_step is None):
             assert "SMP001" not in found, folder.name
-        elif folder.name.startswith("grpo-s") and "advantage/cut_mean" in log.series:
+        elif folder.name.startswith("grpo-s") and "advantage/tail_mean" in log.series:
             assert found["SMP001"] < (half_step or log.steps[-1]) - 5, folder.name
         seen.add(whole)
     untruncated = "GRPO, untruncated sampler" in kept_runs.load_plan(tmp_path).arms

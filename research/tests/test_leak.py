@@ -34,6 +34,6 @@ def test_only_a_mismatch_moves_anything_and_its_sign_is_the_advantages(name: str
 
 
 def test_a_top_p_sampler_follows_what_leaks_and_a_top_k_sampler_does_not() -> None:
-    last = {name: leak.trace(*sampler, -leak.SIZE)[-1]["sampler/mass_kept"] for name, sampler in leak.SAMPLERS.items()}
+    last = {name: leak.trace(*sampler, -leak.SIZE)[-1]["sampler/mask_mass"] for name, sampler in leak.SAMPLERS.items()}
     assert last["top-p 0.9"] == pytest.approx(0.9, abs=0.01) and last["top-p 0.95"] == pytest.approx(0.95, abs=0.01)
     assert last["top-k 64"] < 0.6 and last["top-p 0.9 and top-k 64"] < 0.4

@@ -82,7 +82,7 @@ def test_no_runs_start_without_what_training_needs(
 ) -> None:
     monkeypatch.setattr("holdfast.cli.extra.find_spec", lambda name: None if name == "Stemmer" else name)
     text = holdfast(*FIRST_ACTION, "--out", str(tmp_path), code=2)
-    assert "PyStemmer is not installed. Run: pip install 'holdfast[train]'" in text
+    assert "PyStemmer is not installed. Run: pip install 'holdfast-rl[train]'" in text
     assert not list(tmp_path.iterdir())
 
 

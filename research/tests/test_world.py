@@ -22,7 +22,12 @@ def scripts() -> SimpleNamespace:
 @pytest.fixture(scope="module")
 def bench(scripts: SimpleNamespace):
     recipe = find_recipe("quickstart")
-    settings = {"--warm_start.episodes": "60", "--warm_start.steps": "2", "--model.hidden": "16", "--model.layers": "1"}
+    settings = {
+        "--world.scripts.count": "60",
+        "--warm_start.steps": "2",
+        "--world.model.hidden": "16",
+        "--world.model.layers": "1",
+    }
     return scripts.bench.open_bench(load(recipe, [word for pair in settings.items() for word in pair]))
 
 

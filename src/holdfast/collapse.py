@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,6 +72,8 @@ class Fall:
     """The running mean at `step`."""
     lost: float
     """Share of the range."""
+    measure: Literal["peak", "range"]
+    """What `lost` is a share of: the range where a reward up to `step` is below 0, else the peak, which is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class Curve:
             peak=float(smoothed.means[peak]),
             level=float(smoothed.means[row]),
             lost=float(smoothed.lost[row]),
+            measure="range" if self.rewards[: row % len(self.rewards) + 1].min() < 0 else "peak",
         )
 
 

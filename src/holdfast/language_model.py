@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
+from holdfast.batch import SamplingMask
 from holdfast.config import Config, Model, Sampling
 from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.hub import unreachable
-from holdfast.logprobs import kept_logprobs, token_logprobs
+from holdfast.logprobs import masked_logprobs, token_logprobs
 from holdfast.search.tokens import decode, encode
 
 _ADAPTERS = "adapter_config.json"
@@ -54,7 +55,7 @@ class LanguageModel:
         *,
         temperature: float = 1.0,
         entropy: bool = False,
-        kept: Tensor | None = None,
+        sampling_mask: SamplingMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """`token_logprobs` of this model, in its precision."""
         return token_logprobs(
@@ -63,13 +64,13 @@ class LanguageModel:
             loss_mask,
             temperature=temperature,
             entropy=entropy,
-            kept=kept,
+            sampling_mask=sampling_mask,
             autocast_dtype=self.autocast_dtype,
         )
 
-    def kept_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """`kept_logprobs` of this model and a truncated sampler, in its precision."""
-        return kept_logprobs(
+    def masked_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, SamplingMask]:
+        """`masked_logprobs` of this model and a truncated sampler, in its precision."""
+        return masked_logprobs(
             self.model,
             token_ids,
             loss_mask,
@@ -156,29 +157,34 @@ def save_model(folder: Path, language_model: LanguageModel) -> None:
         language_model.tokenizer.save_pretrained(folder)
 
 
-_SHAPE = {"hidden_size": "model.hidden", "num_hidden_layers": "model.layers", "num_attention_heads": "model.heads"}
+_SHAPE = {
+    "hidden_size": "world.model.hidden",
+    "num_hidden_layers": "world.model.layers",
+    "num_attention_heads": "world.model.heads",
+}
 """In a model's config.json -> the setting of the tiny model."""
 
 
-def refuse_other_shape(config: Model, saved: Path) -> None:
+def refuse_other_shape(config: Config, saved: Path) -> None:
     """Raise `CheckpointError` where the recipe's model is not of the saved one's shape, as far as their files say.
 
     Asked before the starting policy is built, which may take a warm start.
     """
-    wanted: dict[str, Any] = {"hidden_size": config.hidden, "num_hidden_layers": config.layers}
-    wanted |= {"num_attention_heads": config.heads}
-    if config.path != "tiny":
-        wanted = _json(Path(config.path) / "config.json")
+    path, tiny = config.model.path, config.world.model
+    if path == "tiny":
+        wanted = dict(zip(_SHAPE, (tiny.hidden, tiny.layers, tiny.heads), strict=True))
+    else:
+        wanted = _json(Path(path) / "config.json")
     saved_config = _json(saved / "config.json")
     differing = {
-        name if config.path == "tiny" else f"model.path = {config.path!r}, whose {key}": (
+        name if path == "tiny" else f"model.path = {path!r}, whose {key}": (
             wanted[key],
             saved_config[key],
         )
         for key, name in _SHAPE.items()
         if key in wanted and key in saved_config and wanted[key] != saved_config[key]
     }
-    rank = config.lora_rank or _json(Path(config.path) / _ADAPTERS).get("r", 0)
+    rank = config.model.lora_rank or _json(Path(path) / _ADAPTERS).get("r", 0)
     if (trained := _json(saved / _ADAPTERS).get("r", 0)) != rank:
         differing["model.lora_rank"] = (rank, trained)
     if differing:

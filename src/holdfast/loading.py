@@ -159,13 +159,13 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
         autocast_dtype=language_model.autocast_dtype,
         max_tokens=protocol.max_total_tokens,
     )
-    drop = config.retrieval.drop
+    failure_rate = config.faults.search_failure_rate
     return SearchAgent(
         policy=policy,
         retriever=retriever,
         protocol=protocol,
         chat_template=config.model.chat_template,
-        wrap=partial(lose_searches, probability=drop) if drop else None,
+        wrap=partial(lose_searches, probability=failure_rate) if failure_rate else None,
     )
 
 

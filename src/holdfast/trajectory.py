@@ -79,8 +79,9 @@ class Turn:
     """`stop` (a closing tag), `eos`, or `length`."""
     answer_span: tuple[int, int] | None = None
     """[start, end) into `tokens` of the answer, tags included; a token counts if any of its characters does."""
-    kept_mass: tuple[float, ...] | None = None
-    """Probability mass inside the sampler's top-p / top-k set, per token. None when sampling was untruncated."""
+    mask_mass: tuple[float, ...] | None = None
+    """Probability mass inside the sampling mask (the sampler's top-p / top-k set), per token. None when sampling was
+    untruncated."""
     cut: bool = False
     """True when the observation was shortened to fit its budget."""
 

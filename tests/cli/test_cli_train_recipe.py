@@ -70,21 +70,6 @@ def test_a_recipe_that_is_not_there(engine: Any, holdfast: Run, recipe: str, hin
     assert engine.calls == []
 
 
-def test_recipes_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = tmp_path / "site-packages" / "holdfast" / "recipes"
-    installed.mkdir(parents=True)
-    (installed / "quickstart.toml").write_text("")
-    monkeypatch.setattr(recipes, "_FOLDERS", (installed, tmp_path / "recipes"))
-    assert recipes.find("quickstart") == installed / "quickstart.toml"
-
-
-def test_the_wheel_carries_the_recipes() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert carried == {"recipes": "holdfast/recipes"}
-    assert {"quickstart", "collapse"} <= set(recipes.bundled())
-
-
 # ---- the dry run
 
 

@@ -150,7 +150,7 @@ def test_commands_exist() -> None:
         parse_overrides(settings, Config) if verb == "eval" else load(None, settings)
         for word in rest:
             if word.startswith("recipes/"):
-                assert (ROOT / word).is_file(), f"{page}: {word} does not exist"
+                assert (ROOT / "src/holdfast" / word).is_file(), f"{page}: {word} does not exist"
 
 
 def settings_in(words: list[str]) -> list[str]:
@@ -183,7 +183,7 @@ def test_python_runs(page: Path) -> None:
 def test_the_questions_asked_are_in_the_bundled_world() -> None:
     from holdfast.world.bundle import world_of
 
-    world = world_of(load(ROOT / "recipes" / "quickstart.toml").world)
+    world = world_of(load(ROOT / "src/holdfast/recipes" / "quickstart.toml").world)
     known = {question.example.question for question in world.questions["test"]}
     asked = [words[2] for _, words in commands() if words[0] == "ask" and len(words) > 2 and " " in words[2]]
     assert asked

@@ -14,6 +14,7 @@ from holdfast.diagnostics.log import Series
 from holdfast.diagnostics.readers.doubts import doubts
 from holdfast.diagnostics.readers.names import (
     CHANGES,
+    FORMER,
     LEFT_ALONE,
     SHARES,
     TABLES,
@@ -93,7 +94,7 @@ def test_the_changes() -> None:
         ("trl", "train/reward", "reward/mean"),
         ("trl", "eval_reward", "eval/reward/mean"),
         ("trl", "eval/holdfast/reward/em", "eval/reward/em"),
-        ("trl", "holdfast/penalty/drop", "penalty/drop"),
+        ("trl", "holdfast/penalty/mean_decrease", "penalty/mean_decrease"),
         ("trl", "train/something_else", "something_else"),
         ("trl", "completion_length", "rollout/length"),
         ("trl", "train/completion_length", "rollout/length"),
@@ -103,6 +104,10 @@ def test_the_changes() -> None:
         ("verl", "actor/holdfast/ratio/max", "ratio/max"),
         ("verl", "reward", "reward"),
         ("holdfast", "reward/mean", "reward/mean"),
+        ("holdfast", "penalty/drop", "penalty/mean_decrease"),
+        ("trl", "holdfast/sampler/mass_kept", "sampler/mask_mass"),
+        ("verl", "actor/holdfast/penalty/drop", "penalty/mean_decrease"),
+        ("verl", "penalty/drop", "penalty/drop"),
         ("unknown", "reward", "reward"),
         ("unknown", "train/reward", "train/reward"),
     ],
@@ -115,6 +120,10 @@ def test_beside_the_new_name_an_old_one_keeps_its_own() -> None:
     both = translation("trl", ["completion_length", "completions/mean_length"])
     assert both["completions/mean_length"].ours == "rollout/length"
     assert both["completion_length"].ours == "completion_length"
+
+
+def test_former_names_become_metrics_of_the_glossary() -> None:
+    assert set(FORMER.values()) <= set(METRICS) and not set(FORMER) & set(METRICS)
 
 
 def test_no_two_names_become_one_series() -> None:

@@ -33,6 +33,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from holdfast.diagnostics.readers.names import FORMER
+
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
 WORK = ROOT / "build" / "golden"
@@ -42,8 +44,8 @@ REWARD_WITHIN = 0.15
 """Of the recorded mean reward, on another kind of CPU: three standard deviations between warm starts."""
 TIMED = ("time", "tokens_per_s", "retrieval/latency_ms")
 """Measured, and never the same: `time` and all of `time/…` too."""
-RENAMED: dict[str, str] = {}
-"""Former metric name -> present name. A rename is entered here, and the recording stays."""
+RENAMED = FORMER
+"""Former metric name -> present name. A rename is entered in `FORMER`, and the recording stays."""
 
 SELF_CHECKED = ("resumes", "hosts")
 """Parts with nothing to record: they compare two things that are made now."""
@@ -93,10 +95,11 @@ def findings(fresh: bool) -> Numbers:
     for recording in read_manifest():
         for stock in (False, True) if recording.host == "trl" else (False,):
             diagnosis = diagnose(load(recording, stock=stock))
+            half = diagnosis.halved
             found[recording.name + (" (stock)" if stock else "")] = {
                 "findings": " ".join(f"{f.code}@{f.step}" for f in diagnosis.findings),
                 "cannot tell": " ".join(c.code for c in diagnosis.cannot_tell),
-                "fall": [diagnosis.peak_step, diagnosis.half_step],
+                "fall": [None, None] if half is None else [half.peak_step, half.step],
             }
     return found
 
@@ -167,7 +170,7 @@ def _trained(recipe: str, fresh: bool) -> Path:
         settings = {
             "model.path": start,
             "warm_start.steps": 0,
-            "warm_start.plain_steps": 0,
+            "world.scripts.plain_steps": 0,
             "run.dir": folder.parent,
             "run.name": recipe,
             "run.threads": 1,

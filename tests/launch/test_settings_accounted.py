@@ -54,7 +54,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "train.group_size": ("10",),
     "train.micro_batch_tokens": ("4096",),
     "track.wandb": ("project",),
-    "guard.on": ("LLD",),
+    "guard.codes": ("LLD",),
     "guard.action": ("stop",),
     "world.filler_length": ("5,11",),
     "world.ramble_length": ("19,31",),

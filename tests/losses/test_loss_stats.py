@@ -22,9 +22,9 @@ def stats(rows=slice(None)):
 
 def test_penalty_stats_golden():
     assert stats() == pytest.approx({
-        "penalty/preserved_share": 5 / 6,
+        "penalty/preserved_fraction": 5 / 6,
         "penalty/active_fraction": 2 / 5,  # tokens .2 and .4
-        "penalty/drop": (0.2 + 0.4 + 0.1) / 5,  # the drop behind the closed gate is a drop all the same
+        "penalty/mean_decrease": (0.2 + 0.4 + 0.1) / 5,  # the drop behind the closed gate is a drop all the same
         "count/tokens": 6,
         "count/preserved": 5,
     })  # fmt: skip
@@ -82,8 +82,8 @@ def test_merged_micro_batches_equal_one_batch_but_for_the_percentile():
     assert merged.keys() == whole.keys()
     for name in whole.keys() - {"ratio/p01"}:
         assert merged[name].item() == pytest.approx(whole[name].item()), name
-    plain = (parts[0]["penalty/drop"] + parts[1]["penalty/drop"]) / 2
-    assert plain.item() != pytest.approx(whole["penalty/drop"].item())
+    plain = (parts[0]["penalty/mean_decrease"] + parts[1]["penalty/mean_decrease"]) / 2
+    assert plain.item() != pytest.approx(whole["penalty/mean_decrease"].item())
     # p01: (3 · e^−.4 + 3 · e^−.5) / 6
     assert merged["ratio/p01"].item() == pytest.approx((math.exp(-0.4) + math.exp(-0.5)) / 2)
 

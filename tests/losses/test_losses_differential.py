@@ -316,9 +316,9 @@ def test_statistics_equal_the_loops(chunk):
         products = [sum(s.l[k] - s.old[k] for k in s.tokens()) for s in batch if s.tokens()]
         n = max(len(every), 1)
         expected = {
-            "penalty/preserved_share": len(kept) / n,
+            "penalty/preserved_fraction": len(kept) / n,
             "penalty/active_fraction": active / max(len(kept), 1),
-            "penalty/drop": sum(drops) / max(len(kept), 1),
+            "penalty/mean_decrease": sum(drops) / max(len(kept), 1),
             "ratio/mean": sum(ratios) / n,
             "ratio/max": max(ratios, default=0.0),
             "ratio/p01": ratios[(len(ratios) - 1) // 100] if ratios else 0.0,

@@ -220,7 +220,7 @@ max_observation_tokens = 70
 max_total_tokens = 200
 [warm_start]
 steps = 25
-batch = 10
+batch_size = 10
 lr = 1e-2
 data = "{home}/episodes.jsonl"
 [train]

@@ -218,7 +218,7 @@ def test_the_default_folder_is_the_runs(probe: Probe, trained: Path, tmp_path: P
 def test_without_matplotlib_there_are_the_numbers(probe: Probe, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = probe(trained, "--what", "tool-rounds", "--questions", 2, "--out", ".").stdout
-    assert "There is no figure: matplotlib is not installed. Run: pip install 'holdfast[probe]'" in text
+    assert "There is no figure: matplotlib is not installed. Run: pip install 'holdfast-rl[figures]'" in text
     assert [path.name for path in Path().iterdir()] == ["tool-rounds-step-000002-seed-0.json"]
 
 

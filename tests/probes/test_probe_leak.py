@@ -20,7 +20,7 @@ PLAIN = {"loss.advantage": "dr_grpo"}
 
 
 def kept(trajectory: Trajectory, *masses: tuple[float, ...]) -> Trajectory:
-    turns = [replace(turn, kept_mass=own) for turn, own in zip(trajectory.turns, masses, strict=True)]
+    turns = [replace(turn, mask_mass=own) for turn, own in zip(trajectory.turns, masses, strict=True)]
     return replace(trajectory, turns=tuple(turns))
 
 
@@ -45,8 +45,8 @@ def test_the_whole_is_the_trainers_metric(coin: Callable[..., Subject], episode:
     subject = coin()
     rollouts = rolled([kept(episode(True, [0, 1]), (0.9, 0.8)), failed, kept(episode(False, [1]), (0.3,))])
     metrics = cut_metrics(batch_of(subject, rollouts.groups).advantages, rollouts.groups)
-    assert metrics == {"advantage/cut_mean": leak(subject, rollouts).whole.cut_advantage}
-    assert metrics["advantage/cut_mean"] < 0
+    assert metrics == {"advantage/tail_mean": leak(subject, rollouts).whole.cut_advantage}
+    assert metrics["advantage/tail_mean"] < 0
 
 
 def test_a_sampler_that_cuts_nothing(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
@@ -57,7 +57,7 @@ def test_a_sampler_that_cuts_nothing(coin: Callable[..., Subject], episode: Make
 
 
 def test_a_loss_that_keeps_the_mask_is_named(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
-    subject = coin(changes={"sampling.keep_mask": True, "sampling.top_p": 0.9, "sampling.top_k": 8})
+    subject = coin(changes={"sampling.mask_logprobs": True, "sampling.top_p": 0.9, "sampling.top_k": 8})
     found = leak(subject, rolled([kept(episode(True, [0]), (0.9,)), kept(episode(False, [1]), (0.9,))]))
     assert found.keeps_mask and "the loss keeps its mask, so nothing leaks" in lines(found)[0]
 

@@ -62,7 +62,9 @@ def test_the_share_is_the_trainers_metric(
     group = [replace(right, reward_parts={"em": 1.0, "f1": 1.0}), replace(wrong, reward_parts=parts)]
     rollouts = rolled(group, [*group, replace(episode(False, [1]), reward_parts=parts)])
     found = first_action(coin(), rollouts, listener=heard)
-    assert found.share == rollout_metrics(rollouts.groups)["rollout/first_action_match"] == pytest.approx(2 / 3)
+    assert (
+        found.share == rollout_metrics(rollouts.groups)["rollout/first_action_match_fraction"] == pytest.approx(2 / 3)
+    )
 
 
 @pytest.mark.parametrize("kinds", [(False, False), (True, True)])

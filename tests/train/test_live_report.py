@@ -78,7 +78,7 @@ def test_without_plotly_the_run_goes_on(run_dir: Path, monkeypatch: pytest.Monke
     report = LiveReport(run_dir, said.append)
     report.write()
     report.write()
-    assert said == ["there will be no report.html: plotly is not installed. Run: pip install 'holdfast[report]'"]
+    assert said == ["there will be no report.html: plotly is not installed. Run: pip install 'holdfast-rl[report]'"]
     assert not (run_dir / "report.html").exists()
 
 

@@ -38,7 +38,7 @@ def draw(figure: Figure, runs: Runs, *, key: str) -> str | None:
         import matplotlib
         from matplotlib.figure import Figure as Drawing
     except ImportError:
-        raise MissingExtra("matplotlib", "probe") from None
+        raise MissingExtra("matplotlib", "figures") from None
     style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": key, "font.size": 9, "font.family": "sans-serif"}
     with matplotlib.rc_context(style):
         drawing = Drawing(figsize=(_WIDTH, _HEIGHT))

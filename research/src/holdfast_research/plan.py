@@ -29,10 +29,19 @@ PLAN_FILE = "plan.json"
 # works wants this.
 SHORT = (
     *("--world.people", "60", "--world.train_questions", "40", "--world.dev_questions", "6"),
-    *("--world.test_questions", "5", "--model.hidden", "32", "--model.layers", "2", "--model.heads", "2"),
+    *(
+        "--world.test_questions",
+        "5",
+        "--world.model.hidden",
+        "32",
+        "--world.model.layers",
+        "2",
+        "--world.model.heads",
+        "2",
+    ),
     *("--protocol.max_turns", "3", "--protocol.max_turn_tokens", "24", "--protocol.max_observation_tokens", "60"),
-    *("--protocol.max_total_tokens", "220", "--warm_start.plain_steps", "0", "--warm_start.steps", "40"),
-    *("--warm_start.batch", "16", "--warm_start.episodes", "100", "--world.filler_words", "20"),
+    *("--protocol.max_total_tokens", "220", "--world.scripts.plain_steps", "0", "--warm_start.steps", "40"),
+    *("--warm_start.batch_size", "16", "--world.scripts.count", "100", "--world.filler_words", "20"),
     *(
         "--world.filler_length",
         "[1, 2]",

@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 from holdfast.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
+from holdfast.diagnostics.readers.names import FORMER
 from holdfast.errors import DataError
 from holdfast.run_folder import METRICS, RESULTS
 from holdfast.tracking import MetricsFile
@@ -67,7 +68,11 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}), so this run is not finished; go on with --resume") from None
-    rows = tuple(row for row in MetricsFile(folder / METRICS).read() if "reward/mean" in row)
+    rows = tuple(
+        {FORMER.get(name, name): value for name, value in row.items()}
+        for row in MetricsFile(folder / METRICS).read()
+        if "reward/mean" in row
+    )
     if not rows:
         raise DataError(f"{folder} has no step with a reward: did every search fail? See its {METRICS}")
     return RunSeries(arm=arm, seed=seed, rows=rows, results=results)

@@ -31,8 +31,8 @@ SIGNALS = (
     Signal("entropy 0.3 nats above its lowest", lambda run: surge_step(run, "entropy/mean", 0.3)),
     Signal("rollouts 10 tokens longer than at their shortest", lambda run: surge_step(run, "rollout/length", 10.0)),
     Signal("mean advantage per token below -0.05", lambda run: below_step(run, "advantage/token_mean", -0.05)),
-    Signal("advantage where the sampler cuts below -0.05", lambda run: below_step(run, "advantage/cut_mean", -0.05)),
-    Signal("the sampler keeps 0.02 less than at its most", lambda run: fall_step(run, "sampler/mass_kept", 0.02)),
+    Signal("advantage where the sampler cuts below -0.05", lambda run: below_step(run, "advantage/tail_mean", -0.05)),
+    Signal("the sampler keeps 0.02 less than at its most", lambda run: fall_step(run, "sampler/mask_mass", 0.02)),
     Signal("gradient norm 1 above its lowest", lambda run: surge_step(run, "grad/norm", 1.0)),
 )
 

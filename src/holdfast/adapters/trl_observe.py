@@ -239,14 +239,14 @@ class Observer:
         sums = torch.tensor([cut_sums([a for a, _ in rows], [t for _, t in rows])], device=mask.device)
         weighed, cut = self.trainer.accelerator.gather(sums).sum(0).tolist()
         if cut > 0:
-            self._log({"advantage/cut_mean": weighed / cut})
+            self._log({"advantage/tail_mean": weighed / cut})
 
     def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
         """What TRL's own sampler keeps of the policy's probability. Where it is truncated, that is measured on a few
         tokens of a few rollouts: the whole vocabulary of every token would not fit into memory."""
         sampler = Truncation.of(self.trainer)
         if not sampler.cuts:
-            self._log({"sampler/mass_kept": 1.0})
+            self._log({"sampler/mask_mass": 1.0})
             return
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         if any(name in batch for name in _IMAGES) or not accepts_logits_to_keep(model):
@@ -263,7 +263,7 @@ class Observer:
         sums = torch.stack([kept.sum(), torch.tensor(float(len(kept)), device=kept.device)])[None]
         total, count = self.trainer.accelerator.gather(sums).sum(0).tolist()
         if count:
-            self._log({"sampler/mass_kept": total / count})
+            self._log({"sampler/mask_mass": total / count})
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

@@ -65,12 +65,12 @@ def verl(
 def trl_lines() -> Iterator[Line]:
     """(is it good, what was found) for TRL."""
     if (installed := _version("trl")) is None:
-        yield False, "trl is not installed in this environment. Run: pip install 'holdfast[trl]'"
+        yield False, "trl is not installed in this environment. Run: pip install 'holdfast-rl[trl]'"
         return
     if not _between(installed, (1, 16), (2, 0)):
         yield (
             False,
-            f"trl {installed} is installed; 1.16 or newer, below 2, is needed. Run: pip install 'holdfast[trl]'",
+            f"trl {installed} is installed; 1.16 or newer, below 2, is needed. Run: pip install 'holdfast-rl[trl]'",
         )
         return
     yield True, f"trl {installed}, transformers {_version('transformers')}"
@@ -85,15 +85,12 @@ def trl_lines() -> Iterator[Line]:
 def verl_lines(overrides: list[str]) -> Iterator[Line]:
     """(is it good, what was found) for verl; stops at the first problem that hides the others."""
     if (installed := _version("verl")) is None:
-        yield False, "verl is not installed in this environment. Run: pip install 'holdfast[verl]'"
+        yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return
     if not _between(installed, (0, 9), (0, 10)):
         yield (
             False,
-            (
-                f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*' "
-                "(for 0.7 and forks there is holdfast.adapters.verl_legacy)"
-            ),
+            (f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"),
         )
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"

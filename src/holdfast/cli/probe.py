@@ -257,7 +257,7 @@ def _source(of: str, checkpoint: str | None, recipe: str | None, settings: list[
         raise ConfigError(f"--checkpoint {checkpoint} with --recipe: {of} is taken as a model; leave --checkpoint out")
     if moments:
         raise ConfigError(f"--moments with --recipe: {of} is taken as a model, which has no optimizer; leave it out")
-    as_it_is = ["--model.path", of, "--warm_start.steps", "0", "--warm_start.plain_steps", "0"]
+    as_it_is = ["--model.path", of, "--warm_start.steps", "0", "--world.scripts.plain_steps", "0"]
     return _Model(of, read_recipe(recipe, [*settings, *as_it_is])[0])
 
 

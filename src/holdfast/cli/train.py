@@ -103,7 +103,7 @@ def _start(config: Config, *, named: bool, overwrite: bool, stage: Stage | None,
     if stage is Stage.WARM_START:
         model = _watch(run_dir, lambda listener: engine.warm_start_only(config, run_dir, listener=listener))
         again = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
-        again += " --warm_start.steps 0 --warm_start.plain_steps 0"
+        again += " --warm_start.steps 0 --world.scripts.plain_steps 0"
         out().print(f"\nThe model is in {model}. Train on from it with:\n  {again}")
         return
     if stage is Stage.REJECTION_SAMPLING:
@@ -125,7 +125,7 @@ def _resume(name: Path, recipe: str | None, settings: list[str], **others: Any) 
             f"--resume continues {run_dir} with its own recipe, but you also gave {given}. Leave that out; to make the "
             f"run longer, raise train.steps in {run_dir / run_folder.CONFIG} and resume; or start a new run from the "
             f"trained model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0 "
-            "--warm_start.plain_steps 0"
+            "--world.scripts.plain_steps 0"
         )
     if others["overwrite"] or others["stage"] is not None:
         raise ConfigError(f"--resume continues {run_dir}; it does not go with --overwrite or --stage")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.collapse import WINDOW, fell, halved
+from holdfast.collapse import WINDOW, Curve, fell, halved
 from holdfast.diagnostics.causal import has, reward_curve
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Log
@@ -21,25 +21,18 @@ def diagnose(log: Log) -> Diagnosis:
     """
     curve = reward_curve(log)
     half = None if curve is None else halved(curve)
-    half_step = None if half is None else half.step
+    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(log)) is not None}
     return Diagnosis(
-        findings=findings_of(log, half_step=half_step),
+        findings=as_findings(log, hits, None if half is None else half.step),
         cannot_tell=cannot_tell(log),
         fall=None if curve is None else fell(curve),
-        peak_step=None if half is None else half.peak_step,
-        half_step=half_step,
-        facts=facts_of(log),
+        halved=half,
+        facts=facts_of(log, curve),
     )
 
 
-def findings_of(log: Log, *, half_step: int | None = None) -> tuple[Finding, ...]:
-    """By first step; at equal steps causes before symptoms. Leads are counted to `half_step`."""
-    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(log)) is not None}
-    return as_findings(log, hits, half_step)
-
-
 def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:
-    """The findings that some hits make."""
+    """The findings of some hits by first step; at equal steps causes before symptoms. Leads count to `half_step`."""
     remaining, order = without_suppressed(hits, RULES), list(RULES)
     return tuple(
         Finding(
@@ -72,16 +65,15 @@ def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
     return tuple(name for name in names if not has(log, name))
 
 
-def facts_of(log: Log) -> dict[str, float]:
+def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
     """Numbers for a headline."""
     facts: dict[str, float] = {"rows": float(len(log.steps))}
     if len(log.steps):
         facts |= {"first step": float(log.steps[0]), "last step": float(log.steps[-1])}
-    curve = reward_curve(log)
     if curve is not None:
         means = curve.short.means
+        facts["rewards"] = float(len(means))
         facts["first reward"] = float(means[min(WINDOW, len(means)) - 1])
         facts["peak reward"] = float(means.max())
-        facts["lowest reward"] = float(curve.rewards.min())
         facts["last reward"] = float(means[-1])
     return facts

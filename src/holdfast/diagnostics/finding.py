@@ -48,9 +48,7 @@ class Diagnosis:
     cannot_tell: tuple[CannotTell, ...] = ()
     fall: Fall | None = None
     """When the reward first fell, as `holdfast.collapse` says; None when it did not."""
-    peak_step: int | None = None
-    """Where the reward's running mean was highest before it had lost half; None when it never did."""
-    half_step: int | None = None
-    """The first step at which that mean had lost half of its range."""
+    halved: Fall | None = None
+    """When the reward had first lost half of its range; None when it never did. Leads are counted to it."""
     facts: Mapping[str, float] = field(default_factory=dict)
-    """A few numbers of the run for the headline: first, peak and last reward, and so on."""
+    """Numbers for the headline: `rows`, `rewards` (how many), `first step`, `last reward` and so on."""

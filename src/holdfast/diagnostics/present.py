@@ -28,8 +28,8 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "name": log.name,
         "steps": int(log.steps[-1]) if len(log.steps) else 0,
         "fall_step": None if diagnosis.fall is None else diagnosis.fall.step,
-        "peak_step": diagnosis.peak_step,
-        "half_step": diagnosis.half_step,
+        "peak_step": None if diagnosis.halved is None else diagnosis.halved.peak_step,
+        "half_step": None if diagnosis.halved is None else diagnosis.halved.step,
         "facts": _numbers(diagnosis.facts),
         "findings": [
             {
@@ -73,12 +73,13 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     went += f", {facts['last reward']:.3g} at the end ({span})."
     if too_short(diagnosis):
         return f"{went} Too few rows to judge."
-    fall = diagnosis.fall
+    if facts["rewards"] < FEWEST:
+        return f"{went} Too few rewards to judge."
+    fall, half = diagnosis.fall, diagnosis.halved
     if fall is None:
         return f"{went} It did not fall."
-    measure = "range" if facts.get("lowest reward", 0.0) < 0 else "peak"
-    fell = f"{went} It fell: {fall.lost:.0%} of its {measure} (step {fall.peak_step}) was lost by step {fall.step}"
-    return f"{fell}, half by step {diagnosis.half_step}." if diagnosis.half_step is not None else f"{fell}."
+    fell = f"{went} It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
+    return f"{fell}." if half is None else f"{fell}, half by step {half.step}."
 
 
 def too_short(diagnosis: Diagnosis) -> bool:

@@ -25,9 +25,9 @@ from holdfast.losses._tensors import (
 from holdfast.losses.surrogate import importance_log_ratio
 
 _WEIGHTS = {
-    "penalty/preserved_share": "count/tokens",
+    "penalty/preserved_fraction": "count/tokens",
     "penalty/active_fraction": "count/preserved",
-    "penalty/drop": "count/preserved",
+    "penalty/mean_decrease": "count/preserved",
     "ratio/mean": "count/tokens",
     "ratio/p01": "count/tokens",
     "clip/fraction": "count/tokens",
@@ -49,10 +49,10 @@ def penalty_stats(
 
     Returns:
         Scalars:
-        * `penalty/preserved_share`: preserved tokens / tokens in the mask. Converts λ between the two normalisers.
+        * `penalty/preserved_fraction`: preserved tokens / tokens in the mask. Converts λ between the two normalisers.
         * `penalty/active_fraction`: share of preserved tokens on which the penalty is not 0. Zero throughout a run
           means that old and current log-probs never differ: the penalty is inert.
-        * `penalty/drop`: mean over preserved tokens of max(0, l_old − l), in nats, whatever the gate does with it.
+        * `penalty/mean_decrease`: mean over preserved tokens of max(0, l_old − l), in nats, whatever the gate does.
         * `count/tokens`, `count/preserved`: the counts behind them. A mean over nothing is 0.
 
     Raises:
@@ -64,9 +64,9 @@ def penalty_stats(
     drop = torch.where(kept, check_paired("old_logprobs", old_logprobs, lp) - lp, 0.0).relu()
     tokens, preserved = loss_mask.sum(), kept.sum()
     return {
-        "penalty/preserved_share": preserved / tokens.clamp(min=1),
+        "penalty/preserved_fraction": preserved / tokens.clamp(min=1),
         "penalty/active_fraction": (pull & kept).sum() / preserved.clamp(min=1),
-        "penalty/drop": drop.sum() / preserved.clamp(min=1),
+        "penalty/mean_decrease": drop.sum() / preserved.clamp(min=1),
         "count/tokens": tokens,
         "count/preserved": preserved,
     }

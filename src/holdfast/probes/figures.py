@@ -32,7 +32,7 @@ def draw(result: Result, title: str, path: Path) -> None:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("matplotlib", "probe") from None
+        raise MissingExtra("matplotlib", "figures") from None
     with matplotlib.rc_context(_STYLE):
         panels = len(result.arms) if isinstance(result, PerSample | Drift) else 1
         figure = Figure(figsize=(6.4, 0.6 + 3.2 * panels), layout="constrained")

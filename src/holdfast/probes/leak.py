@@ -59,13 +59,13 @@ def leak(subject: Subject, rollouts: Rollouts) -> Leak:
             for k in range(longest)
         ),
         whole=_of(rows),
-        keeps_mask=subject.config.sampling.keep_mask,
+        keeps_mask=subject.config.sampling.mask_logprobs,
     )
 
 
 def _of(rows: list[tuple[float, Trajectory]]) -> TurnLeak:
     counts = [sum(len(turn.tokens or ()) for turn in t.turns) for _, t in rows]
-    masses = [mass for _, t in rows for turn in t.turns for mass in turn.kept_mass or ()]
+    masses = [mass for _, t in rows for turn in t.turns for mass in turn.mask_mass or ()]
     tokens = sum(counts)
     return TurnLeak(
         rollouts=len(rows),

@@ -94,7 +94,7 @@ def open_run(
     questions, retrievers = _open(config, listener)
     reference = None
     if with_reference and config.loss.kl_coef > 0:
-        refuse_other_shape(config.model, folder)
+        refuse_other_shape(config, folder)
         # The reference is the policy the run started from, so that one is built first and then given the weights.
         language_model = starting_policy(config, questions, retrievers.train, listener)
         reference = Reference(language_model)
@@ -178,7 +178,7 @@ def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listen
             part,
             size=config.train.group_size,
             seed=("probe", seed),
-            max_failed=config.retrieval.max_failed,
+            max_failed=config.run.max_failed_fraction,
         )
         groups += score(unscored, part, config.reward.weights())
         listener.advance(len(groups))

@@ -86,7 +86,7 @@ def update_once(
         tokens = batch.loss_mask.sum(-1)
         for k, mini in enumerate(minibatches, start=1):
             metrics = learner.step([mini], mean_searches=mean_searches)
-            if metrics["grad/skipped"]:
+            if metrics["grad/skipped_steps"]:
                 note(
                     f"optimizer step {k} of {len(minibatches)} was skipped, its gradient was not finite: do not trust "
                     "what this measures, and try model.autocast = 'none'"

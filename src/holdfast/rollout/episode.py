@@ -65,7 +65,7 @@ class Episode:
             text=text,
             stop_reason=completion.stop_reason,
             answer_span=token_span(ids, span, self._tokenizer) if span and ids is not None else None,
-            kept_mass=completion.kept_mass,
+            mask_mass=completion.mask_mass,
         )
         # A server that returns text only leaves no choice but to encode it; such an episode cannot be trained on.
         self.context += encode(self._tokenizer, text) if ids is None else ids

@@ -344,7 +344,7 @@ class HFPolicy:
             logprobs=tuple(row.logprobs),
             stop_reason=reason,
             text=decode(self.tokenizer, sampled[:-1] if reason == "eos" else sampled),
-            kept_mass=tuple(row.masses) if row.masses else None,
+            mask_mass=tuple(row.masses) if row.masses else None,
         )
 
     def _columns(self, table: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:

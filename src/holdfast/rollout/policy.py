@@ -59,8 +59,8 @@ class Completion:
     stop_reason: StopReason
     text: str
     """Decoded ids, without the end-of-sequence token."""
-    kept_mass: tuple[float, ...] | None = None
-    """Probability mass of the top-p / top-k set each token was drawn from; None when sampling was not truncated."""
+    mask_mass: tuple[float, ...] | None = None
+    """Probability mass of the sampling mask at each token; None when sampling was not truncated."""
     error: str | None = None
     """Why there is no turn, from a server that failed; the episode then ends as an error, not as a wrong answer."""
 

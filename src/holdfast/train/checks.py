@@ -49,11 +49,11 @@ def validate_model_and_prompts(
 def config_warnings(config: Config) -> Iterator[str]:
     """Sentences about settings that work, and still may not be what the user means."""
     sampling = config.sampling
-    if (sampling.top_p < 1 or sampling.top_k > 0) and not sampling.keep_mask:
+    if (sampling.top_p < 1 or sampling.top_k > 0) and not sampling.mask_logprobs:
         yield (
             f"sampling.top_p = {sampling.top_p:g} and sampling.top_k = {sampling.top_k} truncate the sampler, while "
             "log-probs are over the whole vocabulary. This mismatch alone can make a run collapse: set "
-            "sampling.keep_mask = true, or top_p = 1 and top_k = 0, or watch sampler/logprob_gap"
+            "sampling.mask_logprobs = true, or top_p = 1 and top_k = 0, or watch sampler/logprob_gap"
         )
     penalty = config.loss.penalty.term
     if penalty is not None and not penalty.coef:
@@ -61,10 +61,10 @@ def config_warnings(config: Config) -> Iterator[str]:
             f"loss.penalty.coef = 0 with loss.penalty.name = {config.loss.penalty.name!r}: the penalty is measured and "
             "adds nothing. Leave coef out for the published value"
         )
-    if config.retrieval.drop:
+    if config.faults.search_failure_rate:
         yield (
-            f"retrieval.drop = {config.retrieval.drop:g}: that share of the searches in training finds nothing, on "
-            "purpose. Set it to 0 unless that is what you study"
+            f"faults.search_failure_rate = {config.faults.search_failure_rate:g}: that share of the searches in "
+            "training returns nothing, on purpose. Set it to 0 unless that is what you study"
         )
 
 

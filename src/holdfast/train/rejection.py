@@ -78,7 +78,7 @@ def _sample(
             examples,
             size=train.group_size,
             seed=(config.run.seed, step),
-            max_failed=config.retrieval.max_failed,
+            max_failed=config.run.max_failed_fraction,
         )
         done[step] = _append(path, step, score(groups, examples))
         listener.advance(step + 1, {"kept": sum(map(len, done.values()))})

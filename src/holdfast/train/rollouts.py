@@ -45,7 +45,7 @@ def roll_out(
     failed = [t for t in trajectories if t.status.is_failure]
     if len(failed) > max_failed * len(trajectories):
         raise RolloutError(
-            f"{len(failed)} of {len(trajectories)} episodes failed, more than retrieval.max_failed = {max_failed} "
+            f"{len(failed)} of {len(trajectories)} episodes failed, more than run.max_failed_fraction = {max_failed} "
             f"allows; the first because {failed[0].error}. Once that is put right, a training run goes on from its "
             "newest checkpoint with --resume"
         )

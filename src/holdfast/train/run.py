@@ -51,11 +51,11 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
     if (model := run_dir / run_folder.MODEL).is_dir():
         raise CheckpointError(
             f"{run_dir} holds a finished warm start, not a run to resume. Train on from it with --model.path {model} "
-            "--warm_start.steps 0 --warm_start.plain_steps 0"
+            "--warm_start.steps 0 --world.scripts.plain_steps 0"
         )
     check_training(config)
     with run_folder.writing(run_dir):
-        checkpoint = newest_checkpoint(run_dir, config.model, listener.note)
+        checkpoint = newest_checkpoint(run_dir, config, listener.note)
         run = _Run(config, run_dir, listener)
         run.saver.go_on_from(checkpoint, config.model, listener.note)
         return run.train()
@@ -148,4 +148,4 @@ class _Run:
 
     def _evaluator(self, agent: SearchAgent) -> Evaluator:
         config, agent = self.config, replace(agent, retriever=self.retrievers.eval)
-        return Evaluator(agent, config.eval.samples, seed=config.run.seed, max_failed=config.retrieval.max_failed)
+        return Evaluator(agent, config.eval.samples, seed=config.run.seed, max_failed=config.run.max_failed_fraction)

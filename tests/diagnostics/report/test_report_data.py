@@ -65,10 +65,10 @@ def test_findings_are_pinned_where_their_series_are(collapse: ReportedRun) -> No
 def test_a_series_that_only_a_finding_names_is_drawn(
     make_log: Callable[..., Log], make_finding: Callable[..., Finding]
 ) -> None:
-    log = make_log({"reward/mean": [1.0, 2.0], "sampler/mass_kept": [0.9, 0.8], "lr": [1.0, 1.0]})
-    found = Diagnosis(findings=(make_finding("SMP001", 2, "sampler/mass_kept", "never/logged"),))
+    log = make_log({"reward/mean": [1.0, 2.0], "sampler/mask_mass": [0.9, 0.8], "lr": [1.0, 1.0]})
+    found = Diagnosis(findings=(make_finding("SMP001", 2, "sampler/mask_mass", "never/logged"),))
     data = page_data([alone(log, found)])
-    assert drawn(data)["others"] == ["sampler/mass_kept"]
+    assert drawn(data)["others"] == ["sampler/mask_mass"]
     assert data["charts"][-1]["pins"] == [{"run": 0, "code": "SMP001", "step": 2}]
 
 

@@ -152,7 +152,7 @@ def test_without_plotly(collapse: ReportedRun, tmp_path: Path, monkeypatch: pyte
 
     write._plotly.cache_clear()
     monkeypatch.setattr(builtins, "__import__", no_plotly)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[report\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[report\]'"):
         write_report(tmp_path / "r.html", [collapse])
     assert not any(tmp_path.iterdir())
 

@@ -87,7 +87,7 @@ def test_a_kept_connection_is_used_again(index_folder: Path, serve_process: Star
 
 def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast\[server\]'"):
+    with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast-rl\[server\]'"):
         serve(index_folder, port=0)
 
 

@@ -71,7 +71,7 @@ def _short_answers(recipe: str, settings: list[str], name: str, steps: int | Non
     warm = config.warm_start
     if not (steps or warm.steps):
         raise ConfigError("the recipe's warm_start.steps is 0, so the number of steps is unknown; give --steps")
-    course = baselines.Course(steps=steps or warm.steps, batch_size=warm.batch, lr=warm.lr)
+    course = baselines.Course(steps=steps or warm.steps, batch_size=warm.batch_size, lr=warm.lr)
     passages = name == "rag-sft"
     _watch(run_dir, lambda listener: baselines.sft(config, run_dir, course, passages=passages, listener=listener))
 

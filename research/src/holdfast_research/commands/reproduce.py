@@ -244,7 +244,7 @@ def _need_drawing() -> None:
     from holdfast.errors import MissingExtra
 
     if find_spec("matplotlib") is None:
-        raise MissingExtra("matplotlib", "probe")
+        raise MissingExtra("matplotlib", "figures")
 
 
 @contextmanager

@@ -31,10 +31,10 @@ GSPO = ("--loss.ratio", "sequence", *_MEAN_OF_MEANS)
 GSPO_CLIP = ("--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4")
 GRPO_CLIP = ("--loss.clip_low", "0.2", "--loss.clip_high", "0.2")
 UNTRUNCATED = ("--sampling.top_p", "1", "--sampling.top_k", "0")
-KEEP_MASK = ("--sampling.keep_mask", "1")
+KEEP_MASK = ("--sampling.mask_logprobs", "1")
 
 GRPO = Arm("GRPO", NONE, control=True)
-RELIABLE = Arm("GRPO, reliable search", (*NONE, "--retrieval.drop", "0"), control=True)
+RELIABLE = Arm("GRPO, reliable search", (*NONE, "--faults.search_failure_rate", "0"), control=True)
 SMALLER = Arm("GRPO, smaller step", NONE, STEPS, control=True)
 PLAIN_SAMPLER = Arm("GRPO, untruncated sampler", (*NONE, *UNTRUNCATED), control=True)
 SEQUENCE_MEAN = Arm("GRPO, sequence mean", (*NONE, *_MEAN_OF_MEANS))
@@ -65,7 +65,7 @@ SAME_STEP = Claim(
     paper="control",
     where="the same recipe with a search that never fails",
     says="The learning rate is not too large: where searches are reliable, plain GRPO learns and holds at it.",
-    asks="plain GRPO with retrieval.drop = 0 holds",
+    asks="plain GRPO with faults.search_failure_rate = 0 holds",
     test=holds(RELIABLE.name),
 )
 SMALLER_STEP = Claim(
@@ -88,7 +88,7 @@ SAME_SAMPLER = Claim(
     where="log-probs of the loss over what the sampler kept: Keep Sampling Mask, DeepSeek-V3.2, arXiv 2512.02556",
     says="Not the truncation is at fault but its mismatch with the loss: with the same truncated sampler and log-probs "
     "over what it kept, the same recipe learns and holds.",
-    asks="plain GRPO with sampling.keep_mask holds on the seeds on which GRPO fell",
+    asks="plain GRPO with sampling.mask_logprobs holds on the seeds on which GRPO fell",
     test=holds_where(KEPT_MASK.name, GRPO.name),
 )
 OTHER_MEAN = Claim(

@@ -43,8 +43,8 @@ CONTROLS = (
 MEANS = (a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name)
 MECHANISM = (
     Figure("advantage/token_mean", "Mean advantage per token: below 0, failures are longer", CONTROLS),
-    Figure("advantage/cut_mean", "Mean advantage where the sampler cuts", (*CONTROLS[:4], *MEANS)),
-    Figure("sampler/mass_kept", "Probability mass the sampler keeps", CONTROLS),
+    Figure("advantage/tail_mean", "Mean advantage where the sampler cuts", (*CONTROLS[:4], *MEANS)),
+    Figure("sampler/mask_mass", "Probability mass the sampler keeps", CONTROLS),
 )
 
 EXPERIMENT = Experiment(

@@ -17,9 +17,9 @@ def _arm(name: str, *words: str) -> Arm:
 
 
 TOOL = (
-    _arm("one search in ten fails", "--retrieval.drop", "0.1"),
+    _arm("one search in ten fails", "--faults.search_failure_rate", "0.1"),
     _arm("one hop", "--world.two_hop", "0"),
-    _arm("no tool", "--protocol.max_turns", "1", "--warm_start.skip_search", "1"),
+    _arm("no tool", "--protocol.max_turns", "1", "--world.scripts.skip_search", "1"),
 )
 SAMPLER = (a.PLAIN_SAMPLER, a.KEPT_MASK)
 TRUNCATION = (
@@ -30,8 +30,8 @@ TRUNCATION = (
 )
 LANGUAGE = (
     _arm("short filler", "--world.filler_length", "[1, 2]"),
-    _arm("no filler", "--world.filler_words", "0", "--warm_start.ramble", "0"),
-    _arm("no rambles", "--warm_start.ramble", "0"),
+    _arm("no filler", "--world.filler_words", "0", "--world.scripts.ramble", "0"),
+    _arm("no rambles", "--world.scripts.ramble", "0"),
 )
 LOSS = (
     a.SEQUENCE_MEAN,

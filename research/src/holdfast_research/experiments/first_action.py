@@ -26,7 +26,7 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="Figure 5 (v1)",
             says="More and more wrong rollouts begin with a right search.",
-            asks="rollout/first_action_match when the reward drops is 0.1 above the start",
+            asks="rollout/first_action_match_fraction when the reward drops is 0.1 above the start",
             test=judge.first_action_match_rises(GRPO),
         ),
         *FIRST_ACTION,
@@ -40,7 +40,7 @@ EXPERIMENT = Experiment(
         a.SAME_STEP,
     ),
     figures=(
-        Figure("rollout/first_action_match", "Wrong rollouts with a right first search", NAMES, "Figure 5"),
+        Figure("rollout/first_action_match_fraction", "Wrong rollouts with a right first search", NAMES, "Figure 5"),
         Figure("likelihood/correct/action_1", "First action of correct rollouts, nats per token", NAMES, "Figure 5"),
         Figure("likelihood/correct/action_2", "Second action of correct rollouts, nats per token", NAMES, "Figure 5"),
         Figure("likelihood/incorrect/action_1", "First action of incorrect rollouts, nats per token", NAMES),

@@ -58,10 +58,10 @@ EXPERIMENT = Experiment(
         *map(no_surge, (a.LLDS_FIXED.name, a.SAPO_FIXED.name, UNTRUNCATED.name)),
     ),
     figures=(
-        Figure("advantage/cut_mean", "Mean advantage where the sampler cuts", NAMES[:4]),
-        Figure("sampler/mass_kept", "Probability mass the sampler keeps", NAMES[:4]),
+        Figure("advantage/tail_mean", "Mean advantage where the sampler cuts", NAMES[:4]),
+        Figure("sampler/mask_mass", "Probability mass the sampler keeps", NAMES[:4]),
         *a.dynamics(NAMES[:4], (GRPO, *NAMES[4:])),
-        Figure("advantage/cut_mean", "Mean advantage where the sampler cuts, with penalties", (GRPO, *NAMES[4:])),
+        Figure("advantage/tail_mean", "Mean advantage where the sampler cuts, with penalties", (GRPO, *NAMES[4:])),
     ),
     settings=("--train.steps", "160"),
     drawn=("world.seed", "warm_start.seed"),

@@ -11,7 +11,7 @@ RULES = {"A ≥ 0": "nonnegative", "A > 0": "positive", "correct": "correct"}
 STRENGTHS = ("0.2", "0.5", "1.0")
 NORMALIZERS = ("policy", "preserved")
 # A short, careless warm start: a quarter of the reward, and groups that are all wrong.
-RARE = ("--warm_start.steps", "250", "--warm_start.misread", "0.4", "--warm_start.give_up", "0.6")
+RARE = ("--warm_start.steps", "250", "--world.scripts.misread", "0.4", "--world.scripts.give_up", "0.6")
 
 
 def _arm(rule: str, coef: str, normalizer: str, rare: bool) -> Arm:

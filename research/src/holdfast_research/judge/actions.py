@@ -98,7 +98,7 @@ def _crosses(run: RunSeries, kind: str, until: int | None) -> Answer:
 
 
 def _match_rises(run: RunSeries, by: float, until: int | None) -> Answer:
-    steps, match = run.means("rollout/first_action_match")
+    steps, match = run.means("rollout/first_action_match_fraction")
     known = [v for s, v in zip(steps, match, strict=True) if until is not None and s <= until]
     if not known:
         return None, {}

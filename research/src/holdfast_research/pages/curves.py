@@ -22,8 +22,8 @@ from holdfast_research.values import Experiment, Figure, Runs
 
 SHOWN = (
     *("reward/mean", "displacement/correct", "likelihood/correct", "entropy/mean"),
-    *("advantage/token_mean", "advantage/cut_mean", "sampler/mass_kept", "rollout/searches", "ratio/log_product"),
-    *("rollout/first_action_match", "likelihood/correct/action_1", "likelihood/correct/action_2"),
+    *("advantage/token_mean", "advantage/tail_mean", "sampler/mask_mass", "rollout/searches", "ratio/log_product"),
+    *("rollout/first_action_match_fraction", "likelihood/correct/action_1", "likelihood/correct/action_2"),
     *("displacement/fraction", "displacement/incorrect"),
 )
 """The others are in the experiment's own index.html."""

@@ -34,7 +34,7 @@ SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "PEN001": ("echo-inert-s1", ("penalty/active_fraction",)),
     "RET001": ("rambler-dead-s1", ("retrieval/error_fraction",)),
     "RET002": ("rambler-empty-s1", ("retrieval/empty_fraction",)),
-    "GRP001": ("echo-no-answers-s1", ("rollout/mixed_groups",)),
+    "GRP001": ("echo-no-answers-s1", ("rollout/mixed_group_fraction",)),
     "STP001": ("rambler-giant-steps-s1", ("displacement/correct",)),
     "LLD002": ("collapse-grpo-80-s3", ("displacement/correct", "likelihood/correct")),
     "LLD003": ("collapse-grpo-80-s3", ("displacement/correct", "likelihood/correct")),
@@ -61,8 +61,8 @@ def draw(code: str, log: Log, names: tuple[str, ...], path: Path) -> None:
             series.steps[keep], series.values[keep], color=BLUE if name == "reward/mean" else ORANGE, linewidth=1.4
         )
         axis.axvline(step, color=GREY, linestyle="--", linewidth=1)
-        if told.half_step is not None:
-            axis.axvline(told.half_step, color=GREY, linestyle=":", linewidth=1)
+        if told.halved is not None:
+            axis.axvline(told.halved.step, color=GREY, linestyle=":", linewidth=1)
         axis.set_title(name, loc="left", fontsize=8, pad=2)
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)

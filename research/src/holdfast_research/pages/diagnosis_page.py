@@ -109,7 +109,7 @@ collapses at most, and in eight to twenty-nine healthy runs.
 These are likely reasons, looked up after the reading; the rules were left as they were.
 
 **Since then** `SMP001` has one question more (2026-11-22): whether advantages are negative where a truncated sampler
-cuts, while it keeps less and less. No recorded run logs `advantage/cut_mean`, so no number on this page depends on it.
+cuts, while it keeps less and less. No recorded run logs `advantage/tail_mean`, so no number on this page depends on it.
 [The laboratory](findings.md) says what it found on runs that bore on no threshold.
 
 ## What is counted

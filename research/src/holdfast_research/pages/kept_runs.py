@@ -27,6 +27,7 @@ from holdfast.penalties import PENALTIES
 from holdfast.run_folder import CONFIG, METRICS, RESULTS
 from holdfast.train.checkpoint import find_damage
 from holdfast.train.start import has_warm_start, start_folder
+from holdfast_research.former_settings import former_start_name, renamed
 from holdfast_research.paths import KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, load_plan
 from holdfast_research.recordings.library import shortened
@@ -73,9 +74,10 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
 
 
 def as_now(recipe: str) -> str:
-    """A kept run's recipe in today's words. Runs are kept as they were made, and two things have changed since: a
-    penalty's section held every setting of every penalty, and `normalizer = "preserved"` was called "paper"."""
-    resolved = tomllib.loads(recipe)
+    """A kept run's recipe in today's words. Runs are kept as they were made. Since then settings were renamed; a
+    penalty's section held every setting of every penalty; and `normalizer = "preserved"` was called "paper"."""
+    resolved = renamed(tomllib.loads(recipe))
+    resolved["warm_start"].pop("teaches", None)
     written = resolved["loss"]["penalty"]
     penalty = {key: value for key, value in written.items() if key in PENALTIES[written["name"]].model_fields}
     if penalty.get("normalizer") == "paper":
@@ -98,8 +100,8 @@ def restore_starts(folder: Path, kept: Path = KEPT) -> tuple[list[Path], list[Pa
     One that stays was made here, and may be another policy; `holdfast reproduce` says so when runs of both meet.
     """
     put, there = [], []
-    for start in _starts(folder):
-        archive = kept / _STARTS / f"{start.name}.zip"
+    for start, name in _starts(folder):
+        archive = kept / _STARTS / f"{name}.zip"
         if find_damage(start) is None:
             there.append(start)
         elif archive.exists():
@@ -112,17 +114,18 @@ def restore_starts(folder: Path, kept: Path = KEPT) -> tuple[list[Path], list[Pa
 def _keep_starts(folder: Path, into: Path) -> None:
     """The cached policies that these runs start from; one that is kept already stays as it is."""
     into.mkdir(parents=True, exist_ok=True)
-    for start in _starts(folder):
-        archive = into / f"{start.name}.zip"
+    for start, name in _starts(folder):
+        archive = into / f"{name}.zip"
         if not archive.exists() and find_damage(start) is None:
             paths = sorted(path for path in start.rglob("*") if path.is_file())
             _write(archive, {path.relative_to(start).as_posix(): path.read_bytes() for path in paths})
 
 
-def _starts(folder: Path) -> list[Path]:
-    """Where the cache has, or would have, what the finished runs of an experiment's folder start from."""
+def _starts(folder: Path) -> list[tuple[Path, str]]:
+    """Where the cache has, or would have, what the finished runs of an experiment's folder start from; and the name it
+    is archived under."""
     configs = [load(path.with_name(CONFIG)) for kind in KINDS for path in (folder / kind).glob(f"*/{RESULTS}")]
-    return sorted({start_folder(config) for config in configs if has_warm_start(config)})
+    return sorted({(start_folder(config), former_start_name(config)) for config in configs if has_warm_start(config)})
 
 
 def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:

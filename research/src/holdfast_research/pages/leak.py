@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.files import write_whole
-from holdfast.rollout.sampling import kept_tokens
+from holdfast.rollout.sampling import sampling_mask_ids
 from holdfast_research.figures import draw
 from holdfast_research.pages.curves import alone
 from holdfast_research.paths import DOCS
@@ -39,7 +39,7 @@ SAMPLERS = {
 }
 """Name -> top-p and top-k."""
 FIGURES = (
-    Figure("sampler/mass_kept", f"Mass the sampler keeps, advantage {-SIZE}", tuple(SAMPLERS)),
+    Figure("sampler/mask_mass", f"Mass the sampler keeps, advantage {-SIZE}", tuple(SAMPLERS)),
     Figure("entropy/mean", f"Entropy, nats, advantage {-SIZE}", tuple(SAMPLERS)),
 )
 
@@ -47,7 +47,7 @@ FIGURES = (
 def flow(logits: Tensor, top_p: float, top_k: int, advantage: float) -> tuple[Tensor, float]:
     """A (q - p), and the mass that the sampler keeps; `logits` are float64 [V]."""
     p = logits.softmax(-1)
-    ids = kept_tokens(logits[None], logits.argmax()[None], top_p=top_p, top_k=top_k)[0]
+    ids = sampling_mask_ids(logits[None], logits.argmax()[None], top_p=top_p, top_k=top_k)[0]
     inside = torch.zeros_like(p).scatter_(0, ids[ids >= 0].long(), 1.0)
     mass = float((p * inside).sum())
     return advantage * (p * inside / mass - p), mass
@@ -61,7 +61,7 @@ def trace(top_p: float, top_k: int, advantage: float, steps: int = STEPS) -> lis
         change, mass = flow(logits, top_p, top_k, advantage)
         every = logits.log_softmax(-1)
         entropy = -float((every.exp() * every).sum())
-        rows.append({"step": step, "sampler/mass_kept": mass, "entropy/mean": entropy})
+        rows.append({"step": step, "sampler/mask_mass": mass, "entropy/mean": entropy})
         logits = logits + RATE * change
     return rows
 
@@ -81,7 +81,7 @@ def main() -> None:
         for name, (run,) in runs(advantage).items():
             cells = [
                 f"{run.rows[0][metric]:.{digits}f} → {run.rows[-1][metric]:.{digits}f}"
-                for metric, digits in (("sampler/mass_kept", 2), ("entropy/mean", 1))
+                for metric, digits in (("sampler/mask_mass", 2), ("entropy/mean", 1))
             ]
             print(f"| {name} | {advantage:+.2f} | {cells[0]} | {cells[1]} |")
     for figure in FIGURES:

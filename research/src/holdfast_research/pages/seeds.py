@@ -52,7 +52,7 @@ def run_one(recipe: str, arm: str, overrides: list[str], seed: int, out: Path, t
     slug = "".join(c if c.isalnum() else "-" for c in arm.lower()).strip("-")
     folder = out / f"{recipe}-{slug}-s{seed}"
     if not (folder / "results.json").is_file():
-        command = [sys.executable, "-m", "holdfast", "train", f"recipes/{recipe}.toml", *overrides]
+        command = [sys.executable, "-m", "holdfast", "train", recipe, *overrides]
         command += ["--run.dir", str(out), "--run.name", folder.name, "--run.seed", str(seed), "--overwrite"]
         command += ["--run.threads", str(threads)]
         with (out / f"{folder.name}.log").open("w") as log:

@@ -107,19 +107,23 @@ def leaks(bench: Bench) -> Iterator[Measure]:
     }
     passages = [d.contents for d in bench.world.documents("train")]
     yield Measure("held-out facts stated by training passages", len(facts_in(passages, held_out)), most=0)
-    own = bench.config.warm_start
-    lessons = {own.steps: bench.scripts}
-    if own.plain_steps:
+    warm_start, scripts = bench.config.warm_start, bench.config.world.scripts
+    lessons = {warm_start.steps: bench.scripts}
+    if scripts.plain_steps:
         retriever, protocol = bench.retrievers.train, bench.protocol
-        lessons[own.plain_steps] = scripted_episodes(bench.world, None, retriever, protocol, own)
-    texts = ["".join(chain(*script.turns)) for scripts in lessons.values() for script in scripts]
+        lessons[scripts.plain_steps] = scripted_episodes(
+            bench.world, None, retriever, protocol, scripts, seed=warm_start.seed
+        )
+    texts = ["".join(chain(*script.turns)) for scripted in lessons.values() for script in scripted]
     yield Measure("held-out facts stated by scripted episodes", len(facts_in(texts, held_out)), most=0)
     pieces = [bench.tokenizer.decode([i]) for i in range(len(bench.tokenizer))]
     pools = interchangeable_tokens(bench.world, bench.tokenizer)
     hidden = [
         "".join(pieces[i] for i in episode.token_ids)
-        for steps, scripts in lessons.items()
-        for episode in disguised([bench.encoded(script) for script in scripts], pools, steps * own.batch, own.seed)
+        for steps, scripted in lessons.items()
+        for episode in disguised(
+            [bench.encoded(script) for script in scripted], pools, steps * warm_start.batch_size, warm_start.seed
+        )
     ]
     told = facts_in(hidden, held_out)
     yield Measure("disguised episodes of the warm start", len(hidden))
@@ -135,7 +139,7 @@ def facts_in(texts: Iterable[str], facts: set[tuple[str, str, str]]) -> set[tupl
 
 
 def sizes(bench: Bench) -> Iterator[Measure]:
-    own = bench.config.model
+    sizes = bench.config.world.model
     for region, facts in bench.world.facts.items():
         yield Measure(f"passages, {region}", len(facts))
     for region, questions in bench.world.questions.items():
@@ -153,7 +157,7 @@ def sizes(bench: Bench) -> Iterator[Measure]:
     yield Measure("tokens of the longest observation", longest, most=bench.config.protocol.max_observation_tokens)
     yield Measure("scripted episodes that are right", mean(script.correct for script in bench.scripts))
     yield Measure("vocabulary", len(bench.tokenizer))
-    model = build_model(bench.tokenizer, hidden=own.hidden, layers=own.layers, heads=own.heads)
+    model = build_model(bench.tokenizer, hidden=sizes.hidden, layers=sizes.layers, heads=sizes.heads)
     yield Measure("parameters", model.num_parameters())
 
 

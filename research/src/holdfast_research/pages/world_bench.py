@@ -73,7 +73,9 @@ def open_bench(config: Config) -> Bench:
     assert config.data.train == "world", "the recipe must train on the bundled world"
     world, filler, retrievers = world_of(config.world), filler_of(config.world), load_retrievers(config)
     protocol = load_protocol(config)
-    scripts = scripted_episodes(world, filler, retrievers.train, protocol, config.warm_start)
+    scripts = scripted_episodes(
+        world, filler, retrievers.train, protocol, config.world.scripts, seed=config.warm_start.seed
+    )
     return Bench(config, retrievers, world, scripts, world_tokenizer(world, filler, scripts, protocol))
 
 

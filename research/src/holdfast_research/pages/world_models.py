@@ -28,9 +28,9 @@ TWIN_STEPS = 2000
 
 def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
     """A twin of the tiny model learns question -> answer by heart, and is asked about people it never met."""
-    own = bench.config.model
-    model = build_model(bench.tokenizer, seed=seed, hidden=own.hidden, layers=own.layers, heads=own.heads)
-    twin = prepare(model, bench.tokenizer, own, pick_device(bench.config.run.device))
+    sizes = bench.config.world.model
+    model = build_model(bench.tokenizer, seed=seed, hidden=sizes.hidden, layers=sizes.layers, heads=sizes.heads)
+    twin = prepare(model, bench.tokenizer, bench.config.model, pick_device(bench.config.run.device))
     protocol = bench.protocol
     opened, closed = protocol.answer_tags
     lessons = [
@@ -61,7 +61,7 @@ def evaluate(
     bench: Bench, policy: LanguageModel, questions: Sequence[Example], retriever: Retriever, seed: int
 ) -> Evaluation:
     agent = make_agent(bench.config, policy, retriever)
-    return Evaluator(agent, 1, seed=seed, max_failed=bench.config.retrieval.max_failed)(questions)
+    return Evaluator(agent, 1, seed=seed, max_failed=bench.config.run.max_failed_fraction)(questions)
 
 
 # ---- the warm-started model

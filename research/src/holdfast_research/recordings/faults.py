@@ -61,7 +61,7 @@ class Broken:
 
 def _breaking(trainer: Trainer, start: int, **what: Any) -> Step:
     retriever = Broken(trainer.agent.retriever)
-    trainer.config = _with(trainer.config, "retrieval", max_failed=1.0)
+    trainer.config = _with(trainer.config, "run", max_failed_fraction=1.0)
     trainer.agent = replace(trainer.agent, retriever=retriever)
     return _at(trainer, start, lambda: vars(retriever).update(what))
 

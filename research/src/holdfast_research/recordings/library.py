@@ -24,6 +24,7 @@ from holdfast.config import Config
 from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.log import Log, Series
 from holdfast.penalties import PENALTIES
+from holdfast_research.former_settings import renamed
 from holdfast_research.paths import RECORDINGS
 
 FOLDER = RECORDINGS
@@ -158,7 +159,7 @@ def _settings(recording: Recording) -> dict[str, Any]:
     whole = Config().model_dump(mode="json")
     method = recording.settings.get("loss", {}).get("penalty", {}).get("name", whole["loss"]["penalty"]["name"])
     whole["loss"]["penalty"] = PENALTIES[method]().model_dump(mode="json")
-    return present(merged(whole, recording.settings))
+    return present(merged(whole, renamed(recording.settings)))
 
 
 # ---- copies: what a log of the same run might have looked like
@@ -180,7 +181,12 @@ def copies(log: Log, name: str, count: int = 5) -> dict[str, Log]:
     return dict(list(made.items())[:count])
 
 
-_COUNTS = ("optimizer_steps_per_rollout", "displacement/rows", "lr", "grad/skipped")  # set, or counted: no noise
+_COUNTS = (
+    "optimizer_steps_per_rollout",
+    "displacement/rollouts",
+    "lr",
+    "grad/skipped_steps",
+)  # set, or counted: no noise
 
 
 def _noisy(log: Log, rng: np.random.Generator) -> Log:

@@ -54,7 +54,7 @@ def _options(text: str) -> tuple[str, ...]:
 # Small enough for half a minute a run on one core.
 _SMALL = _options(
     "--run.threads 1 --run.device cpu --eval.every 0 --world.dev_questions 40 --world.test_questions 40 "
-    "--model.path tiny --model.layers 2 --loss.kl_coef 0 --loss.penalty.name none --train.group_size 4 "
+    "--model.path tiny --world.model.layers 2 --loss.kl_coef 0 --loss.penalty.name none --train.group_size 4 "
     "--train.displacement_rows 32"
 )
 _CLEAN = _options("--sampling.top_p 1 --sampling.top_k 0")
@@ -72,9 +72,9 @@ RAMBLER = Organism(
     ),
     school=(
         *_options("--world.people 100 --world.train_questions 1200 --world.mismatch 0.05 --world.two_hop 0.4"),
-        *_options("--world.filler_words 200 --model.hidden 48"),
+        *_options("--world.filler_words 200 --world.model.hidden 48"),
         *("--world.filler_length", "[2, 5]", "--world.ramble_length", "[10, 16]"),
-        *_options("--warm_start.plain_steps 1100 --warm_start.steps 350 --warm_start.batch 32"),
+        *_options("--world.scripts.plain_steps 1100 --warm_start.steps 350 --warm_start.batch_size 32"),
     ),
 )
 # No filler at all: short turns, a sharp policy, another reward.
@@ -91,7 +91,7 @@ CURT = Organism(
     ),
     school=(
         *_options("--world.seed 7 --world.people 120 --world.train_questions 1500 --world.mismatch 0.1"),
-        *_options("--model.hidden 40 --warm_start.steps 1100 --warm_start.batch 32 --warm_start.seed 3"),
+        *_options("--world.model.hidden 40 --warm_start.steps 1100 --warm_start.batch_size 32 --warm_start.seed 3"),
     ),
 )
 # Another preset, another shape of loss: longer rambles, half of the questions in two hops, a mean over rollouts.
@@ -108,10 +108,12 @@ STRAYER = Organism(
     ),
     school=(
         *_options("--protocol.preset search-r1 --world.seed 11 --world.people 90 --world.train_questions 1000"),
-        *_options("--world.mismatch 0.05 --world.two_hop 0.5 --world.filler_words 120 --model.hidden 48"),
+        *_options("--world.mismatch 0.05 --world.two_hop 0.5 --world.filler_words 120 --world.model.hidden 48"),
         *("--world.filler_length", "[1, 4]", "--world.ramble_length", "[12, 20]"),
-        *_options("--warm_start.plain_steps 1200 --warm_start.steps 350 --warm_start.batch 32 --warm_start.seed 5"),
-        *_options("--warm_start.ramble 0.15"),
+        *_options(
+            "--world.scripts.plain_steps 1200 --warm_start.steps 350 --warm_start.batch_size 32 --warm_start.seed 5"
+        ),
+        *_options("--world.scripts.ramble 0.15"),
     ),
 )
 COLLAPSE = Organism(
@@ -161,12 +163,12 @@ SCOUT = Organism(
     steps=36,
     settings=(
         *_SMALL,
-        *_options("--model.layers 3 --train.questions 5 --train.group_size 6 --train.lr 6e-4 --train.warmup 3"),
+        *_options("--world.model.layers 3 --train.questions 5 --train.group_size 6 --train.lr 6e-4 --train.warmup 3"),
         *_options("--train.optimizer_steps_per_rollout 3 --reward.em 0 --reward.f1 1"),
     ),
     school=(
         *_options("--world.seed 29 --world.people 70 --world.train_questions 900 --world.two_hop 0.25"),
-        *_options("--world.mismatch 0.05 --model.hidden 32 --warm_start.steps 900 --warm_start.batch 32"),
+        *_options("--world.mismatch 0.05 --world.model.hidden 32 --warm_start.steps 900 --warm_start.batch_size 32"),
         *_options("--warm_start.seed 8"),
     ),
 )
@@ -184,10 +186,12 @@ ROVER = Organism(
     ),
     school=(
         *_options("--world.seed 31 --world.people 110 --world.train_questions 1100 --world.mismatch 0.08"),
-        *_options("--world.two_hop 0.35 --world.filler_words 300 --model.hidden 40"),
+        *_options("--world.two_hop 0.35 --world.filler_words 300 --world.model.hidden 40"),
         *("--world.filler_length", "[3, 6]", "--world.ramble_length", "[14, 22]"),
-        *_options("--warm_start.plain_steps 1100 --warm_start.steps 400 --warm_start.batch 32 --warm_start.seed 9"),
-        *_options("--warm_start.ramble 0.14"),
+        *_options(
+            "--world.scripts.plain_steps 1100 --warm_start.steps 400 --warm_start.batch_size 32 --warm_start.seed 9"
+        ),
+        *_options("--world.scripts.ramble 0.14"),
     ),
 )
 SCOUT_TRL = _in_trl(SCOUT)
@@ -207,10 +211,12 @@ NOMAD = Organism(
     ),
     school=(
         *_options("--world.seed 43 --world.people 130 --world.train_questions 1300 --world.mismatch 0.06"),
-        *_options("--world.two_hop 0.3 --world.filler_words 250 --model.hidden 48"),
+        *_options("--world.two_hop 0.3 --world.filler_words 250 --world.model.hidden 48"),
         *("--world.filler_length", "[2, 5]", "--world.ramble_length", "[14, 20]"),
-        *_options("--warm_start.plain_steps 1100 --warm_start.steps 380 --warm_start.batch 32 --warm_start.seed 12"),
-        *_options("--warm_start.ramble 0.13"),
+        *_options(
+            "--world.scripts.plain_steps 1100 --warm_start.steps 380 --warm_start.batch_size 32 --warm_start.seed 12"
+        ),
+        *_options("--world.scripts.ramble 0.13"),
     ),
 )
 # Another preset and reduction, a deeper model, shorter fillers.
@@ -222,16 +228,18 @@ DROVER = Organism(
     steps=52,
     settings=(
         *_SMALL,
-        *_options("--model.layers 3 --train.questions 8 --train.lr 3e-4 --train.warmup 4"),
+        *_options("--world.model.layers 3 --train.questions 8 --train.lr 3e-4 --train.warmup 4"),
         *_options("--train.optimizer_steps_per_rollout 4 --loss.reduction seq-mean-token-mean"),
         *_options("--reward.em 0 --reward.f1 1"),
     ),
     school=(
         *_options("--protocol.preset search-r1 --world.seed 47 --world.people 80 --world.train_questions 900"),
-        *_options("--world.mismatch 0.05 --world.two_hop 0.45 --world.filler_words 150 --model.hidden 40"),
+        *_options("--world.mismatch 0.05 --world.two_hop 0.45 --world.filler_words 150 --world.model.hidden 40"),
         *("--world.filler_length", "[2, 4]", "--world.ramble_length", "[12, 18]"),
-        *_options("--warm_start.plain_steps 1200 --warm_start.steps 380 --warm_start.batch 32 --warm_start.seed 14"),
-        *_options("--warm_start.ramble 0.15"),
+        *_options(
+            "--world.scripts.plain_steps 1200 --warm_start.steps 380 --warm_start.batch_size 32 --warm_start.seed 14"
+        ),
+        *_options("--world.scripts.ramble 0.15"),
     ),
 )
 # No filler: a sharp policy, five optimizer steps, a reward in two parts.
@@ -248,7 +256,7 @@ DELVER = Organism(
     ),
     school=(
         *_options("--world.seed 53 --world.people 95 --world.train_questions 1200 --world.two_hop 0.3"),
-        *_options("--world.mismatch 0.08 --model.hidden 40 --warm_start.steps 1000 --warm_start.batch 32"),
+        *_options("--world.mismatch 0.08 --world.model.hidden 40 --warm_start.steps 1000 --warm_start.batch_size 32"),
         *_options("--warm_start.seed 17"),
     ),
 )

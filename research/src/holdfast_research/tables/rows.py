@@ -69,7 +69,7 @@ ROWS: tuple[TrainingRow, ...] = (
     TrainingRow(
         name="R1",
         # In the bundled world the start, too, must not know of searches.
-        settings=("--protocol.preset", "r1", "--protocol.max_turns", "1", "--warm_start.skip_search", "1", *_NONE),
+        settings=("--protocol.preset", "r1", "--protocol.max_turns", "1", "--world.scripts.skip_search", "1", *_NONE),
         method="r1",
     ),
     TrainingRow(name="Rejection sampling", settings=_NONE, baseline=("rejection-sampling",)),

@@ -37,7 +37,7 @@ class Name:
 
 TRL = (
     Name("reward", "reward/mean"),
-    Name("frac_reward_zero_std", "rollout/mixed_groups", "1 − x"),
+    Name("frac_reward_zero_std", "rollout/mixed_group_fraction", "1 − x"),
     Name("entropy", "entropy/mean"),
     Name("grad_norm", "grad/norm"),
     Name("clip_ratio/region_mean", "clip/fraction"),
@@ -96,6 +96,21 @@ LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
 }
 """Names that look alike and mean something else; they keep their own names."""
 
+FORMER: Mapping[str, str] = {
+    "advantage/cut_mean": "advantage/tail_mean",
+    "displacement/rows": "displacement/rollouts",
+    "grad/skipped": "grad/skipped_steps",
+    "penalty/drop": "penalty/mean_decrease",
+    "penalty/preserved_share": "penalty/preserved_fraction",
+    "retrieval/cache_hit": "retrieval/duplicate_fraction",
+    "rollout/cut_fraction": "rollout/truncated_observation_fraction",
+    "rollout/first_action_match": "rollout/first_action_match_fraction",
+    "rollout/mixed_groups": "rollout/mixed_group_fraction",
+    "sampler/keeps_mask": "sampler/mask_in_loss",
+    "sampler/mass_kept": "sampler/mask_mass",
+}
+"""Former names of holdfast's own metrics -> their names now. Logs of earlier runs, ours or a host's, have them."""
+
 AXES = ("train/global_step", "global_step", "step", "Step", "_step")
 """Where a W&B history has its step, best first: `_step` counts calls of wandb.log, not steps of the trainer."""
 
@@ -109,18 +124,18 @@ SHARES = (
     "reward/em",
     "reward/f1",
     "clip/fraction",
-    "retrieval/cache_hit",
+    "retrieval/duplicate_fraction",
     "retrieval/error_fraction",
-    "rollout/first_action_match",
-    "rollout/mixed_groups",
-    "rollout/cut_fraction",
+    "rollout/first_action_match_fraction",
+    "rollout/mixed_group_fraction",
+    "rollout/truncated_observation_fraction",
     "rollout/failed_fraction",
     "rollout/invalid_fraction",
     "rollout/truncated_fraction",
     "displacement/fraction",
     "penalty/active_fraction",
-    "penalty/preserved_share",
-    "sampler/mass_kept",
+    "penalty/preserved_fraction",
+    "sampler/mask_mass",
     "eval/em",
     "eval/em_greedy",
     "eval/f1",
@@ -173,9 +188,16 @@ def _one(host: Host, name: str, known: Mapping[str, Name]) -> Name:
             return Name(name, f"eval/{clean(inner.ours)}", inner.change, inner.differs)
     for prefix in _OBSERVED:
         if plain.startswith(prefix):
-            return Name(name, clean(plain.removeprefix(prefix)))
+            return Name(name, _present(plain.removeprefix(prefix)))
     row = known.get(OLDER.get(host, {}).get(plain, plain))
-    return Name(name, row.ours, row.change, row.differs) if row else Name(name, clean(plain))
+    if row:
+        return Name(name, row.ours, row.change, row.differs)
+    return Name(name, _present(plain) if host == "holdfast" else clean(plain))
+
+
+def _present(ours: str) -> str:
+    """A name of ours as it is now."""
+    return FORMER.get(ours) or clean(ours)
 
 
 def _rank(name: Name) -> int:

@@ -120,10 +120,12 @@ def _marked(text: str) -> str:
 def _several(runs: Sequence[ReportedRun]) -> list[str]:
     rows = []
     for run in runs:
-        facts, half = run.diagnosis.facts, run.diagnosis.half_step
+        facts, half = run.diagnosis.facts, run.diagnosis.halved
         found = "; ".join(f"{f.code} at {f.step:,}" for f in run.diagnosis.findings) or "none"
         reward = [_number(facts.get(name)) for name in ("first reward", "peak reward", "last reward")]
-        rows.append([run.log.name, f"{last_step(run.log):,}", *reward, "–" if half is None else f"{half:,}", found])
+        rows.append(
+            [run.log.name, f"{last_step(run.log):,}", *reward, "–" if half is None else f"{half.step:,}", found]
+        )
     columns = ["run", "steps", "reward at first", "at best", "at the end", "half lost at", "findings"]
     explained: dict[str, Finding] = {f.code: f for run in runs for f in run.diagnosis.findings}
     said: dict[str, str] = {}

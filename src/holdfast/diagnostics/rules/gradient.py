@@ -8,7 +8,7 @@ from holdfast.diagnostics.rules.remedies import SMALLER_STEPS
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 from holdfast.trailing import delayed, highest, trailing_mean
 
-NORM, SKIPPED, REWARD = "grad/norm", "grad/skipped", "reward/mean"
+NORM, SKIPPED, REWARD = "grad/norm", "grad/skipped_steps", "reward/mean"
 HAVE_TO_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")
 
 EXPLOSION = 10.0
@@ -85,7 +85,7 @@ GRD002 = Rule(
         Check(
             series=(SKIPPED,),
             signal=skips,
-            message="{grad/skipped:g} optimizer steps were skipped, because their gradient was not finite.",
+            message="{grad/skipped_steps:g} optimizer steps were skipped, because their gradient was not finite.",
         ),
     ),
     meaning="A loss or gradient is NaN or infinite, or a reward is infinite, so that the update was skipped or has "

@@ -12,9 +12,9 @@ from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 from holdfast.trailing import Truths, Values, highest
 
-ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_share", "loss/penalty"
+ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_fraction", "loss/penalty"
 K = "optimizer_steps_per_rollout"
-RATIO, DROP, REWARD, MIXED = "ratio/max", "penalty/drop", "reward/mean", "rollout/mixed_groups"
+RATIO, DROP, REWARD, MIXED = "ratio/max", "penalty/mean_decrease", "reward/mean", "rollout/mixed_group_fraction"
 
 FEWEST_BATCHES = 3
 """Rollout batches that show a penalty of one optimizer step per batch: it is 0 for good."""

@@ -7,7 +7,7 @@ from holdfast.diagnostics.rules.rule import Remedy
 PRESERVE_LIKELIHOOD: Remedy = {
     "holdfast": 'Preserve correct rollouts: `loss.penalty.name = "llds"` or `"sapo"`, with '
     "`train.optimizer_steps_per_rollout` of 2 or more; raise `loss.penalty.coef` if it is on. A smaller `train.lr` "
-    "helps as well. Where `sampling.top_p` or `sampling.top_k` truncate the sampler, turn on `sampling.keep_mask` "
+    "helps as well. Where `sampling.top_p` or `sampling.top_k` truncate the sampler, turn on `sampling.mask_logprobs` "
     "first.",
     "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
     "least twice `gradient_accumulation_steps`. A smaller `learning_rate` helps as well. Where `top_p` or `top_k` "

@@ -46,7 +46,7 @@ RET001 = Rule(
     impact="What is left is a biased sample, or, where the trainer counts an outage as an incorrect answer, a lesson "
     "not to search.",
     remedy={
-        "holdfast": "Check the server behind `retrieval.url`; `retrieval.max_failed` says when a run stops.",
+        "holdfast": "Check the server behind `retrieval.url`; `run.max_failed_fraction` says when a run stops.",
         "trl": "Check the retriever; `SearchRollouts` keeps failed rollouts out of the loss.",
         "verl": "Check the retriever named in `actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         "unknown": "Check the retriever, and keep rollouts whose search failed out of the loss.",

@@ -10,7 +10,7 @@ from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 from holdfast.trailing import Truths, Values, delayed, highest, lowest, margin, most_since, rows_since, trailing_mean
 
-ANSWERED, EM, REWARD, MIXED = "rollout/answered_fraction", "reward/em", "reward/mean", "rollout/mixed_groups"
+ANSWERED, EM, REWARD, MIXED = "rollout/answered_fraction", "reward/em", "reward/mean", "rollout/mixed_group_fraction"
 ROWS = 5
 
 BREAK = 0.6

@@ -11,8 +11,8 @@ from holdfast.trailing import Truths, highest, lowest, noise, trailing_mean
 TRAINED, SAMPLED = "loss/tokens", "rollout/length"
 CORRECT, INCORRECT, ENTROPY = "likelihood/correct", "likelihood/incorrect", "entropy/mean"
 SURPRISE = (CORRECT, INCORRECT, ENTROPY)
-GAP, MASS, MASKED = "sampler/logprob_gap", "sampler/mass_kept", "sampler/keeps_mask"
-CUT, REWARD = "advantage/cut_mean", "reward/mean"
+GAP, MASS, MASKED = "sampler/logprob_gap", "sampler/mask_mass", "sampler/mask_in_loss"
+CUT, REWARD = "advantage/tail_mean", "reward/mean"
 
 NOISE_ROWS = 3
 MORE_TOKENS = 1.2
@@ -168,7 +168,7 @@ SMP001 = Rule(
             series=(CUT, MASS),
             signal=leaks_into_tail,
             message="Probability leaks out of what the sampler can draw: the mean advantage is "
-            "{advantage/cut_mean:.2g} where it truncates, and it keeps {sampler/mass_kept:.1%} of the mass, "
+            "{advantage/tail_mean:.2g} where it truncates, and it keeps {sampler/mask_mass:.1%} of the mass, "
             "{most:.1%} at its most.",
             min_rows=LEAK_ROWS,
             rows_running=2,
@@ -176,7 +176,7 @@ SMP001 = Rule(
         Check(
             series=(MASS,),
             signal=truncates_much,
-            message="The sampler is truncated to {sampler/mass_kept:.0%} of the probability mass, while log-probs are "
+            message="The sampler is truncated to {sampler/mask_mass:.0%} of the probability mass, while log-probs are "
             "over all of it.",
             min_rows=MASS_ROWS,
         ),
@@ -198,7 +198,7 @@ SMP001 = Rule(
     "whole vocabulary, probability flows into tokens that are never sampled (a tail leak).",
     remedy={
         "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`; or turn "
-        "on `sampling.keep_mask`, for log-probs over what the sampler can draw.",
+        "on `sampling.mask_logprobs`, for log-probs over what the sampler can draw.",
         "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`; with `use_vllm=True` keep "
         "`vllm_importance_sampling_correction=True`.",
         "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`, keep "
@@ -208,6 +208,6 @@ SMP001 = Rule(
     },
     limitations="Mild truncation (0.95, or 0.9) is not a finding by itself: most such runs hold for long. It becomes "
     "a finding when a quarter of the mass is lost, or when advantages are negative where the sampler truncates and the "
-    "mass it keeps shrinks; the latter needs `advantage/cut_mean`. A difference that is only numerical, 0.01 nats or "
+    "mass it keeps shrinks; the latter needs `advantage/tail_mean`. A difference that is only numerical, 0.01 nats or "
     "less, is ignored.",
 )
