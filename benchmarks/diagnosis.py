@@ -23,10 +23,9 @@ from typing import Any
 
 from diagnosis_page import page
 from holdfast.collapse import SURE, Curve, Fall, halved
-from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import Log, reward_curve
 from library import FOLDER, Recording, copies, load, read_manifest
 
 RIGHT: dict[str, frozenset[str]] = {

@@ -15,10 +15,9 @@ import numpy as np
 
 import laboratory_runs
 from holdfast.collapse import collapsed, fell
-from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.present import headline
+from holdfast.diagnostics.finding import headline
+from holdfast.diagnostics.log import Log, Series, reward_curve
 from holdfast.diagnostics.rules.reward import may_recover
 from holdfast.lab.series import RunSeries
 from holdfast.train.verdict import verdict_of

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import finite
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import Log, finite
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 from holdfast.trailing import Truths, Values, highest
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.collapse import FALLEN, SURE, Curve
-from holdfast.diagnostics.causal import REWARDS, reward_curve
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import REWARDS, Log, reward_curve
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 from holdfast.trailing import Truths, Values, delayed, highest, lowest, margin, most_since, rows_since, trailing_mean
 

@@ -14,9 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import as_of, finite
-from holdfast.diagnostics.log import Host, Log, Series
-from holdfast.trailing import Truths, Values, first, held
+from holdfast.diagnostics.log import Host, Log, Series, as_of, finite
+from holdfast.trailing import Truths, Values, first, held, trailing_mean
 
 Remedy = Mapping[Host, str]
 """What to change, by host. Settings stand in backticks; `unknown` names no setting."""
@@ -192,3 +191,45 @@ def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> di
         return not any(remains(other) for other in [*no_later, *earlier])
 
     return {code: hit for code, hit in hits.items() if remains(code)}
+
+
+ADVANTAGE = "advantage/token_mean"
+ADVANTAGE_ROWS = 8
+PREFERRED = 0.03
+"""Mean advantage per token. Above, long rollouts are preferred: correct ones sink because others are pulled up, which
+is a slip in the reward and not lazy displacement. Where displacement collapses were found it was below 0.01."""
+
+
+def not_preferred(rows: Rows) -> Truths:
+    """[N]: where advantages do not prefer long rollouts, as far as the log shows."""
+    return ~(rows.latest(ADVANTAGE, lambda values: trailing_mean(values, ADVANTAGE_ROWS)) > PREFERRED)
+
+
+PRESERVE_LIKELIHOOD: Remedy = {
+    "holdfast": 'Preserve correct rollouts: `loss.penalty.name = "llds"` or `"sapo"`, with '
+    "`train.optimizer_steps_per_rollout` of 2 or more; raise `loss.penalty.coef` if it is on. A smaller `train.lr` "
+    "helps as well. Where `sampling.top_p` or `sampling.top_k` truncate the sampler, turn on `sampling.keep_mask` "
+    "first.",
+    "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
+    "least twice `gradient_accumulation_steps`. A smaller `learning_rate` helps as well. Where `top_p` or `top_k` "
+    "truncate the sampler, undo that first.",
+    "verl": "Preserve correct rollouts: `actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`, with "
+    "`actor_rollout_ref.actor.ppo_mini_batch_size` at most half of `data.train_batch_size`. A smaller "
+    "`actor_rollout_ref.actor.optim.lr` helps as well. Where `actor_rollout_ref.rollout.top_p` truncates the sampler, "
+    "undo that first.",
+    "unknown": "Preserve correct rollouts with a penalty on lost likelihood (LLDS, Search Agent Policy Optimization), "
+    "or lower the learning rate or the number of optimizer steps per rollout batch. Where top-p or top-k truncate the "
+    "sampler, undo that first.",
+}
+
+SMALLER_STEPS: Remedy = {
+    "holdfast": "Divide `train.lr` by five or more, or lengthen `train.warmup`; fewer "
+    "`train.optimizer_steps_per_rollout` and larger batches (`train.questions`) make a step smaller too.",
+    "trl": "Divide `learning_rate` by five or more, or raise `warmup_steps`; a smaller `steps_per_generation` or "
+    "`num_iterations` moves the policy less per rollout batch.",
+    "verl": "Divide `actor_rollout_ref.actor.optim.lr` by five or more, or raise "
+    "`actor_rollout_ref.actor.optim.lr_warmup_steps`; a larger `actor_rollout_ref.actor.ppo_mini_batch_size` moves the "
+    "policy less per rollout batch.",
+    "unknown": "Divide the learning rate by five or more, warm it up for longer, or take fewer optimizer steps per "
+    "rollout batch.",
+}
