@@ -12,34 +12,33 @@ RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/
 DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
 
 DRIFT_ROWS = 5
-DRIFTED = -1.0
-"""Nats. The average rollout has become e times less likely before its batch is used up. Controls at a sane step stay
-above -0.1, healthy plateaus above -0.75."""
-DRIFTED_WHILE_FALLING = -0.5
-"""The same while the reward falls: controls that fall by chance stay above."""
-REMEMBERED_ROWS = 10
-"""A fall of the reward shows rows after its cause, when there may be no correct rollout left to update on."""
+DRIFT_NATS = -1.0
+"""Nats. The average rollout has become e times less likely before its batch is used up. Controls with a sane step size
+stay above -0.1, healthy plateaus above -0.75."""
+DRIFT_NATS_WHILE_FALLING = -0.5
+"""The same while the reward falls. Controls whose reward falls by chance stay above."""
+DRIFT_MEMORY_ROWS = 10
+"""Rows for which a drift counts as the cause of a fall. The reward falls later, when few correct rollouts are left."""
 
 USUAL_ROWS = 8
-"""Rows before an update that say what is usual."""
+"""Rows before an update whose mean size is the usual one."""
 FEWEST_ROWS = 3
-"""Rows it takes to say that."""
-UNUSUAL = 8.0
+"""Fewest such rows."""
+UNUSUAL_TIMES = 8.0
 """Times the usual size of an update."""
 JUMP_NATS = 0.12
-"""Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, long after they
-were found."""
+"""Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, but long after
+they are found."""
 JUMP_SHARE = 0.15
 """The same as a share of their log-likelihood."""
-RATIO_JUMP = -0.15
-"""Nats per sampled token, by the product of ratios. Single updates of a displacement collapse reach -0.11."""
-FIRST_RATIO_JUMP = -0.06
-"""The same in two consecutive rows of the first five, where nothing has decayed yet: runs that learn begin above
--0.002."""
+RATIO_JUMP_NATS = -0.15
+"""Nats per sampled token, from the product of ratios. Single updates of a displacement collapse reach -0.11."""
+FIRST_RATIO_JUMP_NATS = -0.06
+"""The same in two consecutive rows of the first five, before any decay. Runs that learn begin above -0.002."""
 FIRST_ROWS = 5
-MOST_CLIPPED = 0.1
+CLIPPED_FRACTION = 0.1
 """Share of the tokens that one update clips. Harder questions clip 3 %, healthy runs with small batches up to 12 %."""
-CLIPPED_MORE = 2.0
+CLIPPED_TIMES = 2.0
 """Times the largest share before."""
 
 
@@ -54,16 +53,16 @@ def falling(rows: Rows) -> Truths:
 def drifts(rows: Rows) -> Signal:
     (product,) = rows.columns
     smooth = trailing_mean(product, DRIFT_ROWS)
-    worst = trailing_lowest(smooth, REMEMBERED_ROWS)
-    far = (smooth < DRIFTED) & held(product < DRIFTED / 2, 3)  # not a single spike
-    where = far | (falling(rows) & (worst < DRIFTED_WHILE_FALLING))
+    worst = trailing_lowest(smooth, DRIFT_MEMORY_ROWS)
+    far = (smooth < DRIFT_NATS) & held(product < DRIFT_NATS / 2, 3)  # not a single spike
+    where = far | (falling(rows) & (worst < DRIFT_NATS_WHILE_FALLING))
     return Signal(where, lambda: {RATIO: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
 
 
 def unusual(change: Values) -> Truths:
-    """Rows whose absolute value is far beyond that of the rows before; never the first ones, which have none."""
+    """[N]: where the absolute value is far above that of the rows before; never in the first rows."""
     size = np.abs(change)
-    return (size > UNUSUAL * delayed(trailing_mean(size, USUAL_ROWS), 1)) & (np.arange(len(size)) >= FEWEST_ROWS)
+    return (size > UNUSUAL_TIMES * delayed(trailing_mean(size, USUAL_ROWS), 1)) & (np.arange(len(size)) >= FEWEST_ROWS)
 
 
 def takes_much_at_once(rows: Rows) -> Signal:
@@ -76,17 +75,17 @@ def takes_much_at_once(rows: Rows) -> Signal:
 def ratio_falls_at_once(rows: Rows) -> Signal:
     product, length = rows.columns
     per_token = product / np.maximum(length, 1.0)
-    at_first = held(per_token < FIRST_RATIO_JUMP, 2) & (np.arange(len(per_token)) < FIRST_ROWS)
-    where = at_first | ((per_token < RATIO_JUMP) & unusual(per_token))
+    at_first = held(per_token < FIRST_RATIO_JUMP_NATS, 2) & (np.arange(len(per_token)) < FIRST_ROWS)
+    where = at_first | ((per_token < RATIO_JUMP_NATS) & unusual(per_token))
     ratio = np.exp(np.minimum(per_token, 0.0))
     return Signal(where, lambda: {RATIO: product, "log-ratio per token": per_token}, lambda: {"ratio": ratio})
 
 
 def clips_much(rows: Rows) -> Signal:
-    """Many tokens clipped in one update, all at once or while the reward falls."""
+    """One update clips many tokens, either suddenly or while the reward falls."""
     clipped, reward = rows.columns
     before = delayed(highest(clipped), 1)
-    where = (clipped > MOST_CLIPPED) & ((clipped > CLIPPED_MORE * before) | falling(rows))
+    where = (clipped > CLIPPED_FRACTION) & ((clipped > CLIPPED_TIMES * before) | falling(rows))
     return Signal(where, lambda: {CLIPPED: clipped, "most before": before, REWARD: reward})
 
 
@@ -98,37 +97,34 @@ STP001 = Rule(
         Check(
             series=(DISPLACEMENT, LIKELIHOOD),
             signal=takes_much_at_once,
-            message="One update took {taken:.2g} nats per token from the correct rollouts it was made on, out of "
-            "nowhere.",
+            message="One update suddenly took {taken:.2g} nats per token from its own correct rollouts.",
             look_at=(DISPLACEMENT, REWARD),
         ),
         Check(
             series=(RATIO, LENGTH),
             signal=ratio_falls_at_once,
-            message="Within one rollout batch the importance ratio fell to {ratio:.2f} per sampled token, out of "
-            "nowhere.",
+            message="Within one rollout batch the importance ratio suddenly fell to {ratio:.2f} per sampled token.",
             look_at=(RATIO, REWARD),
         ),
         Check(
             series=(CLIPPED, REWARD),
             signal=clips_much,
-            message="An update clipped {clip/fraction:.0%} of the tokens; none before had clipped more than "
+            message="An update clipped {clip/fraction:.0%} of the tokens. No earlier update clipped more than "
             "{most before:.1%}.",
             better=((RATIO,),),
         ),
     ),
-    # With TRN001, correct rollouts are short ones, and sink because long ones are pulled up.
+    # With TRN001, correct rollouts are the short ones, and lose likelihood because long ones gain it.
     suppressed_by=("TRN001",),
-    # A jump of a policy that decays slowly is the end of that decay.
+    # In a policy that decays slowly, a jump is the end of that decay.
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
-    meaning="One update moves the policy so far that the reward falls within a few steps, without a decay before.",
-    impact="This is a failure of another kind: not a slow loss of likelihood but an optimizer that overshoots. "
-    "Penalties delay it and do not prevent it.",
+    meaning="One update moves the policy so far that the reward falls within a few steps. No decay comes before.",
+    impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
+    "prevent it.",
     remedy=SMALLER_STEPS,
-    limitations="From a stock log it is inferred from an update that clips more than a tenth of the tokens, and twice "
-    "as many as any before or while the reward falls. A clip range per sequence clips as many by design: there a fall "
-    "of the reward is enough. In a run that already decays (LLD001 to LLD003 before) a jump is the end of that decay, "
-    "and this rule is silent.",
+    limitations="From a stock log it is inferred: an update clips over a tenth of the tokens, and either twice as many "
+    "as any before or while the reward falls. Clipping per sequence clips that many by design, so there a fall of the "
+    "reward is enough. After LLD001 to LLD003 a jump is the end of that decay, and this rule finds nothing.",
 )
 
 ISD001 = Rule(
@@ -139,35 +135,35 @@ ISD001 = Rule(
         Check(
             series=(RATIO,),
             signal=drifts,
-            message="Importance ratios drift: the ratios of a rollout multiply to {ratio:.2g} on average before its "
+            message="Importance ratios drift: on average the ratios of a rollout multiply to {ratio:.2g} before its "
             "batch is used up.",
             min_rows=DRIFT_ROWS,
         ),
     ),
     meaning="The product of a rollout's importance ratios sinks far below 1 before its batch is used up.",
-    impact="The gradient of a good token is scaled by its ratio: where that is near 0 the token cannot be learned "
-    "back (importance-sampling distribution drift, arXiv 2603.10069).",
+    impact="The gradient of a token is scaled by its ratio. A good token whose ratio is near 0 cannot be learned back "
+    "(importance-sampling distribution drift, arXiv 2603.10069).",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="The mean is over all rollouts, including incorrect ones, which are meant to lose likelihood. It is a "
-    "sum over tokens: long rollouts drift sooner. While the reward falls, half of the usual drift is enough.",
+    limitations="The mean includes incorrect rollouts, which are meant to lose likelihood. It is a sum over tokens, so "
+    "long rollouts drift sooner. While the reward falls, half of the usual drift is enough.",
 )
 
 
 NORM, SKIPPED, REWARD = "grad/norm", "grad/skipped_steps", "reward/mean"
-HAVE_TO_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")
+MUST_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")
 
-EXPLOSION = 10.0
+EXPLOSION_TIMES = 10.0
 """Times the usual norm. Isolated spikes of 4 to 36 times the median occur in runs that end well."""
-ABOVE_ALL_BEFORE = 2.0
-"""Times the largest norm before: where many groups have no contrast, norms of 0 and of 9 take turns."""
+ABOVE_LARGEST_TIMES = 2.0
+"""Times the largest norm before. If many groups have no contrast, norms of 0 and of 9 alternate."""
 USUAL_NORM_ROWS = 10
-"""Rows whose mean, up to three rows ago, is the usual norm."""
+"""The usual norm is the mean of this many rows, and ends two rows before."""
 
 
 def explodes(rows: Rows) -> Signal:
     (norm,) = rows.columns
     usual = delayed(trailing_mean(norm, USUAL_NORM_ROWS), 2)
-    where = (norm > EXPLOSION * usual) & (norm > ABOVE_ALL_BEFORE * delayed(highest(norm), 2))
+    where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2))
     return Signal(where, lambda: {NORM: norm, "usual": usual}, lambda: {"times": norm / np.maximum(usual, 1e-12)})
 
 
@@ -177,7 +173,7 @@ def is_not_finite(rows: Rows) -> Signal:
 
 
 def is_infinite(rows: Rows) -> Signal:
-    """For the reward: NaN is how a trainer writes that no rollout of the batch has one, which is not a fault."""
+    """For the reward. A trainer writes NaN if no rollout of the batch has a reward, which is not a fault."""
     (values,) = rows.columns
     return Signal(np.isinf(values), lambda: {rows.names[0]: values})
 
@@ -195,13 +191,13 @@ GRD001 = Rule(
         Check(
             series=(NORM,),
             signal=explodes,
-            message="The gradient norm explodes: {grad/norm:.3g}, {times:.0f} times its usual value.",
+            message="The gradient norm explodes: {grad/norm:.3g}, which is {times:.0f} times its usual value.",
             min_rows=USUAL_NORM_ROWS // 2 + 1,
             rows_running=2,
         ),
     ),
     meaning="The gradient norm stays more than ten times above its usual value.",
-    impact="With norm clipping the step has a bounded size but a random direction; without, the weights are lost.",
+    impact="With norm clipping the step has a bounded size but a random direction. Without it the weights are ruined.",
     remedy=SMALLER_STEPS,
     limitations="Single spikes are ignored. A norm logged after clipping cannot explode.",
 )
@@ -215,38 +211,38 @@ GRD002 = Rule(
         Check(
             series=(REWARD,),
             signal=is_infinite,
-            message="The reward is not a finite number, so the advantages made of it are not either.",
+            message="The reward is infinite, so the advantages are not finite either.",
             raw=True,
         ),
         *(
             Check(
                 series=(name,),
                 signal=is_not_finite,
-                message=f"{name} is not a finite number: from here on the update is void or poisons the weights.",
+                message=f"{name} is not a finite number. Such an update is skipped, or it ruins the weights.",
                 raw=True,
             )
-            for name in HAVE_TO_BE_FINITE
+            for name in MUST_BE_FINITE
         ),
         Check(
             series=(SKIPPED,),
             signal=skips,
-            message="{grad/skipped_steps:g} optimizer steps were skipped, because their gradient was not finite.",
+            message="{grad/skipped_steps:g} optimizer steps were skipped because their gradient was not finite.",
         ),
     ),
-    meaning="A loss or gradient is NaN or infinite, or a reward is infinite, so that the update was skipped or has "
-    "poisoned the weights.",
-    impact="One NaN in a gradient makes every weight NaN unless the step is skipped. A skipped step hides the cause: "
-    "often the exponential of an unbounded log-ratio, half precision, or arithmetic on masked tokens (0 · ∞).",
+    meaning="A loss or a gradient is NaN or infinite, or a reward is infinite. The update was skipped, or it has "
+    "ruined the weights.",
+    impact="One NaN in a gradient makes every weight NaN unless the step is skipped. A skipped step hides the cause. "
+    "Common causes: the exponential of an unbounded log-ratio, half precision, arithmetic on masked tokens (0 · ∞).",
     remedy={
-        "holdfast": 'Lower `train.lr`; on a GPU try `model.autocast = "none"`; bound the ratio of negative tokens '
-        "with `loss.dual_clip = 3.0`.",
-        "trl": "Lower `learning_rate`, set `bf16=False`, bound the ratio with `delta=3.0`; "
+        "holdfast": 'Lower `train.lr`. On a GPU try `model.autocast = "none"`. Bound the ratio of negative tokens with '
+        "`loss.dual_clip = 3.0`.",
+        "trl": "Lower `learning_rate`, set `bf16=False`, and bound the ratio with `delta=3.0`. "
         "`with_penalties(GRPOTrainer)` keeps masked tokens out of the arithmetic.",
         "verl": "Lower `actor_rollout_ref.actor.optim.lr`, set `actor_rollout_ref.actor.optim.clip_grad` to 1 or "
         "less, and keep `actor_rollout_ref.actor.clip_ratio_c` at 3.",
-        "unknown": "Lower the learning rate, train in full precision, bound the importance ratio, and mask before "
-        "the arithmetic.",
+        "unknown": "Lower the learning rate, train in full precision, and bound the importance ratio. Mask tokens "
+        "before the arithmetic.",
     },
-    limitations="A trainer that leaves NaN out of its log, or writes 0 instead, hides this. Where it is the reward, "
+    limitations="A trainer that leaves NaN out of its log, or writes 0 instead, hides this. For an infinite reward "
     "none of these settings helps: look for a division by 0 in the reward function.",
 )
