@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.config import Config, load
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.present import as_json
+from holdfast.diagnostics.finding import as_json
 from holdfast.diagnostics.readers import read_log
 from holdfast.errors import ConfigError, GuardStop
 from holdfast.listener import StepResult

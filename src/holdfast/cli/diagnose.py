@@ -68,10 +68,10 @@ def diagnose(
     if html is not None:
         _write_page(html, [(log, told, path) for (log, path), told in zip(found, diagnoses, strict=True)])
     if as_json:
-        from holdfast.diagnostics import present
+        from holdfast.diagnostics import finding
 
-        values = [present.as_json(log, told) for log, told in zip(logs, diagnoses, strict=True)]
-        typer.echo(present.to_text(values[0] if len(values) == 1 else values), nl=False)
+        values = [finding.as_json(log, told) for log, told in zip(logs, diagnoses, strict=True)]
+        typer.echo(finding.to_text(values[0] if len(values) == 1 else values), nl=False)
     else:
         console = out()
         for number, (log, told) in enumerate(zip(logs, diagnoses, strict=True)):
@@ -123,7 +123,7 @@ def _write_page(page: Path, runs: list[tuple[Log, Diagnosis, Path]]) -> None:
 
 
 def _show(console: Console, log: Log, told: Diagnosis, *, verbose: bool) -> None:
-    from holdfast.diagnostics.present import headline
+    from holdfast.diagnostics.finding import headline
 
     console.print(Text.assemble((log.name, "bold"), f"  ({_kind(log)})"), soft_wrap=True)
     _paragraph(console, headline(log, told))
@@ -142,7 +142,7 @@ def _kind(log: Log) -> str:
 
 
 def _finding(console: Console, finding: Finding, said: dict[str, str]) -> None:
-    from holdfast.diagnostics.present import lead_of
+    from holdfast.diagnostics.finding import lead_of
     from holdfast.diagnostics.rules import RULES
 
     head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (RULES[finding.code].title, "bold"))
@@ -158,7 +158,7 @@ def _finding(console: Console, finding: Finding, said: dict[str, str]) -> None:
 
 
 def _close(console: Console, log: Log, told: Diagnosis, *, verbose: bool) -> None:
-    from holdfast.diagnostics.present import too_short
+    from holdfast.diagnostics.finding import too_short
 
     found = len(told.findings)
     nothing = "Too few rows to judge." if too_short(told) else "No findings."

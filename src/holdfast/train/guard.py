@@ -7,9 +7,8 @@ from pathlib import Path
 
 from holdfast.config import Guard as GuardSettings
 from holdfast.diagnostics.codes import chosen
-from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.finding import Finding, write_findings
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.present import write_findings
 from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import METRICS, step_folder
 from holdfast.tracking import MetricsFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from holdfast.collapse import PLATEAU
+from holdfast.collapse import PLATEAU_ROWS
 from holdfast_research.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
 from holdfast_research.series import RISE, RunSeries, between, drop_step, summarise, surge_step
 
@@ -16,7 +16,7 @@ _SCORES = {"em after": "sampled test EM", "greedy after": "greedy test EM"}
 
 
 def collapses(arm: str) -> Test:
-    return each_seed(arm, _collapsed, f"{arm} held for {PLATEAU} steps and then lost 40 % of its peak", SHORT)
+    return each_seed(arm, _collapsed, f"{arm} held for {PLATEAU_ROWS} steps and then lost 40 % of its peak", SHORT)
 
 
 def falls(arm: str) -> Test:

@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from holdfast.collapse import SURE, Curve, Fall, halved
-from holdfast.diagnostics.causal import reward_curve
+from holdfast.collapse import FALLEN_ERRORS, Curve, Fall, halved
+from holdfast.diagnostics.log import reward_curve
 from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.log import Log
@@ -117,7 +117,7 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
 
 def _last_high(curve: Curve, fall: Fall) -> int:
     """The last step before the fall's end at which less than a tenth of the peak was lost."""
-    high = curve.steps[~curve.short.has_lost(0.1, SURE) & (curve.steps < fall.step)]
+    high = curve.steps[~curve.short.has_lost(0.1, FALLEN_ERRORS) & (curve.steps < fall.step)]
     return int(high[-1]) if len(high) else fall.peak_step
 
 
