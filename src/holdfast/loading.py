@@ -29,7 +29,7 @@ from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, passages
 from holdfast.retrieval.index import open_index
-from holdfast.retrieval.manifest import MANIFEST
+from holdfast.retrieval.storage import MANIFEST
 from holdfast.retrieval.types import Document, Retriever
 from holdfast.run_folder import CONFIG, read_recipe
 from holdfast.search.protocol import PRESETS, SearchProtocol

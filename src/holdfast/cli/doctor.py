@@ -21,7 +21,7 @@ app = typer.Typer(
 
 Line = tuple[bool, str]
 
-_BESIDE_VERL = {name: name for name in ("cachetools", "uvicorn", "fastapi", "h11")}
+_BESIDE_VERL = {name: name for name in ("cachetools", "uvicorn", "fastapi", "httpx")}
 _BESIDE_VERL["transfer_queue"] = "TransferQueue"
 """Module -> package; verl itself lists most of them only in an extra."""
 
