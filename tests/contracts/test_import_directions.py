@@ -224,7 +224,7 @@ def imports(tree: ast.Module, module: str, known: set[str]) -> Iterator[tuple[in
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
-            if node.level:  # relative: holdfast.losses.llds, level 1 -> holdfast.losses
+            if node.level:  # relative: holdfast.losses.penalties, level 1 -> holdfast.losses
                 parts = module.split(".")
                 package = parts if module in {m.rpartition(".")[0] for m in known} else parts[:-1]
                 base = ".".join([*package[: len(package) - node.level + 1], *base.split(".")]).rstrip(".")
@@ -282,9 +282,9 @@ def test_the_tables_have_no_cycle() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("holdfast.losses.llds", "from holdfast.errors import ConfigError"),
-        ("holdfast.losses.llds", "import numpy"),
-        ("holdfast.losses.llds", "def f():\n    from holdfast.batch import TokenBatch"),
+        ("holdfast.losses.penalties", "from holdfast.errors import ConfigError"),
+        ("holdfast.losses.penalties", "import numpy"),
+        ("holdfast.losses.penalties", "def f():\n    from holdfast.batch import TokenBatch"),
         ("holdfast.diagnostics.rules", "import torch"),
         ("holdfast.diagnostics.rules", "import holdfast.losses.stats"),
         ("holdfast.retrieval.types", "from holdfast.retrieval.bm25 import BM25Retriever"),

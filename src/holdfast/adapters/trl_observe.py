@@ -211,7 +211,7 @@ class Observer:
     ) -> None:
         """What the penalty did in this micro-batch."""
         self._add("loss/penalty", term)
-        self._stats[-1] |= penalty_stats(per_token, logprobs, old_logprobs, mask, preserve=preserved)
+        self._stats[-1] |= penalty_stats(per_token, logprobs, old_logprobs, mask, preserved=preserved)
 
     def micro_batch_done(self) -> None:
         """At the end of an accumulation window, log what it was."""
