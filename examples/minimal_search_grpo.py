@@ -29,8 +29,8 @@ from holdfast.logprobs import token_logprobs
 from holdfast.losses import clipped_policy_loss, group_advantages, llds_penalty, preserved_mask, reduce_loss
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.rewards import score_trajectory
+from holdfast.rollout.agent import Task, run_rollouts
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import rollout_seed
 from holdfast.search.protocol import CLEAN, render_prompt
 from holdfast.trajectory import Group
