@@ -145,9 +145,8 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
 
 def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> SearchAgent:
     """A model as the agent of a recipe, as it rolls out in training. Raises `ModelError` for one that cannot."""
-    from holdfast.rollout.agent import SearchAgent
+    from holdfast.rollout.agent import SearchAgent, lose_searches
     from holdfast.rollout.hf import HFPolicy
-    from holdfast.rollout.loop import lose_searches
 
     protocol, sampling = load_protocol(config), config.sampling
     policy = HFPolicy(

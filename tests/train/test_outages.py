@@ -15,7 +15,7 @@ from holdfast.config import Config
 from holdfast.errors import RetrievalError, RolloutError
 from holdfast.loading import load_questions, load_retrievers
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.rollout.loop import lose_searches
+from holdfast.rollout.agent import lose_searches
 from holdfast.rollout.searching import RolloutStats
 from holdfast.tracking import MetricsFile
 from holdfast.train import run

@@ -13,8 +13,7 @@ from holdfast.data import Example
 from holdfast.errors import RolloutError
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.rewards import EM, score_trajectory
-from holdfast.rollout.agent import SearchAgent
-from holdfast.rollout.loop import Task
+from holdfast.rollout.agent import SearchAgent, Task
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.searching import PATIENCE, RolloutStats
 from holdfast.trajectory import Group
