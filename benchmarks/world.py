@@ -138,7 +138,7 @@ def facts_in(texts: Iterable[str], facts: set[tuple[str, str, str]]) -> set[tupl
 
 
 def sizes(bench: Bench) -> Iterator[Measure]:
-    own = bench.config.model
+
     for region, facts in bench.world.facts.items():
         yield Measure(f"passages, {region}", len(facts))
     for region, questions in bench.world.questions.items():
@@ -156,7 +156,7 @@ def sizes(bench: Bench) -> Iterator[Measure]:
     yield Measure("tokens of the longest observation", longest, most=bench.config.protocol.max_observation_tokens)
     yield Measure("scripted episodes that are right", mean(script.correct for script in bench.scripts))
     yield Measure("vocabulary", len(bench.tokenizer))
-    model = build_model(bench.tokenizer, hidden=own.hidden, layers=own.layers, heads=own.heads)
+    model = build_model(bench.tokenizer, **bench.config.world.model.model_dump())
     yield Measure("parameters", model.num_parameters())
 
 

@@ -29,7 +29,7 @@ TWIN_STEPS = 2000
 def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
     """A twin of the tiny model learns question -> answer by heart, and is asked about people it never met."""
     own = bench.config.model
-    model = build_model(bench.tokenizer, seed=seed, hidden=own.hidden, layers=own.layers, heads=own.heads)
+    model = build_model(bench.tokenizer, seed=seed, **bench.config.world.model.model_dump())
     twin = prepare(model, bench.tokenizer, own, pick_device(bench.config.run.device))
     protocol = bench.protocol
     opened, closed = protocol.answer_tags
