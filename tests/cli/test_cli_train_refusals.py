@@ -40,7 +40,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "scripts without the world": ((*OWN_DATA, *OWN_MODEL), "warm_start.data is not set, and only the bundled world"),
     "plain scripts without the world": (
         (*OWN_DATA, "--model.path=some/model", "--warm_start.steps=0", "--world.scripts.plain_steps=5"),
-        "world.scripts.plain_steps = 5, but only the bundled world has scripts",
+        "world.scripts.plain_steps = 5 with data.train = 'q.jsonl': not used",
     ),
     "a stage without steps": (
         ("--stage=warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0"),

@@ -10,21 +10,12 @@ from rich.console import Console
 
 from holdfast.cli.terminal import is_live
 from holdfast.errors import MissingExtra
-
-# Modules of the [train] extra, as they are imported, and what they are installed as.
-_TRAIN = {
-    "torch": "torch",
-    "transformers": "transformers",
-    "tokenizers": "tokenizers",
-    "safetensors": "safetensors",
-    "bm25s": "bm25s",
-    "Stemmer": "PyStemmer",
-}
+from holdfast.importing import TRAIN_PACKAGES
 
 
 def missing_train_module() -> str | None:
     """A package of the [train] extra that is not installed; None when all are."""
-    return next((package for module, package in _TRAIN.items() if find_spec(module) is None), None)
+    return next((package for module, package in TRAIN_PACKAGES.items() if find_spec(module) is None), None)
 
 
 @contextmanager
@@ -38,6 +29,6 @@ def train_extra(console: Console, doing: str) -> Iterator[None]:
             yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _TRAIN:
+        if package not in TRAIN_PACKAGES:
             raise
-        raise MissingExtra(_TRAIN[package], "train") from None
+        raise MissingExtra(TRAIN_PACKAGES[package], "train") from None

@@ -70,10 +70,10 @@ def train(
     if resume is not None:
         _resume(resume, recipe, settings, dry_run=dry_run, overwrite=overwrite, stage=stage)
         return
-    from holdfast.config.validation import check_training
+    from holdfast.train.checks import validate_before_training
 
     config, named = read_recipe(recipe, settings)
-    check_training(config, stage=stage)
+    validate_before_training(config, stage=stage)
     if dry_run:
         _print_recipe(config)
     else:

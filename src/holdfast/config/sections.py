@@ -38,8 +38,8 @@ class Run(Section):
         name = self.name
         if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
             yield (
-                f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it "
-                "lies"
+                f"run.name = {name!r} is not a folder's name; use letters and digits, and set run.dir for the "
+                "folder that holds it"
             )
         elif len(name.encode()) > LONGEST_NAME:
             yield (

@@ -267,12 +267,16 @@ def _template(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> 
         return None
     if chat_template == "auto":
         return tokenizer.get_chat_template() if tokenizer.chat_template else None
+    return read_template(chat_template)
+
+
+def read_template(path: str | Path) -> str:
+    """The text of a Jinja file. Raises `ConfigError`."""
     try:
-        return Path(chat_template).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"chat template {str(chat_template)!r} cannot be read ({error}); give 'auto', 'none' or the path of a "
-            "Jinja file"
+            f"chat template {str(path)!r} cannot be read ({error}); give 'auto', 'none' or the path of a Jinja file"
         ) from error
 
 
