@@ -1,6 +1,6 @@
 """GRPO with LLDS on a search agent, top to bottom in one file: no config, no command line, no checkpoints.
 
-holdfast train --stage warm-start --run.name start    # a tiny model that can search: a few minutes, once
+holdfast warm-start --run.name start    # a tiny model that can search: a few minutes, once
 python examples/minimal_search_grpo.py runs/start/model
 
 It is the method of `holdfast.train` on the library's own parts: the bundled world, the rollout loop, the batch and the

@@ -100,7 +100,7 @@ def test_a_penalty_of_the_package(tmp_path: Path) -> None:
 
     recipe = tmp_path / "my.toml"
     recipe.write_text("[train]\nquestions = 40\n")
-    shown = holdfast("train", "my.toml", "--dry-run", "--loss.penalty.name=ramp", "--loss.penalty.slope=3")
+    shown = holdfast("recipe", "show", "my.toml", "--loss.penalty.name=ramp", "--loss.penalty.slope=3")
     assert 'name = "ramp"\n' in shown and "coef = 0.4\n" in shown and "# How steep.\nslope = 3.0\n" in shown
     assert "'none', 'llds', 'sapo', 'nll', 'ramp' or 'custom'" in " ".join(shown.replace("# ", "").split())
     assert "slope = 0.0: must be more than 0" in holdfast(

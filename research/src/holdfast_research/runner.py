@@ -72,14 +72,13 @@ class Job:
             name, *options = self.baseline
             baseline = [sys.executable, "-m", "holdfast_research", "baseline", name, str(self.recipe)]
             return [*baseline, *self.words, *options]
-        train = [sys.executable, "-m", "holdfast", "train"]
+        holdfast = [sys.executable, "-m", "holdfast"]
         begun = is_run(self.folder)
-        stage = "warm-start" if self.warm_start else self.stage
-        if stage:
-            return [*train, str(self.recipe), *self.words, "--stage", stage, *(["--overwrite"] if begun else [])]
+        if self.warm_start or self.stage:
+            return [*holdfast, "warm-start", str(self.recipe), *self.words, *(["--overwrite"] if begun else [])]
         if begun:
-            return [*train, "--resume", str(self.folder)]
-        return [*train, str(self.recipe), *self.words]
+            return [*holdfast, "resume", str(self.folder)]
+        return [*holdfast, "train", str(self.recipe), *self.words]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "retrieval.corpus": (
-        "rollouts of verl run on many machines and ask a server. Serve these passages (`holdfast index`, then "
+        "rollouts of verl run on many machines and ask a server. Serve these passages (`holdfast index build`, then "
         "`holdfast serve`), and set retrieval.url to its address"
     ),
     "retrieval.index": (
@@ -83,7 +83,7 @@ REFUSED: Mapping[str, str] = {
     ),
     "sampling.mask_logprobs": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
     "warm_start.steps": (
-        "verl's trainer has no warm start. Make the model with `holdfast train RECIPE --stage warm-start`, set "
+        "verl's trainer has no warm start. Make the model with `holdfast warm-start RECIPE`, set "
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
     "loss.penalty.normalizer": (

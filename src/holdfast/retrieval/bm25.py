@@ -324,7 +324,7 @@ class BM25Retriever:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, expected_hash: str | None = None) -> BM25Retriever:
-        """Open what `save` or `holdfast index` wrote, memory-mapped.
+        """Open what `save` or `holdfast index build` wrote, memory-mapped.
 
         `expected_hash` is the `corpus_hash` of the corpus that the caller expects. Raises `DataError` when the folder
         is not an index, is damaged, belongs to another corpus, or is a dense index.

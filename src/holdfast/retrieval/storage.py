@@ -45,7 +45,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         if build_folder(folder).is_dir():
             raise DataError(
-                f"{folder} is not an index yet: its build was interrupted. Run the same `holdfast index` command "
+                f"{folder} is not an index yet: its build was interrupted. Run the same `holdfast index build` command "
                 "again to continue it"
             ) from None
         raise DataError(f"{folder} is not an index: it has no {MANIFEST}") from None

@@ -66,5 +66,5 @@ def why_stopped(finding: Finding, run_dir: Path) -> str:
     return (
         f"stopped by guard.codes after step {finding.step}: {finding.code}. {finding.summary} The run is saved in "
         f"{checkpoint}. {change} A new run from its model: --model.path {checkpoint}/model --warm_start.steps 0 "
-        f"--world.scripts.plain_steps 0. To go on as before: --resume {run_dir}"
+        f"--world.scripts.plain_steps 0. To continue it as before: holdfast resume {run_dir}"
     )

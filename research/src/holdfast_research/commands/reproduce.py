@@ -230,7 +230,7 @@ def _refuse_planned(settings: Sequence[str], experiment: Experiment) -> None:
 
 def _need_packages() -> None:
     """Said once and at the start, not by every run or after hours of them."""
-    from holdfast.cli.extra import missing_train_module
+    from holdfast.cli.terminal import missing_train_module
     from holdfast.errors import MissingExtra
 
     _need_drawing()

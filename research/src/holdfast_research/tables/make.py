@@ -46,7 +46,7 @@ class Evaluating:
         return (self.out / RESULTS).is_file()
 
     def command(self) -> list[str]:
-        words = [sys.executable, "-m", "holdfast", "eval", str(self.job.folder), "--method", self.row.method]
+        words = [sys.executable, "-m", "holdfast", "eval", "run", str(self.job.folder), "--method", self.row.method]
         return [
             *words,
             "--data",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigError
+from holdfast.lab.runner import STAGES
 
 _NONE = ("--loss.penalty.name", "none")
 _LLDS = ("--loss.penalty.name", "llds", "--loss.penalty.gate")
@@ -24,7 +25,7 @@ class TrainingRow:
     name: str
     settings: tuple[str, ...] = ()
     stage: str = ""
-    """Of `holdfast train`; empty is reinforcement learning."""
+    """`warm-start`, or empty for reinforcement learning."""
     baseline: tuple[str, ...] = ()
     """Words of `holdfast baseline`, for a row that is one: its name, and options."""
     bare: bool = False
@@ -38,7 +39,7 @@ class TrainingRow:
 
     def command(self, recipe: str) -> str:
         """What trains it; `START` stands for the model it comes after."""
-        verb = ["baseline", self.baseline[0]] if self.baseline else ["train"]
+        verb = ["baseline", self.baseline[0]] if self.baseline else [self.stage or "train"]
         words = [
             "holdfast",
             *verb,
@@ -47,7 +48,7 @@ class TrainingRow:
             *self.settings,
             *self.baseline[1:],
         ]
-        return shlex.join([*words, *(("--stage", self.stage) if self.stage else ())])
+        return shlex.join(words)
 
 
 ROWS: tuple[TrainingRow, ...] = (
