@@ -33,12 +33,12 @@ setup: $(VENV)/.setup
 dev: $(VENV)/.dev
 
 # torch first and alone, so that a torch you installed yourself (a CPU build, say) stays.
-$(VENV)/.setup: pyproject.toml constraints.txt
+$(VENV)/.setup: pyproject.toml research/pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "holdfast needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) -e '.[train,report]'
+	$(PIP) -e '.[train,report]' -e research
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.setup
@@ -76,7 +76,7 @@ constraints:
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install -q $$(grep '^torch==' constraints.txt)
 	build/constraints/bin/python -m pip install -q '.[train,dev]'
-	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast \
+	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast-rl \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' | sort -f; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 

@@ -74,7 +74,7 @@ def train(own: Run, recipe: str, model: Path, steps: int) -> None:
     if own.done:
         return
     settings = [*PENALTIES[own.penalty], "--model.path", str(model.resolve()), "--run.seed", str(own.seed)]
-    settings += ["--warm_start.steps", "0", "--warm_start.plain_steps", "0", "--run.device", "cpu"]
+    settings += ["--warm_start.steps", "0", "--world.scripts.plain_steps", "0", "--run.device", "cpu"]
     settings += ["--train.steps", str(steps), "--checkpoint.every", str(steps), "--run.threads", "1"]
     log = own.folder.with_suffix(".log")
     if own.engine == "local":

@@ -91,4 +91,4 @@ class MissingExtra(HoldfastError, ImportError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Run: pip install 'holdfast[{extra}]'")
+        super().__init__(f"{package} is not installed. Run: pip install 'holdfast-rl[{extra}]'")

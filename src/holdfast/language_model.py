@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
+from holdfast.batch import SamplingMask
 from holdfast.config import Config, Model, Sampling
 from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.hub import unreachable
-from holdfast.logprobs import kept_logprobs, token_logprobs
+from holdfast.logprobs import masked_logprobs, token_logprobs
 from holdfast.search.tokens import decode, encode
 
 _ADAPTERS = "adapter_config.json"
@@ -54,7 +55,7 @@ class LanguageModel:
         *,
         temperature: float = 1.0,
         entropy: bool = False,
-        kept: Tensor | None = None,
+        sampling_mask: SamplingMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """`token_logprobs` of this model, in its precision."""
         return token_logprobs(
@@ -63,13 +64,13 @@ class LanguageModel:
             loss_mask,
             temperature=temperature,
             entropy=entropy,
-            kept=kept,
+            sampling_mask=sampling_mask,
             autocast_dtype=self.autocast_dtype,
         )
 
-    def kept_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """`kept_logprobs` of this model and a truncated sampler, in its precision."""
-        return kept_logprobs(
+    def masked_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, SamplingMask]:
+        """`masked_logprobs` of this model and a truncated sampler, in its precision."""
+        return masked_logprobs(
             self.model,
             token_ids,
             loss_mask,
@@ -108,21 +109,46 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
     cannot be loaded whole: transformers would fill absent weights at random and make do with an empty tokenizer. Code
     that the model brings runs with `config.trust_remote_code` alone, and nobody is asked.
     """
-    folder = Path(path)
-    adapters = folder / _ADAPTERS
-    if folder.is_dir() and not (folder / "config.json").is_file() and not adapters.is_file():
-        raise ModelError(f"model.path = {str(path)!r} is a folder without config.json: no model was saved there")
-    if not folder.is_dir():
-        _refuse_without_hub(str(path))
+    _refuse_without_model(path)
     with quiet():
         tokenizer = _load_tokenizer(path, config)
-        if adapters.is_file():
-            model = _load_adapters(folder, config)
+        if (Path(path) / _ADAPTERS).is_file():
+            model = _load_adapters(Path(path), config)
         else:
             model = _load_weights(path, f"model.path = {str(path)!r}", config)
             if config.lora_rank:
                 model = _with_fresh_lora(model, config)
     return prepare(model, tokenizer, config, device)
+
+
+def load_skeleton(config: Model) -> LanguageModel | None:
+    """The recipe's model without its weights (on the meta device), and its tokenizer: what a second is enough to check.
+
+    None for a model of the hub, which would have to be fetched. Raises as `load_model`, but for damaged weights.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(config.path)
+    _refuse_without_model(folder if folder.is_dir() else config.path)
+    if not folder.is_dir():
+        return None
+    with quiet():
+        tokenizer = _load_tokenizer(folder, config)
+        base, name = folder, f"model.path = {config.path!r}"
+        if (folder / _ADAPTERS).is_file():
+            base = Path(_adapters_base(folder, config))
+            name = f"{folder / _ADAPTERS}: base_model_name_or_path = {str(base)!r}"
+            if not base.is_dir() and not base.is_absolute():
+                return None  # a hub id
+        try:
+            architecture = AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code)
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
+            if not any(base.glob("*.safetensors")) and not any(base.glob("*.bin")):
+                raise OSError("it holds no file of weights, *.safetensors or *.bin")
+        except Exception as error:  # as in `_load_tokenizer`
+            raise ModelError(_explain(base, name, "causal language model", error)) from None
+    return LanguageModel(model=model, tokenizer=tokenizer)
 
 
 def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
@@ -156,29 +182,34 @@ def save_model(folder: Path, language_model: LanguageModel) -> None:
         language_model.tokenizer.save_pretrained(folder)
 
 
-_SHAPE = {"hidden_size": "model.hidden", "num_hidden_layers": "model.layers", "num_attention_heads": "model.heads"}
+_SHAPE = {
+    "hidden_size": "world.model.hidden",
+    "num_hidden_layers": "world.model.layers",
+    "num_attention_heads": "world.model.heads",
+}
 """In a model's config.json -> the setting of the tiny model."""
 
 
-def refuse_other_shape(config: Model, saved: Path) -> None:
+def refuse_other_shape(config: Config, saved: Path) -> None:
     """Raise `CheckpointError` where the recipe's model is not of the saved one's shape, as far as their files say.
 
     Asked before the starting policy is built, which may take a warm start.
     """
-    wanted: dict[str, Any] = {"hidden_size": config.hidden, "num_hidden_layers": config.layers}
-    wanted |= {"num_attention_heads": config.heads}
-    if config.path != "tiny":
-        wanted = _json(Path(config.path) / "config.json")
+    path, tiny = config.model.path, config.world.model
+    if path == "tiny":
+        wanted = dict(zip(_SHAPE, (tiny.hidden, tiny.layers, tiny.heads), strict=True))
+    else:
+        wanted = _json(Path(path) / "config.json")
     saved_config = _json(saved / "config.json")
     differing = {
-        name if config.path == "tiny" else f"model.path = {config.path!r}, whose {key}": (
+        name if path == "tiny" else f"model.path = {path!r}, whose {key}": (
             wanted[key],
             saved_config[key],
         )
         for key, name in _SHAPE.items()
         if key in wanted and key in saved_config and wanted[key] != saved_config[key]
     }
-    rank = config.lora_rank or _json(Path(config.path) / _ADAPTERS).get("r", 0)
+    rank = config.model.lora_rank or _json(Path(path) / _ADAPTERS).get("r", 0)
     if (trained := _json(saved / _ADAPTERS).get("r", 0)) != rank:
         differing["model.lora_rank"] = (rank, trained)
     if differing:
@@ -228,8 +259,13 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _refuse_without_hub(model: str) -> None:
-    """Raise `ModelError` for a hub id that is not in the cache when there is no hub."""
+def _refuse_without_model(path: str | Path) -> None:
+    """Raise `ModelError` for a folder that holds no model, and for a hub id that is not in the cache without a hub."""
+    folder, model = Path(path), str(path)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file() and not (folder / _ADAPTERS).is_file():
+            raise ModelError(f"model.path = {model!r} is a folder without config.json: no model was saved there")
+        return
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -292,8 +328,8 @@ def _load_weights(path: str | Path, name: str, config: Model) -> Any:
     return model
 
 
-def _load_adapters(folder: Path, config: Model) -> Any:
-    peft = _peft()
+def _adapters_base(folder: Path, config: Model) -> str:
+    """The path or hub id of the model that adapters were trained on."""
     try:
         settings = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
         base, rank = str(settings["base_model_name_or_path"]), settings.get("r")
@@ -304,6 +340,11 @@ def _load_adapters(folder: Path, config: Model) -> Any:
             f"model.lora_rank = {config.lora_rank}, but the adapters in model.path = {str(folder)!r} have rank {rank}; "
             "training goes on with them as they are, so leave model.lora_rank out"
         )
+    return base
+
+
+def _load_adapters(folder: Path, config: Model) -> Any:
+    peft, base = _peft(), _adapters_base(folder, config)
     model = _load_weights(base, f"{folder / _ADAPTERS}: base_model_name_or_path = {base!r}", config)
     try:
         return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)

@@ -29,8 +29,8 @@ METRICS: dict[str, str] = {
     "loss/kl": "KL to the frozen reference, times its coefficient.",
     "loss/entropy": "Minus the entropy bonus.",
     "penalty/active_fraction": "Share of preserved tokens on which the penalty is not 0. 0 all along: it is inert.",
-    "penalty/preserved_share": "Preserved tokens / tokens in the loss: converts λ between the two normalisers.",
-    "penalty/drop": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
+    "penalty/preserved_fraction": "Preserved tokens / tokens in the loss: converts λ between the two normalisers.",
+    "penalty/mean_decrease": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
     "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, where nothing has changed yet.",
     "penalty/answer_weight": "Weight of answer tokens in the penalty.",
     "likelihood/correct": "Mean over correct rollouts of the mean old log-prob per sampled token.",
@@ -46,7 +46,7 @@ METRICS: dict[str, str] = {
     "per sampled token. Below 0 is lazy likelihood displacement (arXiv 2512.04220, Def. 4.1).",
     "displacement/incorrect": "The same for incorrect rollouts.",
     "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
-    "displacement/rows": "Rollouts the displacement was measured on.",
+    "displacement/rollouts": "Rollouts the displacement was measured on.",
     "entropy/mean": "Mean entropy (nats) of the policy's whole distributions where tokens were sampled.",
     "ratio/mean": "Mean importance ratio π / π_old over the step's optimizer steps.",
     "ratio/max": "Largest importance ratio.",
@@ -55,29 +55,29 @@ METRICS: dict[str, str] = {
     "clip/fraction": "Share of tokens whose gradient the clip stops.",
     "grad/norm": "Gradient norm before clipping, mean over optimizer steps that were finite.",
     "grad/norm_max": "The largest of them.",
-    "grad/skipped": "Optimizer steps skipped because the gradient norm was not finite.",
+    "grad/skipped_steps": "Optimizer steps skipped because the gradient norm was not finite.",
     "rollout/length": "Sampled tokens per rollout.",
     "rollout/searches": "Searches per rollout.",
     "rollout/invalid_fraction": "Share of turns that were neither a search nor an answer.",
     "rollout/truncated_fraction": "Share of rollouts that ran out of turns or tokens.",
     "rollout/answered_fraction": "Share of rollouts that end with an answer.",
     "rollout/failed_fraction": "Share of rollouts that failed for reasons that are not the policy's.",
-    "rollout/cut_fraction": "Share of observations shortened to their budget.",
-    "rollout/first_action_match": "Share of incorrect rollouts whose first search returned the same passages as that "
-    "of a correct rollout of the same question.",
-    "rollout/mixed_groups": "Share of groups with more than one reward: the ones a group-relative advantage learns "
-    "from.",
+    "rollout/truncated_observation_fraction": "Share of observations shortened to their budget.",
+    "rollout/first_action_match_fraction": "Share of incorrect rollouts whose first search returned the "
+    "same passages as that of a correct rollout of the same question.",
+    "rollout/mixed_group_fraction": "Share of groups with more than one reward: a group-relative advantage learns "
+    "from these alone.",
     "sampler/logprob_gap": "Mean of log-prob under the distribution sampled from minus old log-prob, on sampled "
     "tokens. Away from 0: truncation, or a sampler that is not the trainer's model.",
-    "sampler/mass_kept": "Mean probability mass the sampler kept; 1 when it was not truncated.",
-    "sampler/keeps_mask": "1 where the log-probs of the loss are over the tokens the sampler kept. Absent elsewhere.",
+    "sampler/mask_mass": "Mean probability of the tokens that the sampler can draw: 1 when it is not truncated.",
+    "sampler/mask_in_loss": "1 when the log-probs of the loss are over the sampling mask alone. Absent otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens: below 0 when failures are longer.",
-    "advantage/cut_mean": "Mean advantage over sampled tokens, each weighted by the probability mass the sampler cut "
+    "advantage/tail_mean": "Mean advantage over sampled tokens, each weighted by the probability mass the sampler cut "
     "in its place: below 0, that mass grows. Absent when nothing was cut.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
-    "retrieval/cache_hit": "Share of searches that repeat a query of the same step. No cache is asked.",
+    "retrieval/duplicate_fraction": "Share of searches whose query another search of the same step also has.",
     "optimizer_steps_per_rollout": "Optimizer steps this rollout batch was used for.",
     "lr": "Learning rate.",
     "time/rollout_s": "Seconds of the rollouts.",
@@ -108,15 +108,15 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/truncated_fraction": [t.status is Status.TRUNCATED for t in rows],
         "rollout/answered_fraction": [t.answer is not None for t in rows],
         "rollout/failed_fraction": [t.status.is_failure for t in everyone],
-        "rollout/cut_fraction": [turn.cut for turn in turns if turn.observation],
-        "rollout/first_action_match": [s for group in groups for s in first_action_matches(group) if s is not None],
-        "rollout/mixed_groups": [group.mixed for group in groups],
+        "rollout/truncated_observation_fraction": [turn.observation_truncated for turn in turns if turn.observation],
+        "rollout/first_action_match_fraction": [s for group in groups for s in first_action_matches(group) if s is not None],
+        "rollout/mixed_group_fraction": [group.mixed for group in groups],
         "retrieval/empty_fraction": [not t.hits for t in turns if isinstance(t.action, Search) and t.observation],
-        "sampler/mass_kept": [mass for turn in turns for mass in turn.kept_mass or ()] or [1.0],
+        "sampler/mask_mass": [mass for turn in turns for mass in turn.mask_mass or ()] or [1.0],
     }
     result = {name: sum(values) / len(values) for name, values in series.items() if values}
     if queries:
-        result["retrieval/cache_hit"] = 1 - len(set(queries)) / len(queries)
+        result["retrieval/duplicate_fraction"] = 1 - len(set(queries)) / len(queries)
     return result
 
 
@@ -189,7 +189,7 @@ def cut_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory
     """The mean advantage of sampled tokens, each weighted by the mass the sampler cut there; None when it cut nothing.
 
     Where log-probs are over the whole vocabulary, this is which way the loss pushes what the sampler cannot draw
-    (docs/laboratory/organism.md). `advantages` are one a trajectory.
+    (research/docs/organism.md). `advantages` are one a trajectory.
     """
     weighed, cut = cut_sums(advantages, trajectories)
     return weighed / cut if cut > 0 else None
@@ -201,7 +201,7 @@ def cut_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) ->
         (advantage, 1.0 - mass)
         for advantage, trajectory in zip(advantages, trajectories, strict=True)
         for turn in trajectory.turns
-        for mass in turn.kept_mass or ()
+        for mass in turn.mask_mass or ()
     ]
     return sum(advantage * weight for advantage, weight in weighed), sum(weight for _, weight in weighed)
 
@@ -210,24 +210,24 @@ def cut_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float]
     """`advantages` [B, 1] of the trajectories that have something in their loss mask, in order."""
     learned = [t for group in groups for t in group.trajectories if any(t.loss_mask)]
     found = cut_advantage(advantages[:, 0].tolist(), learned)
-    return {} if found is None else {"advantage/cut_mean": found}
+    return {} if found is None else {"advantage/tail_mean": found}
 
 
 def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> dict[str, float]:
     """`sampler/logprob_gap`: log q − log π_old, where q is the truncated distribution if the sampler truncated.
 
-    `batches` hold the old log-probs of the loss. With `sampling.keep_mask` those are truncated alike, so that only
+    `batches` hold the old log-probs of the loss. With `sampling.mask_logprobs` those are truncated alike, so that only
     another model, another mask or numerics are left.
     """
     learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
-    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.kept_mass or ())
+    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.mask_mass or ())
     tokens = 0
     for batch in batches:
         assert batch.old_logprobs is not None
         gap += float(torch.where(batch.loss_mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
         tokens += int(batch.loss_mask.sum())
-    keeps = any(batch.kept_ids is not None for batch in batches)
-    return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/keeps_mask": 1.0} if keeps else {})
+    masked = any(batch.sampling_mask is not None for batch in batches)
+    return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/mask_in_loss": 1.0} if masked else {})
 
 
 def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> list[int]:
@@ -247,7 +247,7 @@ def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> lis
 
 def displacement_metrics(change: Tensor, correct: Tensor) -> dict[str, float]:
     """From the change of mean log-prob per token `[R]` of some rollouts and which of them are correct `[R]`."""
-    result = {"displacement/rows": float(len(change))}
+    result = {"displacement/rollouts": float(len(change))}
     if bool(correct.any()):
         result["displacement/correct"] = float(change[correct].mean())
         result["displacement/fraction"] = float((change[correct] < 0).float().mean())

@@ -48,12 +48,12 @@ def test_what_has_nothing_to_count_repeats_what_was_seen_last() -> None:
     first = numbers(log, old, new, down, ones)
     # nothing positive yet: all rollouts stand in for them, (-1 - 3) / 2
     assert (first["holdfast/likelihood/positive"], first["holdfast/likelihood/negative"]) == (-2.0, -2.0)
-    assert (first["holdfast/penalty/drop"], first["holdfast/drift/positive"]) == (0.0, 0.0)
+    assert (first["holdfast/penalty/mean_decrease"], first["holdfast/drift/positive"]) == (0.0, 0.0)
     second = numbers(log, old - 1, new, up, ones)
     assert (second["holdfast/likelihood/positive"], second["holdfast/likelihood/negative"]) == (-3.0, -2.0)
     assert second["holdfast/drift/positive"] == 0.5  # ((-1.5 + 2) + (-3.5 + 4)) / 2
     third = numbers(log, old, new, up, ones)
-    assert (third["holdfast/penalty/drop"], third["holdfast/penalty/active_fraction"]) == (0.5, 1.0)
+    assert (third["holdfast/penalty/mean_decrease"], third["holdfast/penalty/active_fraction"]) == (0.5, 1.0)
     empty = numbers(log, old, new, up, ~ones)
     assert empty == third and all(map(math.isfinite, empty.values()))
 

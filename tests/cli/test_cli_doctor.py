@@ -41,7 +41,7 @@ def test_without_a_host_it_teaches(holdfast: Run, installed: Callable[..., None]
 def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None], host: str) -> None:
     installed()
     assert holdfast("doctor", host, code=1).stdout == (
-        f"PROBLEM  {host} is not installed in this environment. Run: pip install 'holdfast[{host}]'\n"
+        f"PROBLEM  {host} is not installed in this environment. Run: pip install 'holdfast-rl[{host}]'\n"
     )
 
 
@@ -51,7 +51,7 @@ def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None],
         ("trl", "1.15.2", "trl 1.15.2 is installed; 1.16 or newer, below 2, is needed"),
         ("trl", "2.0.0", "trl 2.0.0 is installed; 1.16 or newer, below 2, is needed"),
         ("verl", "0.7.1", "verl 0.7.1 is installed, but holdfast.adapters.verl needs 0.9."),
-        ("verl", "0.10.0.dev0", "for 0.7 and forks there is holdfast.adapters.verl_legacy"),
+        ("verl", "0.10.0.dev0", "verl 0.10.0.dev0 is installed, but holdfast.adapters.verl needs 0.9."),
     ],
 )
 def test_a_host_of_another_version(

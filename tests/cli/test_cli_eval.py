@@ -1,11 +1,10 @@
-"""`holdfast eval` and `holdfast table`: refusals in sentences, and one evaluation of a model in a folder."""
+"""`holdfast eval`: refusals in sentences, and one evaluation of a model in a folder."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -79,18 +78,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         ),
         (["eval", "compare", "a"], "Missing argument 'B'"),
         (["eval", "compare", "a", "b"], "a does not exist: give a folder of eval"),
-        (["table"], "give folders of holdfast eval, or --published MODEL"),
-        (["table", "gone"], "gone does not exist"),
-        (["table", "."], "holds no finished results of holdfast eval"),
-        (["table", "--published", "gpt"], "--published gpt: no rows are known for it"),
-        (["table", "--short"], "they go with --make RECIPE"),
-        (["table", "--train.steps", "3"], "they go with --make RECIPE"),
-        (["table", "x", "--make", "world"], "--make makes the results itself"),
-        (["table", "--make", "wrld"], "there is no recipe 'wrld' here"),
-        (["table", "--make", "world", "--rows", "PPO"], "no row has that in its name"),
-        (["table", "--make", "world", "--run.seed", "3"], "--run.seed: the table sets this for each of its runs"),
-        (["table", "--make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
-        (["table", "--published", "qwen2.5-3b", "--against", "x"], "--against names an own row"),
     ],
 )
 def test_refusals(arguments: list[str], said: str, questions: Callable[[str, int], str], tmp_path: Path) -> None:

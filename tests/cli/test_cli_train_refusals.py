@@ -11,7 +11,7 @@ import pytest
 Run = Callable[..., Any]
 
 OWN_DATA = ("--data.train=q.jsonl", "--retrieval.corpus=c.jsonl")
-OWN_MODEL = ("--model.path=some/model", "--warm_start.plain_steps=0")
+OWN_MODEL = ("--model.path=some/model", "--world.scripts.plain_steps=0")
 CUSTOM = ("--loss.penalty.name=custom", "--loss.penalty.path")
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
@@ -20,24 +20,27 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "more people than names": (("--world.people=2305",), "must be 2304 or less"),
     "a text for a number": (("--train.lr=fast",), "must be a number"),
     "no such penalty": (("--loss.penalty.name=lld",), "must be 'none', 'llds', 'sapo', 'nll' or 'custom'"),
-    "no such code of a finding": (("--guard.on=XYZ",), "no finding's code begins with 'XYZ'"),
+    "no such code of a finding": (("--guard.codes=XYZ",), "no finding's code begins with 'XYZ'"),
     "no address": (("--data.train=q.jsonl", "--retrieval.url=localhost"), "is not the address of a retriever"),
     # one section
     "a setting of another penalty": (("--loss.penalty.tau=0.9",), "which does not read it"),
     "a tiny model with LoRA": (("--model.lora_rank=8",), "the tiny model has nothing worth freezing"),
-    "heads that do not divide": (("--model.heads=5",), "Set model.hidden to a multiple of 10"),
-    "a mask that nothing bounds": (("--sampling.keep_mask",), "Set sampling.top_k"),
+    "heads that do not divide": (("--world.model.heads=5",), "Set world.model.hidden to a multiple of 10"),
+    "a mask that nothing bounds": (("--sampling.mask_logprobs",), "Set sampling.top_k"),
     "no reward": (("--reward.em=0",), "set reward.em = 1.0"),
     # several sections
     "a penalty that is always zero": (("--train.optimizer_steps_per_rollout=1",), "this penalty is always zero"),
     "an index of the world": (("--retrieval.index=i",), "the bundled world is indexed in memory"),
     "own questions, bundled corpus": (("--data.train=q.jsonl",), "Set both to your files, or neither"),
     # what only training cannot do
-    "a tiny model and own questions": ((*OWN_DATA, "--warm_start.steps=0", "--warm_start.plain_steps=0"), "model of"),
+    "a tiny model and own questions": (
+        (*OWN_DATA, "--warm_start.steps=0", "--world.scripts.plain_steps=0"),
+        "model of",
+    ),
     "scripts without the world": ((*OWN_DATA, *OWN_MODEL), "warm_start.data is not set, and only the bundled world"),
     "plain scripts without the world": (
-        (*OWN_DATA, "--model.path=some/model", "--warm_start.steps=0", "--warm_start.plain_steps=5"),
-        "warm_start.plain_steps = 5, but only the bundled world has scripts",
+        (*OWN_DATA, "--model.path=some/model", "--warm_start.steps=0", "--world.scripts.plain_steps=5"),
+        "world.scripts.plain_steps = 5 with data.train = 'q.jsonl': not used",
     ),
     # code
     "a module that is not there": ((*CUSTOM, "no_such_module:Hinge"), "the module no_such_module cannot be imported"),

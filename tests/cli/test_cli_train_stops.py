@@ -66,12 +66,13 @@ def test_the_warm_start_alone(engine: Any, holdfast: Run) -> None:
     result = holdfast("warm-start", "--run.name=start")
     assert engine.calls[0][0] == "warm start"
     assert (
-        "holdfast train --model.path runs/start/model --warm_start.steps 0 --warm_start.plain_steps 0" in result.stdout
+        "holdfast train --model.path runs/start/model --warm_start.steps 0 --world.scripts.plain_steps 0"
+        in result.stdout
     )
 
 
 def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:
-    stderr = holdfast("warm-start", "--warm_start.steps=0", "--warm_start.plain_steps=0", code=2).stderr
+    stderr = holdfast("warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0", code=2).stderr
     assert "there is no warm start to make; set warm_start.steps" in stderr
     assert not Path("runs").exists()
 
@@ -182,8 +183,8 @@ def test_an_error_after_a_checkpoint_says_how_to_go_on(engine: Any, holdfast: Ru
 
 
 def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(GuardStop("stopped by guard.on after step 20: LLD003."), make_checkpoint(20))
-    assert holdfast("train", code=3).stderr == "stopped by guard.on after step 20: LLD003.\n"
+    engine.script = then_raise(GuardStop("stopped by guard.codes after step 20: LLD003."), make_checkpoint(20))
+    assert holdfast("train", code=3).stderr == "stopped by guard.codes after step 20: LLD003.\n"
 
 
 def test_an_error_with_a_hint_gets_no_other(engine: Any, holdfast: Run) -> None:
@@ -204,6 +205,6 @@ def test_a_missing_package_is_said_with_the_command(
     for module in ("transformers", "transformers.utils"):
         monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
     assert holdfast("train", code=2).stderr == (
-        "error: transformers is not installed. Run: pip install 'holdfast[train]'\n"
+        "error: transformers is not installed. Run: pip install 'holdfast-rl[train]'\n"
     )
     assert not Path("runs").exists()

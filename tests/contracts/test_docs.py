@@ -15,7 +15,9 @@ from holdfast.errors import ConfigError
 from holdfast.settings import parse_overrides
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + [
+    page for folder in ("docs", "research/docs") for page in sorted((ROOT / folder).rglob("*.md"))
+]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -125,7 +127,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_commands_exist() -> None:
-    from typer.main import get_command
+    from holdfast_research.__main__ import program
 
     from holdfast.cli.command import SettingsCommand
     from holdfast.cli.main import app
@@ -149,7 +151,7 @@ def test_commands_exist() -> None:
         parse_overrides(settings, Config) if verb == "eval" else load(None, settings)
         for word in rest:
             if word.startswith("recipes/"):
-                assert (ROOT / word).is_file(), f"{page}: {word} does not exist"
+                assert (ROOT / "src/holdfast" / word).is_file(), f"{page}: {word} does not exist"
 
 
 def settings_in(words: list[str]) -> list[str]:
@@ -182,7 +184,7 @@ def test_python_runs(page: Path) -> None:
 def test_the_questions_asked_are_in_the_bundled_world() -> None:
     from holdfast.world.bundle import world_of
 
-    world = world_of(load(ROOT / "recipes" / "quickstart.toml").world)
+    world = world_of(load(ROOT / "src/holdfast/recipes" / "quickstart.toml").world)
     known = {question.example.question for question in world.questions["test"]}
     asked = [words[2] for _, words in commands() if words[0] == "ask" and len(words) > 2 and " " in words[2]]
     assert asked

@@ -34,8 +34,8 @@ def loaded_by(statement: str) -> set[str]:
         "holdfast.evals.catalogue",
         "holdfast.evals.compare",
         "holdfast.evals.methods",
-        "holdfast.lab.experiments",
-        "holdfast.lab.report",
+        "holdfast_research.experiments",
+        "holdfast_research.report",
         "holdfast.trajectory",
         "holdfast.rewards",
         "holdfast.search.env",
@@ -54,8 +54,8 @@ def test_light(module: str) -> None:
 
 
 def test_a_recipe_is_checked_without_the_rules() -> None:
-    """`guard.on` names codes, which come from the registry alone."""
-    loaded = loaded_by("from holdfast.config import load\nload(None, ['--guard.on', 'LLD'])")
+    """`guard.codes` names codes, which come from the registry alone."""
+    loaded = loaded_by("from holdfast.config import load\nload(None, ['--guard.codes', 'LLD'])")
     assert "holdfast.diagnostics.codes" in loaded
     assert not loaded & {"numpy", "holdfast.diagnostics.rules"}
 

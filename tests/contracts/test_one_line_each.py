@@ -15,7 +15,7 @@ import pytest
 from holdfast.config import load
 from holdfast.config.validation import check_training
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.readers import read_log, registry
+from holdfast.diagnostics.readers import find, read_log
 from holdfast.rewards import score_trajectory
 from holdfast.trajectory import Answer, Invalid, Trajectory, Turn
 
@@ -133,7 +133,7 @@ def test_a_reader_of_logs(write: Callable[[str, str], None], tmp_path: Path, mon
     write("toy_pipes", READER)
     from toy_pipes import PIPES  # type: ignore[import-not-found]
 
-    monkeypatch.setattr(registry, "READERS", (PIPES, *registry.READERS))
+    monkeypatch.setattr(find, "READERS", (PIPES, *find.READERS))
     folder = tmp_path / "runs"
     folder.mkdir()
     log = folder / "one.pipes"

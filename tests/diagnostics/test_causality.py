@@ -15,7 +15,7 @@ from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.monitor import Monitor
 from holdfast.diagnostics.readers import read_log
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "recordings"
+FOLDER = Path(__file__).parents[2] / "research" / "data" / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.gz"))
 
 

@@ -94,7 +94,7 @@ def test_trl_rows_of_one_step_merge_and_names_are_ours() -> None:
         "reward_std": "reward_std",
     }.items():
         assert values(log, ours) == {row["step"]: row[theirs] for row in rows if theirs in row}, ours
-    assert values(log, "rollout/mixed_groups") == {
+    assert values(log, "rollout/mixed_group_fraction") == {
         row["step"]: 1 - row["frac_reward_zero_std"] for row in rows if "frac_reward_zero_std" in row
     }
     assert log.settings["per_device_train_batch_size"] == 4 and log.settings["max_steps"] == 6

@@ -13,7 +13,6 @@ from holdfast.config import WarmStart, load
 from holdfast.errors import ConfigError
 from holdfast.evals.catalogue import METHODS, Method, method_named
 from holdfast.evals.methods import Conversation, Limits, Outcome, Prompt, search
-from holdfast.evals.rows import ROWS
 from holdfast.evals.run import Evaluation
 from holdfast.evals.state import read_results, read_whole_rows
 from holdfast.evals.subject import agent_protocol, retriever_for
@@ -37,10 +36,6 @@ def test_searches_allowed() -> None:
 def test_what_a_warm_start_teaches_is_a_method_that_can_be_asked_bare() -> None:
     taught = set(get_args(WarmStart.model_fields["teaches"].annotation)) - {"search"}
     assert taught == {method.name for method in METHODS.values() if method.bare}
-
-
-def test_trained_rows_are_evaluated_by_methods_that_exist() -> None:
-    assert {row.method for row in ROWS} <= METHODS.keys()
 
 
 def test_every_method_is_documented() -> None:

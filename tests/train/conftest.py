@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,14 @@ TEMPLATE = (
 )
 RECIPE: dict[str, dict[str, Any]] = {
     "run": {"device": "cpu", "threads": 1},
-    "world": {"people": 60, "train_questions": 40, "dev_questions": 6, "test_questions": 5},
-    "model": {"hidden": 32, "layers": 2, "heads": 2},
+    "world": {
+        "people": 60,
+        "train_questions": 40,
+        "dev_questions": 6,
+        "test_questions": 5,
+        "model": {"hidden": 32, "layers": 2, "heads": 2},
+        "scripts": {"count": 100, "malformed": 0.0},
+    },
     "protocol": {
         "prompt": "Question: {question}\n",
         "max_turns": 3,
@@ -43,7 +50,7 @@ RECIPE: dict[str, dict[str, Any]] = {
         "max_observation_tokens": 60,
         "max_total_tokens": 220,
     },
-    "warm_start": {"steps": 60, "batch": 16, "episodes": 100, "lr": 1e-2, "malformed": 0.0},
+    "warm_start": {"steps": 60, "batch_size": 16, "lr": 1e-2},
     # Nothing is right after so short a warm start; whether it looks right tells rollouts of a question apart.
     "reward": {"em": 1.0, "f1": 1.0, "format": 0.5},
     "train": {"steps": 2, "questions": 4, "group_size": 4, "optimizer_steps_per_rollout": 3, "lr": 3e-3},
@@ -74,7 +81,9 @@ def recipe() -> Callable[..., Config]:
     """recipe({"train.steps": 5}): the small recipe with some settings changed."""
 
     def make(changes: Mapping[str, Any] | None = None) -> Config:
-        data = {section: dict(values) for section, values in RECIPE.items()}
+        data = deepcopy(RECIPE)
+        if changes and changes.get("data.train", "world") != "world":
+            del data["world"]
         for name, value in (changes or {}).items():
             *sections, key = name.split(".")
             place: dict[str, Any] = data
@@ -235,7 +244,7 @@ def own(recipe: Callable[..., Config], home: Path) -> Callable[..., Config]:
 @pytest.fixture(scope="session")
 def lesson(home: Path) -> dict[str, Any]:
     """Settings of a warm start from the file of episodes."""
-    return {"warm_start": {"steps": 25, "batch": 10, "lr": 1e-2, "data": str(home / "episodes.jsonl")}}
+    return {"warm_start": {"steps": 25, "batch_size": 10, "lr": 1e-2, "data": str(home / "episodes.jsonl")}}
 
 
 @pytest.fixture(scope="session")

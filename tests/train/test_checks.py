@@ -91,7 +91,7 @@ def test_a_truncated_sampler_is_warned_of(recipe: Recipe, changes: Mapping[str, 
 
 
 def test_a_mask_that_is_kept_raises_no_doubt(recipe: Recipe) -> None:
-    changes = {"sampling.top_p": 0.95, "sampling.top_k": 50, "sampling.keep_mask": True}
+    changes = {"sampling.top_p": 0.95, "sampling.top_k": 50, "sampling.mask_logprobs": True}
     assert list(config_warnings(recipe(changes))) == []
 
 
@@ -101,8 +101,8 @@ def test_a_penalty_without_strength_is_told_of(recipe: Recipe) -> None:
 
 
 def test_searches_that_fail_on_purpose_are_told_of(recipe: Recipe) -> None:
-    (told,) = config_warnings(recipe({"retrieval.drop": 0.25}))
-    assert told.startswith("retrieval.drop = 0.25: ") and "Set it to 0" in told
+    (told,) = config_warnings(recipe({"faults.search_failure_rate": 0.25}))
+    assert told.startswith("faults.search_failure_rate = 0.25: ") and "Set it to 0" in told
 
 
 def test_questions_in_two_splits_are_told_of(recipe: Recipe) -> None:

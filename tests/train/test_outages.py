@@ -15,7 +15,7 @@ from holdfast.config import Config
 from holdfast.errors import RetrievalError, RolloutError
 from holdfast.loading import load_questions, load_retrievers
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.rollout.loop import lose_searches
+from holdfast.rollout.agent import lose_searches
 from holdfast.rollout.searching import RolloutStats
 from holdfast.tracking import MetricsFile
 from holdfast.train import run
@@ -45,9 +45,9 @@ def break_training_searches(trainer: Trainer, fails: Callable[[str], bool]) -> N
     trainer.agent = replace(trainer.agent, retriever=broken)
 
 
-def change_retrieval(trainer: Trainer, **settings: Any) -> None:
-    section = trainer.config.retrieval.model_copy(update=settings)
-    trainer.config = trainer.config.model_copy(update={"retrieval": section})
+def allow_failures(trainer: Trainer, fraction: float) -> None:
+    section = trainer.config.run.model_copy(update={"max_failed_fraction": fraction})
+    trainer.config = trainer.config.model_copy(update={"run": section})
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def trainer(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     from holdfast.rollout import searching
 
     monkeypatch.setattr(searching.time, "sleep", lambda _: None)  # between retries
-    return a_trainer(recipe({"retrieval.max_failed": 0.9}))
+    return a_trainer(recipe({"run.max_failed_fraction": 0.9}))
 
 
 def test_an_outage_is_not_a_wrong_answer(trainer: Trainer) -> None:
@@ -86,11 +86,11 @@ def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
 
 
 def test_too_many_failures_stop_the_run(trainer: Trainer) -> None:
-    change_retrieval(trainer, max_failed=0.01)
+    allow_failures(trainer, 0.01)
     break_training_searches(trainer, lambda query: True)
     with pytest.raises(
         RolloutError,
-        match=r"of 16 episodes failed, more than retrieval\.max_failed = 0\.01 allows; .* because down",
+        match=r"of 16 episodes failed, more than run\.max_failed_fraction = 0\.01 allows; .* because down",
     ):
         trainer.step()
 

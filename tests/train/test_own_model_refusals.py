@@ -92,10 +92,10 @@ def test_adapters_of_another_rank_are_refused(
     short = {"model.lora_rank": 2, "warm_start": lesson["warm_start"] | {"steps": 1}}
     made = warm_start_only(own("raw", short), tmp_path / "run")
     assert load_model(Model(path=str(made)), made, CPU).model.peft_config["default"].r == 2
-    refuse_other_shape(Model(path="x", lora_rank=2), made)
-    refuse_other_shape(Model(path=str(made)), made)
+    refuse_other_shape(Config(model=Model(path="x", lora_rank=2)), made)
+    refuse_other_shape(Config(model=Model(path=str(made))), made)
     with pytest.raises(CheckpointError, match=r"model\.lora_rank = 0, but .* was trained with 2"):
-        refuse_other_shape(Model(path="x"), made)
+        refuse_other_shape(Config(model=Model(path="x")), made)
     with pytest.raises(ConfigError, match=r"model\.lora_rank = 3, but the adapters .* have rank 2"):
         load_model(Model(path=str(made), lora_rank=3), made, CPU)
     settings = json.loads((made / "adapter_config.json").read_text())
@@ -112,6 +112,6 @@ def test_weights_of_another_model_are_refused(home: Path, tmp_path: Path, make_m
     make_model(hidden_size=64).save_pretrained(tmp_path / "wide")
     config = Model(path=str(home / "raw"))
     with pytest.raises(CheckpointError, match=r"whose hidden_size = 32, but .*wide was trained with 64"):
-        refuse_other_shape(config, tmp_path / "wide")
+        refuse_other_shape(Config(model=config), tmp_path / "wide")
     with pytest.raises(CheckpointError, match=r"holds the weights of another model .*begin a new run"):
         take_weights(load_model(config, home / "raw", CPU), config, tmp_path / "wide")

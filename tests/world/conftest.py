@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.config import WarmStart
+from holdfast.config.sections import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.search.protocol import CLEAN
 from holdfast.world.bundle import scripted_episodes, world_tokenizer
@@ -28,6 +28,6 @@ def kit(world: World) -> SimpleNamespace:
     """Scripts in the default habits with a little rambling, over the training region, and their tokenizer."""
     train_index = BM25Retriever.build(world.documents("train"))
     filler = build_filler(3, words=60)
-    episodes = scripted_episodes(world, filler, train_index, CLEAN, WarmStart(episodes=300, ramble=0.1))
+    episodes = scripted_episodes(world, filler, train_index, CLEAN, Scripts(count=300, ramble=0.1), seed=0)
     tokenizer = world_tokenizer(world, filler, episodes, CLEAN)
     return SimpleNamespace(train_index=train_index, filler=filler, episodes=episodes, tokenizer=tokenizer)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.config import WarmStart
 from holdfast.config import World as WorldConfig
+from holdfast.config.sections import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.search.protocol import CLEAN
 from holdfast.search.tokens import decode, encode
@@ -92,8 +92,8 @@ def test_training_reads_of_nobody_else(kit: SimpleNamespace, world: World) -> No
 def fingerprint() -> str:
     """Everything a warm start is made of."""
     world_config = WorldConfig(people=60, train_questions=80, dev_questions=10, test_questions=10, filler_words=40)
-    world, filler, own = world_of(world_config), filler_of(world_config), WarmStart(episodes=40, ramble=0.2)
-    episodes = scripted_episodes(world, filler, BM25Retriever.build(world.documents("train")), CLEAN, own)
+    world, filler, own = world_of(world_config), filler_of(world_config), Scripts(count=40, ramble=0.2)
+    episodes = scripted_episodes(world, filler, BM25Retriever.build(world.documents("train")), CLEAN, own, seed=0)
     tokenizer = world_tokenizer(world, filler, episodes, CLEAN)
     model = build_model(tokenizer, hidden=16, layers=1, heads=2)
     encoded = [encode_episode((5,), episode.turns, CLEAN, tokenizer) for episode in episodes]

@@ -114,7 +114,7 @@ def with_penalties(
     return type(name, (PenaltyMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
 
 
-_INSTALL = "pip install 'holdfast[trl]'"
+_INSTALL = "pip install 'holdfast-rl[trl]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class PenaltyMixin(_Trainer):
         if own.penalty is not None and own.penalty.uses_answer_mask:
             batch["holdfast_answer_weight"] = answer_weight(self, inputs, own.penalty)
         ours = isinstance(inputs[0].get("trajectory"), Trajectory)
-        episodes = [given["trajectory"] for given in inputs] if ours else None
-        self._observer.rollout_batch(batch, mask, episodes)
+        trajectories = [given["trajectory"] for given in inputs] if ours else None
+        self._observer.rollout_batch(batch, mask, trajectories)
         self._observer.start_displacement(batch, mask, rows=own.displacement_rows)
         return batch
 
@@ -325,7 +325,7 @@ def refuse_what_cannot_work(args: Any, penalty: Penalty | None) -> None:
     if penalty.normalizer != "policy":
         raise ConfigError(
             f"{penalty!r}: TRL divides every term by one count. Leave normalizer at 'policy', and divide coef by the "
-            "share of protected tokens, which is logged as penalty/preserved_share"
+            "share of protected tokens, which is logged as penalty/preserved_fraction"
         )
     if not penalty.acts_without_drift and micro_batches <= window:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """verl 0.9: policy losses with a likelihood-preserving penalty, under names in verl's own registry.
 
-    pip install 'holdfast[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
+    pip install 'holdfast-rl[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
     actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds
 
 Each of `LOSSES` calls a registered base loss (`vanilla` unless `base_loss_mode` says otherwise), adds coef × penalty,
@@ -128,10 +128,7 @@ class _Loss:
 def _register() -> None:
     version = verl.__version__
     if not version.startswith("0.9."):
-        sentence = (
-            f"verl {version} is installed, but holdfast.adapters.verl needs 0.9; install verl==0.9.*, or, for 0.7 and "
-            "forks whose losses return four values, call holdfast.adapters.verl_legacy.register"
-        )
+        sentence = f"verl {version} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"
         print(f"holdfast: no losses registered: {sentence}", file=sys.stderr)  # verl hides what a plugin raises
         raise ConfigError(sentence)
     if all(name in core_algos.POLICY_LOSS_REGISTRY for name in LOSSES):

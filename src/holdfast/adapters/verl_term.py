@@ -93,12 +93,12 @@ def measure(
     rule = penalty if penalty is not None else LLDS()
     kept = rule.preserved(advantages, mask)
     pull = torch.zeros_like(log_prob) if term is None else term
-    stats = penalty_stats(pull, log_prob, old_log_prob, mask, preserve=kept)
+    stats = penalty_stats(pull, log_prob, old_log_prob, mask, preserved=kept)
     stats |= ratio_stats(log_prob, old_log_prob, advantages, mask)
     tokens, preserved, sequences = stats["count/tokens"], stats["count/preserved"], stats["count/sequences"]
     seen = {
-        "penalty/preserved_share": Seen(stats["penalty/preserved_share"], tokens, 0.0),
-        "penalty/drop": Seen(stats["penalty/drop"], preserved, 0.0),
+        "penalty/preserved_fraction": Seen(stats["penalty/preserved_fraction"], tokens, 0.0),
+        "penalty/mean_decrease": Seen(stats["penalty/mean_decrease"], preserved, 0.0),
         "ratio/mean": Seen(stats["ratio/mean"], tokens, 1.0),
         "ratio/max": Seen(stats["ratio/max"], tokens, 1.0),
         "ratio/p01": Seen(stats["ratio/p01"], tokens, 1.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 import tomli_w
@@ -36,7 +36,7 @@ USEFUL = {
     "train.lr": "learning rate",
     "eval.every": "evaluate every n steps",
     "checkpoint.every": "save every n steps",
-    "guard.on": "codes that count; empty: all",
+    "guard.codes": "codes that count; empty: all",
     "guard.action": "warn or stop",
     "track.wandb": "W&B project",
     "run.name": "name of the run folder",
@@ -46,8 +46,11 @@ USEFUL = {
 
 
 def annotated(config: Config) -> str:
-    """The config as TOML with a comment before every key; what is None stands there as a comment. Reads back equal."""
-    return "\n".join(_section(config, "")).lstrip("\n") + "\n"
+    """The config as TOML with a comment before every key; a key that is None is a comment itself.
+
+    Sections that are not used are left out. Reads back equal.
+    """
+    return "\n".join(_section(config, "", config.unused())).lstrip("\n") + "\n"
 
 
 def default_of(dotted: str) -> str:
@@ -58,9 +61,10 @@ def default_of(dotted: str) -> str:
     return "none" if value is None else str(value)
 
 
-def _section(section: BaseModel, name: str) -> Iterator[str]:
-    inside = {key: value for key, value in held(section).items() if isinstance(value, BaseModel)}
-    values = {key: value for key, value in held(section).items() if key not in inside}
+def _section(section: BaseModel, name: str, left_out: Collection[str] = ()) -> Iterator[str]:
+    fields = {key: value for key, value in held(section).items() if key not in left_out}
+    inside = {key: value for key, value in fields.items() if isinstance(value, BaseModel)}
+    values = {key: value for key, value in fields.items() if key not in inside}
     if values:
         yield f"\n[{name}]"
     for key, value in values.items():

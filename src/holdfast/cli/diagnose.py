@@ -64,10 +64,10 @@ def diagnose(
     logs = [log for log, _ in _read(paths, "diagnose")]
     diagnoses = [_diagnose(log, codes) for log in logs]
     if as_json:
-        from holdfast.diagnostics import present
+        from holdfast.diagnostics import finding
 
-        values = [present.as_json(log, diagnosis) for log, diagnosis in zip(logs, diagnoses, strict=True)]
-        typer.echo(present.to_text(values[0] if len(values) == 1 else values), nl=False)
+        values = [finding.as_json(log, diagnosis) for log, diagnosis in zip(logs, diagnoses, strict=True)]
+        typer.echo(finding.to_text(values[0] if len(values) == 1 else values), nl=False)
     else:
         console = out()
         for number, (log, diagnosis) in enumerate(zip(logs, diagnoses, strict=True)):
@@ -128,7 +128,7 @@ def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
 
 
 def _show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) -> None:
-    from holdfast.diagnostics.present import headline
+    from holdfast.diagnostics.finding import headline
 
     console.print(Text.assemble((log.name, "bold"), f"  ({_kind(log)})"), soft_wrap=True)
     _paragraph(console, headline(log, diagnosis))
@@ -148,7 +148,7 @@ def _kind(log: Log) -> str:
 
 def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> None:
     """`printed`: each remedy -> the code under which it was printed already."""
-    from holdfast.diagnostics.present import lead_of
+    from holdfast.diagnostics.finding import lead_of
     from holdfast.diagnostics.rules import RULES
 
     head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (RULES[finding.code].title, "bold"))
@@ -164,7 +164,7 @@ def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> Non
 
 
 def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
-    from holdfast.diagnostics.present import too_short
+    from holdfast.diagnostics.finding import too_short
 
     if diagnosis.cannot_tell and verbose:
         console.print("Cannot tell from this log:")

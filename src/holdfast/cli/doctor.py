@@ -16,7 +16,7 @@ app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True, context_
 
 Line = tuple[bool, str]
 
-_VERL_NEEDS = {name: name for name in ("cachetools", "uvicorn", "fastapi", "h11")}
+_VERL_NEEDS = {name: name for name in ("cachetools", "uvicorn", "fastapi", "httpx")}
 _VERL_NEEDS["transfer_queue"] = "TransferQueue"
 """Module -> package, needed by verl's trainer or agent loops. verl lists most of them only in an extra."""
 
@@ -71,12 +71,12 @@ def verl(
 def trl_lines() -> Iterator[Line]:
     """(whether it is right, what was found) for TRL."""
     if (installed := _version("trl")) is None:
-        yield False, "trl is not installed in this environment. Run: pip install 'holdfast[trl]'"
+        yield False, "trl is not installed in this environment. Run: pip install 'holdfast-rl[trl]'"
         return
     if not _between(installed, (1, 16), (2, 0)):
         yield (
             False,
-            f"trl {installed} is installed; 1.16 or newer, below 2, is needed. Run: pip install 'holdfast[trl]'",
+            f"trl {installed} is installed; 1.16 or newer, below 2, is needed. Run: pip install 'holdfast-rl[trl]'",
         )
         return
     yield True, f"trl {installed}, transformers {_version('transformers')}"
@@ -91,15 +91,12 @@ def trl_lines() -> Iterator[Line]:
 def verl_lines(overrides: list[str]) -> Iterator[Line]:
     """(whether it is right, what was found) for verl. Stops at the first problem that hides the others."""
     if (installed := _version("verl")) is None:
-        yield False, "verl is not installed in this environment. Run: pip install 'holdfast[verl]'"
+        yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return
     if not _between(installed, (0, 9), (0, 10)):
         yield (
             False,
-            (
-                f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*' "
-                "(for 0.7 and forks there is holdfast.adapters.verl_legacy)"
-            ),
+            (f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"),
         )
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from holdfast import __version__
 from holdfast.cli import (
     ask,
-    baseline,
     data,
     diagnose,
     doctor,
@@ -19,13 +17,12 @@ from holdfast.cli import (
     launch,
     probe,
     recipes,
-    reproduce,
     serve,
-    table,
     train,
     watch,
 )
 from holdfast.cli.command import SettingsCommand
+from holdfast.cli.plugins import PluginGroup
 from holdfast.cli.terminal import HELP_OPTIONS, complain, err, out, survive_any_encoding
 from holdfast.errors import HoldfastError
 from holdfast.files import UNWRITABLE
@@ -34,11 +31,11 @@ _ORDER: list[str] = []
 """The commands as the help lists them; panels come in the order of their first commands."""
 
 
-class _Group(TyperGroup):
+class _Group(PluginGroup):
     """Prints a `HoldfastError` as a sentence and exits with code 2. Any other exception keeps its traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name in _ORDER if name in self.commands]
+        return [*_ORDER, *(name for name in super().list_commands(ctx) if name not in _ORDER)]
 
     def invoke(self, ctx: Any) -> Any:
         survive_any_encoding()
@@ -126,6 +123,3 @@ _add("Evaluate", "eval", evaluate.app)
 _add("Other trainers", "launch", launch.launch, settings=True)
 _add("Other trainers", "doctor", doctor.app)
 _add("Recipes", "recipe", recipes.app)
-_add("Papers", "table", table.table, settings=True)
-_add("Papers", "reproduce", reproduce.reproduce, settings=True)
-_add("Papers", "baseline", baseline.app)

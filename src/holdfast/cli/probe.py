@@ -22,8 +22,8 @@ from holdfast.run_folder import is_run
 
 if TYPE_CHECKING:
     from holdfast.config import Config
-    from holdfast.lab.probes import Result, Rollouts, Subject
     from holdfast.listener import Listener
+    from holdfast.probes import Result, Rollouts, Subject
 
 
 class What(StrEnum):
@@ -100,7 +100,7 @@ def probe(
     from holdfast.cli.console import open_console
 
     with train_extra(err(), "loading PyTorch and transformers"):
-        import holdfast.lab.probes as probes
+        import holdfast.probes as probes
 
     console = out()
     source = _source(target, checkpoint, recipe, ctx.meta["settings"], moments)
@@ -154,7 +154,7 @@ def _setup(document: Mapping[str, object]) -> str:
 def _measure(
     subject: Subject, rollouts: Rollouts, what: What, seed: int, compare: list[str], listener: Listener
 ) -> Result:
-    import holdfast.lab.probes as probes
+    import holdfast.probes as probes
 
     match what:
         case What.PER_SAMPLE:
@@ -183,7 +183,7 @@ class _Run:
         return self.path / "probes"
 
     def open(self, listener: Listener, *, with_reference: bool) -> Subject:
-        from holdfast.lab.probes import open_run
+        from holdfast.probes import open_run
 
         return open_run(
             self.path, self.checkpoint, self.settings, listener, with_reference=with_reference, moments=self.moments
@@ -209,7 +209,7 @@ class _Model:
         return Path("probes")
 
     def open(self, listener: Listener, *, with_reference: bool) -> Subject:
-        from holdfast.lab.probes import open_model
+        from holdfast.probes import open_model
 
         return open_model(self.config, listener, with_reference=with_reference)
 
@@ -242,7 +242,7 @@ def _source(
         raise ConfigError(f"--checkpoint {checkpoint} with --recipe: {target} is read as a model; leave it out")
     if moments:
         raise ConfigError(f"--moments with --recipe: {target} is read as a model, without an optimizer; leave it out")
-    as_it_is = ["--model.path", target, "--warm_start.steps", "0", "--warm_start.plain_steps", "0"]
+    as_it_is = ["--model.path", target, "--warm_start.steps", "0", "--world.scripts.plain_steps", "0"]
     return _Model(target, read_recipe(recipe, [*settings, *as_it_is])[0])
 
 

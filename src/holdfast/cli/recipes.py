@@ -1,8 +1,9 @@
-"""`holdfast recipe`, and how a recipe is found and read. A checkout has them in `recipes/`, a wheel in the package."""
+"""`holdfast recipe`, and how a recipe is found and read. Bundled recipes are the TOML files in `holdfast/recipes`."""
 
 from __future__ import annotations
 
 import difflib
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +16,6 @@ from holdfast.run_folder import CONFIG, is_run
 
 if TYPE_CHECKING:
     from holdfast.config import Config
-
-_PACKAGE = Path(__file__).parents[1]
-_FOLDERS = (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes")
 
 RecipeArgument = Annotated[
     str | None,
@@ -86,10 +84,8 @@ def show(
 
 def bundled() -> dict[str, Path]:
     """Name without `.toml` -> file, for each bundled recipe."""
-    for folder in _FOLDERS:
-        if recipes := {path.stem: path for path in sorted(folder.glob("*.toml"))}:
-            return recipes
-    return {}
+    folder = Path(str(resources.files("holdfast"))) / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def find(recipe: str) -> Path:

@@ -44,8 +44,8 @@ def serve(
     """
     token = environment_token()
     with train_extra(err(), "opening the index"):
+        from holdfast.retrieval.server import serve as run
         from holdfast.retrieval.server.batching import Batching
-        from holdfast.retrieval.server.run import serve as run
 
     if host not in ("127.0.0.1", "localhost", "::1") and token is None:
         err().print(f"note: anyone who reaches {host} can search; set {TOKEN} to require a token", style="yellow")

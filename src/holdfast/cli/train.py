@@ -82,7 +82,7 @@ def resume(
             f"a run is resumed with its own recipe, but you also gave {' '.join(ctx.args)}. Leave that out. To make "
             f"the run longer, raise train.steps in {run_dir / run_folder.CONFIG} and resume; or start a new run from "
             f"the trained model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0 "
-            "--warm_start.plain_steps 0"
+            "--world.scripts.plain_steps 0"
         )
     if (run_dir / run_folder.KEPT).is_file():
         raise ConfigError(f"{run_dir} is a run of rejection sampling; the command that started it continues it")
@@ -105,7 +105,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     config, run_dir = claim(config, named=named, overwrite=overwrite)
     model = on_console(run_dir, lambda listener: engine.warm_start_only(config, run_dir, listener=listener))
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
-    command += " --warm_start.steps 0 --warm_start.plain_steps 0"
+    command += " --warm_start.steps 0 --world.scripts.plain_steps 0"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
 
 
@@ -167,10 +167,10 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
 
 def _read(recipe: str | None, settings: list[str], *, stage: str | None = None) -> tuple[Config, bool]:
     """`read_recipe` for a recipe that is to be trained."""
-    from holdfast.config.validation import check_training
+    from holdfast.train.checks import validate_before_training
 
     config, named = read_recipe(recipe, settings)
-    check_training(config, stage=stage)
+    validate_before_training(config, stage=stage)
     return config, named
 
 

@@ -20,6 +20,7 @@ from holdfast.config.sections import (
     Checkpoint,
     Data,
     Eval,
+    Faults,
     Guard,
     Loss,
     Model,
@@ -43,7 +44,6 @@ class Config(Section):
     """A whole run."""
 
     run: Run = Run()
-    world: World = World()
     data: Data = Data()
     retrieval: Retrieval = Retrieval()
     model: Model = Model()
@@ -57,12 +57,17 @@ class Config(Section):
     checkpoint: Checkpoint = Checkpoint()
     track: Track = Track()
     guard: Guard = Guard()
+    world: World = World()
+    faults: Faults = Faults()
 
     def start_parts(self) -> dict[str, Any]:
         """The settings that a starting policy depends on, by section."""
-        faults = {"retrieval": {"drop"}}  # of training rollouts, which come later
         parts = ("world", "model", "protocol", "retrieval", "warm_start")
-        return {part: getattr(self, part).model_dump(exclude=faults.get(part)) for part in parts}
+        return {part: getattr(self, part).model_dump() for part in parts}
+
+    def unused(self) -> set[str]:
+        """The sections that a run does not read: those of the bundled world, when it trains on other questions."""
+        return set() if self.data.train == "world" else {"world", "faults"}
 
     def problems(self) -> Iterator[str]:
         yield from cross_section_errors(self)
@@ -78,6 +83,9 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     """
     data: dict[str, Any] = {} if path is None else settings.read_toml(Path(path))
     values = settings.parse_overrides(overrides, Config)
+    if values.get("data.train", "world") != "world":
+        data.pop("world", None)  # the recipe is for other questions now
+        data.pop("faults", None)
     if "loss.penalty.name" in values:
         penalty = settings.table(data, "loss.penalty")
         if penalty.get("name", "llds") != values["loss.penalty.name"]:
@@ -107,8 +115,8 @@ def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[s
 
 
 def dump(config: Config) -> str:
-    """The config as TOML, without keys that are None, which reads back as None."""
-    return tomli_w.dumps(config.model_dump(exclude_none=True))
+    """The config as TOML. Keys that are None and sections that are not used are left out: they read back equal."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True, exclude=config.unused()))
 
 
 def setting_names() -> list[str]:

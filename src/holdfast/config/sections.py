@@ -31,19 +31,60 @@ class Run(Section):
     """`auto` takes a GPU if there is one."""
     threads: int = Field(0, ge=0)
     """CPU threads; 0: one for the tiny model, else PyTorch's choice. Equal metrics after a resume need equal ones."""
+    max_failed_fraction: float = Field(0.5, gt=0, le=1)
+    """The run stops when a larger fraction of a step's rollouts fails for a reason that is not the policy's."""
 
     def problems(self) -> Iterator[str]:
         name = self.name
         if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
             yield (
-                f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it "
-                "lies"
+                f"run.name = {name!r} is not a folder's name; use letters and digits, and set run.dir for the "
+                "folder that holds it"
             )
         elif len(name.encode()) > LONGEST_NAME:
             yield (
                 f"run.name has {len(name.encode())} bytes, more than a folder's name can have; use at most "
                 f"{LONGEST_NAME}"
             )
+
+
+class TinyModel(Section):
+    hidden: int = Field(96, ge=16)
+    """Width of the tiny model."""
+    layers: int = Field(3, ge=1)
+    """Layers of the tiny model."""
+    heads: int = Field(4, ge=1)
+    """Attention heads of the tiny model."""
+
+    def problems(self) -> Iterator[str]:
+        if self.hidden % (2 * self.heads):
+            yield (
+                f"world.model.hidden = {self.hidden} with world.model.heads = {self.heads}: each head needs an even "
+                f"share of the width. Set world.model.hidden to a multiple of {2 * self.heads}"
+            )
+
+
+class Scripts(Section):
+    """Scripted rollouts over the world's training questions, noisy on purpose: what a warm start learns from."""
+
+    plain_steps: int = Field(0, ge=0)
+    """Supervised steps before `warm_start.steps`, on scripts without filler: the tiny model learns to read first."""
+    count: int = Field(6000, ge=1)
+    """Scripts; each is used many times, with other names put in."""
+    skip_search: float = Field(0.08, ge=0, le=1)
+    """Script habit: guess without a search."""
+    vague_query: float = Field(0.25, ge=0, le=1)
+    """Script habit: search for the person alone or the relation alone."""
+    give_up: float = Field(0.5, ge=0, le=1)
+    """Script habit: after a search that missed, guess."""
+    stop_early: float = Field(0.55, ge=0, le=1)
+    """Script habit: answer a two-hop question with the first hop's value."""
+    misread: float = Field(0.12, ge=0, le=1)
+    """Script habit: take another passage's value."""
+    malformed: float = Field(0.03, ge=0, le=1)
+    """Script habit: an invalid turn first."""
+    ramble: float = Field(0.0, ge=0, le=1)
+    """Script habit: a long thought, then a guess."""
 
 
 class World(Section):
@@ -68,6 +109,10 @@ class World(Section):
     """Shortest and longest filler in a thought, in words."""
     ramble_length: tuple[int, int] = Field((18, 30), strict=False)
     """Shortest and longest ramble, in words."""
+    model: TinyModel = TinyModel()
+    """The tiny model's size."""
+    scripts: Scripts = Scripts()
+    """What a warm start learns from."""
 
     def problems(self) -> Iterator[str]:
         for key, (shortest, longest) in (("filler_length", self.filler_length), ("ramble_length", self.ramble_length)):
@@ -104,10 +149,6 @@ class Retrieval(Section):
     """English stemming, of an index that is built."""
     cache_size: int = Field(100_000, ge=0)
     """Queries kept in the LRU cache."""
-    max_failed: float = Field(0.5, gt=0, le=1)
-    """The run stops when a larger share of a step's rollouts fails, for whatever reason that is not the policy's."""
-    drop: float = Field(0.0, ge=0, lt=1)
-    """Probability that a search finds nothing, by bad luck alone, in training rollouts: a fault to study."""
 
     def problems(self) -> Iterator[str]:
         if self.url is None:
@@ -124,15 +165,14 @@ class Retrieval(Section):
                 )
 
 
+class Faults(Section):
+    search_failure_rate: float = Field(0.0, ge=0, lt=1)
+    """Fault injection: probability that a search of a training rollout returns nothing."""
+
+
 class Model(Section):
     path: str = "tiny"
     """`tiny` for the model made on the spot, a directory, or a hub id of any causal LM that transformers loads."""
-    hidden: int = Field(96, ge=16)
-    """Width of the tiny model."""
-    layers: int = Field(3, ge=1)
-    """Layers of the tiny model."""
-    heads: int = Field(4, ge=1)
-    """Attention heads of the tiny model."""
     lora_rank: int = Field(0, ge=0)
     """0 trains all weights; otherwise LoRA of this rank on all linear layers (needs peft)."""
     lora_alpha: int = Field(32, ge=1)
@@ -147,11 +187,6 @@ class Model(Section):
     """`auto`: the tokenizer's template if it has one; `none`: plain text; otherwise a Jinja file."""
 
     def problems(self) -> Iterator[str]:
-        if self.path == "tiny" and self.hidden % (2 * self.heads):
-            yield (
-                f"model.hidden = {self.hidden} with model.heads = {self.heads}: each head needs an even share of the "
-                f"width. Set model.hidden to a multiple of {2 * self.heads}"
-            )
         if self.path == "tiny" and self.lora_rank:
             yield (
                 f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model has nothing worth "
@@ -198,13 +233,13 @@ class Sampling(Section):
     """Below 1 the sampler is truncated while log-probs are not: a disease of its own (docs/results.md). Warns."""
     top_k: int = Field(0, ge=0)
     """Above 0 the sampler is truncated to the k most likely tokens: as top_p."""
-    keep_mask: bool = False
+    mask_logprobs: bool = False
     """Log-probs of the loss over the tokens the sampler kept, so that both agree (arXiv 2512.02556). Needs top_k."""
 
     def problems(self) -> Iterator[str]:
-        if self.keep_mask and not self.top_k:
+        if self.mask_logprobs and not self.top_k:
             yield (
-                "sampling.keep_mask = true with sampling.top_k = 0: the tokens kept at every position are held in "
+                "sampling.mask_logprobs = true with sampling.top_k = 0: the tokens kept at every position are held in "
                 "memory, and top_k bounds their number. Set sampling.top_k, 512 say, which rarely cuts more than top_p "
                 "does; a sampler that is not truncated needs no mask"
             )
@@ -213,37 +248,19 @@ class Sampling(Section):
 class WarmStart(Section):
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning; 0 for none. The result is cached."""
-    plain_steps: int = Field(0, ge=0)
-    """Steps before them on scripts without filler: a tiny model learns to read first, to ramble then."""
     data: str | None = None
     """JSONL of episodes (`question`, `turns` of `text` and `observation`). None: the world's scripts, or no start."""
     teaches: Literal["search", "direct", "rag"] = "search"
     """`search`: episodes. `direct`: training questions and their short answers. `rag`: the same behind passages."""
-    batch: int = Field(48, ge=1)
+    batch_size: int = Field(48, ge=1)
     """Episodes per step."""
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate."""
     seed: int = 0
     """Seed of the scripts, the order, and the initial weights of the tiny model."""
-    episodes: int = Field(6000, ge=1)
-    """Scripted episodes; each is used with many disguises, its names exchanged for others."""
-    skip_search: float = Field(0.08, ge=0, le=1)
-    """Script habit: guess without a search."""
-    vague_query: float = Field(0.25, ge=0, le=1)
-    """Script habit: ask for the person alone or the relation alone."""
-    give_up: float = Field(0.5, ge=0, le=1)
-    """Script habit: after a search that missed, guess."""
-    stop_early: float = Field(0.55, ge=0, le=1)
-    """Script habit: answer a two-hop question with the first hop's value."""
-    misread: float = Field(0.12, ge=0, le=1)
-    """Script habit: take another passage's value."""
-    malformed: float = Field(0.03, ge=0, le=1)
-    """Script habit: an invalid turn first."""
-    ramble: float = Field(0.0, ge=0, le=1)
-    """Script habit: a long thought, then a guess."""
 
     def problems(self) -> Iterator[str]:
-        for name, useless in (("data", self.data), ("plain_steps", self.plain_steps)):
+        for name, useless in (("data", self.data),):
             if self.teaches != "search" and useless:
                 yield (
                     f"warm_start.teaches = {self.teaches!r} with warm_start.{name} = {useless!r}: it is taught on the "
@@ -366,12 +383,12 @@ class Track(Section):
 
 
 class Guard(Section):
-    on: str = ""
+    codes: str = ""
     """Codes of findings it acts on, or their beginnings, with commas between: `LLD003`, `LLD,ENT001`. Empty: all."""
     action: Literal["warn", "stop"] = "warn"
     """`warn` tells on the console; `stop` also saves a checkpoint and ends the run. All go into `findings.json`."""
 
-    @field_validator("on", mode="before")
+    @field_validator("codes", mode="before")
     @classmethod
     def _joined(cls, value: Any) -> Any:
         """A list of codes will do as well."""
@@ -380,6 +397,6 @@ class Guard(Section):
 
     def problems(self) -> Iterator[str]:
         try:
-            chosen(self.on, where="guard.on")
+            chosen(self.codes, where="guard.codes")
         except ConfigError as error:
             yield str(error)

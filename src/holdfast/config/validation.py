@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigError
 from holdfast.penalties import Penalty
+from holdfast.section import setting_values, shown
 
 if TYPE_CHECKING:
     from holdfast.config import Config
@@ -58,12 +59,26 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             f"retrieval.url = {retrieval.url!r} with data.train = 'world': the bundled world's questions are answered "
             "by its own corpus only. Set data.train to your questions, or leave retrieval.url out"
         )
+    if unused := list(_unused(config)):
+        yield (
+            f"{', '.join(unused)} with data.train = {data.train!r}: not used, because only the bundled world has such "
+            f"a setting. Leave {'it' if len(unused) == 1 else 'them'} out"
+        )
     for split, path in (("dev", data.dev), ("test", data.test)):
         if path is not None and in_world:
             yield (
                 f"data.{split} = {path!r} with data.train = 'world': the bundled world brings its own {split} "
                 f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
             )
+
+
+def _unused(config: Config) -> Iterator[str]:
+    """The settings, with their values, that were changed in sections that the recipe does not use."""
+    for name in sorted(config.unused()):
+        default = setting_values(type(config).model_fields[name].default, f"{name}.")
+        for dotted, value in setting_values(getattr(config, name), f"{name}.").items():
+            if value != default[dotted]:
+                yield f"{dotted} = {shown(value)}"
 
 
 def check_training(config: Config, *, stage: str | None = None) -> None:
@@ -80,7 +95,7 @@ def check_training(config: Config, *, stage: str | None = None) -> None:
 
 def _training_errors(config: Config, stage: str | None) -> Iterator[str]:
     warm_start = config.warm_start
-    if stage == "warm-start" and not (warm_start.steps or warm_start.plain_steps):
+    if stage == "warm-start" and not (warm_start.steps or config.world.scripts.plain_steps):
         yield "warm_start.steps = 0, so there is no warm start to make; set warm_start.steps"
     if config.data.train != "world":
         yield from _without_the_world(config)
@@ -94,11 +109,6 @@ def _without_the_world(config: Config) -> Iterator[str]:
         yield (
             f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled "
             "world's words. Set model.path to a model of yours, for example a Qwen2.5 directory"
-        )
-    if warm_start.plain_steps:
-        yield (
-            f"warm_start.plain_steps = {warm_start.plain_steps}, but only the bundled world has scripts to learn from; "
-            "set it to 0"
         )
     if warm_start.steps and warm_start.data is None and warm_start.teaches == "search":
         yield (

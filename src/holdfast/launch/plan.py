@@ -124,7 +124,7 @@ def value_of(config: Config, setting: str) -> Any:
 def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
     """The settings of a section, without the keys in `but`.
 
-    >>> section("sampling", but=("top_k", "keep_mask"))
+    >>> section("sampling", but=("top_k", "mask_logprobs"))
     ['sampling.temperature', 'sampling.top_p']
     """
     return [
@@ -155,7 +155,7 @@ def truncation(config: Config) -> Iterator[str]:
         )
 
 
-def own_code(config: Config) -> Iterator[str]:
+def code_notes(config: Config) -> Iterator[str]:
     """What the recipe names by import path must be there where the host runs."""
     penalty = [config.loss.penalty.path] if isinstance(config.loss.penalty, CustomPenalty) else []
     for path in (*penalty, *config.reward.custom):

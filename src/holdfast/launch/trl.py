@@ -9,7 +9,18 @@ from typing import Any
 
 from holdfast.config import Config
 from holdfast.launch import trl_files
-from holdfast.launch.plan import Machines, Option, Plan, changed, noted, own_code, refuse, section, truncation, value_of
+from holdfast.launch.plan import (
+    Machines,
+    Option,
+    Plan,
+    changed,
+    code_notes,
+    noted,
+    refuse,
+    section,
+    truncation,
+    value_of,
+)
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
 
 _NOT_TINY = (
@@ -17,12 +28,8 @@ _NOT_TINY = (
     "it names, and warm_start.steps = 0"
 )
 
-TINY = ("model.hidden", "model.layers", "model.heads")
-
 # The generated script reads these from the recipe it lies beside.
-RECIPE = frozenset(
-    [*section("data"), *section("retrieval", but=("max_failed", "drop")), *section("protocol"), *section("world")]
-)
+RECIPE = frozenset([*section("data"), *section("retrieval"), *section("protocol"), *section("world")])
 
 # These are arguments in the script, beside the options.
 SCRIPT: Mapping[str, str] = {
@@ -31,30 +38,33 @@ SCRIPT: Mapping[str, str] = {
     "model.lora_rank": "peft_config",
     "model.lora_alpha": "peft_config",
     "model.chat_template": "SearchRollouts",
-    "retrieval.max_failed": "SearchRollouts",
+    "run.max_failed_fraction": "SearchRollouts",
     **dict.fromkeys(section("reward"), "reward_functions"),
     **dict.fromkeys(section("loss.penalty", but=("normalizer",)), "with_penalties"),
     "train.displacement_every": "with_penalties",
     "train.displacement_rows": "with_penalties",
     "eval.questions": "eval_dataset",
     "track.wandb": "WANDB_PROJECT in run.sh",
-    "guard.on": "Monitoring",
+    "guard.codes": "Monitoring",
     "guard.action": "Monitoring",
 }
 
 NOTED: Mapping[str, str] = {
-    **dict.fromkeys(TINY, "it shapes the tiny model, which is not made here"),
-    **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a stage of its own, before"),
+    **dict.fromkeys(section("world.model"), "it shapes the tiny model, which is not made here"),
+    **dict.fromkeys(
+        [*section("world.scripts"), *section("warm_start", but=("steps",))],
+        "a warm start is a stage of its own, before",
+    ),
 }
 
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
-    "retrieval.drop": "it is a fault put in on purpose, and SearchRollouts has none. Leave it at 0",
-    "sampling.keep_mask": "the log-probs of TRL's loss are over the whole vocabulary. Sample untruncated instead",
+    "faults.search_failure_rate": "it is a fault put in on purpose, and SearchRollouts has none. Leave it at 0",
+    "sampling.mask_logprobs": "the log-probs of TRL's loss are over the whole vocabulary. Sample untruncated instead",
     "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
     "loss.penalty.normalizer": (
         "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "protected tokens, which is logged as penalty/preserved_share"
+        "protected tokens, which is logged as penalty/preserved_fraction"
     ),
 }
 
@@ -72,7 +82,7 @@ def translate(config: Config, machines: Machines) -> Plan:
         data=trl_files.data_files(config),
         write_data=partial(trl_files.copy_data, config),
         schedule=_schedule(config, machines),
-        first=(f"pip install 'holdfast[{','.join(_extras(config))}]'", "holdfast doctor trl"),
+        first=(f"pip install 'holdfast-rl[{','.join(_extras(config))}]'", "holdfast doctor trl"),
         notes=(*noted(config, NOTED), *_differences(config)),
     )
 
@@ -95,7 +105,7 @@ def _differences(config: Config) -> Iterator[str]:
         yield "TRL's entropy is a mean over tokens under every loss.reduction"
     if trl_files.correct_above(config.reward) is None:
         yield "with these reward weights right and wrong overlap: the log counts a reward above 0.5 as right"
-    yield from own_code(config)
+    yield from code_notes(config)
 
 
 def _schedule(config: Config, machines: Machines) -> str:

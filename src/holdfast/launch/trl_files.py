@@ -166,13 +166,13 @@ def script(config: Config, options: Sequence[Option]) -> str:
         adapter=", ".join([*([name] if ours else []), "with_penalties"]),
         custom=f"\nfrom {module} import {name}\n" if penalty and not ours else "",
         rewards=literal({name: weight for name, weight in config.reward.weights().items() if weight}),
-        guard=f"on={literal(config.guard.on)}, action={literal(config.guard.action)}",
+        guard=f"on={literal(config.guard.codes)}, action={literal(config.guard.action)}",
         options=indent("\n".join(_argument(option) for option in options), " " * 4),
         penalty=indent("\n".join(f"{line}," for line in shown), " " * 4),
         model=literal(model_path(config)),
         eval_questions=config.eval.questions,
         chat_template=literal(chat_template),
-        max_failed=config.retrieval.max_failed,
+        max_failed=config.run.max_failed_fraction,
         last_eval="" if _ends_evaluated(config) else "trainer.evaluate()  # max_steps is no multiple of eval_steps\n",
         lora=f"    peft_config=LoraConfig(\n"
         f'        r={lora}, lora_alpha={config.model.lora_alpha}, lora_dropout=0.0, target_modules="all-linear"\n'

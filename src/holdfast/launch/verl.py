@@ -8,14 +8,23 @@ from functools import partial
 from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.config import Config
 from holdfast.launch import parquet, verl_files
-from holdfast.launch.plan import Machines, Option, Plan, changed, noted, own_code, refuse, section, truncation, value_of
+from holdfast.launch.plan import (
+    Machines,
+    Option,
+    Plan,
+    changed,
+    code_notes,
+    noted,
+    refuse,
+    section,
+    truncation,
+    value_of,
+)
 from holdfast.launch.schedule import verl_mini_batch, verl_schedule_problem
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
-
-TINY = ("model.hidden", "model.layers", "model.heads")
 
 # Settings that are one option of verl under another name.
 DIRECT: Mapping[str, str] = {
@@ -45,6 +54,9 @@ AGENT_LOOP = frozenset([
 # These decide what the parquet files hold.
 DATA = frozenset({"data.train", "data.dev", "data.test", "eval.questions", "protocol.preset", "protocol.prompt"})
 
+# These belong to the bundled world, which verl cannot train on: a recipe for it has none of them.
+WORLD = frozenset(dotted for name in ("world", "world.model", "world.scripts", "faults") for dotted in section(name))
+
 # These have values that verl cannot honour, which `_problems` refuses, and values that need nothing.
 CHECKED = frozenset({"run.device", "model.chat_template"})
 
@@ -52,13 +64,11 @@ NOTED: Mapping[str, str] = {
     "run.threads": "Ray gives every worker its threads",
     "retrieval.stem": "stemming is the server's matter",
     "retrieval.cache_size": "the server that answers keeps its own",
-    "retrieval.max_failed": "verl goes on whatever share of episodes failed; they are left out, and its log says so",
+    "run.max_failed_fraction": "verl goes on whatever share of episodes failed; they are left out, and its log says so",
     "train.displacement_every": "a loss function of verl cannot look at rollouts before and after a whole update",
     "train.displacement_rows": "displacement is not measured in verl",
     "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
     **dict.fromkeys(section("guard"), "verl calls nobody while it trains; run `holdfast diagnose` on its log instead"),
-    **dict.fromkeys(section("world"), "it shapes the bundled world, which is not trained on here"),
-    **dict.fromkeys(TINY, "it shapes the tiny model, which is not made here"),
     **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a stage of its own, before"),
 }
 
@@ -71,15 +81,14 @@ REFUSED: Mapping[str, str] = {
         "rollouts of verl run on many machines and ask a server. Start `holdfast serve` with this folder, and set "
         "retrieval.url to its address"
     ),
-    "retrieval.drop": "it is a fault put in on purpose, and the agent loop has none. Leave it at 0",
-    "sampling.keep_mask": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
+    "sampling.mask_logprobs": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
     "warm_start.steps": (
         "verl's trainer has no warm start. Make the model with `holdfast warm-start RECIPE`, set "
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
     "loss.penalty.normalizer": (
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "protected tokens, which is logged as penalty/preserved_share"
+        "protected tokens, which is logged as penalty/preserved_fraction"
     ),
     "loss.penalty.answer_weight": (
         "a loss function of verl does not see which tokens are the answer. Leave it at 1.0, or use TRL"
@@ -104,7 +113,7 @@ def translate(config: Config, machines: Machines) -> Plan:
             f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
             f"{verl_mini_batch(train)} × ppo_epochs 1"
         ),
-        first=("pip install '/path/to/holdfast[verl]' vllm", "./run.sh --check"),
+        first=("pip install 'holdfast-rl[verl]' vllm", "./run.sh --check"),
         notes=(*noted(config, NOTED), *_differences(config)),
     )
 
@@ -169,7 +178,7 @@ def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
     yield "the best checkpoint on dev is not kept apart; verl keeps the newest"
     yield "verl limits prompt and response apart: an episode of a short prompt ends before protocol.max_total_tokens"
-    yield from own_code(config)
+    yield from code_notes(config)
     if config.train.warmup:
         yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
 

@@ -1,6 +1,6 @@
 """Sampling as pure functions: a counter-based uniform per token, and the inverse of the distribution's CDF.
 
-A token's randomness is a function of (seed, position) and of nothing else, so the same episode comes out whatever
+A token's randomness is a function of (seed, position) and of nothing else, so the same rollout comes out whatever
 shares its batch, in whatever order rows enter and leave, and after a resume.
 """
 
@@ -55,9 +55,9 @@ class Sampled(NamedTuple):
 
     tokens: Tensor
     logprobs: Tensor
-    """float32, over the whole vocabulary whatever was kept."""
-    kept_mass: Tensor | None
-    """float32; None when nothing was truncated."""
+    """float32, over the whole vocabulary, also under truncation."""
+    mask_mass: Tensor | None
+    """float32: probability inside the sampling mask; None when nothing was truncated."""
 
 
 def _invert(cdf: Tensor, uniforms: Tensor) -> Tensor:
@@ -90,8 +90,8 @@ def _first_by_id(mass: Tensor, top_k: int) -> Tensor:
     ordered = mass.nan_to_num(0.0)
     boundary = ordered.topk(top_k, sorted=False).values.amin(-1, keepdim=True)
     above, level = ordered > boundary, ordered == boundary
-    kept = above | (level & (level.cumsum(-1) <= top_k - above.sum(-1, keepdim=True)))
-    return kept.nonzero()[:, 1].view(-1, top_k)
+    selected = above | (level & (level.cumsum(-1) <= top_k - above.sum(-1, keepdim=True)))
+    return selected.nonzero()[:, 1].view(-1, top_k)
 
 
 def _truncated(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
@@ -105,15 +105,15 @@ def _truncated(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
     return ranked, order
 
 
-def kept_tokens(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: int) -> Tensor:
-    """The ids that `draw` could have returned where it returned `tokens`: the sampling mask, as ids.
+def sampling_mask_ids(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: int) -> Tensor:
+    """The sampling mask: the ids that `draw` could have returned where it returned `tokens`.
 
     Args:
-        logits: `[N, V]`, divided by the temperature already.
+        logits: `[N, V]`, already divided by the temperature.
         tokens: `[N]`, what was drawn. They always belong, even where rounding puts one just beyond the boundary.
 
     Returns:
-        int32 `[N, n]`, -1 where a row keeps fewer than the fullest.
+        int32 `[N, n]`, -1 where a row has fewer ids than the fullest one.
     """
     logits = logits.float()
     ranked, order = _truncated((logits - logits.amax(-1, keepdim=True)).exp_(), top_p, top_k)
@@ -127,9 +127,9 @@ def kept_tokens(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: int) -> 
 def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Sampled:
     """Draw one token per row by inverting the CDF at `uniforms`.
 
-    Truncation keeps the `top_k` most likely tokens (0 = all), then, of those renormalised, the smallest
-    most-likely-first set whose mass reaches `top_p`. Equal logits are ordered by token id. At least one token is always
-    kept.
+    Truncation leaves the `top_k` most likely tokens (0 = all), then, of those renormalised, the smallest
+    most-likely-first set whose mass reaches `top_p`. Equal logits are ordered by token id. At least one token always
+    remains.
 
     Args:
         logits: `[B, V]`, any float dtype; computed in float32.
@@ -137,12 +137,12 @@ def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: f
         temperature: > 0; divides the logits, before everything else.
 
     Returns:
-        Tokens, their log-probs under the *untruncated* softmax(logits / temperature), and the mass kept.
+        Tokens, their log-probs under the *untruncated* softmax(logits / temperature), and the mass of the mask.
     """
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
     peak = scaled.amax(-1, keepdim=True)
     mass = (scaled - peak).exp_()
-    kept_mass = None
+    mask_mass = None
     if top_p >= 1.0 and top_k <= 0:
         cdf = mass.cumsum(-1)
         total = cdf[:, -1:]
@@ -152,9 +152,9 @@ def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: f
         ranked, order = _truncated(mass, top_p, top_k)
         cdf = ranked.cumsum(-1)
         tokens = order.gather(-1, _invert(cdf, uniforms))
-        kept_mass = (cdf[:, -1:] / total).squeeze(-1)
+        mask_mass = (cdf[:, -1:] / total).squeeze(-1)
     logprobs = scaled.gather(-1, tokens) - peak - total.log()
-    return Sampled(tokens.squeeze(-1), logprobs.squeeze(-1), kept_mass)
+    return Sampled(tokens.squeeze(-1), logprobs.squeeze(-1), mask_mass)
 
 
 def pick_most_likely(logits: Tensor, *, temperature: float = 1.0) -> Sampled:

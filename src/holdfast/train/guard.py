@@ -7,9 +7,8 @@ from pathlib import Path
 
 from holdfast.config import Guard as GuardSettings
 from holdfast.diagnostics.codes import chosen
-from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.finding import Finding, write_findings
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.present import write_findings
 from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import METRICS, step_folder
 from holdfast.tracking import MetricsFile
@@ -36,7 +35,7 @@ class Guard(Listener):
         self.stop: Finding | None = None
         """What the run must stop for, after the step it was found in."""
         self._run_dir, self._alarm = run_dir, alarm
-        self._codes = chosen(settings.on, where="guard.on")
+        self._codes = chosen(settings.codes, where="guard.codes")
         self._may_stop = settings.action == "stop"
         self._monitor = Monitor(name=run_dir.name, settings=recipe)
         self._monitor.replay(MetricsFile(run_dir / METRICS).read())  # of a resumed run: found before, and told then
@@ -65,7 +64,7 @@ def why_stopped(finding: Finding, run_dir: Path) -> str:
     checkpoint = step_folder(run_dir, finding.step)
     change = finding.remedy.replace("`", "")
     return (
-        f"stopped by guard.on after step {finding.step}: {finding.code}. {finding.summary} The run is saved in "
+        f"stopped by guard.codes after step {finding.step}: {finding.code}. {finding.summary} The run is saved in "
         f"{checkpoint}. {change} A new run from its model: --model.path {checkpoint}/model --warm_start.steps 0 "
-        f"--warm_start.plain_steps 0. To continue it as before: holdfast resume {run_dir}"
+        f"--world.scripts.plain_steps 0. To continue it as before: holdfast resume {run_dir}"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from holdfast.config import Checkpoint, Model
+from holdfast.config import Checkpoint, Config, Model
 from holdfast.language_model import refuse_other_shape, take_weights
 from holdfast.run_folder import METRICS, best_folder, step_folder
 from holdfast.tracking import MetricsFile
@@ -87,11 +87,11 @@ class Saver:
         }
 
 
-def newest_checkpoint(run_dir: Path, model: Model, note: Callable[[str], None]) -> Path | None:
+def newest_checkpoint(run_dir: Path, config: Config, note: Callable[[str], None]) -> Path | None:
     """What a resumed run of this model goes on from, after a killed process's halves were put right; None when there
     is none. Raises `CheckpointError`."""
     settle(run_dir)
     checkpoint = newest_whole(run_dir, note)
     if checkpoint is not None:
-        refuse_other_shape(model, checkpoint / "model")
+        refuse_other_shape(config, checkpoint / "model")
     return checkpoint

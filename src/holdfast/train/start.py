@@ -14,7 +14,6 @@ import torch
 
 from holdfast import __version__, run_folder
 from holdfast.config import Config
-from holdfast.config.validation import check_training
 from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch, unread_code
 from holdfast.listener import Listener
@@ -22,7 +21,7 @@ from holdfast.loading import Questions, load_protocol, load_questions, load_retr
 from holdfast.retrieval.types import Retriever
 from holdfast.search.protocol import render_prompt
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
-from holdfast.train.checks import validate_model_and_prompts
+from holdfast.train.checks import validate_before_training, validate_model_and_prompts
 from holdfast.train.short_answers import short_answers
 from holdfast.train.warm_start import Episode, Supervision, disguised, encode_episode, read_episodes, warm_start
 from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_of, world_tokenizer
@@ -60,7 +59,7 @@ def starting_policy(
 
 def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
     """Supervised learning alone; the folder of the saved model, which `model.path` and `from_pretrained` load."""
-    check_training(config, stage="warm-start")
+    validate_before_training(config, stage="warm-start")
     listener = listener or Listener()
     run_folder.begin(run_dir, config)
     with run_folder.writing(run_dir):
@@ -85,7 +84,7 @@ def start_folder(config: Config) -> Path:
 
 
 def has_warm_start(config: Config) -> bool:
-    return bool(config.warm_start.steps or config.warm_start.plain_steps)
+    return bool(config.warm_start.steps or config.world.scripts.plain_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class _Start:
             policy = self.load()
             torch.manual_seed(config.run.seed)
         lessons = [
-            (steps, self._fitting(episodes, policy.tokenizer, steps * settings.batch))
+            (steps, self._fitting(episodes, policy.tokenizer, steps * settings.batch_size))
             for steps, episodes in self._lessons(policy, scripts)
         ]
         self._learn(policy, lessons)
@@ -132,13 +131,13 @@ class _Start:
 
     def _learn(self, policy: LanguageModel, lessons: Sequence[tuple[int, Sequence[Episode]]]) -> None:
         settings = self.config.warm_start
-        self.listener.stage("warm start", settings.plain_steps + settings.steps)
+        self.listener.stage("warm start", self.config.world.scripts.plain_steps + settings.steps)
         done = 0
         recent: list[float] = []
         for steps, episodes in lessons:
             supervision = Supervision(
                 steps=steps,
-                batch=settings.batch,
+                batch=settings.batch_size,
                 lr=settings.lr,
                 seed=settings.seed,
                 micro_batch_tokens=self.config.train.micro_batch_tokens,
@@ -156,14 +155,14 @@ class _Start:
             for steps, texts in self._searches(scripts):
                 yield steps, self._encode(texts, policy.tokenizer)
         else:
-            count = settings.steps * settings.batch
+            count = settings.steps * settings.batch_size
             yield settings.steps, short_answers(config, self.questions.train, self.retriever, policy.tokenizer, count)
 
     def _searches(self, scripts: Sequence[ScriptedEpisode]) -> Iterator[tuple[int, list[_Text]]]:
         """Plain scripts, then scripts, or the recipe's own file."""
         settings = self.config.warm_start
-        if settings.plain_steps:
-            yield settings.plain_steps, _texts(self._scripts(with_filler=False))
+        if plain_steps := self.config.world.scripts.plain_steps:
+            yield plain_steps, _texts(self._scripts(with_filler=False))
         if settings.steps and settings.data is not None:
             with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
                 texts = read_episodes(Path(settings.data), on_skip=on_skip)
@@ -175,7 +174,12 @@ class _Start:
         config = self.config
         filler = filler_of(config.world) if with_filler else None
         return scripted_episodes(
-            world_of(config.world), filler, self.retriever, load_protocol(config), config.warm_start
+            world_of(config.world),
+            filler,
+            self.retriever,
+            load_protocol(config),
+            config.world.scripts,
+            seed=config.warm_start.seed,
         )
 
     def _encode(self, texts: Sequence[_Text], tokenizer: Any) -> list[Episode]:
@@ -205,12 +209,10 @@ class _Start:
     def _tiny(self, scripts: Sequence[ScriptedEpisode]) -> LanguageModel:
         """The tiny model as it is born, and a tokenizer that knows the world's words."""
         config = self.config
-        size = config.model
         world, protocol = world_of(config.world), load_protocol(config)
         tokenizer = world_tokenizer(world, filler_of(config.world), scripts, protocol)
-        seed = config.warm_start.seed
-        model = build_model(tokenizer, seed=seed, hidden=size.hidden, layers=size.layers, heads=size.heads)
-        language_model = prepare(model, tokenizer, size, pick_device(config.run.device))
+        model = build_model(tokenizer, seed=config.warm_start.seed, **config.world.model.model_dump())
+        language_model = prepare(model, tokenizer, config.model, pick_device(config.run.device))
         self._validate(language_model)
         return language_model
 

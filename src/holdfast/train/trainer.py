@@ -96,7 +96,7 @@ class Trainer:
             examples,
             size=config.train.group_size,
             seed=(config.run.seed, self.completed),
-            max_failed=config.retrieval.max_failed,
+            max_failed=config.run.max_failed_fraction,
         )
         return score(groups, examples, config.reward.weights()), stats
 

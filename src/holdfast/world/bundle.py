@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.config import WarmStart
 from holdfast.config import World as WorldConfig
+from holdfast.config.sections import Scripts
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.search.protocol import SearchProtocol, format_hits
 from holdfast.world.facts import INTERCHANGEABLE, World, build_world
@@ -44,20 +44,18 @@ def filler_of(config: WorldConfig) -> Filler | None:
 
 
 def scripted_episodes(
-    world: World, filler: Filler | None, retriever: Retriever, protocol: SearchProtocol, config: WarmStart
+    world: World,
+    filler: Filler | None,
+    retriever: Retriever,
+    protocol: SearchProtocol,
+    scripts: Scripts,
+    *,
+    seed: int,
 ) -> list[ScriptedEpisode]:
     """Noisy scripts over training questions, in the recipe's habits. Correct and wrong ones alike."""
-    rng = random.Random(f"holdfast-episodes-{config.seed}")
-    questions = [rng.choice(world.questions["train"]) for _ in range(config.episodes)]
-    habits = Habits(
-        skip_search=config.skip_search,
-        vague_query=config.vague_query,
-        give_up=config.give_up,
-        stop_early=config.stop_early,
-        misread=config.misread,
-        malformed=config.malformed,
-        ramble=config.ramble,
-    )
+    rng = random.Random(f"holdfast-episodes-{seed}")
+    questions = [rng.choice(world.questions["train"]) for _ in range(scripts.count)]
+    habits = Habits(**scripts.model_dump(exclude={"plain_steps", "count"}))
     return run_scripts(
         questions,
         retriever,
@@ -65,7 +63,7 @@ def scripted_episodes(
         observe=lambda hits: observation_text(hits, protocol),
         habits=habits,
         filler=filler,
-        seed=config.seed,
+        seed=seed,
     )
 
 

@@ -24,7 +24,7 @@ _NAMES = [name for pair in RELATIONS + ATTRIBUTES for name in pair]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """Probabilities of the script's imperfect choices. A recipe's are in `[warm_start]`."""
+    """Probabilities of the script's imperfect choices. A recipe's are in `[world.scripts]`."""
 
     skip_search: float = 0.0
     """Guess without a search."""

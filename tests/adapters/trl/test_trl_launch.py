@@ -156,10 +156,11 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config]:
     words = ["people=60", "train_questions=40", "dev_questions=6", "test_questions=5"]
     config = load(None, [
         *(f"--world.{word}" for word in words),
-        "--model.hidden=32", "--model.layers=1", "--model.heads=2", "--run.device=cpu", "--run.name=tiny",
+        "--world.model.hidden=32", "--world.model.layers=1", "--world.model.heads=2",
+        "--run.device=cpu", "--run.name=tiny",
         "--protocol.max_turn_tokens=16", "--protocol.max_observation_tokens=48", "--protocol.max_total_tokens=256",
         "--protocol.prompt=Question: {question}\n", "--protocol.max_turns=2",
-        "--warm_start.steps=3", "--warm_start.episodes=40", "--warm_start.batch=8",
+        "--warm_start.steps=3", "--world.scripts.count=40", "--warm_start.batch_size=8",
         "--train.steps=2", "--train.questions=4", "--train.group_size=2", "--train.optimizer_steps_per_rollout=2",
         "--train.lr=1e-3", "--eval.questions=2", "--eval.every=1", "--checkpoint.every=1", "--loss.kl_coef=0.001",
     ])  # fmt: skip

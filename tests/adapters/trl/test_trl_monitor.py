@@ -19,7 +19,7 @@ from holdfast.diagnostics.diagnose import diagnose  # noqa: E402
 from holdfast.diagnostics.readers import read_log  # noqa: E402
 from holdfast.errors import ConfigError  # noqa: E402
 
-RECORDINGS = sorted((Path(__file__).parents[3] / "benchmarks" / "recordings").glob("*trl*.json.gz"))
+RECORDINGS = sorted((Path(__file__).parents[3] / "research" / "data" / "recordings").glob("*trl*.json.gz"))
 
 
 class Arguments:

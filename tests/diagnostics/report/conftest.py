@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.collapse import Fall
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.report import Episode, EpisodeTurn, ReportedRun, SampleChanges
@@ -83,10 +84,10 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
     diagnosis = Diagnosis(
         findings=found,
         cannot_tell=(CannotTell(code="SMP001", missing=("sampler/logprob_gap",), remedy="Log it."),),
-        peak_step=24,
-        half_step=45,
+        halved=Fall(peak_step=24, step=45, peak=0.8, level=0.4, lost=0.5, measure="peak"),
         facts={
             "rows": 60,
+            "rewards": 60,
             "first step": 1,
             "last step": 60,
             "first reward": 0.3,

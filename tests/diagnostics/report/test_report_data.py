@@ -14,9 +14,8 @@ from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.report import Episode, EpisodeTurn, ReportedRun, SampleChanges
 from holdfast.diagnostics.report.charts import CHARTS
-from holdfast.diagnostics.report.data import missing_series, page_data
-from holdfast.diagnostics.report.episodes import MOST_CHARACTERS, MOST_EPISODES, shown_episodes
-from holdfast.diagnostics.report.sorted_samples import samples_chart, stretches
+from holdfast.diagnostics.report.data import missing_series, page_data, samples_chart, stretches
+from holdfast.diagnostics.report.samples import MOST_CHARACTERS, MOST_EPISODES, shown_episodes
 
 NOTHING = Diagnosis(findings=())
 
@@ -65,10 +64,10 @@ def test_findings_are_pinned_where_their_series_are(collapse: ReportedRun) -> No
 def test_a_series_that_only_a_finding_names_is_drawn(
     make_log: Callable[..., Log], make_finding: Callable[..., Finding]
 ) -> None:
-    log = make_log({"reward/mean": [1.0, 2.0], "sampler/mass_kept": [0.9, 0.8], "lr": [1.0, 1.0]})
-    found = Diagnosis(findings=(make_finding("SMP001", 2, "sampler/mass_kept", "never/logged"),))
+    log = make_log({"reward/mean": [1.0, 2.0], "sampler/mask_mass": [0.9, 0.8], "lr": [1.0, 1.0]})
+    found = Diagnosis(findings=(make_finding("SMP001", 2, "sampler/mask_mass", "never/logged"),))
     data = page_data([alone(log, found)])
-    assert drawn(data)["others"] == ["sampler/mass_kept"]
+    assert drawn(data)["others"] == ["sampler/mask_mass"]
     assert data["charts"][-1]["pins"] == [{"run": 0, "code": "SMP001", "step": 2}]
 
 

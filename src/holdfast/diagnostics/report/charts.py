@@ -162,7 +162,7 @@ CHARTS = (
                 ),
                 log=True,
             ),
-            Row("steps skipped", (Line("grad/skipped", "skipped", WRONG),), nonzero=True),
+            Row("steps skipped", (Line("grad/skipped_steps", "skipped", WRONG),), nonzero=True),
         ),
     ),
     Chart(
@@ -180,7 +180,11 @@ CHARTS = (
                 ),
                 nonzero=True,
             ),
-            Row("observations cut", (Line("rollout/cut_fraction", "cut", "ink", minor=True),), nonzero=True),
+            Row(
+                "observations cut",
+                (Line("rollout/truncated_observation_fraction", "cut", "ink", minor=True),),
+                nonzero=True,
+            ),
         ),
     ),
     Chart(
@@ -188,12 +192,12 @@ CHARTS = (
         "Contrast, penalty and sampler",
         "What the update has to learn from, and whether rollouts come from the policy that is trained.",
         (
-            Row("groups with more than one reward", (Line("rollout/mixed_groups", "mixed", "ink"),)),
+            Row("groups with more than one reward", (Line("rollout/mixed_group_fraction", "mixed", "ink"),)),
             Row("preserved tokens the penalty acts on", (Line("penalty/active_fraction", "active", "ink"),)),
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
             Row(
                 "advantage where the sampler cuts",
-                (Line("advantage/cut_mean", "mean", "ink"),),
+                (Line("advantage/tail_mean", "mean", "ink"),),
                 mark=0.0,
                 optional=True,
             ),

@@ -1,0 +1,67 @@
+"""Settings by the names they had when runs were recorded: recordings and kept runs stay as they are.
+
+retrieval.drop = 0.2   ->   faults.search_failure_rate = 0.2
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast import __version__
+from holdfast.config import Config
+from holdfast.section import setting_values
+from holdfast.settings import assign
+
+FORMER: Mapping[str, str] = {
+    "sampling.keep_mask": "sampling.mask_logprobs",
+    "retrieval.drop": "faults.search_failure_rate",
+    "retrieval.max_failed": "run.max_failed_fraction",
+    "guard.on": "guard.codes",
+    "model.hidden": "world.model.hidden",
+    "model.layers": "world.model.layers",
+    "model.heads": "world.model.heads",
+    "warm_start.batch": "warm_start.batch_size",
+    "warm_start.plain_steps": "world.scripts.plain_steps",
+    "warm_start.episodes": "world.scripts.count",
+    "warm_start.skip_search": "world.scripts.skip_search",
+    "warm_start.vague_query": "world.scripts.vague_query",
+    "warm_start.give_up": "world.scripts.give_up",
+    "warm_start.stop_early": "world.scripts.stop_early",
+    "warm_start.misread": "world.scripts.misread",
+    "warm_start.malformed": "world.scripts.malformed",
+    "warm_start.ramble": "world.scripts.ramble",
+}
+"""Former name -> present name."""
+
+
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings of a recording, by their present names."""
+    present: dict[str, Any] = {}
+    for dotted, value in _leaves(settings):
+        assign(present, FORMER.get(dotted, dotted), value)
+    return present
+
+
+def former_start_name(config: Config) -> str:
+    """The name under which the starting policy of a kept run was archived: the cache's, before the renames."""
+    former = {new: old for old, new in FORMER.items()}
+    parts: dict[str, Any] = {"version": __version__}
+    for dotted, value in setting_values(config).items():
+        name = former.get(dotted, dotted)
+        if name.split(".")[0] in ("world", "model", "protocol", "retrieval", "warm_start") and name != "retrieval.drop":
+            assign(parts, name, value)
+    parts["warm_start"].setdefault("teaches", "search")
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    leaves: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and prefix + key != "reward.custom":
+            leaves += _leaves(value, f"{prefix}{key}.")
+        else:
+            leaves.append((prefix + key, value))
+    return leaves

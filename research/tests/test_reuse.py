@@ -1,0 +1,76 @@
+"""Runs that another experiment has made are copied, if every setting is the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast import __version__
+from holdfast.cli.recipes import find as find_recipe
+from holdfast.config import dump
+from holdfast_research.reuse import take_over
+from holdfast_research.runner import Job
+
+RECIPE = find_recipe("flaky")
+
+
+def job(folder: Path, arm: str, *overrides: str, seed: int = 11, kind: str = "runs") -> Job:
+    return Job(arm, seed, RECIPE, overrides, folder / kind / f"{arm}-s{seed}")
+
+
+def finish(job: Job, version: str = __version__) -> Path:
+    job.folder.mkdir(parents=True)
+    (job.folder / "config.toml").write_text(dump(job.config))
+    (job.folder / "results.json").write_text(json.dumps({"em": 1, "made_by": {"holdfast": version}}))
+    (job.folder / "checkpoints").mkdir()
+    (job.folder / "checkpoints" / "model").write_text("weights")
+    return job.folder
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return tmp_path / "strength"
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    return tmp_path / "death-spiral"
+
+
+@pytest.mark.parametrize("kind", ["runs", "sweep"])
+def test_the_same_run_under_another_name(here: Path, beside: Path, kind: str) -> None:
+    made = finish(job(beside, "llds", "--loss.penalty.name=llds", "--loss.penalty.coef", "0.2", kind=kind))
+    wanted = job(here, "weak", "--loss.penalty.name=llds", "--loss.penalty.coef=0.20")
+    assert take_over([wanted, job(here, "other")], here) == {made: wanted}
+    assert wanted.done and (wanted.folder / "checkpoints" / "model").read_text() == "weights"
+    assert made.is_dir() and not job(here, "other").folder.exists()
+    assert [path.name for path in (here / "runs").iterdir()] == ["weak-s11"]
+
+
+def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
+    finish(job(beside, "one", "--train.lr", "1e-4"))
+    finish(job(beside, "two", seed=12))
+    finish(job(beside, "old"), version="0.0.1")
+    (finish(job(beside, "three")) / "results.json").unlink()
+    (finish(job(beside, "broken")) / "results.json").write_text("{")
+    (finish(job(beside, "foreign")) / "results.json").write_text("[]")
+    finish(job(beside, ".half"))  # another experiment is copying it
+    finish(job(here, "four"))  # its own runs are no other experiment's
+    assert take_over([job(here, "mine")], here) == {}
+    assert not job(here, "mine").folder.exists()
+
+
+def test_a_run_that_has_begun_goes_on(here: Path, beside: Path) -> None:
+    finish(job(beside, "grpo"))
+    begun = job(here, "grpo")
+    begun.folder.mkdir(parents=True)
+    assert take_over([begun], here) == {} and not list(begun.folder.iterdir())
+
+
+def test_a_run_of_another_version_is_passed_over(here: Path, beside: Path) -> None:
+    old = finish(job(beside, "grpo"))
+    (old / "config.toml").write_text("[train]\nsetting_of_old = 1\n")
+    newer = finish(job(beside, "grpo-again"))
+    assert list(take_over([job(here, "grpo")], here)) == [newer]

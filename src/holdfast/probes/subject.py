@@ -1,0 +1,210 @@
+"""What is probed: a policy with its questions, its retriever and the recipe it is, or would be, trained by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Config
+from holdfast.config.validation import check_training
+from holdfast.data import Example, Sampler
+from holdfast.errors import CheckpointError, ConfigError
+from holdfast.language_model import (
+    LanguageModel,
+    load_model,
+    pick_device,
+    refuse_other_shape,
+    set_up_torch,
+    take_weights,
+)
+from holdfast.listener import Listener
+from holdfast.loading import Questions, Retrievers, load_questions, load_recipe, load_retrievers, make_agent
+from holdfast.rollout.agent import SearchAgent
+from holdfast.run_folder import CONFIG, MODEL, list_checkpoints, step_folder, step_of
+from holdfast.train.checkpoint import find_damage, has_optimizer, model_folder
+from holdfast.train.learner import Learner, Reference, make_learner
+from holdfast.train.rollouts import roll_out, score, training_batch
+from holdfast.train.start import starting_policy
+from holdfast.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A policy, ready to be probed."""
+
+    name: str
+    """The folder the weights came from, or the hub id."""
+    config: Config
+    questions: tuple[Example, ...]
+    """Of training."""
+    agent: SearchAgent
+    """As it rolls out in training."""
+    language_model: LanguageModel
+    reference: Reference | None = None
+    """The policy the run started from; None when the recipe's loss has no KL to it."""
+    moments: Path | None = None
+    """The checkpoint whose optimizer state every update begins with; None for a fresh optimizer."""
+
+    def learner(self, config: Config | None = None) -> Learner:
+        """Of the policy, with a fresh optimizer and the loss of the subject's recipe, or of another."""
+        return make_learner(config or self.config, self.language_model, self.reference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts:
+    """A group of scored episodes for every question, in their order."""
+
+    examples: tuple[Example, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def mean_searches(self) -> float:
+        """Searches per episode that did not fail: what an adaptive answer weight goes by."""
+        counts = [t.searches for group in self.groups for t in group.trajectories if not t.status.is_failure]
+        return sum(counts) / max(len(counts), 1)
+
+
+def open_run(
+    run_dir: Path,
+    checkpoint: str,
+    overrides: Sequence[str],
+    listener: Listener,
+    *,
+    with_reference: bool,
+    moments: bool = False,
+) -> Subject:
+    """The policy of a run's checkpoint (`last`, `best` or the number of its step), with the recipe of the run.
+
+    `overrides` change its settings. `with_reference`: updates will be made, so the policy the run started from is
+    needed if the loss has a KL to it. `moments`: they go on with the run's optimizer, as its next step would. Raises
+    `CheckpointError` when there is no such checkpoint, or `moments` are asked of one that has none.
+    """
+    config = load_recipe(run_dir, overrides)
+    saved_step = checkpoint_folder(run_dir, checkpoint)
+    folder = saved_step / "model"
+    if moments and not has_optimizer(saved_step):
+        raise CheckpointError(
+            f"--moments: {saved_step} holds a policy without its optimizer; give --checkpoint last, or a step"
+        )
+    questions, retrievers = _open(config, listener)
+    reference = None
+    if with_reference and config.loss.kl_coef > 0:
+        refuse_other_shape(config, folder)
+        # The reference is the policy the run started from, so that one is built first and then given the weights.
+        language_model = starting_policy(config, questions, retrievers.train, listener)
+        reference = Reference(language_model)
+        take_weights(language_model, config.model, folder)
+    else:
+        listener.stage("loading the model")
+        language_model = load_model(config.model, folder, pick_device(config.run.device))
+    return Subject(
+        name=str(folder),
+        config=config,
+        questions=questions.train,
+        agent=make_agent(config, language_model, retrievers.train),
+        language_model=language_model,
+        reference=reference,
+        moments=saved_step if moments else None,
+    )
+
+
+def open_model(config: Config, listener: Listener, *, with_reference: bool) -> Subject:
+    """The policy a recipe starts from: `model.path`, warm-started if the recipe says so. It is its own reference."""
+    questions, retrievers = _open(config, listener)
+    language_model = starting_policy(config, questions, retrievers.train, listener)
+    return Subject(
+        name=config.model.path,
+        config=config,
+        questions=questions.train,
+        agent=make_agent(config, language_model, retrievers.train),
+        language_model=language_model,
+        reference=Reference(language_model) if with_reference and config.loss.kl_coef > 0 else None,
+    )
+
+
+def _open(config: Config, listener: Listener) -> tuple[Questions, Retrievers]:
+    check_training(config)
+    set_up_torch(config)
+    listener.stage("questions and index")
+    return load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
+
+
+def checkpoint_folder(run_dir: Path, which: str) -> Path:
+    """The whole checkpoint of a run that `last`, `best` or a step's number means. Raises `CheckpointError`."""
+    if which in ("last", "best"):
+        folder = model_folder(run_dir, which).parent
+        if folder == run_dir:
+            raise CheckpointError(
+                f"{run_dir} has a model and no steps; probe it as a model: {run_dir / MODEL} --recipe "
+                f"{run_dir / CONFIG}"
+            )
+        return folder
+    kept = [folder for folder in list_checkpoints(run_dir) if folder.is_dir()]
+    numbers = ", ".join(str(step_of(folder)) for folder in reversed(kept)) or "none yet"
+    if not which.isdigit() or (folder := step_folder(run_dir, int(which))) not in kept:
+        raise CheckpointError(
+            f"--checkpoint {which}: {run_dir} has no such checkpoint; give last, best, or a step it "
+            f"has kept ({numbers})"
+        )
+    if (problem := find_damage(folder)) is not None:
+        raise CheckpointError(f"--checkpoint {which}: {folder} is refused: {problem}; give another")
+    return folder
+
+
+def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listener) -> Rollouts:
+    """Groups of the recipe's size for `count` training questions, sampled as the recipe trains.
+
+    Which questions, and the randomness of each episode, depend on `seed` alone: two policies are asked the same.
+    Raises `ConfigError` when there are not that many questions.
+    """
+    config, questions = subject.config, subject.questions
+    if not 1 <= count <= len(questions):
+        raise ConfigError(
+            f"--questions {count}, but the recipe has {len(questions)} training questions; give 1 to {len(questions)}"
+        )
+    examples = Sampler(questions, seed=seed).next(count)
+    size = max(8, -(-count // 10))  # enough for a full batch of episodes, few enough for a time left
+    groups: list[Group] = []
+    listener.stage("rollouts", count)
+    for start in range(0, count, size):
+        part = examples[start : start + size]
+        unscored, _ = roll_out(
+            subject.agent,
+            part,
+            size=config.train.group_size,
+            seed=("probe", seed),
+            max_failed=config.run.max_failed_fraction,
+        )
+        groups += score(unscored, part, config.reward.weights())
+        listener.advance(len(groups))
+    return Rollouts(examples=tuple(examples), groups=tuple(groups))
+
+
+def batch_of(subject: Subject, groups: Sequence[Group]) -> TokenBatch:
+    """Tensors with the recipe's advantages of the episodes that did not fail, in order."""
+    language_model = subject.language_model
+    return training_batch(
+        groups, subject.config.loss, pad_token_id=language_model.pad_token_id, device=language_model.device
+    )
+
+
+@contextmanager
+def borrowed_weights(model: torch.nn.Module) -> Iterator[None]:
+    """The weights that train may be changed at will: afterwards all is what it was, bit for bit.
+
+    Costs a second copy of them for as long as it lasts.
+    """
+    trained: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
+    start = [p.detach().clone() for p in trained]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(trained, start, strict=True):
+                parameter.copy_(value)
+                parameter.grad = None
