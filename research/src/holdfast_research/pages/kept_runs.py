@@ -42,7 +42,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own: the same run gives the same bytes
 def keep(folder: Path, kept: Path = KEPT) -> list[str]:
     """Pack the finished runs of an experiment's folder, and drop what is no longer there; the names of all."""
     plan = load_plan(folder)
-    into = kept / plan.experiment
+    into = kept / plan.experiment.name
     runs = {kind: sorted(path.parent for path in (folder / kind).glob(f"*/{RESULTS}")) for kind in KINDS}
     for kind in KINDS:
         (into / kind).mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def keep(folder: Path, kept: Path = KEPT) -> list[str]:
         for old in [path for path in (into / kind).glob("*.zip") if path.stem not in names]:
             old.unlink()
         for run in runs[kind]:
-            _pack(run, into / kind / f"{run.name}.zip", place=(HOME / plan.experiment / kind).as_posix())
+            _pack(run, into / kind / f"{run.name}.zip", place=(HOME / plan.experiment.name / kind).as_posix())
     plan.save(into)
     _keep_starts(folder, kept / _STARTS)
     return [run.name for kind in KINDS for run in runs[kind]]
