@@ -112,7 +112,7 @@ def test_the_policy_they_start_from_goes_with_them(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     kept = tmp_path / "kept"
-    kept_runs.keep(folder, kept)
+    kept_runs.keep(folder, kept, starts=True)
     there = policy("there")
     assert kept_runs.restore_starts(folder, kept) == ([there], [])
     assert find_damage(there) is None and (there / "model" / "weights").read_bytes() == bytes(range(256))
