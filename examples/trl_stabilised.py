@@ -1,6 +1,6 @@
 """trl_dying.py with one line changed: the trainer has a penalty on good rollouts that became less likely.
 
-holdfast train collapse --stage warm-start --run.name school    # a tiny model that can search, made once
+holdfast warm-start collapse --run.name school    # a tiny model that can search, made once
 python examples/trl_stabilised.py runs/school/model             # 10 to 20 minutes on one core
 """
 

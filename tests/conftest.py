@@ -19,7 +19,7 @@ Reply = tuple[int, bytes]
 
 LLD_CLASS = """
 import torch
-from holdfast.losses import preserving_mask
+from holdfast.losses import preserved_mask
 from holdfast.penalties import Penalty
 
 class Lld(Penalty):
@@ -27,7 +27,7 @@ class Lld(Penalty):
     least: float = 0.0
 
     def preserved(self, advantages, loss_mask, correct=None):
-        return preserving_mask(advantages, loss_mask, rule="nonnegative")
+        return preserved_mask(advantages, loss_mask, rule="nonnegative")
 
     def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
         decrease = torch.where(loss_mask, old_logprobs.detach() - logprobs, 0.0)

@@ -42,7 +42,7 @@ def episode(*turns: Turn, reward: float | None = 0.0, em: float = 0.0, f1: float
 
 RIGHT = episode(turn(Search("a"), 3, 2, hits=("d1",)), turn(Answer("x"), 2), reward=1.0, em=1.0, f1=1.0)
 WRONG_LATER = episode(
-    turn(Search("a"), 1, 2, hits=("d1",), cut=True),
+    turn(Search("a"), 1, 2, hits=("d1",), observation_truncated=True),
     turn(Invalid("neither"), 5, 1),
     turn(Search("b"), 1),
     status=Status.TRUNCATED,

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from holdfast.collapse import collapsed, fell
-from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.present import headline
+from holdfast.diagnostics.finding import headline
+from holdfast.diagnostics.log import Log, Series, reward_curve
 from holdfast.diagnostics.rules.reward import may_recover
 from holdfast.train.verdict import verdict_of
 from holdfast_research.pages import kept_runs

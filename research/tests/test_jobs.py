@@ -212,6 +212,6 @@ def test_the_real_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert mine.command()[-6:] == ["--run.dir", str(tmp_path / "runs"), "--run.name", "a-s1", "--run.seed", "1"]
     mine.folder.mkdir(parents=True)
     (mine.folder / "config.toml").write_text("")
-    assert mine.command()[3:] == ["train", "--resume", str(mine.folder)]
+    assert mine.command()[3:] == ["resume", str(mine.folder)]
     (mine.folder / "metrics.jsonl").write_text(json.dumps({"step": 2}) + '\n{"step": 3, "rew')
     assert jobs_module._rows(mine.folder) == [{"step": 2}]

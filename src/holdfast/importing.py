@@ -1,4 +1,4 @@
-"""Code that a recipe names: `module:name`."""
+"""What may not be there to import: code that a recipe names as `module:name`, and packages of an extra."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ import importlib
 import os
 import re
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from holdfast.errors import ConfigError
+
+TRAIN_PACKAGES = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "tokenizers": "tokenizers",
+    "safetensors": "safetensors",
+    "bm25s": "bm25s",
+    "Stemmer": "PyStemmer",
+}
+"""Modules of the [train] extra, as they are imported -> what they are installed as."""
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -44,3 +55,8 @@ def import_named(path: str) -> Any:
         near = difflib.get_close_matches(name, vars(module), n=1)
         raise ConfigError(f"{path!r}: {module_name} has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
     return getattr(module, name)
+
+
+def missing_train_package() -> str | None:
+    """A package of the [train] extra that is not installed; None when all are."""
+    return next((package for module, package in TRAIN_PACKAGES.items() if find_spec(module) is None), None)

@@ -109,21 +109,46 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
     cannot be loaded whole: transformers would fill absent weights at random and make do with an empty tokenizer. Code
     that the model brings runs with `config.trust_remote_code` alone, and nobody is asked.
     """
-    folder = Path(path)
-    adapters = folder / _ADAPTERS
-    if folder.is_dir() and not (folder / "config.json").is_file() and not adapters.is_file():
-        raise ModelError(f"model.path = {str(path)!r} is a folder without config.json: no model was saved there")
-    if not folder.is_dir():
-        _refuse_without_hub(str(path))
+    _refuse_without_model(path)
     with quiet():
         tokenizer = _load_tokenizer(path, config)
-        if adapters.is_file():
-            model = _load_adapters(folder, config)
+        if (Path(path) / _ADAPTERS).is_file():
+            model = _load_adapters(Path(path), config)
         else:
             model = _load_weights(path, f"model.path = {str(path)!r}", config)
             if config.lora_rank:
                 model = _with_fresh_lora(model, config)
     return prepare(model, tokenizer, config, device)
+
+
+def load_skeleton(config: Model) -> LanguageModel | None:
+    """The recipe's model without its weights (on the meta device), and its tokenizer: what a second is enough to check.
+
+    None for a model of the hub, which would have to be fetched. Raises as `load_model`, but for damaged weights.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(config.path)
+    _refuse_without_model(folder if folder.is_dir() else config.path)
+    if not folder.is_dir():
+        return None
+    with quiet():
+        tokenizer = _load_tokenizer(folder, config)
+        base, name = folder, f"model.path = {config.path!r}"
+        if (folder / _ADAPTERS).is_file():
+            base = Path(_adapters_base(folder, config))
+            name = f"{folder / _ADAPTERS}: base_model_name_or_path = {str(base)!r}"
+            if not base.is_dir() and not base.is_absolute():
+                return None  # a hub id
+        try:
+            architecture = AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code)
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
+            if not any(base.glob("*.safetensors")) and not any(base.glob("*.bin")):
+                raise OSError("it holds no file of weights, *.safetensors or *.bin")
+        except Exception as error:  # as in `_load_tokenizer`
+            raise ModelError(_explain(base, name, "causal language model", error)) from None
+    return LanguageModel(model=model, tokenizer=tokenizer)
 
 
 def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
@@ -234,8 +259,13 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _refuse_without_hub(model: str) -> None:
-    """Raise `ModelError` for a hub id that is not in the cache when there is no hub."""
+def _refuse_without_model(path: str | Path) -> None:
+    """Raise `ModelError` for a folder that holds no model, and for a hub id that is not in the cache without a hub."""
+    folder, model = Path(path), str(path)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file() and not (folder / _ADAPTERS).is_file():
+            raise ModelError(f"model.path = {model!r} is a folder without config.json: no model was saved there")
+        return
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -298,8 +328,8 @@ def _load_weights(path: str | Path, name: str, config: Model) -> Any:
     return model
 
 
-def _load_adapters(folder: Path, config: Model) -> Any:
-    peft = _peft()
+def _adapters_base(folder: Path, config: Model) -> str:
+    """The path or hub id of the model that adapters were trained on."""
     try:
         settings = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
         base, rank = str(settings["base_model_name_or_path"]), settings.get("r")
@@ -310,6 +340,11 @@ def _load_adapters(folder: Path, config: Model) -> Any:
             f"model.lora_rank = {config.lora_rank}, but the adapters in model.path = {str(folder)!r} have rank {rank}; "
             "training goes on with them as they are, so leave model.lora_rank out"
         )
+    return base
+
+
+def _load_adapters(folder: Path, config: Model) -> Any:
+    peft, base = _peft(), _adapters_base(folder, config)
     model = _load_weights(base, f"{folder / _ADAPTERS}: base_model_name_or_path = {base!r}", config)
     try:
         return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)

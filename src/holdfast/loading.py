@@ -29,7 +29,7 @@ from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, passages
 from holdfast.retrieval.index import open_index
-from holdfast.retrieval.manifest import MANIFEST
+from holdfast.retrieval.storage import MANIFEST, check_files, read_manifest, refuse_other_corpus
 from holdfast.retrieval.types import Document, Retriever
 from holdfast.run_folder import CONFIG, read_recipe
 from holdfast.search.protocol import PRESETS, SearchProtocol
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Questions",
     "Retrievers",
+    "check_index",
     "load_agent",
     "load_protocol",
     "load_questions",
@@ -145,9 +146,8 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
 
 def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> SearchAgent:
     """A model as the agent of a recipe, as it rolls out in training. Raises `ModelError` for one that cannot."""
-    from holdfast.rollout.agent import SearchAgent
+    from holdfast.rollout.agent import SearchAgent, lose_searches
     from holdfast.rollout.hf import HFPolicy
-    from holdfast.rollout.loop import lose_searches
 
     protocol, sampling = load_protocol(config), config.sampling
     policy = HFPolicy(
@@ -203,19 +203,31 @@ _DEVICE = "cpu"
 """Of a dense index in the process of a run: the GPU's memory is the model's. `holdfast serve` puts one on a GPU."""
 
 
+def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = None) -> None:
+    """Raise for an index that is not there, damaged, of another corpus, or stemmed otherwise than the recipe says.
+
+    Reads the manifest and samples of large files, so it takes a second at most. `corpus_sha256`: of the recipe's
+    corpus, if that is known.
+    """
+    manifest, stem = read_manifest(folder), config.retrieval.stem
+    refuse_other_corpus(folder, manifest, corpus_sha256)
+    if config.retrieval.corpus != "world" and manifest.get("stem", stem) != stem:
+        raise ConfigError(
+            f"retrieval.stem = {str(stem).lower()}, but the index {folder} was built with stem = "
+            f"{str(manifest['stem']).lower()}. Change retrieval.stem, or name another folder in retrieval.index for "
+            "the new index"
+        )
+    check_files(folder, manifest)
+
+
 def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:
     """Over the index if it is there, for which the passages are only counted off; else over one made of them."""
     settings = config.retrieval
     folder = Path(settings.index) if settings.index is not None else None
     if folder is not None and (folder / MANIFEST).is_file():
-        found = open_index(folder, expected_hash=corpus_hash(documents), device=_DEVICE)
-        if isinstance(found, BM25Retriever) and found.stem != settings.stem:
-            raise ConfigError(
-                f"retrieval.stem = {str(settings.stem).lower()}, but the index {folder} was built with stem = "
-                f"{str(found.stem).lower()}. Change retrieval.stem, or name another folder in retrieval.index for the "
-                "new index"
-            )
-        return CachedRetriever(found, settings.cache_size)
+        digest = corpus_hash(documents)
+        check_index(config, folder, corpus_sha256=digest)
+        return CachedRetriever(open_index(folder, expected_hash=digest, device=_DEVICE), settings.cache_size)
     bm25 = BM25Retriever.build(tuple(documents), stem=settings.stem)
     if folder is not None:
         try:

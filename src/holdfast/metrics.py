@@ -108,7 +108,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/truncated_fraction": [t.status is Status.TRUNCATED for t in rows],
         "rollout/answered_fraction": [t.answer is not None for t in rows],
         "rollout/failed_fraction": [t.status.is_failure for t in everyone],
-        "rollout/truncated_observation_fraction": [turn.cut for turn in turns if turn.observation],
+        "rollout/truncated_observation_fraction": [turn.observation_truncated for turn in turns if turn.observation],
         "rollout/first_action_match_fraction": [
             s for group in groups for s in first_action_matches(group) if s is not None
         ],

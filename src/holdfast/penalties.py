@@ -104,9 +104,9 @@ class Penalty(_Value):
             loss_mask: bool [B, T].
             correct: bool [B, 1]; None from a host that does not know.
         """
-        from holdfast.losses import preserving_mask
+        from holdfast.losses import preserved_mask
 
-        return preserving_mask(advantages, loss_mask, rule="positive")
+        return preserved_mask(advantages, loss_mask, rule="positive")
 
     @abstractmethod
     def per_token(
@@ -142,9 +142,9 @@ class _RolloutPenalty(Penalty):
 
     def preserved(self, advantages: Tensor, loss_mask: Tensor, correct: Tensor | None = None) -> Tensor:
         """bool [B, T]: tokens of the rollouts that `preserve` selects."""
-        from holdfast.losses import preserving_mask
+        from holdfast.losses import preserved_mask
 
-        return preserving_mask(advantages, loss_mask, rule=self.preserve, correct=correct)
+        return preserved_mask(advantages, loss_mask, rule=self.preserve, correct=correct)
 
 
 class LLDS(_RolloutPenalty):
@@ -199,7 +199,7 @@ class LLDS(_RolloutPenalty):
             loss_mask,
             gate=self.gate,
             threshold=self.threshold,
-            preserve=preserved,
+            preserved=preserved,
             **masks,
         )
 
@@ -232,7 +232,7 @@ class SAPO(_RolloutPenalty):
     ) -> Tensor:
         from holdfast.losses import sapo_penalty
 
-        return sapo_penalty(logprobs, old_logprobs, advantages, loss_mask, tau=self.tau, preserve=preserved)
+        return sapo_penalty(logprobs, old_logprobs, advantages, loss_mask, tau=self.tau, preserved=preserved)
 
 
 class NLL(Penalty):

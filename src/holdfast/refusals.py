@@ -108,7 +108,7 @@ def unknown(dotted: str, root: Root) -> str:
         inside = [name for name in setting_names(root) if name.startswith(f"{dotted}.")]
         return f"this is a section of {len(inside)} settings; name one of them, such as {inside[0]}"
     if not near:
-        return "there is no such setting; `holdfast train --dry-run` prints all"
+        return "there is no such setting; `holdfast recipe show` prints all"
     return f"there is no such setting; did you mean {' or '.join(near)}?"
 
 
@@ -125,10 +125,10 @@ def nearest(dotted: str, root: Root) -> list[str]:
         table, _, last = name.rpartition(".")
         return 0.7 * _ratio(key, last) + 0.3 * _ratio(section, table), -len(name)
 
-    if without_section := [name for name in names + tables if name.endswith(f".{dotted}")]:
-        return sorted(without_section, key=len)[:3]
-    if key in _ELSEWHERE and _ELSEWHERE[key] in names:
-        return [_ELSEWHERE[key]]
+    elsewhere = [_ELSEWHERE[key]] if _ELSEWHERE.get(key) in names else []
+    without_section = [name for name in names + tables if name.endswith(f".{dotted}")]
+    if elsewhere or without_section:
+        return [*elsewhere, *sorted(without_section, key=len)][:3]
     wrong_section = [name for name in names if name.rpartition(".")[2] == key]
     misspelt = [name for name in names + tables if _ratio(key, name.rpartition(".")[2]) >= 0.6]
     return sorted(wrong_section or misspelt, key=likeness)[-1:]

@@ -151,7 +151,7 @@ def searchr1_answer(text: str) -> str | None:
     """The answer that Search-R1 (and ZeroSearch, LLDS) reads from prompt and response together, false positives kept.
 
     The last pair of answer tags counts if there are two or more. The stock prompt holds two, an empty pair in the
-    instruction and an example, so that the rule never says None there: an episode that ends without an answer is
+    instruction and an example, so that the rule never says None there: a rollout that ends without an answer is
     scored as the prompt's example, and after the reminder that follows an invalid action as the word between the
     reminder's tags. To re-read published numbers; nothing else in holdfast scores a text it did not generate.
 

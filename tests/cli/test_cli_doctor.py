@@ -33,8 +33,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_without_a_host_it_teaches(holdfast: Run, installed: Callable[..., None]) -> None:
     installed(trl="1.16.0")
     text = holdfast("doctor").stdout
-    assert "TRL's GRPOTrainer: 1.16.0 is here: run `holdfast doctor trl`" in text
-    assert "verl on Ray: not in this environment" in text
+    assert "TRL's GRPOTrainer: 1.16.0 is installed: run `holdfast doctor trl`" in text
+    assert "verl on Ray: not installed" in text
 
 
 @pytest.mark.parametrize("host", ["trl", "verl"])
@@ -71,10 +71,10 @@ def test_trl_is_told_about_the_schedule(holdfast: Run, installed: Callable[..., 
 @pytest.mark.parametrize(
     ("plugin", "environment", "good", "sentence"),
     [
-        (True, {}, True, "verl loads holdfast by itself"),
-        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other, holdfast"}, True, "verl loads holdfast by itself"),
+        (True, {}, True, "verl loads holdfast on its own"),
+        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other, holdfast"}, True, "verl loads holdfast on its own"),
         (True, {"VERL_USE_EXTERNAL_PLUGINS": "none"}, False, "VERL_USE_EXTERNAL_PLUGINS=none keeps verl from loading"),
-        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other"}, False, "add it there, or unset that"),
+        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other"}, False, "add holdfast to it, or unset it"),
         (False, {}, False, "declares no verl plugin; install it again"),
         (False, {"VERL_USE_EXTERNAL_MODULES": "a,holdfast.adapters.verl"}, True, "because VERL_USE_EXTERNAL_MODULES"),
     ],

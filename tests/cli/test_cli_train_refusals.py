@@ -40,11 +40,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "scripts without the world": ((*OWN_DATA, *OWN_MODEL), "warm_start.data is not set, and only the bundled world"),
     "plain scripts without the world": (
         (*OWN_DATA, "--model.path=some/model", "--warm_start.steps=0", "--world.scripts.plain_steps=5"),
-        "world.scripts.plain_steps = 5, but only the bundled world has scripts",
-    ),
-    "a stage without steps": (
-        ("--stage=warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0"),
-        "there is no warm start to make",
+        "world.scripts.plain_steps = 5 with data.train = 'q.jsonl': not used",
     ),
     # code
     "a module that is not there": ((*CUSTOM, "no_such_module:Hinge"), "the module no_such_module cannot be imported"),
@@ -79,7 +75,6 @@ def test_the_dry_run_and_the_run_refuse_the_same(case: str, engine: Any, holdfas
         (*OWN_DATA, *OWN_MODEL, "--warm_start.steps=0"),
         (*OWN_DATA, *OWN_MODEL, "--warm_start.steps=5", "--warm_start.data=episodes.jsonl"),
         (*OWN_DATA, *OWN_MODEL, "--warm_start.steps=5", "--warm_start.teaches=direct"),
-        ("--stage=warm-start", "--warm_start.steps=1"),
         (*CUSTOM, "holdfast.penalties:SAPO", "--train.optimizer_steps_per_rollout=2"),
         (*CUSTOM, "holdfast.penalties:NLL", "--train.optimizer_steps_per_rollout=1"),
     ],

@@ -127,25 +127,25 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_commands_exist() -> None:
-    from holdfast_research.__main__ import program
 
-    group = program()
+    from holdfast.cli.command import SettingsCommand
+    from holdfast.cli.main import app
+
+    group = get_command(app)
     shown = list(commands())
     assert {"train", "ask"} <= {words[0] for _, words in shown}
     for page, (verb, *rest) in shown:
         assert verb in group.commands, f"{page}: holdfast {verb} does not exist"  # type: ignore[attr-defined]
         command = group.commands[verb]  # type: ignore[attr-defined]
-        parameters = [*command.params]
-        inner = getattr(command, "commands", {})  # `index CORPUS` is `index build CORPUS`
-        if rest and (chosen := inner.get(rest[0]) or inner.get(getattr(command, "default", None))):
-            parameters += chosen.params
-        flags = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
+        if inner := getattr(command, "commands", {}):
+            assert rest and rest[0] in inner, f"{page}: holdfast {verb} {' '.join(rest[:1])} does not exist"
+            command = inner[rest.pop(0)]
+        flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         options = [word for word in rest if word.startswith("--")]
         strange = [o for o in options if "." not in o and o.partition("=")[0] not in flags]
         assert not strange, f"{page}: holdfast {verb} has no {strange}"
         settings = settings_in(rest)
-        takes_settings = verb in ("train", "launch", "probe", "reproduce", "eval", "table", "baseline")
-        assert not settings or takes_settings, f"{page}: holdfast {verb} takes no settings"
+        assert not settings or isinstance(command, SettingsCommand), f"{page}: holdfast {verb} takes no settings"
         # `eval` puts its settings on top of a run's or of its data's, so alone they need not work.
         parse_overrides(settings, Config) if verb == "eval" else load(None, settings)
         for word in rest:
@@ -210,7 +210,7 @@ def test_the_quickstart_explains_the_columns_of_the_console() -> None:
     from holdfast.cli.columns import columns_for
 
     text = prose(ROOT / "docs" / "quickstart.md")
-    rows = re.findall(r"^\| ([\w. ]+) \| `([a-z0-9_/]+)` \|", text, re.M)
+    rows = re.findall(r"^\| ([\w. ()]+) \| `([a-z0-9_/]+)` \|", text, re.M)
     assert rows == [(column.title, column.metric) for column in columns_for(1000)]
 
 

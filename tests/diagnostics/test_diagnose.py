@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from holdfast.collapse import Fall, halved
-from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.codes import CODES, chosen
 from holdfast.diagnostics.diagnose import cannot_tell, diagnose
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.present import as_json, headline, to_text
+from holdfast.diagnostics.finding import as_json, headline, to_text
+from holdfast.diagnostics.log import Log, reward_curve
 from holdfast.diagnostics.rules import RULES
 from holdfast.diagnostics.rules.rule import Hit, without_suppressed
 from holdfast.errors import ConfigError

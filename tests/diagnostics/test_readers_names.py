@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from holdfast.diagnostics.log import Series
-from holdfast.diagnostics.readers.doubts import doubts
 from holdfast.diagnostics.readers.names import (
     CHANGES,
     FORMER,
@@ -21,6 +20,7 @@ from holdfast.diagnostics.readers.names import (
     TRL,
     VERL,
     Name,
+    ambiguous_names,
     host_of,
     is_share,
     translation,
@@ -161,7 +161,7 @@ def series(*values: float) -> Series:
     ],
 )
 def test_doubts(host: str, name: str, values: tuple[float, ...], settings: dict[str, object], doubtful: bool) -> None:
-    assert bool(doubts(host, {name: series(*values)}, settings)) is doubtful  # type: ignore[arg-type]
+    assert bool(ambiguous_names(host, {name: series(*values)}, settings)) is doubtful  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_rollouts_that_a_limit_has_cut_are_equally_long(
 ) -> None:
     values = {"clipped_ratio": clipped, "min_length": shortest, "max_length": (16.0, 16.0)}
     log = {f"completions/{name}": series(*value) for name, value in values.items()}
-    assert bool(doubts("trl", log, {})) is doubtful
+    assert bool(ambiguous_names("trl", log, {})) is doubtful
 
 
 @pytest.mark.parametrize(

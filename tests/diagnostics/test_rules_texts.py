@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config import setting_names
-from holdfast.diagnostics.observe import LOGGED_BY, best_set, how_to_log, logged_by
+from holdfast.diagnostics.diagnose import LOGGED_BY, best_set, how_to_log, logged_by
 from holdfast.diagnostics.rules import RULES
 
 CODE = re.compile(r"`([^`]+)`")

@@ -72,5 +72,5 @@ def test_a_new_method_is_its_definition_and_one_entry(words: Any, tmp_path: Path
     assert (results["method"], results["searches"], results["prompt"]) == ("twice", "1", "instructed")
     world = load(None, ["--world.people", "60"])
     assert retriever_for(method_named("twice"), world, ["world"]) is not None
-    refused = CliRunner().invoke(app, ["eval", "nowhere", "--method", "twic"])
+    refused = CliRunner().invoke(app, ["eval", "run", "nowhere", "--method", "twic"])
     assert "did you mean twice?" in refused.output + str(refused.exception)

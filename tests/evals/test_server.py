@@ -276,7 +276,17 @@ def test_the_command_asks_a_server(
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     completion_server.saying = lambda body: choice(" Mira")
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n' * 3)
-    words = ["eval", "some/model", "--server", completion_server.url, "--tokenizer", "none", "--method", "direct"]
+    words = [
+        "eval",
+        "run",
+        "some/model",
+        "--server",
+        completion_server.url,
+        "--tokenizer",
+        "none",
+        "--method",
+        "direct",
+    ]
     result = CliRunner().invoke(app, [*words, "--data", "q.jsonl"])
     assert result.exit_code == 0, result.output
     assert "1.000 (1.000–1.000)" in result.output

@@ -77,7 +77,7 @@ def resumes(fresh: bool) -> Numbers:
         shutil.copytree(whole, folder)
         shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:06d}")
         (folder / "results.json").unlink()
-        _holdfast("train", "--resume", str(folder))
+        _holdfast("resume", str(folder))
         if problems := list(differences(_metrics(whole), _metrics(folder), recipe)):
             raise Different("\n    ".join(["the resumed run differs from the whole one", *problems[:20]]))
         for name in ("trajectories.jsonl", "displacement.jsonl"):
@@ -109,7 +109,7 @@ def evaluation(fresh: bool) -> Numbers:
     found = {}
     for method in ("search-r1", "ircot"):
         out = _fresh_folder(f"eval-{method}")
-        _holdfast("eval", str(folder), "--method", method, "--limit", "20", "--out", str(out))
+        _holdfast("eval", "run", str(folder), "--method", method, "--limit", "20", "--out", str(out))
         found[method] = {p.name: _rows(p.read_text()) for p in sorted(out.iterdir()) if p.suffix == ".jsonl"}
     return found
 
@@ -151,7 +151,7 @@ def _start(recipe: str, fresh: bool) -> Path:
     if (fresh and recipe not in _STARTED) or not (folder / "model").is_dir():
         shutil.rmtree(folder, ignore_errors=True)
         where = ("--run.dir", str(folder.parent), "--run.name", recipe, "--run.threads", "1")
-        _holdfast("train", recipe, "--stage", "warm-start", *where)
+        _holdfast("warm-start", recipe, *where)
     _STARTED.add(recipe)
     return folder / "model"
 

@@ -35,10 +35,8 @@ def new_environment(folder: Path, *packages: str | Path) -> Path:
     venv.create(folder, with_pip=True)
     bin_folder = folder / ("Scripts" if sys.platform == "win32" else "bin")
     done = run(bin_folder / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages)
-    if (
-        re.search("No matching distribution|Could not find a version|ConnectionError|Max retries", done.stderr)
-        and "CI" not in os.environ
-    ):
+    offline = re.search("No matching distribution|Could not find a version|ConnectionError|Max retries", done.stderr)
+    if offline and "CI" not in os.environ:
         pytest.skip(f"pip cannot install {packages}: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     return bin_folder

@@ -182,7 +182,7 @@ def test_probes_that_look(probe: Probe, trained: Path, what: str) -> None:
 
 
 def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
-    options = ("--what", "leak", "--out", ".", "--questions", 18)
+    options = ("--what", "tail-leak", "--out", ".", "--questions", 18)
     text = probe(trained, *options, "--sampling.top_p", 0.8).stdout
     found = written(Path(), "leak-step-000002-seed-0")["result"]
     assert found["turns"][0]["rollouts"] == found["whole"]["rollouts"] == 72

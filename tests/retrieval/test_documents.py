@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.retrieval import documents as module
-from holdfast.retrieval.arrays import NpyWriter, mapped
-from holdfast.retrieval.documents import DocumentWriter, StoredDocuments, write_offsets
+from holdfast.retrieval import storage as module
+from holdfast.retrieval.storage import DocumentWriter, NpyWriter, StoredDocuments, mapped, write_offsets
 from holdfast.retrieval.types import Document
 
 PASSAGES = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from holdfast.retrieval.postings import Postings
+from holdfast.retrieval.bm25 import Postings
 
 
 def make(rng: random.Random, words: int, count: int, values: Sequence[float] | None = None) -> tuple[Postings, list]:

@@ -10,8 +10,8 @@ import torch
 
 from holdfast.errors import ConfigError
 from holdfast.rollout import hf
+from holdfast.rollout.agent import Task, run_rollouts
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import generate
 from holdfast.search.protocol import PRESETS
 

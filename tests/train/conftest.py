@@ -82,6 +82,8 @@ def recipe() -> Callable[..., Config]:
 
     def make(changes: Mapping[str, Any] | None = None) -> Config:
         data = deepcopy(RECIPE)
+        if changes and changes.get("data.train", "world") != "world":
+            del data["world"]
         for name, value in (changes or {}).items():
             *sections, key = name.split(".")
             place: dict[str, Any] = data
@@ -226,7 +228,6 @@ def own(recipe: Callable[..., Config], home: Path) -> Callable[..., Config]:
             "data.train": str(home / "train.jsonl"),
             "data.test": str(home / "test.jsonl"),
             "retrieval.corpus": str(home / "corpus.jsonl"),
-            "world": {},
             "warm_start": {},
             "reward": {"em": 1.0},
             "loss.kl_coef": 0.05,

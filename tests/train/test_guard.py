@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.config import Config, load
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.present import as_json
+from holdfast.diagnostics.finding import as_json
 from holdfast.diagnostics.readers import read_log
 from holdfast.errors import ConfigError, GuardStop
 from holdfast.listener import StepResult
@@ -60,7 +60,7 @@ def test_the_guard_saves_and_stops(recipe: Recipe, tmp_path: Path, told: Any, mo
     with pytest.raises(GuardStop) as stop:
         train(config, run_dir, listener=told)
     sentence = str(stop.value)
-    assert "after step 2: GRD002" in sentence and f"--resume {run_dir}" in sentence
+    assert "after step 2: GRD002" in sentence and f"holdfast resume {run_dir}" in sentence
     (checkpoint,) = list_checkpoints(run_dir)
     assert str(checkpoint) in sentence and (checkpoint / "model").is_dir()
     assert [finding["code"] for finding in written(run_dir)["findings"]] == ["GRD002"]
@@ -121,14 +121,14 @@ def test_an_evaluation_before_the_first_step_stops_nothing(recipe: Recipe, tmp_p
 
 @pytest.mark.parametrize("on", ["LLX001", "LLD003, ENT9"])
 def test_a_code_that_does_not_exist_is_refused(recipe: Recipe, on: str) -> None:
-    with pytest.raises(ConfigError, match=r"guard\.on: no finding's code begins with .* The codes are GRD002, "):
+    with pytest.raises(ConfigError, match=r"guard\.codes: no finding's code begins with .* The codes are GRD002, "):
         recipe({"guard.codes": on})
 
 
 def test_a_list_of_codes_will_do(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
-    path.write_text('[guard]\non = ["LLD003", "ENT"]\naction = "stop"\n')
+    path.write_text('[guard]\ncodes = ["LLD003", "ENT"]\naction = "stop"\n')
     assert load(path).guard.codes == "LLD003,ENT"
-    path.write_text("[guard]\non = [3]\n")
-    with pytest.raises(ConfigError, match=r"guard\.on"):
+    path.write_text("[guard]\ncodes = [3]\n")
+    with pytest.raises(ConfigError, match=r"guard\.codes"):
         load(path)

@@ -109,7 +109,7 @@ def test_bad_and_overlong_episodes_are_left_out_and_said(
     ("changes", "problem"),
     [
         ({"warm_start.steps": 3}, r"warm_start\.data is not set, and only the bundled world has scripts"),
-        ({"world.scripts.plain_steps": 3}, r"world\.scripts\.plain_steps = 3, but only the bundled world"),
+        ({"world.scripts.plain_steps": 3}, r"world\.scripts\.plain_steps = 3 with data\.train = .*: not used"),
     ],
 )
 def test_scripts_are_the_worlds(

@@ -105,16 +105,16 @@ class TrainingJob(Job):
             name, *options = self.baseline
             return [*python, "holdfast_research", "baseline", name, str(self.recipe), *self.words, *options]
         if self.warm_start:
-            stage = ["--stage", "warm-start", *(["--overwrite"] if begun else [])]
-            return [*python, "holdfast", "train", str(self.recipe), *self.words, *stage]
+            overwrite = ["--overwrite"] if begun else []
+            return [*python, "holdfast", "warm-start", str(self.recipe), *self.words, *overwrite]
         if begun:
-            return [*python, "holdfast", "train", "--resume", str(self.folder)]
+            return [*python, "holdfast", "resume", str(self.folder)]
         return [*python, "holdfast", "train", str(self.recipe), *self.words]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EvaluationJob(Job):
-    """`holdfast eval` of the run that it needs."""
+    """`holdfast eval run` of the run that it needs."""
 
     row: str
     """Name in the table."""
@@ -136,7 +136,7 @@ class EvaluationJob(Job):
         (trained,) = self.needs
         options = ["--method", self.method, "--data", self.data, "--name", self.row, "--out", str(self.folder)]
         bare = ["--bare"] if self.bare else []
-        return [sys.executable, "-m", "holdfast", "eval", str(trained.folder), *options, *bare]
+        return [sys.executable, "-m", "holdfast", "eval", "run", str(trained.folder), *options, *bare]
 
 
 # ---- folders

@@ -162,8 +162,8 @@ class PenaltyMixin(_Trainer):
         if own.penalty is not None and own.penalty.uses_answer_mask:
             batch["holdfast_answer_weight"] = answer_weight(self, inputs, own.penalty)
         ours = isinstance(inputs[0].get("trajectory"), Trajectory)
-        episodes = [given["trajectory"] for given in inputs] if ours else None
-        self._observer.rollout_batch(batch, mask, episodes)
+        trajectories = [given["trajectory"] for given in inputs] if ours else None
+        self._observer.rollout_batch(batch, mask, trajectories)
         self._observer.start_displacement(batch, mask, rows=own.displacement_rows)
         return batch
 

@@ -21,12 +21,10 @@ from transformers import TrainerCallback
 
 from holdfast.adapters.trl_watch import warn
 from holdfast.diagnostics.codes import chosen
-from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.finding import Finding, write_findings
 from holdfast.diagnostics.log import Series
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.present import write_findings
-from holdfast.diagnostics.readers.doubts import doubts
-from holdfast.diagnostics.readers.names import CHANGES, translation
+from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, translation
 from holdfast.errors import ConfigError
 
 __all__ = ["Monitoring"]
@@ -91,7 +89,7 @@ def _ours(row: Mapping[str, Any]) -> dict[str, float]:
         if (value is None or isinstance(value, int | float)) and name not in ("step", "epoch")
     }
     alone = {name: Series(np.zeros(1, np.int64), np.array([value])) for name, value in numbers.items()}
-    names = translation("trl", numbers, doubtful=doubts("trl", alone, {}))
+    names = translation("trl", numbers, doubtful=ambiguous_names("trl", alone, {}))
     return {names[name].ours: float(CHANGES[names[name].change](value)) for name, value in numbers.items()}  # type: ignore[arg-type]
 
 

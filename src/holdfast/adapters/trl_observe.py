@@ -91,18 +91,18 @@ class Observer:
 
     # ---- once per rollout batch
 
-    def rollout_batch(self, batch: dict[str, Any], mask: Tensor, episodes: Sequence[Trajectory] | None) -> None:
+    def rollout_batch(self, batch: dict[str, Any], mask: Tensor, trajectories: Sequence[Trajectory] | None) -> None:
         """What can be read off before the first optimizer step.
 
-        `episodes`: of a search agent, whose rewards log the length as it was sampled. `loss/tokens` stands beside that
-        count alone: without episodes all that is known of the sampled tokens is the mask of the loss itself, and two
-        numbers from one mask would only seem to agree.
+        `trajectories` are those of a search agent, whose rewards log the sampled length. Only then is `loss/tokens`
+        logged too: without them the sampled tokens are known from the loss mask alone, and two numbers from one mask
+        would agree without meaning anything.
         """
         args = self.trainer.args
         steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
         trained = float(mask.sum(-1).float().mean())
         metrics = {"optimizer_steps_per_rollout": steps}
-        metrics["rollout/length" if episodes is None else "loss/tokens"] = trained
+        metrics["rollout/length" if trajectories is None else "loss/tokens"] = trained
         advantages = batch["advantages"]
         metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
         old, sampled = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
@@ -112,8 +112,8 @@ class Observer:
         self._log(self._mean_over_processes(metrics))
         if self.trainer.rollout_func is None:
             self._log_mass(batch, mask)
-        if episodes is not None and advantages.numel() == len(episodes):
-            self._log_cut(advantages.flatten(), mask, episodes)
+        if trajectories is not None and advantages.numel() == len(trajectories):
+            self._log_cut(advantages.flatten(), mask, trajectories)
         if old is not None:
             self._log_likelihood([(likelihood_rows(old, mask, action_ids_of(batch, mask)), batch["holdfast_correct"])])
 
@@ -211,7 +211,7 @@ class Observer:
     ) -> None:
         """What the penalty did in this micro-batch."""
         self._add("loss/penalty", term)
-        self._stats[-1] |= penalty_stats(per_token, logprobs, old_logprobs, mask, preserve=preserved)
+        self._stats[-1] |= penalty_stats(per_token, logprobs, old_logprobs, mask, preserved=preserved)
 
     def micro_batch_done(self) -> None:
         """At the end of an accumulation window, log what it was."""
@@ -232,10 +232,10 @@ class Observer:
     def _add(self, name: str, value: Tensor) -> None:
         self._parts[name] = self._parts.get(name, 0) + value.detach()
 
-    def _log_cut(self, advantages: Tensor, mask: Tensor, episodes: Sequence[Trajectory]) -> None:
-        """`advantages` [B]: of episodes, one each. Nothing is logged where the sampler cut nothing, or does not say."""
+    def _log_cut(self, advantages: Tensor, mask: Tensor, trajectories: Sequence[Trajectory]) -> None:
+        """`advantages` [B]: one per trajectory. Logs nothing where the sampler truncated nothing or is silent."""
         learned = mask.any(-1).tolist()
-        rows = [(a, t) for a, t, counts in zip(advantages.tolist(), episodes, learned, strict=True) if counts]
+        rows = [(a, t) for a, t, counts in zip(advantages.tolist(), trajectories, learned, strict=True) if counts]
         sums = torch.tensor([cut_sums([a for a, _ in rows], [t for _, t in rows])], device=mask.device)
         weighed, cut = self.trainer.accelerator.gather(sums).sum(0).tolist()
         if cut > 0:

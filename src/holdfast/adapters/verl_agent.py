@@ -7,7 +7,7 @@ verl reads a YAML file, named by `actor_rollout_ref.rollout.agent.agent_loop_con
       retriever: http://127.0.0.1:8000/retrieve
 
 and `actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` selects it. Every other key is an argument of
-`SearchAgentLoop`. Episodes go through `rollout/episode.py`, so they are those of `holdfast train`: token in, token out;
+`SearchAgentLoop`. Rollouts go through `rollout/state.py`, so they are those of `holdfast train`: token in, token out;
 `response_mask` is 1 on what the model sampled and 0 on what came back; one assistant message, observations inside it.
 
 The reward is ours (exact match unless told otherwise) where a row has `reward_model.ground_truth`, so verl needs no
@@ -34,8 +34,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from holdfast.errors import ConfigError, RetrievalError
 from holdfast.retrieval.client import AsyncHTTPRetriever
 from holdfast.rewards import EM, check_weights, score_trajectory
-from holdfast.rollout.episode import Episode
 from holdfast.rollout.policy import Completion
+from holdfast.rollout.state import RolloutState
 from holdfast.search.protocol import PRESETS, SearchProtocol, render_prompt
 from holdfast.search.tokens import decode, token_span
 from holdfast.trajectory import Status, Trajectory
@@ -48,7 +48,7 @@ _failures = 0
 
 
 class SearchAgentLoop(AgentLoopBase):
-    """One episode of a search agent.
+    """One rollout of a search agent.
 
     Not registered by verl's decorator: verl imports this module with the first rollout, after it has read the YAML
     file, and the decorator would then replace what the file says by the bare class.
@@ -59,7 +59,7 @@ class SearchAgentLoop(AgentLoopBase):
         prompt: `data` takes the messages of the data set's prompt column; `protocol` writes the preset's prompt around
             the row's `question` (or `extra_info.question`).
         max_turns, max_turn_tokens, max_observation_tokens, topk: as in a recipe's `[protocol]`; None is the preset's.
-            The episode as a whole ends with verl's `response_length`.
+            The rollout as a whole ends with verl's `response_length`.
         reward: weights of reward parts (`em`, `f1`, `format`, `retrieval`); None leaves scoring to verl.
         timeout, retries: of a search; see `holdfast.retrieval.client`.
         others: what verl passes to every agent loop.
@@ -119,20 +119,20 @@ class SearchAgentLoop(AgentLoopBase):
         ids = self._prompt(row)
         total = len(ids) + self.rollout_config.response_length
         protocol = replace(self._protocol, max_total_tokens=total)
-        episode = Episode(ids, protocol, self.tokenizer)
+        state = RolloutState(ids, protocol, self.tokenizer)
         if len(ids) > self.rollout_config.prompt_length:  # verl would cut it from the left, and lose the question
-            episode.fail(f"a prompt of {len(ids)} tokens is longer than rollout.prompt_length")
+            state.fail(f"a prompt of {len(ids)} tokens is longer than rollout.prompt_length")
         server = _Server(self, sampling_params, protocol, f"det-{int(row.get('priority', 0))}")
         seconds = 0.0
-        while room := episode.room():
-            completion = await server.turn(episode.context, room)
+        while room := state.room():
+            completion = await server.turn(state.context, room)
             if completion is None:
-                episode.fail("verl's server gave a turn up")
-            elif (query := episode.take_turn(completion)) is not None:
+                state.fail("verl's server gave a turn up")
+            elif (query := state.take_turn(completion)) is not None:
                 started = time.perf_counter()
-                episode.take_hits(await self._search(query))
+                state.take_hits(await self._search(query))
                 seconds += time.perf_counter() - started
-        trajectory = episode.trajectory(f"{row.get('data_source', 'verl')}/{row.get('index', 0)}")
+        trajectory = state.trajectory(f"{row.get('data_source', 'verl')}/{row.get('index', 0)}")
         if trajectory.status.is_failure:
             _count_failure(trajectory)
             if "session_id" in row:  # the current trainer, which keeps rollouts one by one
@@ -168,12 +168,12 @@ class SearchAgentLoop(AgentLoopBase):
 
 
 class _Server:
-    """verl's token server for one episode, and what it told besides tokens."""
+    """verl's token server for one rollout, and what it told besides tokens."""
 
     def __init__(self, loop: SearchAgentLoop, params: Mapping[str, Any], protocol: SearchProtocol, fixed: str) -> None:
         self._loop, self._stop = loop, protocol.stop
         self._params = {**params, "stop": list(protocol.stop)}
-        # One id for all turns keeps the episode on one server, whose prefix cache then holds it.
+        # One id for all turns keeps the rollout on one server, whose prefix cache then holds it.
         self._id = fixed if loop.rollout_config.get("full_determinism", False) else uuid4().hex
         self.fields: dict[str, Any] = {}
         self.seconds = 0.0
@@ -190,7 +190,7 @@ class _Server:
         self.seconds += time.perf_counter() - started
         if output.num_preempted is not None:
             self.preempted = max(self.preempted, 0) + output.num_preempted
-        # The first turn knows with which weights the episode began, the last with which it ended.
+        # The first turn knows with which weights the rollout began, the last with which it ended.
         latest = output.extra_fields.get("max_global_steps")
         self.fields = {**output.extra_fields, **self.fields}
         if latest is not None:

@@ -93,7 +93,7 @@ def measure(
     rule = penalty if penalty is not None else LLDS()
     kept = rule.preserved(advantages, mask)
     pull = torch.zeros_like(log_prob) if term is None else term
-    stats = penalty_stats(pull, log_prob, old_log_prob, mask, preserve=kept)
+    stats = penalty_stats(pull, log_prob, old_log_prob, mask, preserved=kept)
     stats |= ratio_stats(log_prob, old_log_prob, advantages, mask)
     tokens, preserved, sequences = stats["count/tokens"], stats["count/preserved"], stats["count/sequences"]
     seen = {

@@ -38,8 +38,8 @@ class Run(Section):
         name = self.name
         if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
             yield (
-                f"run.name = {name!r} is no name for a folder; use letters and digits, and set run.dir for where it "
-                "lies"
+                f"run.name = {name!r} is not a folder's name; use letters and digits, and set run.dir for the "
+                "folder that holds it"
             )
         elif len(name.encode()) > LONGEST_NAME:
             yield (
@@ -141,7 +141,7 @@ class Retrieval(Section):
     corpus: str = "world"
     """`world`, or a JSONL file of passages (`id`, `contents`)."""
     index: str | None = None
-    """Folder of an index (`holdfast index`), BM25 or dense, that brings its own passages. With `corpus` set as well:
+    """Folder of an index (`holdfast index build`), BM25 or dense, that brings its own passages. With `corpus` set as well:
     must be of that corpus; a BM25 index is built and saved there when absent."""
     url: str | None = None
     """Address of a `/retrieve` server (Search-R1's protocol) that searches instead of an index of our own."""

@@ -59,20 +59,26 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             f"retrieval.url = {retrieval.url!r} with data.train = 'world': the bundled world's questions are answered "
             "by its own corpus only. Set data.train to your questions, or leave retrieval.url out"
         )
-    for name in sorted(config.unused()):
-        default = setting_values(type(config).model_fields[name].default, f"{name}.")
-        for dotted, value in setting_values(getattr(config, name), f"{name}.").items():
-            if value != default[dotted]:
-                yield (
-                    f"{dotted} = {shown(value)} with data.train = {data.train!r}: it is not used, for it belongs to "
-                    "the bundled world. Leave it out"
-                )
+    if unused := list(_unused(config)):
+        yield (
+            f"{', '.join(unused)} with data.train = {data.train!r}: not used, because only the bundled world has such "
+            f"a setting. Leave {'it' if len(unused) == 1 else 'them'} out"
+        )
     for split, path in (("dev", data.dev), ("test", data.test)):
         if path is not None and in_world:
             yield (
                 f"data.{split} = {path!r} with data.train = 'world': the bundled world brings its own {split} "
                 f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
             )
+
+
+def _unused(config: Config) -> Iterator[str]:
+    """The settings, with their values, that were changed in sections that the recipe does not use."""
+    for name in sorted(config.unused()):
+        default = setting_values(type(config).model_fields[name].default, f"{name}.")
+        for dotted, value in setting_values(getattr(config, name), f"{name}.").items():
+            if value != default[dotted]:
+                yield f"{dotted} = {shown(value)}"
 
 
 def check_training(config: Config, *, stage: str | None = None) -> None:

@@ -9,6 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.collapse import Curve, curve_of
+from holdfast.trailing import Values
+
 Format = Literal["holdfast", "trl", "verl", "wandb"]
 Host = Literal["holdfast", "trl", "verl", "unknown"]
 
@@ -53,3 +56,38 @@ class Log:
         """The log as it was after `step`; a series that had not begun is absent."""
         begun = {name: part for name, whole in self.series.items() if len(part := whole.until(step))}
         return replace(self, series=begun, steps=self.steps[: int(np.searchsorted(self.steps, step, side="right"))])
+
+
+REWARDS = ("reward/mean", "reward/em", "reward/f1", "eval/em", "eval/f1", "eval/em_greedy")
+"""What is taken for the reward, the best first: a log of evaluations alone still has a curve."""
+_HUGE = 1e100
+
+
+def finite(series: Series) -> Series:
+    """Without NaN and infinities; numbers beyond any meaning are cut to `_HUGE`, so that sums of them stay numbers."""
+    keep = np.abs(series.values) <= _HUGE
+    if keep.all():
+        return series
+    keep = np.isfinite(series.values)
+    return Series(series.steps[keep], np.clip(series.values[keep], -_HUGE, _HUGE))
+
+
+def has(log: Log, *names: str) -> bool:
+    """Whether every one of the series has a finite value somewhere."""
+    return all(name in log.series and bool(np.isfinite(log.series[name].values).any()) for name in names)
+
+
+def as_of(series: Series, steps: NDArray[np.int64]) -> Values:
+    """[len(steps)]: the series' last finite value at or before each step; NaN before its first."""
+    known = finite(series)
+    at = np.searchsorted(known.steps, steps, side="right")
+    return np.concatenate([[np.nan], known.values])[at]
+
+
+def reward_curve(log: Log, name: str | None = None) -> Curve | None:
+    """The curve of a reward, the best one that is logged unless it is named; None without it."""
+    name = name or next((reward for reward in REWARDS if has(log, reward)), None)
+    if name is None or not has(log, name):
+        return None
+    series = finite(log.series[name])
+    return curve_of(series.values, series.steps)

@@ -13,12 +13,11 @@ from typing import Any
 from holdfast.errors import RetrievalError
 from holdfast.evals.methods import Conversation, Outcome, Prompt, Reply
 from holdfast.retrieval.types import Document, Hit
-from holdfast.rollout.loop import Task, search_agent
+from holdfast.rollout.agent import Task, search_agent
 from holdfast.rollout.policy import Completion
 from holdfast.rollout.scheduler import Agent, ModelCall
 from holdfast.rollout.searching import SEARCH
-from holdfast.search.bare import PLAIN
-from holdfast.search.protocol import SearchProtocol, render_prompt
+from holdfast.search.protocol import PLAIN, SearchProtocol, render_prompt
 from holdfast.search.tokens import encode
 from holdfast.trajectory import Search, Status
 

@@ -2,7 +2,7 @@
 
 A conversation is a generator. It yields a `Prompt` and is sent a `Reply`, yields a `ToolCall` and is sent what the tool
 returned, and returns an `Outcome`. It knows no tokens, no server and no batch; `agents.py` makes it an agent of the
-scheduler. The search agent (`search-r1`, `r1`) exchanges tokens, not texts, and is the one of `rollout/loop.py`.
+scheduler. The search agent (`search-r1`, `r1`) exchanges tokens, not texts, and is the one of `rollout/agent.py`.
 
 Definitions follow the published methods as far as these are defined; docs/evaluate.md lists the differences.
 """
@@ -18,7 +18,7 @@ from holdfast.evals import prompts
 from holdfast.rollout.policy import StopReason
 from holdfast.rollout.scheduler import ToolCall
 from holdfast.rollout.searching import SEARCH
-from holdfast.search.bare import bare_question, bare_question_with_passages
+from holdfast.search.protocol import bare_question, bare_question_with_passages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.retrieval.types import Hit
-from holdfast.search.bare import bare_question, passage_lines
+from holdfast.search.protocol import bare_question, passage_lines
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 QUERY_OPEN, QUERY_CLOSE = "<|begin_search_query|>", "<|end_search_query|>"

@@ -25,7 +25,7 @@ from holdfast.evals.sets import MULTI_HOP_SETS, set_of
 from holdfast.evals.state import FAILED, EvalFolder, Row
 from holdfast.evals.subject import Subject, agent_protocol
 from holdfast.listener import Listener
-from holdfast.rollout.loop import Task
+from holdfast.rollout.agent import Task
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.scheduler import Agent, run_agents
 from holdfast.rollout.searching import SEARCH, SearchQueue

@@ -24,7 +24,7 @@ from holdfast.launch.plan import (
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
 
 _NOT_TINY = (
-    "a tiny model is made and warm-started by `holdfast train RECIPE --stage warm-start`; set model.path to the folder "
+    "a tiny model is made and warm-started by `holdfast warm-start RECIPE`; set model.path to the folder "
     "it names, and warm_start.steps = 0"
 )
 

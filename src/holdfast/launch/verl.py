@@ -54,6 +54,9 @@ AGENT_LOOP = frozenset([
 # These decide what the parquet files hold.
 DATA = frozenset({"data.train", "data.dev", "data.test", "eval.questions", "protocol.preset", "protocol.prompt"})
 
+# These belong to the bundled world, which verl cannot train on: a recipe for it has none of them.
+WORLD = frozenset(dotted for name in ("world", "world.model", "world.scripts", "faults") for dotted in section(name))
+
 # These have values that verl cannot honour, which `_problems` refuses, and values that need nothing.
 CHECKED = frozenset({"run.device", "model.chat_template"})
 
@@ -66,23 +69,21 @@ NOTED: Mapping[str, str] = {
     "train.displacement_rows": "displacement is not measured in verl",
     "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
     **dict.fromkeys(section("guard"), "verl calls nobody while it trains; run `holdfast diagnose` on its log instead"),
-    **dict.fromkeys(section("world"), "it shapes the bundled world, which is not trained on here"),
     **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a stage of its own, before"),
 }
 
 REFUSED: Mapping[str, str] = {
     "retrieval.corpus": (
-        "rollouts of verl run on many machines and ask a server. Serve these passages (`holdfast index`, then "
+        "rollouts of verl run on many machines and ask a server. Serve these passages (`holdfast index build`, then "
         "`holdfast serve`), and set retrieval.url to its address"
     ),
     "retrieval.index": (
         "rollouts of verl run on many machines and ask a server. Start `holdfast serve` with this folder, and set "
         "retrieval.url to its address"
     ),
-    "faults.search_failure_rate": "it is a fault put in on purpose, and the agent loop has none. Leave it at 0",
     "sampling.mask_logprobs": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
     "warm_start.steps": (
-        "verl's trainer has no warm start. Make the model with `holdfast train RECIPE --stage warm-start`, set "
+        "verl's trainer has no warm start. Make the model with `holdfast warm-start RECIPE`, set "
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
     "loss.penalty.normalizer": (

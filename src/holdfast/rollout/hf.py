@@ -13,17 +13,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.rollout.cache import SlotCache
+from holdfast.rollout.cache import Row, SlotCache, SlotTable
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
-from holdfast.rollout.slots import Row, SlotTable
-from holdfast.rollout.stops import END, StopTable
 from holdfast.rollout.support import (
     accepts_logits_to_keep,
     check_exact,
@@ -36,7 +35,7 @@ from holdfast.rollout.support import (
     rows_that_fit,
     text_config,
 )
-from holdfast.search.tokens import decode
+from holdfast.search.tokens import REPLACEMENT, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +44,8 @@ _ENOUGH = 8  # prefill once 1/8 as many rows wait as decode
 _PATIENCE = 16  # steps a row waits at most
 # Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
+
+END, MAYBE = 1, 2
 
 
 @dataclass(slots=True)
@@ -79,8 +80,8 @@ class HFPolicy:
         autocast_dtype: e.g. `torch.bfloat16`, runs forward passes under autocast.
         on_token: called with (request id, token id) as each token is sampled.
         greedy: take the most likely token instead of sampling.
-        max_rows: episodes whose keys are held at once; further ones queue.
-        max_tokens: an episode has no more. A GPU then holds as many rows as half of its free memory has room for.
+        max_rows: rollouts whose keys are held at once; further ones queue.
+        max_tokens: a rollout has no more. A GPU then holds as many rows as half of its free memory has room for.
 
     Raises:
         ModelError: sliding windows, recurrent state or an attention implementation that the cache cannot serve.
@@ -122,7 +123,7 @@ class HFPolicy:
         self, *, temperature: float, top_p: float = 1.0, top_k: int = 0, greedy: bool = False
     ) -> HFPolicy:
         """A policy on the same model that samples differently. It shares what was checked and made of the model and
-        its tokenizer, and none of the episodes."""
+        its tokenizer, and none of the rollouts."""
         _check_sampling(temperature, top_p, top_k)
         policy = copy.copy(self)
         policy.temperature, policy.top_p, policy.top_k, policy.greedy = temperature, top_p, top_k, greedy
@@ -130,7 +131,7 @@ class HFPolicy:
         return policy
 
     def _begin(self) -> None:
-        """No episodes."""
+        """No rollouts."""
         self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device))
         self._rows: dict[str, Row] = {}
         self._waiting: list[Row] = []
@@ -177,7 +178,7 @@ class HFPolicy:
         return finished
 
     def release(self, ids: Iterable[str]) -> None:
-        """Forget these episodes, whatever they were doing: also where an exception broke off their prefill.
+        """Forget these rollouts, whatever they were doing: also where an exception broke off their prefill.
 
         With the last one goes the memory of the cache: between rollouts the optimizer wants it.
         """
@@ -195,7 +196,7 @@ class HFPolicy:
             self._batch = None
 
     def _measure_room(self) -> None:
-        """How many rows a GPU has room for: anew for each batch of episodes, since what trains in between takes memory
+        """How many rows a GPU has room for: anew for each batch of rollouts, since what trains in between takes memory
         and gives it back."""
         if self._max_tokens is None or self.device.type != "cuda":
             return
@@ -374,3 +375,47 @@ def _check_sampling(temperature: float, top_p: float, top_k: int) -> None:
         raise ConfigError(
             f"top_p = {top_p}, top_k = {top_k}: top_p must lie in (0, 1] and top_k must be 0 (all) or more"
         )
+
+
+class StopTable:
+    """For each set of stop strings one byte per token id: 0 continues, `END` ends the sequence, `MAYBE` may complete a
+    stop string, so that the text must be checked.
+
+    A stop string is completed only by a token whose own text contains its last character, so the text of a turn is
+    decoded for those tokens alone. (A last character outside ASCII may span several byte tokens, whose own text is the
+    replacement character: these are checked too.)
+    """
+
+    def __init__(self, tokenizer: Any, end_ids: Iterable[int], vocabulary: int) -> None:
+        self._tokenizer = tokenizer
+        self._end_ids = [token for token in end_ids if token < vocabulary]
+        self._vocabulary = vocabulary
+        self._tables: dict[tuple[str, ...], bytes] = {}
+
+    def flags(self, stop: tuple[str, ...]) -> bytes:
+        """One flag per token id for this set of stop strings; made once."""
+        if stop not in self._tables:
+            self._tables[stop] = self._make(stop)
+        return self._tables[stop]
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """The text of every token on its own, as far as the tokenizer knows them: a second for 150,000 of them."""
+        known = min(self._vocabulary, len(self._tokenizer))
+        texts: list[str] = self._tokenizer.batch_decode(
+            [[token] for token in range(known)], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return texts
+
+    def _make(self, stop: tuple[str, ...]) -> bytes:
+        table = bytearray(self._vocabulary)
+        if stop:
+            last = {text[-1] for text in stop}
+            if not all(character.isascii() for character in last):
+                last.add(REPLACEMENT)
+            for token, text in enumerate(self._texts):
+                if not last.isdisjoint(text):
+                    table[token] = MAYBE
+        for token in self._end_ids:
+            table[token] = END
+        return bytes(table)

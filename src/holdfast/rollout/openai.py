@@ -1,6 +1,6 @@
 """A policy behind an OpenAI-compatible server: turns by text, for evaluation.
 
-`POST /v1/completions`, one call a turn, with the whole context as text. No token ids come back, so episodes cannot be
+`POST /v1/completions`, one call a turn, with the whole context as text. No token ids come back, so rollouts cannot be
 trained on. A chat template is applied here, by the tokenizer, as for a local model: the server is given plain text.
 
 Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).

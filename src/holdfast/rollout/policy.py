@@ -1,7 +1,7 @@
 """The seam between the rollout loop and whatever produces tokens.
 
 `submit` queues, `poll` works until at least one request is finished. A blocking `generate(list) -> list` would make all
-episodes wait for the slowest of the turn; with this pair an episode whose turn has ended searches while the others
+rollouts wait for the slowest of the turn; with this pair a rollout whose turn has ended searches while the others
 decode on.
 """
 
@@ -25,7 +25,7 @@ class Request:
     """
 
     id: str
-    """Names the episode. A later request with the same id continues it: only tokens not seen yet are computed."""
+    """Names the rollout. A later request with the same id continues it: only tokens not seen yet are computed."""
     token_ids: Sequence[int]
     """The whole context so far: prompt, sampled tokens, observations."""
     max_new_tokens: int
@@ -62,7 +62,7 @@ class Completion:
     mask_mass: tuple[float, ...] | None = None
     """Probability mass of the sampling mask at each token; None when sampling was not truncated."""
     error: str | None = None
-    """Why there is no turn, from a server that failed; the episode then ends as an error, not as a wrong answer."""
+    """Why there is no turn, from a server that failed; the rollout then ends as an error, not as a wrong answer."""
 
 
 class Policy(Protocol):
@@ -78,7 +78,7 @@ class Policy(Protocol):
         ...
 
     def release(self, ids: Iterable[str]) -> None:
-        """Forget what is cached for these ids; unknown ones are ignored. Due when an episode ends or weights change."""
+        """Forget what is cached for these ids; unknown ones are ignored. Due when a rollout ends or weights change."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Searches for many episodes: de-duplicated, retried, and off the decoding path when they wait on a network."""
+"""Searches for many rollouts: de-duplicated, retried, and off the decoding path when they wait on a network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RolloutStats(ModelUsage):
     """Counts and seconds of the rollouts it was passed to; adds up over calls."""
 
     searches: int = 0
-    """Searches the episodes asked for."""
+    """Searches the rollouts asked for."""
     unique_queries: int = 0
     """Queries that went to the retriever: `searches` less those equal to one already under way."""
     failed_searches: int = 0
@@ -44,7 +44,7 @@ class RolloutStats(ModelUsage):
     """Calls of `retriever.search`."""
     retrieval_seconds: float = 0.0
     """Summed over calls, which may overlap when they run in threads."""
-    cut_observations: int = 0
+    truncated_observations: int = 0
     """Observations shortened to their budget."""
 
 

@@ -39,7 +39,7 @@ def refuse_unsupported(model: Any) -> None:
     attention = getattr(config, "_attn_implementation", None) or "eager"
     if attention not in ("sdpa", "eager"):
         raise ModelError(
-            f"{name} was loaded with attn_implementation={attention!r}, which ignores the mask that lets episodes "
+            f"{name} was loaded with attn_implementation={attention!r}, which ignores the mask that lets rollouts "
             "of different lengths decode together; load it with attn_implementation='sdpa'"
         )
     remedy = "choose a model with full attention in all layers (Llama, Qwen2, Qwen3 …)"
@@ -68,7 +68,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def rows_that_fit(model: Any, tokens: int, autocast_dtype: torch.dtype | None, free: int) -> int:
-    """Episodes of so many tokens whose keys and values fill half of `free` bytes; at least one.
+    """Rollouts of so many tokens whose keys and values fill half of `free` bytes; at least one.
 
     Half: passes over the rows and the projection to the vocabulary need the rest.
     """

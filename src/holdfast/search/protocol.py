@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchProtocol:
-    """Tags, prompt and limits of an episode. Change one with `dataclasses.replace(CLEAN, topk=5)`."""
+    """Tags, prompt and limits of a rollout. Change one with `dataclasses.replace(CLEAN, topk=5)`."""
 
     name: str
     prompt: str
@@ -47,12 +47,12 @@ class SearchProtocol:
     question_mark: bool = False
     """End a question with `?` when it does not."""
     max_turns: int = 4
-    """Model turns in an episode, the answer included: at most `max_turns - 1` searches are of use."""
+    """Model turns in a rollout, the answer included: at most `max_turns - 1` searches are of use."""
     max_turn_tokens: int = 500
     max_observation_tokens: int = 500
     """Tokens of one observation, tags and separators included."""
     max_total_tokens: int = 4096
-    """Tokens of an episode, the prompt included."""
+    """Tokens of a rollout, the prompt included."""
     topk: int = 3
     """Passages per search."""
 
@@ -68,7 +68,7 @@ class SearchProtocol:
         for field in ("max_turns", "max_turn_tokens", "max_observation_tokens", "max_total_tokens", "topk"):
             if getattr(self, field) < 1:
                 raise ConfigError(
-                    f"protocol {self.name!r}: {field} = {getattr(self, field)}; an episode needs 1 or more"
+                    f"protocol {self.name!r}: {field} = {getattr(self, field)}; a rollout needs 1 or more"
                 )
 
     @property
@@ -126,7 +126,7 @@ SEARCH_R1 = SearchProtocol(
 a question mark appended, the invalid-action note unwrapped. The wording is ours, so published scores are not reproduced
 token for token. Deviations on purpose: its four turns and one final generation are `max_turns=5` here; sampled ids are
 kept instead of encoded again; a cut shortens the longest passage and keeps the closing tag; context is never cut from
-the left; a search in the last turn ends the episode as truncated; only generated text is scored, so an episode without
+the left; a search in the last turn ends the rollout as truncated; only generated text is scored, so a rollout without
 an answer does not score as the prompt's example; of two opening tags before a closing one the nearer counts; empty
 queries and answers are invalid."""
 
@@ -237,7 +237,7 @@ def render_prompt(
     template = _template(tokenizer, chat_template)
     if template is None:
         ids = list(tokenizer(prompt)["input_ids"])
-        # Some tokenizers close every text with EOS; the episode has only begun.
+        # Some tokenizers close every text with EOS; the rollout has only begun.
         return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
     where = "the tokenizer's chat template" if chat_template == "auto" else f"chat template {chat_template}"
     try:
@@ -267,10 +267,45 @@ def _template(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> 
         return None
     if chat_template == "auto":
         return tokenizer.get_chat_template() if tokenizer.chat_template else None
+    return read_template(chat_template)
+
+
+def read_template(path: str | Path) -> str:
+    """The text of a Jinja file. Raises `ConfigError`."""
     try:
-        return Path(chat_template).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"chat template {str(chat_template)!r} cannot be read ({error}); give 'auto', 'none' or the path of a "
-            "Jinja file"
+            f"chat template {str(path)!r} cannot be read ({error}); give 'auto', 'none' or the path of a Jinja file"
         ) from error
+
+
+# ---- questions without instructions, for models trained on examples. Training and asking must use the same texts.
+
+PLAIN = replace(CLEAN, name="plain", prompt="{question}")
+"""For `render_prompt`: a text as the user message, and nothing around it."""
+NO_PASSAGES = "Nothing was found."
+
+
+def passage_lines(hits: Sequence[Hit]) -> str:
+    """Passages, a line each, as every method shows them; a sentence when there are none."""
+    return "".join(format_hits(hits)).strip() or NO_PASSAGES
+
+
+def bare_question(question: str) -> str:
+    """The question alone.
+
+    >>> bare_question(" Who? ")
+    'Question: Who?\\nAnswer:'
+    """
+    return f"Question: {question.strip()}\nAnswer:"
+
+
+def bare_question_with_passages(question: str, hits: Sequence[Hit]) -> str:
+    """Passages, then the question."""
+    return f"{passage_lines(hits)}\n{bare_question(question)}"
+
+
+def bare_answer(answer: str, end: str | None) -> str:
+    """What is learned: the answer, and the end of the sequence (`None` when the tokenizer has no token for it)."""
+    return f" {answer.strip()}{end or ''}"

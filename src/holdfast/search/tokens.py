@@ -32,12 +32,12 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 def cut_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], limit: int) -> list[int]:
     """The longest prefix of at most `limit` ids that does not end inside a multi-byte character."""
-    kept = list(ids[: max(limit, 0)])
-    if len(kept) == len(ids):
-        return kept
-    while kept and decode(tokenizer, kept).endswith(REPLACEMENT):
-        kept.pop()
-    return kept
+    prefix = list(ids[: max(limit, 0)])
+    if len(prefix) == len(ids):
+        return prefix
+    while prefix and decode(tokenizer, prefix).endswith(REPLACEMENT):
+        prefix.pop()
+    return prefix
 
 
 def token_span(

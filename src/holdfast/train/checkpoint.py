@@ -91,8 +91,8 @@ def _whole(folder: Path) -> Iterator[Path]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
-            f"{folder} cannot be written ({reason}); what was saved before is untouched. Make room, or make it "
-            "writable, and go on from the newest checkpoint with --resume"
+            f"{folder} cannot be written ({reason}); what was saved before is untouched. Make room, or make it writable",
+            hint="once it can, continue from the newest checkpoint: holdfast resume RUN",
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the room is wanted

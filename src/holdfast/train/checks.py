@@ -1,27 +1,127 @@
-"""What is looked at before a run: what cannot work is refused, what is doubtful is said in a sentence."""
+"""Checks before a run: what cannot work is refused, what is doubtful is a warning."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.config import Config
+from holdfast.config.validation import check_training
 from holdfast.data import Example
-from holdfast.errors import ConfigError, ModelError
-from holdfast.language_model import LanguageModel
-from holdfast.loading import Questions
-from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.support import text_config
-from holdfast.search.protocol import SearchProtocol, render_prompt
+from holdfast.errors import ConfigError, MissingExtra, ModelError
+from holdfast.importing import missing_train_package
+from holdfast.jsonl import Skipped
+from holdfast.loading import Questions, check_index, load_protocol, load_questions
+from holdfast.retrieval.corpus import corpus_hash, passages
+from holdfast.retrieval.manifest import MANIFEST
+from holdfast.search.protocol import SearchProtocol, read_template, render_prompt
 
-_LONGEST = 16  # prompts checked per split: rendering all of a hundred thousand would take a minute
+if TYPE_CHECKING:
+    from holdfast.language_model import LanguageModel
+
+_PROMPTS = 16
+"""Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
+_SMALL_CORPUS = 256 * 2**20
+"""Bytes of a corpus that is read whole before a run begins. A larger one is read when it is indexed."""
+
+
+def validate_before_training(config: Config, *, stage: str | None = None) -> None:
+    """Refuse what cannot be trained, as far as the recipe, its code and its files tell within seconds.
+
+    `holdfast train` and its dry run call this first, so both refuse with the same sentence. Still to fail later: a
+    model whose weights are damaged, a corpus that is too large to read twice, and a server that does not answer.
+
+    `stage` is that of `holdfast train`; None is reinforcement learning. Raises `HoldfastError`.
+    """
+    check_training(config, stage=stage)
+    _check_packages(config)
+    if config.run.device == "cuda":
+        from holdfast.language_model import pick_device
+
+        pick_device(config.run.device)
+    questions = None
+    if config.data.train != "world":
+        questions = load_questions(config, note=_ignore)
+        _check_passages(config)
+    if config.warm_start.steps and config.warm_start.data is not None:
+        from holdfast.train.warm_start import read_episodes
+
+        read_episodes(Path(config.warm_start.data), on_skip=_ignore)
+    _check_model(config, questions)
+
+
+def _ignore(_: str | Skipped) -> None:
+    """Skipped rows are reported when the run reads them."""
+
+
+def _check_packages(config: Config) -> None:
+    track = config.track
+    if (package := missing_train_package()) is not None:
+        raise MissingExtra(package, "train")
+    for needed, package, extra in (
+        (config.model.lora_rank > 0, "peft", "peft"),
+        (track.tensorboard, "tensorboard", "track"),
+        (track.wandb is not None, "wandb", "track"),
+    ):
+        if needed and find_spec(package) is None:
+            raise MissingExtra(package, extra)
+
+
+def _check_passages(config: Config) -> None:
+    settings = config.retrieval
+    if settings.url is not None:
+        return
+    folder = None if settings.index is None else Path(settings.index)
+    if folder is not None and (settings.corpus == "world" or (folder / MANIFEST).is_file()):
+        check_index(config, folder)
+    if settings.corpus == "world":
+        return
+    documents = passages(settings.corpus, on_skip=_ignore)
+    corpus = Path(settings.corpus)
+    if corpus.is_file() and corpus.stat().st_size > _SMALL_CORPUS:
+        next(documents, None)
+        return
+    digest = corpus_hash(documents)
+    if folder is not None and (folder / MANIFEST).is_file():
+        check_index(config, folder, corpus_sha256=digest)
+
+
+def _check_model(config: Config, questions: Questions | None) -> None:
+    """The model's folder, its tokenizer and the prompts; of the weights only that there are some."""
+    template = config.model.chat_template
+    if template not in ("auto", "none"):
+        read_template(template)
+    if config.model.path == "tiny":
+        return
+    from holdfast.language_model import load_skeleton
+    from holdfast.rollout.support import refuse_unsupported
+
+    skeleton = load_skeleton(config.model)
+    if skeleton is not None:
+        refuse_unsupported(skeleton.model)
+        questions = questions or load_questions(config, note=_ignore)
+        validate_prompts(skeleton, questions, load_protocol(config), template)
 
 
 def validate_model_and_prompts(
     language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
 ) -> None:
-    """Raise for a model the rollouts cannot serve or that cannot hold an episode, a prompt that leaves no room for one,
-    and another model's tokenizer."""
-    HFPolicy(language_model.model, language_model.tokenizer)  # its checks
+    """Raise for a model that the rollouts cannot serve, and as `validate_prompts`."""
+    from holdfast.rollout.hf import HFPolicy
+
+    HFPolicy(language_model.model, language_model.tokenizer)  # checks the model
+    validate_prompts(language_model, questions, protocol, chat_template)
+
+
+def validate_prompts(
+    language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
+) -> None:
+    """Raise for a model that cannot hold a rollout, a prompt that leaves no room for one, and another model's
+    tokenizer."""
+    from holdfast.rollout.support import text_config
+
     most = protocol.max_total_tokens
     positions = getattr(text_config(language_model.model), "max_position_embeddings", None)
     if positions is not None and positions < most:
@@ -31,7 +131,7 @@ def validate_model_and_prompts(
         )
     vocabulary = language_model.model.get_input_embeddings().weight.shape[0]
     for split, examples in _splits(questions):
-        for example in sorted(examples, key=lambda e: -len(e.question))[:_LONGEST]:
+        for example in sorted(examples, key=lambda e: -len(e.question))[:_PROMPTS]:
             prompt = render_prompt(example.question, protocol, language_model.tokenizer, chat_template)
             if len(prompt) >= most:
                 raise ConfigError(

@@ -277,7 +277,7 @@ class _Totals:
         )
         if terms.penalty is not None:
             assert terms.preserved is not None
-            stats |= penalty_stats(terms.penalty.detach(), logprobs, old, mask, preserve=terms.preserved)
+            stats |= penalty_stats(terms.penalty.detach(), logprobs, old, mask, preserved=terms.preserved)
         self._stats.append(stats)
         if not self.norms:  # first optimizer step: old equals new, so any difference is numerical noise
             self._noise.append((logprobs - old).abs().max())

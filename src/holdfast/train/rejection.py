@@ -13,7 +13,6 @@ from typing import Any
 
 from holdfast import run_folder
 from holdfast.config import Config
-from holdfast.config.validation import check_training
 from holdfast.data import Example, Sampler
 from holdfast.errors import CheckpointError
 from holdfast.jsonl import write_jsonl
@@ -23,6 +22,7 @@ from holdfast.loading import load_questions, load_retrievers, make_agent
 from holdfast.rollout.agent import SearchAgent
 from holdfast.run_folder import KEPT, MODEL
 from holdfast.train.checkpoint import save_whole_model
+from holdfast.train.checks import validate_before_training
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy
 from holdfast.train.warm_start import Episode, Supervision, warm_start
@@ -38,13 +38,13 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
     steps as the recipe's run would make, at `train.lr`. In a folder that was begun before, sampling goes on after its
     last whole step. When nothing is correct, the saved model is the start.
     """
-    check_training(config)
+    validate_before_training(config)
     listener = listener or Listener()
     if (run_dir / KEPT).exists():
         _refuse_other(run_folder.read_recipe(run_dir), config, run_dir)
     else:
         run_folder.begin(run_dir, config)
-        (run_dir / KEPT).touch()  # the mark of what this folder is, by which --resume knows it
+        (run_dir / KEPT).touch()  # the mark of what this folder is, by which a resume knows it
     with run_folder.writing(run_dir):
         set_up_torch(config)
         listener.stage("questions and index")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from holdfast import run_folder
 from holdfast.config import Config, setting_values
-from holdfast.config.validation import check_training
 from holdfast.data import dev_questions
 from holdfast.diagnostics.finding import Finding
 from holdfast.errors import CheckpointError, GuardStop, RolloutError
@@ -17,7 +16,7 @@ from holdfast.listener import Listener, Listeners, StepResult
 from holdfast.loading import load_questions, load_retrievers, make_agent
 from holdfast.rollout.agent import SearchAgent
 from holdfast.tracking import MetricsFile, open_trackers
-from holdfast.train.checks import config_warnings, overlap_warnings
+from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
 from holdfast.train.evaluate import Evaluator
 from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.live_report import LiveReport
@@ -31,7 +30,7 @@ from holdfast.train.verdict import verdict_of
 
 def train(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
     """Train from the start into a fresh run folder. Raises `GuardStop` when the guard has stopped it."""
-    check_training(config)
+    validate_before_training(config)
     run_folder.begin(run_dir, config)
     with run_folder.writing(run_dir):  # what is built before the first step takes minutes, and is somebody's already
         return _Run(config, run_dir, listener or Listener()).train()
@@ -53,7 +52,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
             f"{run_dir} holds a finished warm start, not a run to resume. Train on from it with --model.path {model} "
             "--warm_start.steps 0 --world.scripts.plain_steps 0"
         )
-    check_training(config)
+    validate_before_training(config)
     with run_folder.writing(run_dir):
         checkpoint = newest_checkpoint(run_dir, config, listener.note)
         run = _Run(config, run_dir, listener)

@@ -14,7 +14,6 @@ import torch
 
 from holdfast import __version__, run_folder
 from holdfast.config import Config
-from holdfast.config.validation import check_training
 from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch, unread_code
 from holdfast.listener import Listener
@@ -22,7 +21,7 @@ from holdfast.loading import Questions, load_protocol, load_questions, load_retr
 from holdfast.retrieval.types import Retriever
 from holdfast.search.protocol import render_prompt
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
-from holdfast.train.checks import validate_model_and_prompts
+from holdfast.train.checks import validate_before_training, validate_model_and_prompts
 from holdfast.train.short_answers import short_answers
 from holdfast.train.warm_start import Episode, Supervision, disguised, encode_episode, read_episodes, warm_start
 from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_of, world_tokenizer
@@ -60,7 +59,7 @@ def starting_policy(
 
 def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
     """Supervised learning alone; the folder of the saved model, which `model.path` and `from_pretrained` load."""
-    check_training(config, stage="warm-start")
+    validate_before_training(config, stage="warm-start")
     listener = listener or Listener()
     run_folder.begin(run_dir, config)
     with run_folder.writing(run_dir):

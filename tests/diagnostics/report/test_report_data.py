@@ -14,9 +14,8 @@ from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.report import Episode, EpisodeTurn, ReportedRun, SampleChanges
 from holdfast.diagnostics.report.charts import CHARTS
-from holdfast.diagnostics.report.data import missing_series, page_data
-from holdfast.diagnostics.report.episodes import MOST_CHARACTERS, MOST_EPISODES, shown_episodes
-from holdfast.diagnostics.report.sorted_samples import samples_chart, stretches
+from holdfast.diagnostics.report.data import missing_series, page_data, samples_chart, stretches
+from holdfast.diagnostics.report.samples import MOST_CHARACTERS, MOST_EPISODES, shown_episodes
 
 NOTHING = Diagnosis(findings=())
 

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.report import ReportedRun, reported, write, write_report
+from holdfast.diagnostics.report import ReportedRun, page, reported, write_report
 from holdfast.errors import ConfigError, DataError, MissingExtra
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\u2028\u202e \ud800'
@@ -150,7 +150,7 @@ def test_without_plotly(collapse: ReportedRun, tmp_path: Path, monkeypatch: pyte
             raise ImportError(name)
         return load(name, *args, **more)
 
-    write._plotly.cache_clear()
+    page._plotly.cache_clear()
     monkeypatch.setattr(builtins, "__import__", no_plotly)
     with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[report\]'"):
         write_report(tmp_path / "r.html", [collapse])

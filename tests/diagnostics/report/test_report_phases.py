@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.collapse import Fall
 from holdfast.diagnostics.finding import Diagnosis, Finding
-from holdfast.diagnostics.report.phases import phases_of
+from holdfast.diagnostics.report.data import phases_of
 
 
 def halved_at(step: int | None) -> Fall | None:

@@ -36,7 +36,7 @@ def shared_settings(words: Sequence[str], planned: Sequence[str] = ()) -> dict[s
 
 def need_training() -> None:
     """Raise `MissingExtra` once and at the start, not by every run or after hours of them."""
-    from holdfast.cli.extra import missing_train_module
+    from holdfast.cli.terminal import missing_train_module
     from holdfast.errors import MissingExtra
 
     if missing := missing_train_module():

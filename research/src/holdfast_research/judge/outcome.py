@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.collapse import PLATEAU
+from holdfast.collapse import PLATEAU_ROWS
 from holdfast_research.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
 from holdfast_research.series import RISE, RunSeries, RunSummary, between, drop_step, summarise, surge_step
 
@@ -31,7 +31,7 @@ DISPLACEMENT = Score("displacement", lambda summary: summary.displacement, margi
 
 
 def collapses(arm: str) -> Test:
-    return each_seed(arm, _collapsed, f"{arm} held for {PLATEAU} steps and then lost 40 % of its peak", SHORT)
+    return each_seed(arm, _collapsed, f"{arm} held for {PLATEAU_ROWS} steps and then lost 40 % of its peak", SHORT)
 
 
 def falls(arm: str) -> Test:

@@ -21,11 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from holdfast.collapse import SURE, Curve, Fall, halved
-from holdfast.diagnostics.causal import reward_curve
+from holdfast.collapse import FALLEN_ERRORS, Curve, Fall, halved
 from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import Log, reward_curve
 from holdfast_research.pages.diagnosis_page import page
 from holdfast_research.paths import DOCS, REPOSITORY
 from holdfast_research.recordings.library import FOLDER, Recording, copies, load, read_manifest
@@ -117,7 +116,7 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
 
 def _last_high(curve: Curve, fall: Fall) -> int:
     """The last step before the fall's end at which less than a tenth of the peak was lost."""
-    high = curve.steps[~curve.short.has_lost(0.1, SURE) & (curve.steps < fall.step)]
+    high = curve.steps[~curve.short.has_lost(0.1, FALLEN_ERRORS) & (curve.steps < fall.step)]
     return int(high[-1]) if len(high) else fall.peak_step
 
 

@@ -21,8 +21,7 @@ import tomli_w
 
 from holdfast.collapse import halved
 from holdfast.config import Config
-from holdfast.diagnostics.causal import reward_curve
-from holdfast.diagnostics.log import Log, Series
+from holdfast.diagnostics.log import Log, Series, reward_curve
 from holdfast.penalties import PENALTIES
 from holdfast_research.former_settings import renamed
 from holdfast_research.paths import RECORDINGS

@@ -45,9 +45,8 @@ class TrainingRow:
 
     def command(self, recipe: str) -> str:
         """What trains it; `START` stands for the model it starts from."""
-        verb = ["baseline", self.baseline[0]] if self.baseline else ["train"]
+        verb = ["baseline", self.baseline[0]] if self.baseline else ["warm-start" if self.warm_start else "train"]
         start = ["--model.path", "START"] if self.after else []
-        stage = ["--stage", "warm-start"] if self.warm_start else []
         return shlex.join(
             ["holdfast", *verb, recipe, *start, *words(self.settings_on(find(recipe))), *self.baseline[1:], *stage]
         )

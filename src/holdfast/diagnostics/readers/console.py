@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import number_in
-from holdfast.diagnostics.readers.frames import Frame, Row, dotted
 from holdfast.diagnostics.readers.jsonl import Batch, read_rows
-from holdfast.diagnostics.readers.reader import Found, Raw, Reader
-from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import blocks, lines
+from holdfast.diagnostics.readers.reader import Found, Frame, Raw, Reader, Row, dotted
+from holdfast.diagnostics.readers.text import Tally, blocks, lines
 
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
 FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)

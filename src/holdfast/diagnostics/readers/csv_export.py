@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.diagnostics.readers.columns import Columns, number_in
-from holdfast.diagnostics.readers.frames import Frame, Row, axis_of, history_frame, is_metric
-from holdfast.diagnostics.readers.reader import Found, Raw, Reader
-from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import lines
+from holdfast.diagnostics.readers.reader import Found, Frame, Raw, Reader, Row, axis_of, history_frame, is_metric
+from holdfast.diagnostics.readers.text import Tally, lines
 
 _MANY = 500
 _RANGES = ("__MIN", "__MAX")

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.diagnostics.readers import registry
-from holdfast.diagnostics.readers.jsonl import STATE_FILE as STATE
+from holdfast.diagnostics.readers.console import CONSOLE
+from holdfast.diagnostics.readers.csv_export import CSV
+from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
 from holdfast.diagnostics.readers.reader import Found, Reader
 from holdfast.diagnostics.readers.text import head, is_binary
 from holdfast.errors import DataError
@@ -25,6 +26,9 @@ READABLE = (
     "`_step`"
 )
 
+READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
+"""Every kind of log that is read, in the order of asking: any text can be a console log, so that comes last."""
+
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _MOST_FILES = 1000
 _DEPTH = 3
@@ -36,7 +40,7 @@ _OTHERS = (
 )  # fmt: skip
 
 
-def find(path: Path) -> list[Found]:
+def find_logs(path: Path) -> list[Found]:
     """The logs at a path: one for a file or a run's folder, one each for a folder of runs.
 
     Raises `DataError`: there is nothing, or nothing readable.
@@ -62,7 +66,7 @@ def _file(path: Path) -> Found:
     if path.name == METRICS:
         settings = full.parent / CONFIG
         return Found(reader, path, full.parent.name, settings if settings.is_file() else None)
-    if path.name == STATE:
+    if path.name == STATE_FILE:
         return Found(reader, path, _run_of_checkpoint(full.parent))
     return Found(reader, path, path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
 
@@ -82,7 +86,7 @@ def _in_folder(folder: Path) -> list[Found]:
 def _relative(path: Path, folder: Path) -> str:
     """A run's place in a folder, its log's own name left out."""
     inner = path.relative_to(folder)
-    return str(inner.parent if path.name in (METRICS, STATE) else inner)
+    return str(inner.parent if path.name in (METRICS, STATE_FILE) else inner)
 
 
 def _below(folder: Path, depth: int) -> Iterator[Found]:
@@ -108,7 +112,7 @@ def _below(folder: Path, depth: int) -> Iterator[Found]:
 def _run_folder(folder: Path) -> Found | None:
     if (folder / METRICS).is_file():
         return _file(folder / METRICS)
-    states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE).is_file()]
+    states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE_FILE).is_file()]
     return _newest(states) if states else None
 
 
@@ -145,7 +149,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Found]:
-    suffixes = tuple({suffix for reader in registry.READERS for suffix in reader.suffixes})
+    suffixes = tuple({suffix for reader in READERS for suffix in reader.suffixes})
     for path in _entries(folder):
         if path.is_file() and path.name.endswith(suffixes):
             try:
@@ -172,7 +176,7 @@ def reader_of(path: Path) -> Reader | None:
         raise DataError(f"{path} is empty: the run has logged nothing yet, or the file was cut off")
     if is_binary(text):
         return None
-    return next((reader for reader in registry.READERS if reader.recognises(path, start)), None)
+    return next((reader for reader in READERS if reader.recognises(path, start)), None)
 
 
 def _what(path: Path) -> str:

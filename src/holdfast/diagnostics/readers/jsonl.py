@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.frames import Frame, Row, dotted, frame_of, state_frame
-from holdfast.diagnostics.readers.reader import Found, Raw, Reader
-from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import LONGEST, blocks, lines
+from holdfast.diagnostics.readers.reader import Found, Frame, Raw, Reader, Row, dotted, frame_of, state_frame
+from holdfast.diagnostics.readers.text import LONGEST, Tally, blocks, lines
 
 Batch = tuple[list[int], list[Row]]
 """Where some rows stand in the file, and the rows."""

@@ -1,14 +1,109 @@
-"""What it takes to read a kind of log: a `Reader`, and its line in `registry.READERS`."""
+"""What readers share: the value that a reader is, and how the rows of each writer are framed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.diagnostics.log import Format, Host
 from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.tally import Tally
+from holdfast.diagnostics.readers.names import AXES, host_of
+from holdfast.diagnostics.readers.text import Tally
+
+Row = dict[str, Any]
+Split = Callable[[Row], tuple[Any, Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How a file's rows are framed."""
+
+    format: Format
+    host: Host
+    split: Split
+    """Row -> (its step as it stands there, None without one; its metrics). May take the row apart."""
+    null_is_nan: bool
+
+
+def frame_of(rows: Sequence[Row]) -> Frame | None:
+    """From the first rows of a file; None when none of them has a step."""
+    names = {name for row in rows for name in row}
+    if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
+        return Frame("verl", "verl", _data, null_is_nan=True)
+    if any(name.startswith("_") for name in names & {"_step", "_timestamp", "_runtime"}):
+        return history_frame(names)
+    if "step" not in names:
+        return history_frame(names)
+    host = host_of(names)
+    if host in ("trl", "verl"):
+        return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
+    return Frame("holdfast", host, _ours, null_is_nan=False)
+
+
+def history_frame(names: Iterable[str]) -> Frame | None:
+    """Of a W&B history with these columns; None when none of them is a step. An absent cell was not logged."""
+    names = set(names)
+    axis = axis_of(names)
+    if axis is None:
+        return None
+
+    def split(row: Row) -> tuple[Any, Row]:
+        step = row.get(axis)
+        return step, {name: value for name, value in row.items() if is_metric(name) and value is not None}
+
+    return Frame("wandb", host_of(names), split, null_is_nan=False)
+
+
+def axis_of(names: Iterable[str]) -> str | None:
+    """The best of these columns to take steps from; None when none is one."""
+    known = set(names)
+    return next((name for name in AXES if name in known), None)
+
+
+def is_metric(name: str) -> bool:
+    """Whether a column of a W&B history was logged by the run, and is not W&B's own or a step."""
+    return not name.startswith("_") and name not in AXES
+
+
+def state_frame() -> Frame:
+    """Of the rows of `log_history`. TRL writes None where everything it averaged was NaN."""
+    return Frame("trl", "trl", _flat, null_is_nan=True)
+
+
+def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
+    """A nested configuration by dotted names.
+
+    >>> dotted({"train": {"lr": 0.1}, "name": "x"})
+    {'train.lr': 0.1, 'name': 'x'}
+    """
+    result: dict[str, object] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            result |= dotted(value, f"{prefix}{key}.")
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
+
+
+def _data(row: Row) -> tuple[Any, Row]:
+    """verl's `{"step": …, "data": {…}}`. What it writes with has no NaN, and writes null."""
+    data = row.get("data")
+    return row.get("step"), data if isinstance(data, dict) else {}
+
+
+def _flat(row: Row) -> tuple[Any, Row]:
+    return row.pop("step", None), row
+
+
+def _ours(row: Row) -> tuple[Any, Row]:
+    """`metrics.jsonl`: what was not finite stands in "dropped" by its name."""
+    step, dropped = row.pop("step", None), row.pop("dropped", None)
+    row.pop("time", None)
+    if isinstance(dropped, list):
+        row |= {name: float("nan") for name in dropped if isinstance(name, str)}
+    return step, row
 
 
 @dataclass(frozen=True, slots=True)

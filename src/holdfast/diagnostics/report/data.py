@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from holdfast.collapse import WINDOW, smooth
+from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.report.charts import TWINS, Chart, Line, Row, charts_for
-from holdfast.diagnostics.report.curves import curve, smoothed
-from holdfast.diagnostics.report.episodes import shown_episodes
-from holdfast.diagnostics.report.phases import phases_of
-from holdfast.diagnostics.report.sorted_samples import samples_chart
-from holdfast.diagnostics.report.values import ReportedRun
+from holdfast.diagnostics.report.samples import ReportedRun, SampleChanges, short, shown_episodes
+from holdfast.diagnostics.rules import RULES
 
 RUN_COLORS = 6
 """Colours of page.css that tell runs apart; from the seventh run on they come again with another dash."""
@@ -135,3 +136,155 @@ def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) ->
         if several:  # the single values of many runs are a cloud
             trace["raw"] |= {"x": [], "y": []}
     return trace
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    name: str
+    """`rise`, `stagnation`, `decay` or `collapse`."""
+    start: int
+    end: int
+    """The step at which the next one begins; the last logged step for the last phase."""
+
+
+def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
+    """Phases from step `first` to `last`; none for a run that shows no sign of a collapse.
+
+    A phase begins with the first finding whose rule names it, and so does not move as the run goes on: stagnation with
+    LLD001, decay with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the peak reward. What comes
+    before is the rise. A later phase ends an earlier one for good; one that begins after a later phase has begun is
+    left out.
+    """
+    starts = {
+        name: min((f.step for f in diagnosis.findings if f.code in RULES and RULES[f.code].phase == name), default=None)
+        for name in ("stagnation", "decay", "collapse")
+    }
+    if (half := diagnosis.halved) is not None:
+        starts["collapse"] = half.step if starts["collapse"] is None else min(starts["collapse"], half.step)
+    begun: list[tuple[str, int]] = []
+    for name in ("collapse", "decay", "stagnation"):
+        start = starts[name]
+        if start is not None and (not begun or start < begun[-1][1]):
+            begun.append((name, start))
+    if not begun:
+        return ()
+    if first < begun[-1][1]:
+        begun.append(("rise", first))
+    begun.reverse()
+    ends = [start for _, start in begun[1:]] + [last]
+    return tuple(Phase(name, start, end) for (name, start), end in zip(begun, ends, strict=True))
+
+
+WINDOWS = 5
+"""Stretches of a run, a curve each."""
+_TAIL = 2.0
+"""Percent of the samples at either end that may lie outside the plot, or a single token's fall would flatten it."""
+
+
+def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
+    """Changes of correct rollouts: a curve for each stretch of a run, or for the last stretch of each of several."""
+    several = len(runs) > 1
+    traces = []
+    for i, run in enumerate(runs):
+        windows = stretches(run.changes)
+        for k, part in list(enumerate(windows, start=WINDOWS - len(windows) + 1))[-1 if several else 0 :]:
+            found = share_of_samples([change for row in part for change in row.correct])
+            if found["x"]:
+                traces.append(
+                    {
+                        "run": i,
+                        "series": "samples",
+                        "label": f"steps {part[0].step:,} to {part[-1].step:,}",
+                        "color": f"time-{k}",
+                        "dash": "solid",
+                        "points": False,
+                        "raw": found | {"bad": []},
+                    }
+                )
+    row = {"title": "change, nats per token", "log": False, "mark": 0.0, "traces": traces, "range": _range(traces)}
+    last = "; the last fifth of each run." if several else ". Curves that sink below 0 as the run goes on are decay."
+    return {
+        "id": "samples",
+        "title": "Displacement of single rollouts, sorted",
+        "caption": "Correct rollouts, from the most displaced to the most strengthened" + last,
+        "rows": [row] if traces else [],
+        "pins": [],
+        "x": "share",
+    }
+
+
+def stretches(changes: Sequence[SampleChanges]) -> list[Sequence[SampleChanges]]:
+    """At most `WINDOWS` parts of equal length, in steps that were measured."""
+    bounds = np.linspace(0, len(changes), min(WINDOWS, len(changes)) + 1).astype(int).tolist()
+    return [changes[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _range(traces: Sequence[dict[str, Any]]) -> list[float] | None:
+    """Of the y axis: all samples but the tails, and 0."""
+    inner = [
+        y
+        for trace in traces
+        for x, y in zip(trace["raw"]["x"], trace["raw"]["y"], strict=True)
+        if _TAIL <= x <= 100 - _TAIL
+    ]
+    if not inner:
+        return None
+    low, high = min(0.0, *inner), max(0.0, *inner)
+    return [low - 0.06 * (high - low), high + 0.06 * (high - low)] if high > low else None
+
+
+SMOOTHED_FROM = 15
+"""Values a series must have for its mean to be drawn."""
+_MOST_BAD = 200
+
+
+def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Indices of at most `most` values (4 or more) that show the same picture: the lowest and the highest of every
+    stretch, and both ends.
+
+    >>> thin(np.array([0.0, 1.0, 9.0, 1.0, 0.0, -7.0, 0.0, 0.0]), 6).tolist()
+    [0, 2, 4, 5, 7]
+    """
+    count = len(values)
+    if count <= most:
+        return np.arange(count)
+    stretches = (most - 2) // 2
+    bounds = np.linspace(0, count, stretches + 1).astype(np.int64)
+    kept = {0, count - 1}
+    for start, stop in pairwise(bounds.tolist()):
+        part = values[start:stop]
+        kept |= {int(start + part.argmin()), int(start + part.argmax())}
+    return np.array(sorted(kept))
+
+
+def smoothed(series: Series) -> Series | None:
+    """The running mean of the finite values; None when there are too few for it to say more than they do."""
+    finite = np.isfinite(series.values)
+    if finite.sum() < SMOOTHED_FROM:
+        return None
+    return Series(series.steps[finite][WINDOW - 1 :], smooth(series.values[finite])[WINDOW - 1 :])
+
+
+def curve(series: Series, most: int) -> dict[str, Any]:
+    """`{"x": steps, "y": values, "bad": steps at which no finite number was logged}`, with at most `most` points."""
+    finite = np.isfinite(series.values)
+    steps, values = series.steps[finite], series.values[finite]
+    kept = thin(values, most)
+    bad = series.steps[~finite]
+    bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), _MOST_BAD)).astype(np.int64)] if len(bad) else bad
+    return {"x": steps[kept].tolist(), "y": [short(v) for v in values[kept].tolist()], "bad": bad.tolist()}
+
+
+def share_of_samples(changes: list[float], most: int = 200) -> dict[str, list[Any]]:
+    """Sorted changes over the share of samples below: x in percent, y in nats per token.
+
+    >>> share_of_samples([0.3, -0.1, 0.2])
+    {'x': [16.7, 50, 83.3], 'y': [-0.1, 0.2, 0.3]}
+    """
+    ordered = np.sort(np.asarray(changes, dtype=np.float64))
+    ordered = ordered[np.isfinite(ordered)]
+    if not len(ordered):
+        return {"x": [], "y": []}
+    kept = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), most)).astype(np.int64))
+    shares = 100 * (kept + 0.5) / len(ordered)
+    return {"x": [short(x, 3) for x in shares.tolist()], "y": [short(y, 4) for y in ordered[kept].tolist()]}

@@ -1,4 +1,4 @@
-"""What callers of the server send, and what they get: Search-R1's `/retrieve` with its relatives, and ReCall's two.
+"""Requests and answers of the server: Search-R1's `/retrieve` with its variants, and ReCall's two endpoints.
 
     POST /retrieve      {"queries": [str], "topk": int?, "return_scores": bool?}       Search-R1, verl, verl-tool, slime
                         {"query": str, ...}                                            SkyRL
@@ -11,10 +11,10 @@
     POST /batch_search  {"query": [str], "top_n": int?, "return_score": bool?}
     200  [[{"id", "contents"}]]    or   [[[{"id", "contents"}]], [[score]]]
 
-Fields that are not named here are ignored. When some queries of a `/retrieve` fail and others do not, the lists of
-those that failed are empty and a field `errors` holds one sentence per query, null where there is none.
+Other fields are ignored. When some queries of a `/retrieve` request fail, their lists are empty, and a field `errors`
+has one sentence or null per query.
 
-Answers are written a passage at a time, so that a long one can be put together in turns with other work.
+Answers are generated passage by passage, so that a long one can be joined in turns with other work.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from holdfast.retrieval.documents import as_json
-from holdfast.retrieval.postings import Ranked
-from holdfast.retrieval.types import Document
+from holdfast.retrieval.storage import as_json
+from holdfast.retrieval.types import Document, Ranked
 
 MOST_HITS = 1000
 
@@ -45,11 +44,13 @@ Count = Annotated[int, BeforeValidator(_number)]
 class RetrieveRequest(BaseModel):
     """Body of `/retrieve`."""
 
-    queries: list[str] = Field(default=[], description="What to search for; one list of passages comes back for each.")
-    topk: Count | None = Field(
-        None, ge=0, le=MOST_HITS, description="Passages a query; 0 or null: the server's default."
+    queries: list[str] = Field(
+        default=[], description="What to search for. The answer has one list of passages per query."
     )
-    return_scores: bool = Field(False, description="Each passage with its score, as {document, score}.")
+    topk: Count | None = Field(
+        None, ge=0, le=MOST_HITS, description="Passages per query. 0 or null: the server's default."
+    )
+    return_scores: bool = Field(False, description="Return each passage with its score, as {document, score}.")
 
     @model_validator(mode="before")
     @classmethod
@@ -81,23 +82,23 @@ class BatchSearchRequest(BaseModel):
 
 
 class Passages:
-    """Writes hits as JSON, from the lines the index keeps: nothing is parsed on the way."""
+    """Writes hits as JSON, from the lines that the index stores; nothing is parsed."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
         self._documents = documents
 
-    def bare(self, found: Ranked) -> Iterator[bytes]:
+    def bare(self, result: Ranked) -> Iterator[bytes]:
         """`[{"id", "contents"}]`."""
-        return _list(as_json(self._documents, row) for row in found.rows.tolist())
+        return _list(as_json(self._documents, row) for row in result.rows.tolist())
 
-    def scored(self, found: Ranked) -> Iterator[bytes]:
+    def scored(self, result: Ranked) -> Iterator[bytes]:
         """`[{"document": {"id", "contents"}, "score"}]`."""
-        pairs = zip(found.rows.tolist(), found.scores.tolist(), strict=True)
+        pairs = zip(result.rows.tolist(), result.scores.tolist(), strict=True)
         return _list(b'{"document": %b, "score": %a}' % (as_json(self._documents, row), score) for row, score in pairs)
 
 
 def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, scores: bool) -> Iterator[bytes]:
-    """Body of an answer of `/retrieve`; an outcome that is a text is what went wrong with that query."""
+    """The body of an answer of `/retrieve`. An outcome that is a text says why that query failed."""
     write = passages.scored if scores else passages.bare
     yield b'{"result": '
     yield from _lists(iter((b"[]",)) if isinstance(outcome, str) else write(outcome) for outcome in outcomes)
@@ -107,20 +108,20 @@ def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, sco
     yield b"}"
 
 
-def search_answer(passages: Passages, found: Ranked, *, scores: bool) -> Iterator[bytes]:
-    """Body of an answer of `/search`."""
-    documents = passages.bare(found)
-    return _lists((documents, _scores(found))) if scores else documents
+def search_answer(passages: Passages, result: Ranked, *, scores: bool) -> Iterator[bytes]:
+    """The body of an answer of `/search`."""
+    documents = passages.bare(result)
+    return _lists((documents, _scores(result))) if scores else documents
 
 
-def batch_search_answer(passages: Passages, found: Sequence[Ranked], *, scores: bool) -> Iterator[bytes]:
-    """Body of an answer of `/batch_search`."""
-    documents = _lists(map(passages.bare, found))
-    return _lists((documents, _lists(map(_scores, found)))) if scores else documents
+def batch_search_answer(passages: Passages, results: Sequence[Ranked], *, scores: bool) -> Iterator[bytes]:
+    """The body of an answer of `/batch_search`."""
+    documents = _lists(map(passages.bare, results))
+    return _lists((documents, _lists(map(_scores, results)))) if scores else documents
 
 
-def _scores(found: Ranked) -> Iterator[bytes]:
-    return _list(b"%a" % score for score in found.scores.tolist())
+def _scores(result: Ranked) -> Iterator[bytes]:
+    return _list(b"%a" % score for score in result.scores.tolist())
 
 
 def _list(items: Iterable[bytes]) -> Iterator[bytes]:

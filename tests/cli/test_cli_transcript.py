@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from holdfast.cli.episode import TagReader, Writer, show_turn
+from holdfast.cli.transcript import TagReader, Writer, show_turn
 from holdfast.retrieval.types import Document, Hit
 from holdfast.search.protocol import CLEAN, SEARCH_R1, format_hits
 
@@ -107,4 +107,4 @@ def test_observations_that_are_no_passages() -> None:
     output.passages(f"\n\n{SEARCH_R1.invalid_note}\n\n")
     first, second, third = file.getvalue().splitlines()
     assert first == second == "finds     Nothing was found."
-    assert third == f"hears     {SEARCH_R1.invalid_note}"
+    assert third == f"feedback  {SEARCH_R1.invalid_note}"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from holdfast.losses import preserving_mask
+from holdfast.losses import preserved_mask
 
 # rows: positive and right; positive, not right (partial credit); A = 0, right; A = 0, wrong; negative but right; NaN
 A = torch.tensor([[1.0], [0.5], [0.0], [0.0], [-0.5], [float("nan")]])
@@ -19,26 +19,26 @@ MASK = torch.ones(6, 2, dtype=torch.bool)
     ],
 )
 def test_rules(rule, kept):
-    got = preserving_mask(A, MASK, rule=rule, correct=RIGHT)
+    got = preserved_mask(A, MASK, rule=rule, correct=RIGHT)
     assert got.dtype == torch.bool and got.tolist() == [[k, k] for k in kept]
 
 
 def test_nothing_outside_the_loss_mask_is_preserved():
     mask = torch.tensor([[True, False]])
-    assert preserving_mask(torch.ones(1, 1), mask).tolist() == [[True, False]]
-    assert preserving_mask(torch.ones(2), torch.tensor([True, False])).tolist() == [True, False]
+    assert preserved_mask(torch.ones(1, 1), mask).tolist() == [[True, False]]
+    assert preserved_mask(torch.ones(2), torch.tensor([True, False])).tolist() == [True, False]
 
 
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"rule='correct' needs.*pass correct"):
-        preserving_mask(A, MASK, rule="correct")
+        preserved_mask(A, MASK, rule="correct")
     with pytest.raises(ValueError, match=r"correct has shape \[6\].*correct\[:, None\]"):
-        preserving_mask(A, MASK, rule="correct", correct=RIGHT[:, 0])
+        preserved_mask(A, MASK, rule="correct", correct=RIGHT[:, 0])
     with pytest.raises(TypeError, match="correct must be bool"):
-        preserving_mask(A, MASK, correct=RIGHT.float())  # refused even where the rule does not look at it
+        preserved_mask(A, MASK, correct=RIGHT.float())  # refused even where the rule does not look at it
     with pytest.raises(ValueError, match="advantages has shape"):
-        preserving_mask(A[:, 0], MASK)
+        preserved_mask(A[:, 0], MASK)
     with pytest.raises(ValueError, match="rule='A>0' does not exist"):
-        preserving_mask(A, MASK, rule="A>0")
+        preserved_mask(A, MASK, rule="A>0")
     with pytest.raises(TypeError, match="loss_mask must be bool"):
-        preserving_mask(A, MASK.float())
+        preserved_mask(A, MASK.float())

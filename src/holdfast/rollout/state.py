@@ -1,8 +1,8 @@
-"""One episode, turn by turn: what a completion and a search result do to it. No policy, no retriever, no waiting.
+"""The state of one rollout, turn by turn: how a completion and a search result change it. No policy, no retriever.
 
-Every loop that runs episodes goes through here, so that they mean the same in our own trainer and in a host's. Token
-in, token out: the context of an episode is its prompt, what was sampled, and the ids of the observations, appended and
-never encoded again. Budgets end an episode as truncated; nothing is ever dropped from the left.
+Every loop that runs rollouts uses it, so that a rollout means the same in the local trainer and in a host. Token in,
+token out: the context is the prompt, the sampled ids and the ids of the observations, appended and never encoded again.
+A rollout that exhausts its budget ends as truncated; nothing is dropped from the left.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class Episode:
-    """An episode under way. Ask `room`, sample a turn, hand it to `take_turn`; after a search, `take_hits`; and again,
-    until `status` is set.
+class RolloutState:
+    """A rollout in progress. Sample a turn of at most `room()` tokens and pass it to `take_turn`; if that returns a
+    query, pass its hits to `take_hits`; repeat until `status` is set.
 
-    How it ends: `OK` with an answer; `TRUNCATED` when its turns or tokens are used up (a search in the last turn
-    included, whose result nobody could read); `RETRIEVAL_FAILED`; `ERROR` when its prompt alone fills
-    `max_total_tokens`, or when the policy could not answer.
+    It ends as `OK` with an answer; as `TRUNCATED` when its turns or tokens are used up (also after a search in the last
+    turn, whose result could not be read); as `RETRIEVAL_FAILED`; or as `ERROR` when the prompt alone fills
+    `max_total_tokens`, or the policy failed.
     """
 
     def __init__(self, prompt: Sequence[int], protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> None:
         self._protocol, self._tokenizer = protocol, tokenizer
         self.prompt = tuple(prompt)
         self.context = list(prompt)
-        """Ids of all there is so far: what the next turn is sampled from."""
+        """All token ids so far: what the next turn is sampled from."""
         self.turns: list[Turn] = []
         self.status: Status | None = None
-        """None while the episode runs."""
+        """None while the rollout runs."""
         self.error: str | None = None
         if len(prompt) >= protocol.max_total_tokens:
             self.fail(f"a prompt of {len(prompt)} tokens fills protocol.max_total_tokens = {protocol.max_total_tokens}")
 
     def room(self) -> int:
-        """Tokens the next turn may have; 0 when the episode has ended."""
+        """Tokens the next turn may have; 0 when the rollout has ended."""
         if self.status is not None:
             return 0
         return min(self._protocol.max_turn_tokens, self._protocol.max_total_tokens - len(self.context))
 
     def take_turn(self, completion: Completion) -> str | None:
-        """Append the turn; the query if the episode must now wait for a search."""
+        """Append the turn. Returns the query if it is a search whose result must be awaited."""
         if completion.error is not None:
             self.fail(completion.error)
             return None
@@ -67,7 +67,7 @@ class Episode:
             answer_span=token_span(ids, span, self._tokenizer) if span and ids is not None else None,
             mask_mass=completion.mask_mass,
         )
-        # A server that returns text only leaves no choice but to encode it; such an episode cannot be trained on.
+        # The text of a server that returns no ids must be encoded here; such a rollout cannot be trained on.
         self.context += encode(self._tokenizer, text) if ids is None else ids
         self.turns.append(turn)
         if isinstance(action, Answer):
@@ -81,25 +81,25 @@ class Episode:
         return None
 
     def take_hits(self, result: Sequence[Hit] | RetrievalError) -> None:
-        """What the search of the last turn returned, or how it failed."""
+        """Append what the search of the last turn returned, or end the rollout with its failure."""
         if isinstance(result, RetrievalError):
             self.fail(str(result), Status.RETRIEVAL_FAILED)
         else:
             self._observe(result)
 
     def fail(self, why: str, status: Status = Status.ERROR) -> None:
-        """End the episode for a reason that says nothing about the policy."""
+        """End the rollout for a reason that says nothing about the policy."""
         self.status, self.error = status, why
 
     def trajectory(self, example_id: str) -> Trajectory:
-        """The episode as a value, unscored. It must have ended."""
-        assert self.status is not None, f"an episode of {example_id} never ended"
+        """The rollout as a value, unscored. It must have ended."""
+        assert self.status is not None, f"a rollout of {example_id} never ended"
         return Trajectory(
             example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status, error=self.error
         )
 
     def _observe(self, hits: Sequence[Hit] | None) -> None:
-        """Append the feedback if it leaves room for at least one more token; else the episode ends without it."""
+        """Append the feedback if it leaves room for at least one more token; else end the rollout without it."""
         feedback = observation(hits, self._protocol, self._tokenizer)
         if len(self.context) + len(feedback.token_ids) >= self._protocol.max_total_tokens:
             self.status = Status.TRUNCATED
@@ -110,5 +110,5 @@ class Episode:
             observation=feedback.token_ids,
             observation_text=feedback.text,
             hits=tuple(hit.document.id for hit in hits or ()),
-            cut=feedback.cut,
+            observation_truncated=feedback.truncated,
         )

@@ -1,4 +1,4 @@
-"""What queries found, kept over restarts: the least recently used go first."""
+"""The server's cache of query results, kept over restarts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from holdfast.retrieval.locks import locked
-from holdfast.retrieval.postings import Ranked
+from holdfast.files import locked
+from holdfast.retrieval.types import Ranked
 
 _log = logging.getLogger("holdfast")
 
 MOST_BYTES = 256 * 2**20
-"""Of all entries, counting what each takes in memory and in the file: about 1 KB with 10 passages, 45 KB with 1000."""
+"""The most bytes of all entries, in memory and in the file together: about 1 KB per entry of 10 passages."""
 _OVERHEAD = 500  # bytes in memory that an entry takes besides its text and its numbers
 
 Key = tuple[str, int]
@@ -29,18 +29,18 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    found: Ranked
+    result: Ranked
     bytes: int
 
 
-class KeptQueries:
-    """An LRU of (query, k) → rows and scores, and a file that every new entry is appended to.
+class QueryCache:
+    """An LRU cache (query, k) → rows and scores, and a file to which every new entry is appended.
 
-    At most `size` entries and `MOST_BYTES` bytes. The file begins with the fingerprint of the index; entries of another
-    index are not used. A last line that a kill cut off is not read. A file with any other line that cannot be an entry
-    of an index of `passages` passages is put aside, all of it: nothing says which of its lines are right. The file is
-    written anew when it is opened and when it has twice the lines or bytes it needs. A file that cannot be written, or
-    that another server holds, is done without. All of this is logged.
+    It has at most `size` entries and `MOST_BYTES` bytes. The file begins with the fingerprint of the index; entries of
+    another index are not used. A last line that a kill cut off is skipped. A file with any other line that cannot be an
+    entry of an index of `passages` passages is renamed, and nothing of it is used: nothing says which lines are right.
+    The file is rewritten on opening, and when it has twice the lines or bytes it needs. If the file cannot be written,
+    or another server holds it, the cache is in memory only. All of this is logged.
     """
 
     def __init__(self, size: int, path: Path | None = None, fingerprint: str = "", passages: int = 0) -> None:
@@ -48,7 +48,7 @@ class KeptQueries:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._bytes = 0  # of the entries
         self._file: IO[str] | None = None
-        self._lock: Any = None
+        self._lock = ExitStack()
         self._lines = self._written = 0  # of the file
         if path is not None and size:
             try:
@@ -64,13 +64,13 @@ class KeptQueries:
         if entry is None:
             return None
         self._entries.move_to_end(key)
-        return entry.found
+        return entry.result
 
-    def put(self, key: Key, found: Ranked) -> None:
+    def put(self, key: Key, result: Ranked) -> None:
         if not self._size:
             return
-        line = _line(key, found)
-        self._remember(key, found, len(line))
+        line = _line(key, result)
+        self._remember(key, result, len(line))
         if self._file is not None:
             try:
                 self._file.write(line)
@@ -79,18 +79,17 @@ class KeptQueries:
             except OSError as error:
                 self._give_up(error)
 
-    def _remember(self, key: Key, found: Ranked, line: int) -> None:
-        """`line`: bytes in the file."""
+    def _remember(self, key: Key, result: Ranked, line_bytes: int) -> None:
         if key in self._entries:
             self._bytes -= self._entries.pop(key).bytes
-        size = sys.getsizeof(key[0]) + found.rows.nbytes + found.scores.nbytes + line + _OVERHEAD
-        self._entries[key] = _Entry(found, size)
+        size = sys.getsizeof(key[0]) + result.rows.nbytes + result.scores.nbytes + line_bytes + _OVERHEAD
+        self._entries[key] = _Entry(result, size)
         self._bytes += size
         while len(self._entries) > self._size or self._bytes > MOST_BYTES:
             self._bytes -= self._entries.popitem(last=False)[1].bytes
 
     def flush(self) -> None:
-        """Hand what was put since to the system."""
+        """Pass new entries to the operating system."""
         if self._file is None:
             return
         try:
@@ -101,21 +100,24 @@ class KeptQueries:
             self._give_up(error)
 
     def close(self) -> None:
-        """Write the entries in the order of their use."""
+        """Rewrite the file in order of last use, and release it."""
         if self._file is not None:
             try:
                 self._rewrite()
             except OSError as error:
                 self._give_up(error)
-        for file in (self._file, self._lock):
-            if file is not None:
-                file.close()
-        self._file = self._lock = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._lock.close()
 
     def _open(self, path: Path) -> None:
-        self._lock = open(path.with_name(f".{path.name}.lock"), "w")  # noqa: SIM115 (closed by `close`)
-        if not locked(self._lock):
-            _log.warning("%s belongs to another server: this one keeps its queries in memory only", path)
+        lock = path.with_name(f".{path.name}.lock")
+        lock.touch()
+        try:
+            self._lock.enter_context(locked(lock))
+        except BlockingIOError:
+            _log.warning("%s belongs to another server: the cache of this one is in memory only", path)
             return
         if path.is_file():
             try:
@@ -126,7 +128,9 @@ class KeptQueries:
                 self._bytes = 0
                 aside = path.with_suffix(".damaged.jsonl")
                 os.replace(path, aside)
-                _log.warning("%s is damaged (%s): it is now %s, and the cache starts empty", path, error, aside.name)
+                _log.warning(
+                    "%s is damaged (%s): it was renamed to %s, and the cache starts empty", path, error, aside.name
+                )
         self._rewrite()
 
     def _rewrite(self) -> None:
@@ -138,7 +142,7 @@ class KeptQueries:
         self._lines = self._written = 0
         self._file.write(json.dumps({"index": self._fingerprint}) + "\n")
         for key, entry in self._entries.items():
-            line = _line(key, entry.found)
+            line = _line(key, entry.result)
             self._file.write(line)
             self._lines += 1
             self._written += len(line)
@@ -146,20 +150,20 @@ class KeptQueries:
         os.replace(fresh, self._path)
 
     def _give_up(self, error: OSError) -> None:
-        _log.warning("%s cannot be written (%s): queries are kept in memory only", self._path, error.strerror)
+        _log.warning("%s cannot be written (%s): the cache is in memory only", self._path, error.strerror)
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # what it still holds cannot be written either
+            with suppress(OSError):  # its buffer cannot be written either
                 file.close()
 
 
-def _line(key: Key, found: Ranked) -> str:
-    row = {"query": key[0], "k": key[1], "rows": found.rows.tolist(), "scores": found.scores.tolist()}
+def _line(key: Key, result: Ranked) -> str:
+    row = {"query": key[0], "k": key[1], "rows": result.rows.tolist(), "scores": result.scores.tolist()}
     return json.dumps(row) + "\n"
 
 
 def _read(path: Path, fingerprint: str, passages: int) -> Iterator[tuple[Key, Ranked, int]]:
-    """Entries and the bytes of their lines, if they are of this index. Raises `ValueError` for a damaged line."""
+    """Entries of this index, and the bytes of their lines. Raises `ValueError` for a damaged line."""
     with open(path, "rb") as file:
         head = _object(file.readline(), 1)
         if head.get("index") != fingerprint:
@@ -180,16 +184,16 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
     return value
 
 
-def _entry(row: dict[str, Any], number: int, passages: int) -> tuple[Key, Ranked]:
-    query, k, rows, scores = (row.get(name) for name in ("query", "k", "rows", "scores"))
+def _entry(entry: dict[str, Any], number: int, passages: int) -> tuple[Key, Ranked]:
+    query, k, rows, scores = (entry.get(name) for name in ("query", "k", "rows", "scores"))
     if not (
         isinstance(query, str)
         and type(k) is int
         and isinstance(rows, list)
         and isinstance(scores, list)
         and len(rows) == len(scores) <= k
-        and all(type(place) is int and 0 <= place < passages for place in rows)
+        and all(type(row) is int and 0 <= row < passages for row in rows)
         and all(type(score) is float for score in scores)
     ):
-        raise ValueError(f"line {number} is not a query with passages of this index and their scores")
+        raise ValueError(f"line {number} is not a query with rows of this index and their scores")
     return (query, k), Ranked(np.array(rows, np.int64), np.array(scores, np.float32))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.retrieval.postings import Ranked
-from holdfast.retrieval.server import kept as module
-from holdfast.retrieval.server.kept import KeptQueries
+from holdfast.retrieval.server import query_cache as module
+from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.types import Ranked
 
 
 def found(*rows: int) -> Ranked:
@@ -26,8 +26,8 @@ def same(one: Ranked | None, other: Ranked) -> bool:
     )
 
 
-def fill(path: Path, size: int = 10, index: str = "x") -> KeptQueries:
-    kept = KeptQueries(size, path, index, 1000)
+def fill(path: Path, size: int = 10, index: str = "x") -> QueryCache:
+    kept = QueryCache(size, path, index, 1000)
     kept.put(("a", 3), found(1, 2))
     kept.put(("line\nbreak\ud800", 3), found())
     kept.flush()
@@ -44,7 +44,7 @@ def test_it_is_there_after_a_restart(tmp_path: Path, killed: bool) -> None:
             file.write('{"query": "cut o')
     else:
         first.close()
-    again = KeptQueries(10, path, "x", 1000)
+    again = QueryCache(10, path, "x", 1000)
     assert same(again.get(("a", 3)), found(1, 2))
     assert same(again.get(("line\nbreak\ud800", 3)), found())
     assert again.get(("a", 2)) is None
@@ -54,9 +54,9 @@ def test_it_is_there_after_a_restart(tmp_path: Path, killed: bool) -> None:
 def test_another_index_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     fill(path).close()
-    assert len(KeptQueries(10, path, "y", 1000)) == 0
+    assert len(QueryCache(10, path, "y", 1000)) == 0
     path.write_text('{"index": "z"}\n[[[')
-    assert len(KeptQueries(10, path, "y", 1000)) == 0
+    assert len(QueryCache(10, path, "y", 1000)) == 0
     assert [file.name for file in tmp_path.iterdir() if "damaged" in file.name] == []
 
 
@@ -82,13 +82,13 @@ def test_a_damaged_file_is_put_aside_whole(tmp_path: Path, caplog: pytest.LogCap
     damaged = path.read_bytes()
     damaged += line.encode("latin-1") if isinstance(line, str) else json.dumps(line).encode()
     path.write_bytes(damaged + b"\n" + json.dumps(GOOD).encode() + b"\n")
-    kept = KeptQueries(10, path, "x", 1000)
+    kept = QueryCache(10, path, "x", 1000)
     assert len(kept) == 0
     assert "queries.jsonl is damaged (line 4 is not " in caplog.text
     assert (tmp_path / "queries.damaged.jsonl").read_bytes().startswith(damaged)
     kept.put(("a", 3), found(5))
     kept.close()
-    assert same(KeptQueries(10, path, "x", 1000).get(("a", 3)), found(5))
+    assert same(QueryCache(10, path, "x", 1000).get(("a", 3)), found(5))
 
 
 def test_what_is_whole_is_believed(tmp_path: Path) -> None:
@@ -96,17 +96,17 @@ def test_what_is_whole_is_believed(tmp_path: Path) -> None:
     fill(path).close()
     with open(path, "a") as file:
         file.write(json.dumps(GOOD) + "\n")
-    kept = KeptQueries(10, path, "x", 1000)
+    kept = QueryCache(10, path, "x", 1000)
     assert len(kept) == 3
     assert kept.get(("b", 3)).rows.tolist() == [0, 999]  # type: ignore[union-attr]
     kept.close()
-    assert len(KeptQueries(10, path, "x", 999)) == 0  # for an index without a passage 999 it is damaged
+    assert len(QueryCache(10, path, "x", 999)) == 0  # for an index without a passage 999 it is damaged
 
 
 def test_bytes_are_limited_in_memory_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 100_000)
     path = tmp_path / "queries.jsonl"
-    kept = KeptQueries(10**6, path, "x", 1000)
+    kept = QueryCache(10**6, path, "x", 1000)
     for i in range(100):  # about 30 KB each
         kept.put((f"{i} " + "x" * 2000, 1000), found(*range(1000)))
         kept.flush()
@@ -119,7 +119,7 @@ def test_bytes_are_limited_in_memory_and_on_the_disk(tmp_path: Path, monkeypatch
     assert 1 <= len(kept) <= 4
     count = len(kept)
     kept.close()
-    again = KeptQueries(10**6, path, "x", 1000)
+    again = QueryCache(10**6, path, "x", 1000)
     assert len(again) == count
     monkeypatch.setattr(module, "MOST_BYTES", 50_000)
     again.put(("small", 1), found(1))
@@ -129,14 +129,14 @@ def test_bytes_are_limited_in_memory_and_on_the_disk(tmp_path: Path, monkeypatch
 
 def test_the_least_recently_used_goes_and_the_file_stays_small(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
-    kept = KeptQueries(3, path, "x", 1000)
+    kept = QueryCache(3, path, "x", 1000)
     for i in range(100):
         kept.put((str(i), 1), found(i))
         kept.get(("0", 1))
         kept.flush()
         assert len(path.read_text().splitlines()) <= 1 + 2 * 3 + 1
     kept.close()
-    again = KeptQueries(2, path, "x", 1000)  # a smaller cache keeps the newest
+    again = QueryCache(2, path, "x", 1000)  # a smaller cache keeps the newest
     assert again.get(("0", 1)) is not None and again.get(("99", 1)) is not None and len(again) == 2
     again.close()
 
@@ -145,7 +145,7 @@ def test_a_second_server_keeps_its_own_in_memory(tmp_path: Path, caplog: pytest.
     path = tmp_path / "queries.jsonl"
     first = fill(path)
     text = path.read_text()
-    second = KeptQueries(10, path, "x", 1000)
+    second = QueryCache(10, path, "x", 1000)
     assert "belongs to another server" in caplog.text
     second.put(("b", 1), found(1))
     second.flush()
@@ -157,10 +157,10 @@ def test_a_second_server_keeps_its_own_in_memory(tmp_path: Path, caplog: pytest.
 def test_without_a_place_to_write_it_still_remembers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = KeptQueries(10, tmp_path / "absent" / "queries.jsonl", "x")
+    kept = QueryCache(10, tmp_path / "absent" / "queries.jsonl", "x")
     kept.put(("a", 1), found(1))
     assert kept.get(("a", 1)) is not None
-    kept = KeptQueries(10, tmp_path / "queries.jsonl", "x", 1000)
+    kept = QueryCache(10, tmp_path / "queries.jsonl", "x", 1000)
 
     class Full:
         def write(self, text: str) -> Any:
@@ -172,14 +172,14 @@ def test_without_a_place_to_write_it_still_remembers(
     kept._file = Full()  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING):
         kept.put(("a", 1), found(1))
-    assert "No space left on device): queries are kept in memory only" in caplog.text
+    assert "No space left on device): the cache is in memory only" in caplog.text
     kept.flush()
     kept.close()
     assert kept.get(("a", 1)) is not None
 
 
 def test_size_zero_keeps_nothing(tmp_path: Path) -> None:
-    kept = KeptQueries(0, tmp_path / "queries.jsonl", "x")
+    kept = QueryCache(0, tmp_path / "queries.jsonl", "x")
     kept.put(("a", 1), found(1))
     assert kept.get(("a", 1)) is None
     assert list(tmp_path.iterdir()) == []

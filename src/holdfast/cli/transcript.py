@@ -1,4 +1,4 @@
-"""An episode for a person to read: who thinks, searches, finds and answers, streamed or whole."""
+"""A rollout for a person to read: thoughts, searches, results and the answer, streamed or whole."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ STYLES = {
     "thinks": "dim",
     "searches": "cyan",
     "finds": "bright_black",
-    "hears": "yellow",
+    "feedback": "yellow",
     "answers": "bold",
     "expected": "",
 }
-# As `format_hits` writes them; titles may hold parentheses of their own, and bodies several lines.
+# As `format_hits` writes them. Titles may have parentheses, and bodies several lines.
 _PASSAGE = re.compile(
     r"^Doc (\d+)\(Title: ((?:[^()\n]|\([^()\n]*\))*|[^\n]*?)\) ?(.*(?:\n(?!Doc \d+\(Title: ).*)*)", re.M
 )
-_LABEL = 10  # columns
-_LONGEST = 240  # characters of a passage that are shown
+_LABEL_WIDTH = 10
+_PASSAGE_CHARS = 240
+"""Most characters of a passage that are shown."""
 
 
 class TagReader:
-    """Splits a model's text at its tags, as it comes: (kind, text) pairs, tags left out.
+    """Splits a stream of a model's text at its tags into (kind, text) pairs without the tags.
 
     >>> reader = TagReader()
     >>> [*reader.feed("<think> hm </think> <sea"), *reader.feed("rch> Orsa"), *reader.end()]
@@ -46,38 +47,38 @@ class TagReader:
             protocol.answer_close: "says",
         }
         self._tag = re.compile("|".join(map(re.escape, sorted(self._kinds, key=len, reverse=True))))
-        self._kind, self._held = "says", ""
+        self._kind, self._pending = "says", ""
 
     def feed(self, text: str) -> Iterator[tuple[str, str]]:
-        """What is certain so far. A tag that has only begun is held back."""
-        self._held += text
-        while found := self._tag.search(self._held):
-            before, self._held = self._held[: found.start()], self._held[found.end() :]
+        """The pairs that are complete so far. The beginning of a tag stays pending."""
+        self._pending += text
+        while match := self._tag.search(self._pending):
+            before, self._pending = self._pending[: match.start()], self._pending[match.end() :]
             if before:
                 yield self._kind, before
-            self._kind = self._kinds[found.group()]
-        sure = len(self._held) - self._begun()
-        if sure:
-            yield self._kind, self._held[:sure]
-            self._held = self._held[sure:]
+            self._kind = self._kinds[match.group()]
+        complete = len(self._pending) - self._partial_tag()
+        if complete:
+            yield self._kind, self._pending[:complete]
+            self._pending = self._pending[complete:]
 
     def end(self) -> Iterator[tuple[str, str]]:
-        """What was held back, when the text is over."""
-        if self._held:
-            yield self._kind, self._held
-        self._held = ""
+        """The pending text, at the end of the stream."""
+        if self._pending:
+            yield self._kind, self._pending
+        self._pending = ""
 
-    def _begun(self) -> int:
-        """Length of the longest end of the held text that may become a tag."""
+    def _partial_tag(self) -> int:
+        """Length of the longest end of the pending text that may become a tag."""
         longest = max(map(len, self._kinds)) - 1
-        for length in range(min(longest, len(self._held)), 0, -1):
-            if any(tag.startswith(self._held[-length:]) for tag in self._kinds):
+        for length in range(min(longest, len(self._pending)), 0, -1):
+            if any(tag.startswith(self._pending[-length:]) for tag in self._kinds):
                 return length
         return 0
 
 
 class Writer:
-    """Prints labelled text word by word, wrapped behind its label."""
+    """Prints text word by word, wrapped and indented behind a label for its kind."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -89,7 +90,7 @@ class Writer:
         self._space = False
 
     def write(self, kind: str, text: str, style: str | None = None) -> None:
-        """Some more text of a kind. White space is one space; an empty text shows no label."""
+        """Print more text of a kind. White space becomes one space; an empty text shows no label."""
         if kind != self._kind:
             if not text.strip():
                 return
@@ -106,7 +107,7 @@ class Writer:
                 self._word += part
 
     def line(self, kind: str, *texts: str, style: str | None = None) -> None:
-        """Whole texts, each on lines of its own, behind one label."""
+        """Print whole texts behind one label, each on its own line."""
         self.close()
         for number, text in enumerate(texts):
             self._begin("" if number else kind, STYLES[kind] if style is None else style)
@@ -114,10 +115,10 @@ class Writer:
             self.close()
 
     def passages(self, observation: str, protocol: SearchProtocol = CLEAN) -> None:
-        """What came back after a turn: passages one by one and shortened, or the note that the turn was invalid."""
+        """Print the observation of a turn: its passages, shortened, or the feedback to an invalid turn."""
         text = observation.strip()
         if not text.startswith(protocol.information_open):
-            self.line("hears", text)
+            self.line("feedback", text)
             return
         inner = text.removeprefix(protocol.information_open).removesuffix(protocol.information_close).strip()
         passages = [f"{number} {title} · {_shortened(body)}" for number, title, body in _PASSAGE.findall(inner)]
@@ -125,8 +126,8 @@ class Writer:
 
     def _begin(self, kind: str, style: str) -> None:
         self._kind, self._style = kind, style
-        self._print(f"{kind:<{_LABEL}}", "dim")
-        self._column = _LABEL
+        self._print(f"{kind:<{_LABEL_WIDTH}}", "dim")
+        self._column = _LABEL_WIDTH
 
     def close(self) -> None:
         """End the current line."""
@@ -136,13 +137,13 @@ class Writer:
         self._kind, self._column, self._space = None, 0, False
 
     def _flush(self) -> None:
-        """Print the word that is complete now, on a new line if it does not fit."""
+        """Print the word that is complete, on a new line if it does not fit."""
         if not self._word:
             return
-        gap = 1 if self._space and self._column > _LABEL else 0
-        if self._column + gap + len(self._word) > self._width and self._column > _LABEL:
-            self._print("\n" + " " * _LABEL, "")
-            self._column, gap = _LABEL, 0
+        gap = 1 if self._space and self._column > _LABEL_WIDTH else 0
+        if self._column + gap + len(self._word) > self._width and self._column > _LABEL_WIDTH:
+            self._print("\n" + " " * _LABEL_WIDTH, "")
+            self._column, gap = _LABEL_WIDTH, 0
         self._print(" " * gap + self._word, self._style)
         self._column += gap + len(self._word)
         self._word, self._space = "", False
@@ -153,7 +154,7 @@ class Writer:
 
 
 def show_turn(writer: Writer, text: str, protocol: SearchProtocol = CLEAN, answer_style: str | None = None) -> None:
-    """A finished turn."""
+    """Print a finished turn."""
     reader = TagReader(protocol)
     for kind, chunk in [*reader.feed(text), *reader.end()]:
         writer.write(kind, chunk, answer_style if kind == "answers" else None)
@@ -162,4 +163,4 @@ def show_turn(writer: Writer, text: str, protocol: SearchProtocol = CLEAN, answe
 
 def _shortened(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else text[:_LONGEST].rsplit(" ", 1)[0] + " …"
+    return text if len(text) <= _PASSAGE_CHARS else text[:_PASSAGE_CHARS].rsplit(" ", 1)[0] + " …"

@@ -1,0 +1,205 @@
+"""What a run would refuse before its first step, the dry run refuses, with the same sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.config import Config, load
+from holdfast.errors import HoldfastError
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.corpus import passages
+from holdfast.train import checks, run, start
+from holdfast.train.checks import validate_before_training
+
+CUSTOM = "--loss.penalty.name=custom --loss.penalty.path="
+OWN = "--data.train=q.jsonl --retrieval.corpus=c.jsonl --model.path=model"
+SMALL = (
+    *("--warm_start.steps=0", "--protocol.max_total_tokens=200", "--protocol.max_observation_tokens=70"),
+    *("--protocol.prompt=Question: {question}\n", "--run.device=cpu"),
+)
+
+RECIPES: dict[str, tuple[str, str]] = {
+    # one setting
+    "below its limit": ("--train.steps=0", "must be 1 or more"),
+    "above its limit": ("--world.people=2305", "must be 2304 or less"),
+    "a text for a number": ("--train.lr=fast", "must be a number"),
+    "a fraction for a count": ("--train.steps=1.5", "must be a whole number"),
+    "no such setting": ("--train.stepz=5", "did you mean train.steps"),
+    "no such penalty": ("--loss.penalty.name=lld", "did you mean 'llds'"),
+    "no such device": ("--run.device=tpu", "must be 'auto', 'cpu' or 'cuda'"),
+    "no such code": ("--guard.codes=XYZ", "no finding's code begins with 'XYZ'"),
+    "a name with a slash": ("--run.name=a/b", "run.name = 'a/b' is not a folder's name"),
+    "a name too long": (f"--run.name={'a' * 300}", "run.name has 300 bytes"),
+    # one section
+    "a setting of another penalty": ("--loss.penalty.tau=0.9", "which does not read it"),
+    "LoRA of the tiny model": ("--model.lora_rank=8", "the tiny model has nothing worth freezing"),
+    "heads that do not divide": ("--world.model.heads=5", "Set world.model.hidden to a multiple of 10"),
+    "an unbounded sampling mask": ("--sampling.mask_logprobs", "Set sampling.top_k"),
+    "no reward": ("--reward.em=0", "set reward.em = 1.0"),
+    "a prompt without its question": ("--protocol.prompt=x", "must hold {question}"),
+    "turns without search": ("--protocol.preset=r1 --protocol.max_turns=2", "Set protocol.max_turns = 1"),
+    "a filler of too few words": ("--world.filler_words=5", "set 11 or more"),
+    "lengths the wrong way round": ("--world.filler_length=9,3", "give the shortest length first"),
+    "a baseline without an advantage": ("--loss.baseline=length --loss.advantage=reinforce", "Set loss.advantage"),
+    "not an import path": ("--reward.custom={'brevity.py'=1.0}", "is not an import path"),
+    # several sections
+    "a penalty that is always zero": ("--train.optimizer_steps_per_rollout=1", "this penalty is always zero"),
+    "more steps than rollouts": ("--train.optimizer_steps_per_rollout=999", "every optimizer step needs at least one"),
+    "too many rollouts": ("--train.questions=999999", "rollouts in a batch"),
+    "groups of one": ("--train.group_size=1", "a group of one has no contrast"),
+    "an index of the world": ("--retrieval.index=i", "the bundled world is indexed in memory"),
+    "own questions, bundled corpus": ("--data.train=q.jsonl", "Set both to your files, or neither"),
+    "bundled questions, own corpus": ("--retrieval.corpus=c.jsonl", "Set both to your files, or neither"),
+    "bundled questions, own dev": ("--data.dev=q.jsonl", "leave data.dev out"),
+    "bundled questions, a server": ("--retrieval.url=http://h:1", "leave retrieval.url out"),
+    "a server and a corpus": (f"{OWN} --retrieval.url=http://h:1", "the server searches its own passages"),
+    "settings of the world": (f"{OWN} --world.people=99", "world.people = 99 with data.train = 'q.jsonl'"),
+    "faults without the world": (f"{OWN} --faults.search_failure_rate=0.1", "only the bundled world"),
+    # what only training cannot do
+    "the tiny model, own questions": (f"{OWN} --model.path=tiny", "the tiny model knows only the bundled world"),
+    "no scripts to learn from": (f"{OWN} --warm_start.steps=5", "warm_start.data is not set"),
+    # code
+    "no such module": (f"{CUSTOM}no_such_module:Hinge", "the module no_such_module cannot be imported"),
+    "no such class": (f"{CUSTOM}holdfast.penalties:LLD", "did you mean LLDS?"),
+    "not a penalty": (f"{CUSTOM}holdfast.penalties:Section", "is not a penalty"),
+    "no such argument": (f"{CUSTOM}holdfast.penalties:LLDS --loss.penalty.settings=gat='token'", "did you mean gate?"),
+    "no such reward": ("--reward.custom={'no_such_module:f'=1.0}", "cannot be imported"),
+    "not a reward": ("--reward.custom={'operator:itemgetter'=1.0}", "must return a finite number"),
+}
+
+FILES: dict[str, tuple[str, str]] = {
+    "no questions": (f"{OWN} --data.train=gone.jsonl", "gone.jsonl"),
+    "questions without answers": (f"{OWN} --data.train=unanswered.jsonl", "none of 3 rows can be used as a question"),
+    "one question": (f"{OWN} --data.train=one.jsonl", "too few to hold some out"),
+    "no test questions": (f"{OWN} --data.test=gone.jsonl", "gone.jsonl"),
+    "no corpus": (f"{OWN} --retrieval.corpus=gone.jsonl", "gone.jsonl"),
+    "a corpus of nothing": (f"{OWN} --retrieval.corpus=empty.jsonl", "is empty"),
+    "no index": (f"{OWN} --retrieval.corpus=world --retrieval.index=gone", "gone holds no index"),
+    "an index of another corpus": (f"{OWN} --retrieval.index=other", "was built from another corpus"),
+    "an index stemmed otherwise": (f"{OWN} --retrieval.index=index --retrieval.stem=false", "retrieval.stem = false"),
+    "a damaged index": (f"{OWN} --retrieval.index=damaged", "is damaged"),
+    "no script file": (f"{OWN} --warm_start.steps=5 --warm_start.data=gone.jsonl", "gone.jsonl"),
+    "no such model": (f"{OWN} --model.path=some/model", "is no folder here"),
+    "a folder without a model": (f"{OWN} --model.path=nothing", "is a folder without config.json"),
+    "a model without weights": (f"{OWN} --model.path=weightless", "no causal language model can be loaded"),
+    "a model without a tokenizer": (f"{OWN} --model.path=speechless", "tokenizer"),
+    "another model's tokenizer": (f"{OWN} --model.path=stranger", "they do not belong together"),
+    "more tokens than positions": (f"{OWN} --protocol.max_total_tokens=99999", "the model has"),
+    "a prompt too long": (
+        f"{OWN} --protocol.max_total_tokens=32 --protocol.prompt={'xyz' * 40}{{question}}",
+        "no room",
+    ),
+    "no such chat template": (f"{OWN} --model.chat_template=gone.jinja", "chat template 'gone.jinja' cannot be read"),
+    "a chat template that fails": (f"{OWN} --model.chat_template=bad.jinja", "drops the user's message"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files to train on, and of their broken neighbours."""
+    folder = tmp_path_factory.mktemp("place")
+    for name, source in (("q.jsonl", "train.jsonl"), ("c.jsonl", "corpus.jsonl")):
+        shutil.copy(home / source, folder / name)
+    (folder / "one.jsonl").write_text('{"question": "Who?", "golden_answers": ["x"]}\n')
+    (folder / "unanswered.jsonl").write_text('{"question": "Who?", "golden_answers": []}\n' * 3)
+    (folder / "empty.jsonl").write_text("")
+    (folder / "bad.jinja").write_text("nothing")
+    (folder / "nothing").mkdir()
+    index = BM25Retriever.build(tuple(passages(folder / "c.jsonl", on_skip=lambda _: None)))
+    for name in ("index", "damaged"):
+        index.save(folder / name)
+    next(path for path in (folder / "damaged").iterdir() if path.name != "manifest.json").write_bytes(b"?")
+    (folder / "d.jsonl").write_text(json.dumps({"id": "1", "contents": "a\nb"}) + "\n")
+    BM25Retriever.build(tuple(passages(folder / "d.jsonl", on_skip=lambda _: None))).save(folder / "other")
+    for name in ("model", "weightless", "speechless", "stranger"):
+        shutil.copytree(home / "raw", folder / name)
+    (folder / "weightless" / "model.safetensors").unlink()
+    for path in [*(folder / "speechless").glob("tokenizer*"), *(folder / "speechless").glob("special*")]:
+        path.unlink()
+    config = json.loads((folder / "stranger" / "config.json").read_text())
+    (folder / "stranger" / "config.json").write_text(json.dumps(config | {"vocab_size": 20}))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+
+
+def refusal(words: str, then: Callable[[Config], Any]) -> str:
+    with pytest.raises(HoldfastError) as caught:
+        then(load(None, [*SMALL, *words.split(" ")]))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", [*RECIPES, *FILES])
+def test_the_dry_run_and_the_run_refuse_the_same(case: str, tmp_path: Path) -> None:
+    words, sentence = (RECIPES | FILES)[case]
+    dry = refusal(words, validate_before_training)
+    assert sentence in dry
+    assert refusal(words, lambda config: run.train(config, tmp_path / "run")) == dry
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_nothing_is_refused_that_a_run_would_accept(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the check, the run fails as well, later."""
+    monkeypatch.setattr(run, "validate_before_training", lambda config: None)
+    with pytest.raises((HoldfastError, RuntimeError)):
+        run.train(load(None, [*SMALL, *FILES[case][0].split(" ")]), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--train.steps=5",
+        OWN,
+        f"{OWN} --retrieval.index=index",
+        f"{OWN} --retrieval.index=new",
+        f"{OWN} --retrieval.corpus=world --retrieval.index=index",
+        f"{OWN} --retrieval.corpus=world --retrieval.url=http://127.0.0.1:9/retrieve",
+        f"{OWN} --protocol.max_total_tokens=190",
+    ],
+)
+def test_what_works_is_not_refused(words: str) -> None:
+    validate_before_training(load(None, [*SMALL, *words.split(" ")]))
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        ("--train.steps=5", "bm25s", "train"),
+        (f"{OWN} --model.lora_rank=4", "peft", "peft"),
+        ("--track.tensorboard", "tensorboard", "track"),
+        ("--track.wandb=p", "wandb", "track"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(
+    words: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str) -> Any:
+        return None if name == package else SimpleNamespace()
+
+    monkeypatch.setattr(checks, "find_spec", find)
+    monkeypatch.setattr("holdfast.importing.find_spec", find)
+    assert f"{package} is not installed" in refusal(words, validate_before_training)
+    assert f"[{extra}]" in refusal(words, validate_before_training)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "PyTorch sees no GPU here" in refusal("--run.device=cuda", validate_before_training)
+
+
+def test_a_warm_start_without_steps_is_refused(tmp_path: Path) -> None:
+    said = refusal("--train.steps=5", lambda config: validate_before_training(config, stage="warm-start"))
+    assert "there is no warm start to make" in said
+    assert refusal("--train.steps=5", lambda config: start.warm_start_only(config, tmp_path / "run")) == said
