@@ -109,7 +109,9 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/answered_fraction": [t.answer is not None for t in rows],
         "rollout/failed_fraction": [t.status.is_failure for t in everyone],
         "rollout/truncated_observation_fraction": [turn.observation_truncated for turn in turns if turn.observation],
-        "rollout/first_action_match_fraction": [s for group in groups for s in first_action_matches(group) if s is not None],
+        "rollout/first_action_match_fraction": [
+            s for group in groups for s in first_action_matches(group) if s is not None
+        ],
         "rollout/mixed_group_fraction": [group.mixed for group in groups],
         "retrieval/empty_fraction": [not t.hits for t in turns if isinstance(t.action, Search) and t.observation],
         "sampler/mask_mass": [mass for turn in turns for mass in turn.mask_mass or ()] or [1.0],

@@ -127,7 +127,6 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_commands_exist() -> None:
-    from holdfast_research.__main__ import program
 
     from holdfast.cli.command import SettingsCommand
     from holdfast.cli.main import app
