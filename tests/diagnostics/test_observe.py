@@ -33,17 +33,17 @@ def test_a_stock_log_is_told_of_the_observer_and_how_to_keep_the_log(make_log: M
 @pytest.mark.parametrize(
     ("drop", "codes", "reason"),
     [
-        ((*RIGHT, *DISPLACED), LLD, "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`"),
-        (DISPLACED, LLD, "measured no displacement: that takes a second rollout batch"),
-        (RIGHT[2:], ("LLD004",), "these rollouts have no second action"),
-        (RIGHT[1:], ("LLD004",), "these rollouts have no second action"),
+        ((*RIGHT, *DISPLACED), LLD, "correct_above"),
+        (DISPLACED, LLD, "measured no displacement"),
+        (RIGHT[2:], ("LLD004",), "no second action"),
+        (RIGHT[1:], ("LLD004",), "no second action"),
     ],
 )
 def test_an_observed_log_is_told_why_not_to_observe(
     make_log: MakeLog, drop: tuple[str, ...], codes: tuple[str, ...], reason: str
 ) -> None:
     (remedy,) = told(make_log(host="trl", drop=drop), *codes)
-    assert remedy.startswith("`with_penalties` was there, but ") and reason in remedy
+    assert reason in remedy
     assert "Logged by" not in remedy
 
 
