@@ -154,8 +154,8 @@ def observed_without(log: Log, missing: Iterable[str]) -> str | None:
         return None
     if not has(log, "likelihood/correct"):
         why = (
-            "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, where X is between the rewards "
-            "of incorrect and of correct rollouts"
+            "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, where X is between the "
+            "rewards of incorrect and of correct rollouts"
         )
     elif all("/action_" in name for name in absent):
         why = "these rollouts have no second action to compare with"
