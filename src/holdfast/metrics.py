@@ -28,7 +28,7 @@ METRICS: dict[str, str] = {
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
     "loss/entropy": "Minus the entropy bonus.",
-    "penalty/active_fraction": "Share of preserved tokens with a penalty above 0. Always 0: the penalty is inert.",
+    "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. Always 0: the penalty is inert.",
     "penalty/preserved_fraction": "Preserved tokens / tokens in the loss: converts λ between the two normalisers.",
     "penalty/mean_decrease": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
     "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, before any update.",
