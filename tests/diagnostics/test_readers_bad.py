@@ -47,7 +47,10 @@ def entropy(log: Any) -> dict[int, float]:
         ('{"step": 3, "data": {"actor/ent', "Skipped the last line: not a complete JSON object (line 3)."),
         ('garbage\n{"step": 3, "data": {}}\n', "Skipped 1 line: not a JSON object (line 3)."),
         ('garbage\n[1, 2]\n3\n{"step": 3, "data": {}}\n', "Skipped 3 lines: not a JSON object (the first: line 3)."),
-        ('{"step": 3, "data": {"actor/entropy": 1}} {}\n\n{"step": 3}\n', "Skipped 1 line: not a JSON object (line 3)."),
+        (
+            '{"step": 3, "data": {"actor/entropy": 1}} {}\n\n{"step": 3}\n',
+            "Skipped 1 line: not a JSON object (line 3).",
+        ),
         ("[" * 100_000 + '\n{"step": 3}\n', "Skipped 1 line: not a JSON object (line 3)."),
         ('{"data": {"actor/entropy": 1}}\n', "Skipped 1 row: no step (line 3)."),
         ('{"step": null, "data": {"actor/entropy": 1}}\n', "Skipped 1 row: no step (line 3)."),
