@@ -14,9 +14,8 @@ from holdfast.config import load
 from holdfast.errors import ConfigError, DataError
 from holdfast.evals.published import BLOCKS, DISPUTED
 from holdfast.evals.render import comma_separated, latex, markdown
-from holdfast.evals.results import results_of
+from holdfast.evals.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
 from holdfast.evals.rows import GRPO, ROWS, rows_of
-from holdfast.evals.sets import GENERAL_SETS, MULTI_HOP_SETS
 from holdfast.evals.table import beside, own_block, published_block
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.terminal import ABSENT, err, out
 from holdfast.errors import ConfigError
-from holdfast.evals.catalogue import METHODS, Method, method_named
+from holdfast.evals.methods import METHODS, Method, method_named
 from holdfast.run_folder import is_run, list_checkpoints
 
 
@@ -122,9 +122,9 @@ def _evaluate(
     from holdfast.cli.extra import train_extra
 
     with train_extra(err(), "loading PyTorch and transformers"):
+        from holdfast.evals.model import open_model, retriever_for, settings_of
         from holdfast.evals.questions import load_questions
         from holdfast.evals.run import Evaluation
-        from holdfast.evals.subject import open_subject, retriever_for, settings_of
         from holdfast.language_model import set_up_torch
 
     model = _in_runs(model)
@@ -138,10 +138,10 @@ def _evaluate(
         examples = load_questions(data, config, limit=limit)
         retriever = retriever_for(method, config, data, listener.note)
         listener.stage("loading the model")
-        subject = open_subject(model, config, run, samples=samples, given=settings, **opening)
+        evaluated = open_model(model, config, run, samples=samples, given=settings, **opening)
         taught = run is not None and config.warm_start.teaches == method.name and not _trained_on(run)
         evaluation = Evaluation(
-            subject,
+            evaluated,
             method,
             examples,
             retriever,
@@ -153,8 +153,8 @@ def _evaluate(
         try:
             return evaluation.run(folder, listener, batch=batch), folder
         finally:
-            if hasattr(subject.policy, "close"):
-                subject.policy.close()
+            if hasattr(evaluated.policy, "close"):
+                evaluated.policy.close()
 
 
 def _trained_on(run: Path) -> bool:
@@ -208,7 +208,7 @@ def _compare(words: list[str]) -> None:
         raise ConfigError("compare takes two folders of results: holdfast eval compare A B")
     from rich.table import Table
 
-    from holdfast.evals.compare import compare
+    from holdfast.evals.results import compare
 
     found = compare(Path(words[0]), Path(words[1]))
     table = Table(box=None, padding=(0, 1), collapse_padding=True, pad_edge=False, header_style="bold")
