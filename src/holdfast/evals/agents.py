@@ -1,7 +1,7 @@
-"""Methods as agents of the scheduler: a conversation, whose texts become tokens here, or a search agent's episode.
+"""Methods as agents of the scheduler: conversations, whose texts become tokens here, and rollouts of the search agent.
 
-Nothing of a conversation is kept for training, so its whole text is encoded again for each call; the cache of a local
-policy still serves what the calls have in common.
+Nothing of a conversation is used for training, so its whole text is encoded again for each call; the cache of a local
+policy still holds what the calls have in common.
 """
 
 from __future__ import annotations

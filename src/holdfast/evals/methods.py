@@ -157,7 +157,7 @@ def search_o1(question: str, limits: Limits) -> Conversation:
     falls back to `direct`.
     """
     user = prompts.search_o1(question, limits.searches)
-    reasoning, asked = "", list[str]()
+    reasoning, queries = "", list[str]()
     stop = (prompts.QUERY_CLOSE,)
     for _ in range(limits.turns):
         reply = yield Prompt(user=user, begun=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
@@ -165,12 +165,12 @@ def search_o1(question: str, limits: Limits) -> Conversation:
         query = _query_in(reply.text)
         if query is None:
             break
-        if query in asked:
+        if query in queries:
             findings = prompts.REPEAT_NOTICE
-        elif len(asked) >= limits.searches:
+        elif len(queries) >= limits.searches:
             findings = prompts.LIMIT_NOTICE
         else:
-            asked.append(query)
+            queries.append(query)
             hits = yield search(query)
             reader = prompts.reason_in_documents(shortened(reasoning), query, hits)
             reading = (yield Prompt(user=reader, max_tokens=limits.reasoning_tokens)).text
@@ -189,8 +189,8 @@ def tagged_answer(text: str) -> str | None:
     >>> tagged_answer("so <answer> Orsa </answer>, no: <answer>Mora</answer>")
     'Mora'
     """
-    found = re.findall(rf"{prompts.ANSWER_OPEN}(.*?){prompts.ANSWER_CLOSE}", text, re.S)
-    return (found[-1].strip() or None) if found else None
+    answers = re.findall(rf"{prompts.ANSWER_OPEN}(.*?){prompts.ANSWER_CLOSE}", text, re.S)
+    return (answers[-1].strip() or None) if answers else None
 
 
 def boxed(text: str) -> str | None:
@@ -220,18 +220,18 @@ def first_sentence(text: str) -> str:
     'J. R. Smith wrote it.'
     """
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    found = re.match(r".*?(?:\w{2,}|\d|[^\w\s])[.!?](?=\s|$)", line)
-    return found[0] if found else line
+    match = re.match(r".*?(?:\w{2,}|\d|[^\w\s])[.!?](?=\s|$)", line)
+    return match[0] if match else line
 
 
 def shortened(reasoning: str) -> str:
-    """Search-o1's cut of a long reasoning: its first step, its last four, and the steps that searched or found."""
+    """Search-o1's cut of a long reasoning: its first step, its last four, and the steps with a query or a result."""
     steps = [step for step in reasoning.split("\n\n") if step.strip()]
     marks = (prompts.QUERY_OPEN, prompts.RESULT_OPEN)
-    kept = [i in (0, *range(len(steps) - 4, len(steps))) or any(m in s for m in marks) for i, s in enumerate(steps)]
+    shown = [i in (0, *range(len(steps) - 4, len(steps))) or any(m in s for m in marks) for i, s in enumerate(steps)]
     lines: list[str] = []
-    for step, keep in zip(steps, kept, strict=True):
-        if keep:
+    for step, show in zip(steps, shown, strict=True):
+        if show:
             lines.append(step)
         elif lines[-1] != "...":
             lines.append("...")

@@ -109,11 +109,11 @@ class Evaluation:
         size = max(batch // count, 1)
         for start in range(0, len(self.examples), size):
             part = self.examples[start : start + size]
-            asked = [(example, k) for example in part for k in range(count)]
-            missing = [(example, k) for example, k in asked if _id(example, k) not in done]
+            batch_answers = [(example, k) for example in part for k in range(count)]
+            missing = [(example, k) for example, k in batch_answers if _id(example, k) not in done]
             if not missing:
                 continue
-            rows = self._answer(asked if self.model.local else missing)
+            rows = self._answer(batch_answers if self.model.local else missing)
             self._refuse_outage(rows, folder)
             folder.add(rows)
             done = folder.rows
@@ -124,14 +124,14 @@ class Evaluation:
         folder.finish(ids, results)
         return results
 
-    def _answer(self, asked: Sequence[tuple[Example, int]]) -> list[Row]:
-        agents = {_id(example, k): self._agent(example, k) for example, k in asked}
+    def _answer(self, requested: Sequence[tuple[Example, int]]) -> list[Row]:
+        agents = {_id(example, k): self._agent(example, k) for example, k in requested}
         if self.retriever is None:
             attempts = run_agents(agents, policy=self.model.policy, tools={})
         else:
             with closing(SearchQueue(self.retriever, self.protocol.topk)) as queue:
                 attempts = run_agents(agents, policy=self.model.policy, tools={SEARCH: queue})
-        return [self._row(example, k, attempt) for (example, k), attempt in zip(asked, attempts, strict=True)]
+        return [self._row(example, k, attempt) for (example, k), attempt in zip(requested, attempts, strict=True)]
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
         model, conversation = self.model, self.method.bare if self.bare else self.method.conversation
