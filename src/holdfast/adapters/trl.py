@@ -320,7 +320,7 @@ def check_config(args: Any, penalty: Penalty | None) -> None:
         return
     if args.loss_type not in _MODES:
         raise ConfigError(
-            f"loss_type={args.loss_type!r}: holdfast does not know its denominator, so the meaning of coef would change. "
+            f"loss_type={args.loss_type!r}: its denominator is unknown, so coef would mean something else. "
             f"Use one of {', '.join(_MODES)}"
         )
     micro_batches = args.steps_per_generation * args.num_iterations

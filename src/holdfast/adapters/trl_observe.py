@@ -240,8 +240,8 @@ class Observer:
             self._log({"advantage/cut_mean": weighted / tail_mass})
 
     def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
-        """The policy's probability inside the sampling mask of TRL's sampler. A truncated sampler's is measured on a few
-        tokens of a few rollouts: the whole vocabulary at every token would not fit into memory."""
+        """The policy's probability inside the sampling mask of TRL's sampler. A truncated sampler's is measured on a
+        few tokens of a few rollouts: the whole vocabulary at every token would not fit into memory."""
         sampler = Truncation.of(self.trainer)
         if not sampler.active:
             self._log({"sampler/mass_kept": 1.0})

@@ -50,8 +50,8 @@ _failures = 0
 class SearchAgentLoop(AgentLoopBase):
     """One rollout of a search agent.
 
-    It does not use verl's decorator: verl imports this module at the first rollout, after reading the YAML file, and the
-    decorator would then replace the file's entry with the bare class.
+    It does not use verl's decorator: verl imports this module at the first rollout, after reading the YAML file, and
+    the decorator would then replace the file's entry with the bare class.
 
     Args:
         retriever: address of a `/retrieve` server.

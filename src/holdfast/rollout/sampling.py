@@ -1,7 +1,7 @@
 """Sampling as pure functions: a counter-based uniform per token, and the inverse of the distribution's CDF.
 
-A token's randomness is a function of (seed, position) and of nothing else, so the same rollout comes out whatever
-shares its batch, in whatever order rows enter and leave, and after a resume.
+A token's randomness is a function of (seed, position) and of nothing else, so a rollout is the same whatever else is
+in its batch, in whatever order rows enter and leave, and after a resume.
 """
 
 from __future__ import annotations
