@@ -72,7 +72,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["eval", "m", "--method", "cot", "--data", "hotpot"], "did you mean 'hotpotqa'?"),
         (["eval", "m", "n"], "one model at a time: m was given, and n besides"),
         (["eval", "m", "--protocol.max_turn", "3"], "did you mean protocol.max_turns?"),
-        (["eval", "m", "--server", "nowhere", "--tokenizer", "none"], "'nowhere' is no address of a server"),
+        (["eval", "m", "--server", "nowhere", "--tokenizer", "none"], "'nowhere' is not the address of a server"),
         (["eval", "m", "--data", "q.jsonl", "--retrieval.url", "http://h:1", "--retrieval.corpus", "c"], "Leave out"),
         (["eval", "compare", "a"], "compare takes two folders of results"),
         (["eval", "compare", "a", "b"], "a does not exist: give a folder of eval"),

@@ -1,7 +1,7 @@
 """A policy behind an OpenAI-compatible server: turns by text, for evaluation.
 
 `POST /v1/completions`, one call a turn, with the whole context as text. It returns no token ids, so its rollouts
-cannot be trained on. A chat template is applied here, by the tokenizer, as for a local model: the server is given plain text.
+cannot be trained on. The tokenizer applies the chat template here, as for a local model: the server gets plain text.
 
 Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).
 """
