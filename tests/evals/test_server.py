@@ -100,7 +100,7 @@ def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str
         (b'{"choices": []}', "without `choices`"),
         (b'{"choices": [{"text": "half', "without `choices`"),
         (b'{"choices": [{"message": {"content": "a"}}]}', "without `choices`"),
-        (b'{"choices": [{"text": null, "finish_reason": "stop"}]}', "a text that is none"),
+        (b'{"choices": [{"text": null, "finish_reason": "stop"}]}', "a text that is not a string"),
         (b'{"choices": [{"text": "half a tur", "finish_reason": null}]}', "may be half a turn"),
         (b'{"choices": [{"text": "a", "finish_reason": "abort"}]}', "finish_reason = 'abort'"),
     ],
@@ -296,7 +296,7 @@ def test_the_command_asks_a_server(
 
 @pytest.mark.parametrize("address", ["localhost:8000", "ftp://h", "http://", "http://h:x"])
 def test_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of a server"):
+    with pytest.raises(ConfigError, match="is not the address of a server"):
         completions_url(address)
 
 
