@@ -67,7 +67,9 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}), so this run is not finished; continue it with `holdfast resume`") from None
+        raise DataError(
+            f"{path} cannot be read ({error}), so this run is not finished; continue it with `holdfast resume`"
+        ) from None
     rows = tuple(
         {FORMER.get(name, name): value for name, value in row.items()}
         for row in MetricsFile(folder / METRICS).read()

@@ -15,7 +15,7 @@ from holdfast.importing import missing_train_package
 from holdfast.jsonl import Skipped
 from holdfast.loading import Questions, check_index, load_protocol, load_questions
 from holdfast.retrieval.corpus import corpus_hash, passages
-from holdfast.retrieval.manifest import MANIFEST
+from holdfast.retrieval.storage import MANIFEST
 from holdfast.search.protocol import SearchProtocol, read_template, render_prompt
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigError
-from holdfast.lab.runner import STAGES
 
 _NONE = ("--loss.penalty.name", "none")
 _LLDS = ("--loss.penalty.name", "llds", "--loss.penalty.gate")
