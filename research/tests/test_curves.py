@@ -1,4 +1,4 @@
-"""`benchmarks/curves.py` makes a page of the documentation from a folder of finished runs."""
+"""`pages.curves` makes a page of the documentation from a folder of finished runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_research.experiments import find
 from holdfast_research.pages import curves
 from holdfast_research.plan import Plan
 
@@ -17,7 +18,8 @@ ROW = {"reward/mean": 0.5, "sampler/mask_mass": 0.9, "grad/norm": 1.0}
 def folder(tmp_path: Path) -> Path:
     """Plain GRPO on two seeds, one of which is finished."""
     out = tmp_path / "lab"
-    Plan("death-spiral", ("GRPO",), (11, 12), (), sweep=False, short=False, command="holdfast").save(out)
+    experiment = find("death-spiral")
+    Plan(experiment=experiment, arms=(experiment.arm("GRPO"),), seeds=(11, 12), settings={}).save(out)
     for seed, results in ((11, {"before": {"em": 0.2}, "after": {"em": 0.4}, "seconds": 1.0}), (12, None)):
         run = out / "runs" / f"grpo-s{seed}"
         run.mkdir(parents=True)
@@ -45,7 +47,7 @@ def test_the_words_of_the_page_and_its_figures(
     assert page.startswith("# The death spiral\n\nVerdicts.\n") and "## Curves" in page
     drawn = sorted(path.name for path in (docs / "figures").glob("death-spiral-*.svg"))
     assert drawn and all(f"(figures/{name})" in page for name in drawn)
-    assert any("mass_kept" in name for name in drawn) and not any("grad-norm" in name for name in drawn)
+    assert any("mask_mass" in name for name in drawn) and not any("grad-norm" in name for name in drawn)
     assert not old.exists() and other.exists()
     svg = (docs / "figures" / drawn[0]).read_text()
     assert "currentColor" not in svg and 'fill="#ffffff"' in svg  # a file of its own has no page behind it

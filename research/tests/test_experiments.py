@@ -12,7 +12,9 @@ from holdfast.config import load
 from holdfast.errors import ConfigError
 from holdfast.metrics import glossary_entry
 from holdfast_research.experiments import EXPERIMENTS, find
-from holdfast_research.plan import SHORT, slug
+from holdfast_research.jobs import slug
+from holdfast_research.methods import SHORT, Settings, words
+from holdfast_research.plan import Plan
 from holdfast_research.values import Arm, Experiment
 
 CONTROLS = {"GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, sampling mask kept"}
@@ -32,26 +34,30 @@ class Asked(dict[str, Any]):
         return default
 
 
-def strengths(arm: Arm) -> list[tuple[str, ...]]:
-    return [()] if arm.sweep is None else [arm.sweep.overrides(i) for i in range(len(arm.sweep.values))]
+def variants(arm: Arm) -> list[Settings]:
+    """The settings of an arm at each coefficient of its sweep."""
+    sweep = [{}] if arm.sweep is None else [arm.sweep.at(i) for i in range(len(arm.sweep.values))]
+    return [{**arm.settings, **coefficient} for coefficient in sweep]
 
 
 @ALL
-def test_every_arm_and_strength_is_a_recipe(experiment: Experiment) -> None:
-    for short in ((), SHORT):
-        for arm in experiment.arms:
-            for strength in strengths(arm):
-                load(find_recipe(experiment.recipe), [*short, *arm.overrides, *strength])
+def test_every_arm_and_coefficient_is_a_recipe(experiment: Experiment) -> None:
+    for short in (False, True):
+        plan = Plan(experiment=experiment, arms=experiment.arms, seeds=(11,), settings={}, sweep=True, short=short)
+        plan.check()
+    for arm in experiment.arms:
+        for settings in variants(arm):
+            load(find_recipe(experiment.recipe), words({**SHORT, **settings}))
 
 
 @ALL
 def test_arms_differ(experiment: Experiment) -> None:
     path = find_recipe(experiment.recipe)
-    found = defaultdict(list)
+    names = defaultdict(list)
     for arm in experiment.arms:
-        for strength in strengths(arm):
-            found[load(path, [*arm.overrides, *strength]).model_dump_json()].append(arm.name)
-    assert {len(names) for names in found.values()} == {1}, found.values()
+        for settings in variants(arm):
+            names[load(path, words(settings)).model_dump_json()].append(arm.name)
+    assert {len(same) for same in names.values()} == {1}, names.values()
     assert len({slug(arm.name) for arm in experiment.arms}) == len(experiment.arms)
 
 
@@ -61,7 +67,7 @@ def test_plain_grpo_and_the_same_with_a_reliable_search_are_always_there(experim
     assert controls
     path = find_recipe(experiment.recipe)
     recipe = load(path)
-    configs = [load(path, [*arm.overrides, *strengths(arm)[0]]) for arm in controls]
+    configs = [load(path, words(variants(arm)[0])) for arm in controls]
     assert all(config.loss.penalty.name == "none" for config in configs)
     assert any(config.faults.search_failure_rate == 0 and config.train == recipe.train for config in configs)
 

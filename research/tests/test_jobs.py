@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.config import dump, load
 from holdfast.errors import ConfigError
-from holdfast_research import runner
-from holdfast_research.runner import Failure, Job, Progress, refuse_other_runs, run_jobs, warm_starts
+from holdfast_research import jobs as jobs_module
+from holdfast_research.jobs import EvaluationJob, Failure, Job, Progress, TrainingJob, refuse_other_runs, run_jobs
+from holdfast_research.methods import Settings, words
 
 RECIPE = find_recipe("collapse")
-NO_START = ("--warm_start.steps", "0", "--world.scripts.plain_steps", "0", "--train.steps", "3")
-SEEDED = ("--train.steps", "3", "--warm_start.seed")
+NO_START: Settings = {"warm_start.steps": 0, "world.scripts.plain_steps": 0, "train.steps": 3}
+WITH_START: Settings = {"train.steps": 3}
 
 # Writes what a run writes; what it does besides stands in its arm's name.
 SCRIPT = """
@@ -48,22 +50,23 @@ def fake_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
 
-    def command(self: Job) -> list[str]:
+    def command(self: TrainingJob) -> list[str]:
         return [sys.executable, str(script), str(self.folder), self.arm, str(self.warm_start)]
 
-    monkeypatch.setattr(Job, "command", command)
-    monkeypatch.setattr(runner, "_POLL", 0.02)
+    monkeypatch.setattr(TrainingJob, "command", command)
+    monkeypatch.setattr(jobs_module, "_POLL", 0.02)
 
 
-def job(tmp_path: Path, arm: str, seed: int = 1, overrides: tuple[str, ...] = NO_START) -> Job:
-    return Job(arm, seed, RECIPE, overrides, tmp_path / "runs" / f"{arm}-s{seed}")
+def job(tmp_path: Path, arm: str, seed: int = 1, settings: Settings = NO_START, **more: Any) -> TrainingJob:
+    folder = tmp_path / "runs" / f"{arm}-s{seed}"
+    return TrainingJob(folder=folder, arm=arm, seed=seed, recipe=RECIPE, settings=settings, **more)
 
 
 def diary(tmp_path: Path) -> list[str]:
     return (tmp_path / "diary").read_text().splitlines()
 
 
-def run(tmp_path: Path, jobs: list[Job], at_once: int = 1) -> tuple[list[Failure], Progress]:
+def run(tmp_path: Path, jobs: Sequence[Job], at_once: int = 1) -> tuple[list[Failure], Progress]:
     seen: list[Progress] = []
     failures = run_jobs(jobs, at_once, tmp_path / "logs", seen.append)
     return failures, seen[-1]
@@ -82,7 +85,7 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
 def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "broken"), job(tmp_path, "bug"), job(tmp_path, "fine")]
     failures, _ = run(tmp_path, jobs)
-    assert [failure.job.arm for failure in failures] == ["broken", "bug"]
+    assert [failure.job.name for failure in failures] == ["broken, seed 1", "bug, seed 1"]
     assert failures[0].reason == "the disk is full"
     assert failures[1].reason == "it ended with code 1; its last line: RuntimeError: no such thing"
     assert failures[0].log.read_text().startswith("step 1/3")
@@ -104,11 +107,9 @@ def test_as_many_at_once_as_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_warm_start_is_made_once_and_first(tmp_path: Path) -> None:
-    with_start = ("--train.steps", "3")
-    other = (*with_start, "--world.scripts.misread", "0.5")
-    jobs = [job(tmp_path, "a", 1, with_start), job(tmp_path, "a", 2, with_start), job(tmp_path, "c", 1, other)]
+    other = {**WITH_START, "world.scripts.misread": 0.5}
+    jobs = [job(tmp_path, "a", 1, WITH_START), job(tmp_path, "a", 2, WITH_START), job(tmp_path, "c", 1, other)]
     jobs.append(job(tmp_path, "none"))
-    assert len(set(warm_starts(jobs, tmp_path / "starts").values())) == 2
     assert run(tmp_path, jobs, at_once=3)[0] == []
     said = diary(tmp_path)
     assert sorted(line for line in said if "start" in line and "begins" in line) == ["start a begins", "start c begins"]
@@ -117,14 +118,16 @@ def test_a_warm_start_is_made_once_and_first(tmp_path: Path) -> None:
 
 
 def test_a_warm_start_stands_just_before_the_runs_that_need_it(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, f"{arm}{seed}", seed, (*SEEDED, str(seed))) for seed in (1, 2) for arm in "ab"]
+    jobs = [
+        job(tmp_path, f"{arm}{seed}", seed, {**WITH_START, "warm_start.seed": seed}) for seed in (1, 2) for arm in "ab"
+    ]
     run(tmp_path, jobs, at_once=1)
     begun = [line.split()[:2] for line in diary(tmp_path) if "begins" in line]
     assert begun == [["start", "a1"], ["run", "a1"], ["run", "b1"], ["start", "a2"], ["run", "a2"], ["run", "b2"]]
 
 
 def test_runs_whose_warm_start_failed_are_not_tried(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, "broken", seed, ("--train.steps", "3")) for seed in (1, 2)] + [job(tmp_path, "fine")]
+    jobs = [job(tmp_path, "broken", seed, WITH_START) for seed in (1, 2)] + [job(tmp_path, "fine")]
     failures, _ = run(tmp_path, jobs)
     assert [(f.job.name, f.reason) for f in failures] == [
         ("warm start for broken, seed 1", "the disk is full"),
@@ -133,6 +136,27 @@ def test_runs_whose_warm_start_failed_are_not_tried(tmp_path: Path) -> None:
     ]
     assert "run broken begins" not in diary(tmp_path)
     assert jobs[2].done
+
+
+def test_what_needs_a_failed_job_is_not_tried(tmp_path: Path) -> None:
+    """A row that starts from another's model, and the evaluations of both."""
+    broken = job(tmp_path, "broken", baseline=("sft",))
+    after = job(tmp_path, "after", needs=(broken,), baseline=("rag-sft",))
+    jobs = [job(tmp_path, "fine"), broken, after]
+    evaluations = [
+        EvaluationJob(
+            folder=tmp_path / "evals" / one.arm, needs=(one,), row=one.arm, seed=1, method="rag", data="world"
+        )
+        for one in jobs[1:]
+    ]
+    failures, _ = run(tmp_path, [*jobs, *evaluations], at_once=2)
+    assert [(f.job.name, f.reason) for f in failures] == [
+        ("broken, seed 1", "the disk is full"),
+        ("after, seed 1", "broken, seed 1 failed"),
+        ("evaluation of broken, seed 1", "broken, seed 1 failed"),
+        ("evaluation of after, seed 1", "after, seed 1 failed"),
+    ]
+    assert jobs[0].done and "run after begins" not in diary(tmp_path)
 
 
 def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +188,10 @@ def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
     mine.folder.mkdir(parents=True)
     (mine.folder / "config.toml").write_text(dump(mine.config))
     refuse_other_runs([mine])
-    with pytest.raises(ConfigError, match=r"was run with train\.lr = 0\.0006, and this experiment wants 0\.01"):
-        refuse_other_runs([job(tmp_path, "a", overrides=(*NO_START, "--train.lr", "0.01"))])
+    with pytest.raises(ConfigError, match=r"was run with train\.lr = 0\.0006, but this plan has 0\.01"):
+        refuse_other_runs([job(tmp_path, "a", settings={**NO_START, "train.lr": 0.01})])
     # Where it lies and on how many threads it ran is nobody's business.
-    moved = dump(load(RECIPE, [*NO_START, "--run.dir", "/else", "--run.threads", "7", "--run.seed", "1"]))
+    moved = dump(load(RECIPE, [*words(NO_START), "--run.dir", "/else", "--run.threads", "7", "--run.seed", "1"]))
     (mine.folder / "config.toml").write_text(moved)
     refuse_other_runs([mine])
 
@@ -190,4 +214,4 @@ def test_the_real_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (mine.folder / "config.toml").write_text("")
     assert mine.command()[3:] == ["resume", str(mine.folder)]
     (mine.folder / "metrics.jsonl").write_text(json.dumps({"step": 2}) + '\n{"step": 3, "rew')
-    assert runner._rows(mine.folder) == [{"step": 2}]
+    assert jobs_module._rows(mine.folder) == [{"step": 2}]

@@ -344,7 +344,7 @@ def test_ends_higher(make_run: MakeRun, em: float, expected: Word) -> None:
 
 def test_what_was_not_measured_or_not_at_the_same_time_is_not_compared(make_run: MakeRun) -> None:
     ours, other = seeds(make_run, "A", HOLD), seeds(make_run, "B", HOLD)
-    assert word(judge.ends_higher("A", "B", "displacement"), ours, other) is Word.CANNOT_TELL
+    assert word(judge.ends_higher("A", "B", judge.DISPLACEMENT), ours, other) is Word.CANNOT_TELL
     assert word(judge.peaks_higher("A", "B"), seeds(make_run, "A", HOLD[:3]), other) is Word.CANNOT_TELL
 
 

@@ -1,4 +1,4 @@
-"""`benchmarks/kept_runs.py` keeps the runs behind a page, and puts them back."""
+"""`pages.kept_runs` keeps the runs behind a page, and puts them back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from holdfast.cli.recipes import find as find_recipe
 from holdfast.config import dump, load
 from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.readers import read_log
@@ -18,12 +17,13 @@ from holdfast.errors import ConfigError
 from holdfast.train.checkpoint import find_damage
 from holdfast.train.start import start_folder
 from holdfast_research.experiments import find
+from holdfast_research.jobs import refuse_other_runs
 from holdfast_research.pages import kept_runs
-from holdfast_research.plan import Plan, finished, planned_arms, planned_choices, planned_runs
+from holdfast_research.plan import Plan, finished
 from holdfast_research.results import markdown, results_of
-from holdfast_research.runner import refuse_other_runs
 
-PLAN = Plan("death-spiral", ("GRPO",), (11, 12, 13), (), sweep=False, short=False, command="holdfast reproduce")
+EXPERIMENT = find("death-spiral")
+PLAN = Plan(experiment=EXPERIMENT, arms=(EXPERIMENT.arm("GRPO"),), seeds=(11, 12, 13), settings={})
 SCORES = {"em": 0.25, "em_greedy": 0.5}
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -34,8 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "no-cache"))
     out = tmp_path / "elsewhere" / "lab"
     PLAN.save(out)
-    experiment = find("death-spiral")
-    for job in planned_runs(PLAN, experiment, find_recipe(experiment.recipe), out):
+    for job in PLAN.jobs(out):
         job.folder.mkdir(parents=True)
         (job.folder / "config.toml").write_text(dump(job.config))
         row = {"time": 1.5e9, "reward/mean": 1 / 3, "entropy/mean": 1.23456789}
@@ -51,8 +50,7 @@ def test_finished_runs_come_back_as_runs_of_the_experiment(folder: Path, tmp_pat
     assert kept_runs.keep(folder, kept) == ["grpo-s11", "grpo-s12"]
     assert kept_runs.restore("death-spiral", back, kept) == ["grpo-s11", "grpo-s12"]
 
-    experiment = find("death-spiral")
-    jobs = planned_runs(PLAN, experiment, find_recipe(experiment.recipe), back)
+    jobs = PLAN.jobs(back)
     refuse_other_runs(jobs)
     runs = finished(jobs)["GRPO"]
     assert [run.seed for run in runs] == [11, 12]
@@ -114,7 +112,7 @@ def test_the_policy_they_start_from_goes_with_them(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     kept = tmp_path / "kept"
-    kept_runs.keep(folder, kept)
+    kept_runs.keep(folder, kept, starts=True)
     there = policy("there")
     assert kept_runs.restore_starts(folder, kept) == ([there], [])
     assert find_damage(there) is None and (there / "model" / "weights").read_bytes() == bytes(range(256))
@@ -134,12 +132,9 @@ def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:
 def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_path: Path) -> None:
     kept_runs.restore(name, tmp_path)
     plan = kept_runs.load_plan(tmp_path)
-    experiment = find(name)
-    recipe = find_recipe(experiment.recipe)
-    jobs = planned_runs(plan, experiment, recipe, tmp_path)
+    jobs = plan.jobs(tmp_path)
     refuse_other_runs(jobs)
-    choices = planned_choices(plan, experiment, recipe, tmp_path)
-    page = markdown(results_of(experiment, plan, planned_arms(plan, experiment), choices, jobs, finished(jobs), []))
+    page = markdown(results_of(plan, finished(jobs), tmp_path))
     shown = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     assert _numbers(shown).startswith(_numbers(page).rstrip("\n"))
 
@@ -166,5 +161,5 @@ def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None
         elif folder.name.startswith("grpo-s") and "advantage/tail_mean" in log.series:
             assert found["SMP001"] < (half_step or log.steps[-1]) - 5, folder.name
         seen.add(whole)
-    untruncated = "GRPO, untruncated sampler" in kept_runs.load_plan(tmp_path).arms
+    untruncated = "GRPO, untruncated sampler" in [arm.name for arm in kept_runs.load_plan(tmp_path).arms]
     assert seen == ({True, False} if untruncated else {False})

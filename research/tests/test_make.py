@@ -13,25 +13,25 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.recipes import find as find_recipe
-from holdfast_research.tables.make import Plan, evaluations, startable, training_jobs
+from holdfast_research.jobs import TrainingJob
+from holdfast_research.tables.make import Plan
 from holdfast_research.tables.rows import rows_of
 
 ROWS = ["SFT on search episodes", "RAG after SFT", "Rejection sampling", "Search-R1 GRPO", "+ LLDS-A-MA"]
 
 
 def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
-    recipe = find_recipe("quickstart")
-    plan = Plan(recipe=recipe, rows=rows_of(["RAG"]), seeds=(11, 12), settings=(), out=tmp_path)
-    first, then = training_jobs(plan)
-    assert [job.arm for job in first] == ["SFT on search episodes"] * 2 and [job.seed for job in then] == [11, 12]
-    (first[1].folder / "model").mkdir(parents=True)
-    ready, waiting = startable(plan, then)
-    assert [job.seed for job in ready] == [12] and [job.seed for job in waiting] == [11]
-    assert startable(plan, first) == (first, [])
-    assert ready[0].config.model.path == str(first[1].folder / "model")
-    assert [str(one.out) for one in evaluations(plan)] == [
-        str(tmp_path / "evals" / j.folder.name) for j in first + then
+    plan = Plan(recipe=find_recipe("quickstart"), rows=rows_of(["RAG"]), seeds=(11, 12), settings={}, out=tmp_path)
+    *trainings, first_evaluation, _, _, last_evaluation = plan.jobs()
+    assert [job.name for job in trainings] == [
+        f"{row}, seed {seed}" for seed in (11, 12) for row in ("SFT on search episodes", "RAG after SFT")
     ]
+    start, rag = trainings[2:]
+    assert isinstance(rag, TrainingJob) and rag.needs == (start,) and start.needs == ()
+    assert rag.config.model.path == str(start.folder / "model")
+    assert rag.command()[2:6] == ["holdfast_research", "baseline", "rag-sft", str(plan.recipe)]
+    assert first_evaluation.needs == (trainings[0],) and "--bare" not in first_evaluation.command()
+    assert last_evaluation.folder == tmp_path / "evals" / "rag-after-sft-s12" and "--bare" in last_evaluation.command()
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_a_short_table_that_was_killed(tmp_path: Path) -> None:
         time.sleep(0.2)
     killed.send_signal(signal.SIGTERM)
     text, _ = killed.communicate(timeout=60)
-    assert killed.returncode == 143 and "The same command goes on" in text
+    assert killed.returncode == 143 and "The same command continues" in text
     made = first.stat().st_mtime_ns
 
     again = start()

@@ -14,48 +14,47 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.recipes import find as find_recipe
 from holdfast.errors import MissingExtra
 from holdfast_research import judge
 from holdfast_research.figures import draw, mean_curve, spread
-from holdfast_research.page import html
-from holdfast_research.plan import Plan, choose, report_jobs
-from holdfast_research.report import write_report
+from holdfast_research.jobs import Failure
+from holdfast_research.page import html, write_report
+from holdfast_research.plan import Plan
 from holdfast_research.results import markdown, results_of
-from holdfast_research.runner import Failure
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Arm, Claim, Experiment, Figure, Runs, Sweep
 
-RECIPE = find_recipe("collapse")
 RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
 SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]
-GRPO = Arm("GRPO <b>", ("--loss.penalty.name", "none"), control=True)
-CURE = Arm("cure", ("--loss.penalty.name", "llds"), Sweep(("loss.penalty.coef",), (("0.1",), ("0.2",), ("0.5",))))
+GRPO = Arm("GRPO <b>", {"loss.penalty.name": "none"}, control=True)
+REMEDY = Arm("remedy", {"loss.penalty.name": "llds"}, Sweep(("loss.penalty.coef",), ((0.1,), (0.2,), (0.5,))))
 EXPERIMENT = Experiment(
     name="toy",
     title="A toy & its page",
     shows="what a page looks like",
     recipe="collapse",
-    arms=(GRPO, CURE),
+    arms=(GRPO, REMEDY),
     minutes=1,
     notes=("Nothing ran.",),
     claims=(
         Claim(paper="P", where="Figure 1", says="It falls.", asks="falls", test=judge.collapses(GRPO.name)),
-        Claim(paper="P", where="Figure 2", says="It holds.", asks="holds", test=judge.holds_where("cure", GRPO.name)),
+        Claim(paper="P", where="Figure 2", says="It holds.", asks="holds", test=judge.holds_where("remedy", GRPO.name)),
         Claim(paper="control", where="a sane step", says="It is absent.", asks="is", test=judge.collapses("absent")),
     ),
     figures=(
-        Figure("reward/mean", "Reward", (GRPO.name, "cure"), "Figure 1"),
-        Figure("kl", "Nobody's", (GRPO.name, "cure")),
+        Figure("reward/mean", "Reward", (GRPO.name, "remedy"), "Figure 1"),
+        Figure("kl", "Nobody's", (GRPO.name, "remedy")),
     ),
 )
+
+PLAN = Plan(experiment=EXPERIMENT, arms=EXPERIMENT.arms, seeds=(11, 12, 13), settings={})
 
 
 @pytest.fixture
 def runs(make_run: Callable[..., RunSeries]) -> Runs:
     return {
         GRPO.name: tuple(make_run(GRPO.name, s, SPIRAL, em=0.1) for s in (11, 12, 13)),
-        "cure": tuple(make_run("cure", s, RISE + [0.8] * 30, em=0.6) for s in (11, 12, 13)),
+        "remedy": tuple(make_run("remedy", s, RISE + [0.8] * 30, em=0.6) for s in (11, 12, 13)),
     }
 
 
@@ -65,20 +64,17 @@ def results(runs: Runs, tmp_path: Path) -> dict[str, Any]:
 
 
 def made_of(runs: Runs, tmp_path: Path) -> dict[str, Any]:
-    plan = Plan("toy", (GRPO.name, "cure"), (11, 12, 13), (), sweep=False, short=False, command="holdfast reproduce x")
-    choices = choose(plan, EXPERIMENT.arms, {})
-    jobs = report_jobs(plan, EXPERIMENT.arms, choices, RECIPE, tmp_path)
-    failure = Failure(jobs[0], "the disk is full", tmp_path / "logs" / "a.log")
-    return results_of(EXPERIMENT, plan, EXPERIMENT.arms, choices, jobs, runs, [failure])
+    failure = Failure(PLAN.jobs(tmp_path)[0], "the disk is full", tmp_path / "logs" / "a.log")
+    return results_of(PLAN, runs, tmp_path, [failure])
 
 
 def test_results_hold_verdicts_arms_and_where_they_come_from(results: dict[str, Any]) -> None:
     assert [claim["verdict"] for claim in results["claims"]] == ["shown", "shown", "cannot tell"]
     assert results["claims"][0]["numbers"]["11"]["lowest after"] == pytest.approx(0.2)
-    grpo, cure = results["arms"]
+    grpo, remedy = results["arms"]
     assert grpo["control"] and all(run["collapsed"] and run["fell"] for run in grpo["runs"].values())
-    assert cure["strength"] == "0.2" and not any(run["fell"] for run in cure["runs"].values())
-    assert len(grpo["config_hash"]) == 12 and grpo["config_hash"] != cure["config_hash"]
+    assert remedy["coefficient"] == "0.2" and not any(run["fell"] for run in remedy["runs"].values())
+    assert len(grpo["config_hash"]) == 12 and grpo["config_hash"] != remedy["config_hash"]
     assert {"holdfast", "python", "torch"} <= set(results["page_by"])
     assert results["runs_by"] == [{"holdfast": "unknown"}]  # runs made by hand, which do not say
     assert grpo["runs"]["11"]["displacement"] is None  # a run that measured none: not NaN, which JSON has not
@@ -99,7 +95,7 @@ def test_the_page_is_one_file_that_holds_everything(results: dict[str, Any], run
         "GRPO &lt;b&gt;",
         "It falls.",
         "Figure 2",
-        "holdfast reproduce x",
+        "holdfast reproduce run toy --seeds 3 --no-sweep",
         "Nothing ran.",
     ):
         assert text in html
@@ -123,12 +119,8 @@ def test_what_the_papers_say_stands_apart(results: dict[str, Any], runs: Runs, t
 
 
 def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -> None:
-    plan = Plan(
-        "toy", ("cure",), (11, 12, 13), (), sweep=False, short=False, command="holdfast reproduce x --arms cure"
-    )
-    arms, alone = (CURE,), {"cure": runs["cure"]}
-    jobs = report_jobs(plan, arms, choose(plan, arms, {}), RECIPE, tmp_path)
-    results = results_of(EXPERIMENT, plan, arms, choose(plan, arms, {}), jobs, alone, [])
+    alone = {"remedy": runs["remedy"]}
+    results = results_of(replace(PLAN, arms=(REMEDY,)), alone, tmp_path)
     assert results["claims"] == [] and results["claims_left_out"] == 3
     assert "3 more are about arms that were left out" in markdown(results)
     assert "3 more are about" in write_report(EXPERIMENT, results, alone, tmp_path / "out").read_text()
@@ -140,34 +132,34 @@ def test_markdown_says_the_same(results: dict[str, Any]) -> None:
         "| It falls. | P: Figure 1 | falls | shown | GRPO <b> held for 20 steps and then lost 40 % of its peak on 3 of "
         "3 seeds |" in text
     )
-    assert "| cure, 0.2 | 3 | 0 of 3 | 0.80 (0.80 to 0.80) → 0.80 (0.80 to 0.80) |" in text
-    assert "No sweep was made" in text and "cure: loss.penalty.coef = 0.2" in text
+    assert "| remedy, 0.2 | 3 | 0 of 3 | 0.80 (0.80 to 0.80) → 0.80 (0.80 to 0.80) |" in text
+    assert "No sweep was made" in text and "remedy: loss.penalty.coef = 0.2" in text
     assert "GRPO <b>, seed 11 failed: the disk is full (logs/a.log)" in text
     assert "GRPO <b>, seed 12 has not run to its end" in text
 
 
 def test_a_sweep_is_told_in_full(results: dict[str, Any]) -> None:
     results["sweep"] |= {"made": True, "tuning_seeds": [101, 102]}
-    results["sweep"]["arms"]["cure"]["tried"] = [{"value": "0.1", "score": 0.25}, {"value": "0.2", "score": None}]
-    assert "cure: loss.penalty.coef = 0.2 (tried 0.1: 0.250; 0.2: –)" in markdown(results)
+    results["sweep"]["arms"]["remedy"]["tried"] = [{"value": "0.1", "score": 0.25}, {"value": "0.2", "score": None}]
+    assert "remedy: loss.penalty.coef = 0.2 (tried 0.1: 0.250; 0.2: –)" in markdown(results)
 
 
 def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
     svg = draw(EXPERIMENT.figures[0], runs, key="f0")
     assert svg is not None
     root = ET.fromstring(svg)
-    assert root.get("aria-label") == "Reward: GRPO <b>; cure"
+    assert root.get("aria-label") == "Reward: GRPO <b>; remedy"
     assert "currentColor" in svg and "#010203" not in svg and "#0072b2" in svg
     ids = [element.get("id") for element in root.iter() if element.get("id")]
     assert ids and all(name is not None and name.startswith("f0-") for name in ids)
     assert svg == draw(EXPERIMENT.figures[0], runs, key="f0")  # equal numbers, equal bytes
-    assert svg != draw(EXPERIMENT.figures[0], {**runs, "cure": runs[GRPO.name]}, key="f0")
+    assert svg != draw(EXPERIMENT.figures[0], {**runs, "remedy": runs[GRPO.name]}, key="f0")
     assert draw(EXPERIMENT.figures[1], runs, key="f1") is None
 
 
 def test_without_matplotlib_the_extra_is_named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[probe\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[figures\]'"):
         draw(EXPERIMENT.figures[0], runs, key="f")
 
 
@@ -188,9 +180,9 @@ def test_runs_that_start_from_different_policies_are_told_apart(
 ) -> None:
     results = made_of(runs, tmp_path)
     assert results["starts"] == []
-    other = make_run("cure", 12, RISE + [0.8] * 30)
+    other = make_run("remedy", 12, RISE + [0.8] * 30)
     elsewhere = replace(other, results={**other.results, "before": {"em": 0.2, "em_greedy": 0.325}})
-    results = made_of(runs | {"cure": (runs["cure"][0], elsewhere, runs["cure"][2])}, tmp_path)
+    results = made_of(runs | {"remedy": (runs["remedy"][0], elsewhere, runs["remedy"][2])}, tmp_path)
     assert sorted((row["greedy"]["em_greedy"], len(row["runs"])) for row in results["starts"]) == [(0.3, 5), (0.325, 1)]
     said = "before training, greedy test EM is 0.3000 (5 runs, GRPO <b>, seed 11 the first), 0.3250 (1 runs, "
     assert said in markdown(results) and "do not all start from one policy" in html(results, [])

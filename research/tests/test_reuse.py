@@ -10,17 +10,18 @@ import pytest
 from holdfast import __version__
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.config import dump
-from holdfast_research.reuse import take_over
-from holdfast_research.runner import Job
+from holdfast_research.jobs import TrainingJob, reuse_runs
+from holdfast_research.methods import Settings
 
 RECIPE = find_recipe("flaky")
 
 
-def job(folder: Path, arm: str, *overrides: str, seed: int = 11, kind: str = "runs") -> Job:
-    return Job(arm, seed, RECIPE, overrides, folder / kind / f"{arm}-s{seed}")
+def job(folder: Path, arm: str, settings: Settings | None = None, *, seed: int = 11, kind: str = "runs") -> TrainingJob:
+    place = folder / kind / f"{arm}-s{seed}"
+    return TrainingJob(folder=place, arm=arm, seed=seed, recipe=RECIPE, settings=settings or {})
 
 
-def finish(job: Job, version: str = __version__) -> Path:
+def finish(job: TrainingJob, version: str = __version__) -> Path:
     job.folder.mkdir(parents=True)
     (job.folder / "config.toml").write_text(dump(job.config))
     (job.folder / "results.json").write_text(json.dumps({"em": 1, "made_by": {"holdfast": version}}))
@@ -41,16 +42,16 @@ def beside(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["runs", "sweep"])
 def test_the_same_run_under_another_name(here: Path, beside: Path, kind: str) -> None:
-    made = finish(job(beside, "llds", "--loss.penalty.name=llds", "--loss.penalty.coef", "0.2", kind=kind))
-    wanted = job(here, "weak", "--loss.penalty.name=llds", "--loss.penalty.coef=0.20")
-    assert take_over([wanted, job(here, "other")], here) == {made: wanted}
+    made = finish(job(beside, "llds", {"loss.penalty.name": "llds", "loss.penalty.coef": 0.2}, kind=kind))
+    wanted = job(here, "weak", {"loss.penalty.coef": 0.20, "loss.penalty.name": "llds"})
+    assert reuse_runs([wanted, job(here, "other")], here) == [made]
     assert wanted.done and (wanted.folder / "checkpoints" / "model").read_text() == "weights"
     assert made.is_dir() and not job(here, "other").folder.exists()
     assert [path.name for path in (here / "runs").iterdir()] == ["weak-s11"]
 
 
 def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
-    finish(job(beside, "one", "--train.lr", "1e-4"))
+    finish(job(beside, "one", {"train.lr": 1e-4}))
     finish(job(beside, "two", seed=12))
     finish(job(beside, "old"), version="0.0.1")
     (finish(job(beside, "three")) / "results.json").unlink()
@@ -58,7 +59,7 @@ def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
     (finish(job(beside, "foreign")) / "results.json").write_text("[]")
     finish(job(beside, ".half"))  # another experiment is copying it
     finish(job(here, "four"))  # its own runs are no other experiment's
-    assert take_over([job(here, "mine")], here) == {}
+    assert reuse_runs([job(here, "mine")], here) == []
     assert not job(here, "mine").folder.exists()
 
 
@@ -66,11 +67,11 @@ def test_a_run_that_has_begun_goes_on(here: Path, beside: Path) -> None:
     finish(job(beside, "grpo"))
     begun = job(here, "grpo")
     begun.folder.mkdir(parents=True)
-    assert take_over([begun], here) == {} and not list(begun.folder.iterdir())
+    assert reuse_runs([begun], here) == [] and not list(begun.folder.iterdir())
 
 
 def test_a_run_of_another_version_is_passed_over(here: Path, beside: Path) -> None:
     old = finish(job(beside, "grpo"))
     (old / "config.toml").write_text("[train]\nsetting_of_old = 1\n")
     newer = finish(job(beside, "grpo-again"))
-    assert list(take_over([job(here, "grpo")], here)) == [newer]
+    assert reuse_runs([job(here, "grpo")], here) == [newer]

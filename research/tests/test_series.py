@@ -33,13 +33,13 @@ def test_summary_by_hand(make_run: MakeRun) -> None:
     )
     # Five-step means: (0 + .1 + .2 + .3 + .4) / 5 = .2, (.1 + … + .9) / 5 = .38, (.2 + .3 + .4 + .9 + .1) / 5 = .38
     r = summarise(run)
-    assert r["first"] == pytest.approx(0.2)
-    assert r["peak"] == pytest.approx(0.38)
-    assert r["last"] == pytest.approx(0.38)
-    assert (r["entropy first"], r["entropy last"]) == (2.0, pytest.approx(7 / 5))
-    assert r["displacement"] == 0.125
-    assert (r["em before"], r["em after"]) == (0.2, 0.5)
-    assert math.isnan(summarise(make_run())["entropy last"])
+    assert r.first == pytest.approx(0.2)
+    assert r.peak == pytest.approx(0.38)
+    assert r.last == pytest.approx(0.38)
+    assert (r.entropy_first, r.entropy_last) == (2.0, pytest.approx(7 / 5))
+    assert r.displacement == 0.125
+    assert (r.em_before, r.em_after) == (0.2, 0.5)
+    assert math.isnan(summarise(make_run()).entropy_last)
 
 
 def test_a_run_shorter_than_the_window_has_one_mean(make_run: MakeRun) -> None:
@@ -54,20 +54,20 @@ def test_a_run_shorter_than_the_window_has_one_mean(make_run: MakeRun) -> None:
 def test_collapse_is_plateau_and_fall(make_run: MakeRun, near: int, low: float, fell: bool, collapsed: bool) -> None:
     """Means of five are above .64, 80 % of .8, from the fourth high reward, .66, to the first low one, .66 or more."""
     run = make_run(reward=[0.1] * 5 + [0.8] * (near + 2) + [low] * 20)
-    assert (summarise(run)["fell"], summarise(run)["collapsed"]) == (run.fell, run.collapsed) == (fell, collapsed)
+    assert (summarise(run).fell, summarise(run).collapsed) == (run.fell, run.collapsed) == (fell, collapsed)
 
 
 def test_a_run_that_came_back_has_fallen(make_run: MakeRun) -> None:
     run = make_run(reward=[0.2] * 5 + [0.6] * 25 + [0.1] * 5 + [0.7] * 30)
     r = summarise(run)
-    assert (r["peak"], r["lowest after"], r["last"]) == pytest.approx((0.6, 0.1, 0.7))
+    assert (r.peak, r.lowest_after, r.last) == pytest.approx((0.6, 0.1, 0.7))
     # Means above .48, 80 % of .6, on the way up (.52), at .6, and on the way down (.5): 1 + 21 + 1
-    assert r["held"] == 23 and run.collapsed and run.fell
+    assert r.held == 23 and run.collapsed and run.fell
     # A larger loss from a higher peak, of a smaller share of it, hides nothing.
     run = make_run(reward=[0.2] * 10 + [0.5] * 10 + [0.2] * 10 + [0.9] * 20 + [0.56] * 10)
-    assert (summarise(run)["peak"], summarise(run)["lowest after"]) == pytest.approx((0.5, 0.2)) and run.fell
+    assert (summarise(run).peak, summarise(run).lowest_after) == pytest.approx((0.5, 0.2)) and run.fell
     # A dip of less leaves the highest mean the peak.
-    assert summarise(make_run(reward=[0.6] * 20 + [0.4] * 5 + [0.7] * 20))["peak"] == pytest.approx(0.7)
+    assert summarise(make_run(reward=[0.6] * 20 + [0.4] * 5 + [0.7] * 20)).peak == pytest.approx(0.7)
     # A run that never rose can fall all the same.
     assert make_run(reward=[0.5] * 20 + [0.1] * 5 + [0.7] * 20).fell
 

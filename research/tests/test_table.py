@@ -19,6 +19,7 @@ from holdfast.evals.catalogue import METHODS
 from holdfast.evals.results import results_of
 from holdfast.evals.sets import GENERAL_SETS, MULTI_HOP_SETS
 from holdfast.evals.state import RESULTS, SETTINGS
+from holdfast_research.methods import words as setting_words
 from holdfast_research.tables.published import BLOCKS, DISPUTED
 from holdfast_research.tables.render import comma_separated, latex, markdown
 from holdfast_research.tables.rows import GRPO, ROWS, rows_of
@@ -57,7 +58,7 @@ WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
         (["show", "--published", "qwen2.5-3b", "--against", "x"], "--against names an own row"),
         (["make", "wrld"], "there is no recipe 'wrld' here"),
         (["make", "world", "--rows", "PPO"], "no row has that in its name"),
-        (["make", "world", "--run.seed", "3"], "--run.seed: the table sets this for each of its runs"),
+        (["make", "world", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
         (["make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
     ],
 )
@@ -227,10 +228,10 @@ def test_every_training_row_is_one_command_on_any_recipe(row: Any, recipe: str) 
     words = shlex.split(row.command(recipe))
     verb = ["baseline", row.baseline[0]] if row.baseline else [row.stage or "train"]
     assert words[: len(verb) + 2] == ["holdfast", *verb, recipe]
-    config = load(find_recipe(recipe), row.settings)
+    config = load(find_recipe(recipe), setting_words(row.settings_on(find_recipe(recipe))))
     assert (
         (config.loss.penalty.name == "none") == ("LLD" not in row.name and row.name != "SAPO")
-        or row.stage
+        or row.warm_start
         or row.baseline
     )
     assert row.against is None or any(one.name == row.against for one in ROWS)

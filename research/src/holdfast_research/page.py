@@ -1,13 +1,17 @@
-"""One self-contained HTML page of an experiment: curves, verdicts, arms, and how to make it again."""
+"""The report of an experiment: results.json, page.md, and one self-contained HTML page with the curves."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from holdfast.files import write_whole
 from holdfast_research import results as r
-from holdfast_research.values import Figure
+from holdfast_research.figures import draw
+from holdfast_research.values import Experiment, Figure, Runs
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #ffffff; --soft: #5c5c5c; --line: #d4d4d4; --box: #f5f5f5; }
@@ -32,6 +36,17 @@ td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
 details { font-size: .85rem; } pre { overflow-x: auto; padding: .7rem; background: var(--box); }
 """
 _MARKS = {"shown": "●", "partly": "◐", "not shown": "○", "cannot tell": "?"}
+
+
+def write_report(experiment: Experiment, results: Mapping[str, Any], runs: Runs, out: Path) -> Path:
+    """The three files, numbers first; returns the HTML page. Raises `MissingExtra` without matplotlib."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_whole(out / "page.md", r.markdown(results))
+    shown = [figure for figure in experiment.figures if any(arm in runs for arm in figure.arms)]
+    drawings = [(figure, draw(figure, runs, key=f"f{i}")) for i, figure in enumerate(shown)]
+    write_whole(out / "index.html", html(results, drawings))
+    return out / "index.html"
 
 
 def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None]]) -> str:

@@ -6,32 +6,27 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from holdfast.config import dump
 from holdfast.versions import versions
+from holdfast_research.jobs import Failure, TrainingJob
 from holdfast_research.judge import NOBODY
 from holdfast_research.plan import RULE, TUNING_SEEDS, Choice, Plan
-from holdfast_research.runner import Failure, Job
 from holdfast_research.series import summarise
 from holdfast_research.signals import warnings_of
-from holdfast_research.values import Arm, Experiment, Runs
+from holdfast_research.values import Arm, Runs
 
 
-def results_of(
-    experiment: Experiment,
-    plan: Plan,
-    arms: Sequence[Arm],
-    choices: Mapping[str, Choice],
-    jobs: Sequence[Job],
-    runs: Runs,
-    failures: Sequence[Failure],
-) -> dict[str, Any]:
-    """What goes into results.json; the pages show nothing else but the curves."""
+def results_of(plan: Plan, runs: Runs, out: Path, failures: Sequence[Failure] = ()) -> dict[str, Any]:
+    """What goes into results.json, from the finished runs of a plan in `out`. The pages show this and the curves."""
+    experiment, choices, jobs = plan.experiment, plan.choices(out), plan.jobs(out)
     verdicts = [(claim, claim.test(runs)) for claim in experiment.claims]
-    # Where arms were left out on purpose, what asks about them is no question of this page.
-    whole = len(arms) == len(experiment.arms)
+    # Where arms were left out on purpose, claims about them are not asked on this page.
+    whole = len(plan.arms) == len(experiment.arms)
     asked = [(claim, verdict) for claim, verdict in verdicts if whole or verdict.because != NOBODY]
     return {
         "experiment": experiment.name,
@@ -40,8 +35,8 @@ def results_of(
         "notes": list(experiment.notes),
         "recipe": experiment.recipe,
         "command": plan.command,
-        "settings": list(plan.settings),
-        "drawn": list(plan.drawn),
+        "settings": dict(plan.shared),
+        "drawn": list(experiment.drawn),
         "short": plan.short,
         "seeds": list(plan.seeds),
         "runs_by": _makers(runs),
@@ -52,7 +47,7 @@ def results_of(
             "rule": RULE,
             "arms": {name: _choice(choice) for name, choice in choices.items()},
         },
-        "arms": [_arm(arm, choices.get(arm.name), jobs, runs) for arm in arms],
+        "arms": [_arm(arm, choices.get(arm.name), jobs, runs) for arm in plan.arms],
         "claims": [
             {
                 "paper": claim.paper,
@@ -73,7 +68,7 @@ def results_of(
     }
 
 
-def config_hash(job: Job) -> str:
+def config_hash(job: TrainingJob) -> str:
     """Of everything a run depends on but its seed, its place and its threads."""
     config = job.config
     shared = config.model_copy(update={"run": type(config.run)()})
@@ -156,7 +151,8 @@ RUN_COLUMNS = ("arm", "seed", "first", "peak (step)", "lowest after", "last", "d
 
 def arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
     """The cells of `ARM_COLUMNS`."""
-    name = arm["name"] + (f", {arm['strength']}" if arm["strength"] else "") + (" (control)" if arm["control"] else "")
+    coefficient = f", {arm['coefficient']}" if arm["coefficient"] else ""
+    name = arm["name"] + coefficient + (" (control)" if arm["control"] else "")
     runs = list(arm["runs"].values())
     if not runs:
         return (name, "0", *["–"] * (len(ARM_COLUMNS) - 2))
@@ -166,10 +162,10 @@ def arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
         str(len(runs)),
         f"{fell} of {len(runs)}",
         f"{_spread(runs, 'peak', '.2f')} → {_spread(runs, 'last', '.2f')}",
-        _spread(runs, "entropy last", ".2f"),
+        _spread(runs, "entropy_last", ".2f"),
         _spread(runs, "displacement", "+.4f"),
-        _spread(runs, "em after", ".3f"),
-        _spread(runs, "greedy after", ".3f"),
+        _spread(runs, "em_after", ".3f"),
+        _spread(runs, "greedy_after", ".3f"),
     )
 
 
@@ -180,12 +176,12 @@ def run_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
             arm["name"],
             seed,
             _number(r["first"], ".2f"),
-            f"{_number(r['peak'], '.2f')} ({r['peak at']:.0f})",
-            _number(r["lowest after"], ".2f"),
+            f"{_number(r['peak'], '.2f')} ({r['peak_step']})",
+            _number(r["lowest_after"], ".2f"),
             _number(r["last"], ".2f"),
             _number(r["displacement"], "+.4f"),
-            f"{_number(r['em before'], '.3f')} → {_number(r['em after'], '.3f')}",
-            f"{_number(r['greedy before'], '.3f')} → {_number(r['greedy after'], '.3f')}",
+            f"{_number(r['em_before'], '.3f')} → {_number(r['em_after'], '.3f')}",
+            f"{_number(r['greedy_before'], '.3f')} → {_number(r['greedy_after'], '.3f')}",
         )
         for arm in results["arms"]
         for seed, r in arm["runs"].items()
@@ -268,7 +264,7 @@ def _versions(made_by: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in made_by.items())
 
 
-def _different_starts(jobs: Sequence[Job], runs: Runs) -> list[dict[str, Any]]:
+def _different_starts(jobs: Sequence[TrainingJob], runs: Runs) -> list[dict[str, Any]]:
     """Runs that should start from one policy and do not: a row for each, none when all is well.
 
     A warm start made on another kind of processor is another policy. Its greedy scores, which no seed bears on, tell.
@@ -288,26 +284,26 @@ def _different_starts(jobs: Sequence[Job], runs: Runs) -> list[dict[str, Any]]:
     ]
 
 
-def _arm(arm: Arm, choice: Choice | None, jobs: Sequence[Job], runs: Runs) -> dict[str, Any]:
-    own = next(job for job in jobs if job.arm == arm.name)
+def _arm(arm: Arm, choice: Choice | None, jobs: Sequence[TrainingJob], runs: Runs) -> dict[str, Any]:
+    first = next(job for job in jobs if job.arm == arm.name)
     summaries = {run.seed: summarise(run) for run in runs.get(arm.name, ())}
     return {
         "name": arm.name,
         "control": arm.control,
-        "strength": choice.value if choice else None,
-        "overrides": list(own.overrides),
-        "config_hash": config_hash(own),
-        "runs": {str(seed): _plain(r) for seed, r in summaries.items()},
+        "coefficient": choice.label if choice else None,
+        "settings": dict(first.settings),
+        "config_hash": config_hash(first),
+        "runs": {str(seed): _plain(asdict(summary)) for seed, summary in summaries.items()},
     }
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
-    tried = zip(choice.values, choice.scores, strict=True) if choice.scores is not None else ()
+    tried = zip(choice.labels, choice.scores, strict=True) if choice.scores is not None else ()
     return {
         "settings": list(choice.settings),
-        "values": list(choice.values),
-        "chosen": choice.value,
-        "tried": [{"value": value, "score": score} for value, score in tried],
+        "values": list(choice.labels),
+        "chosen": choice.label,
+        "tried": [{"value": label, "score": score} for label, score in tried],
     }
 
 

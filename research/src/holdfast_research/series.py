@@ -80,42 +80,67 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
     return RunSeries(arm=arm, seed=seed, rows=rows, results=results)
 
 
-def summarise(run: RunSeries) -> dict[str, float]:
-    """The numbers of one run: reward over `WINDOW`-step means, and the final evaluation.
-
-    The peak is the highest mean; of a run that fell it is the highest before the fall, and a run that came back is not
-    taken for one that never fell.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run in numbers: its reward in means of `WINDOW` steps, and its evaluation before and after training. NaN for
+    what was not logged.
     """
+
+    first: float
+    peak: float
+    """The highest mean; in a run that fell, the highest before the fall, so that one that came back is not taken for
+    one that never fell."""
+    peak_step: int
+    held: int
+    """Steps within 20 % of the peak."""
+    fell: bool
+    collapsed: bool
+    lowest_after: float
+    """After the peak."""
+    last: float
+    entropy_first: float
+    entropy_last: float
+    """Nats per token."""
+    displacement: float
+    """Mean over training, nats per token of correct rollouts."""
+    em_before: float
+    em_after: float
+    greedy_before: float
+    greedy_after: float
+    seconds: float
+
+
+def summarise(run: RunSeries) -> RunSummary:
     steps, means = run.means("reward/mean")
     curve = run.reward
     fall = fell(curve)
     before_fall = [m for s, m in zip(steps, means, strict=True) if fall is None or s <= fall.step] or means[:1]
     peak = max(before_fall)
     at = means.index(peak)
-    _, moved = run.series("displacement/correct")
+    _, displacement = run.series("displacement/correct")
     _, entropy = run.series("entropy/mean")
     before, after = run.results["before"], run.results["after"]
-    return {
-        "first": means[0],
-        "peak": peak,
-        "peak at": steps[at],
-        "held": plateau(curve),
-        "fell": fall is not None,
-        "collapsed": run.collapsed,
-        "lowest after": min(means[at:]),
-        "last": means[-1],
-        "entropy first": entropy[0] if entropy else float("nan"),
-        "entropy last": mean(entropy[-WINDOW:]) if entropy else float("nan"),
-        "displacement": mean(moved) if moved else float("nan"),
-        "em before": before["em"],
-        "em after": after["em"],
-        "greedy before": before["em_greedy"],
-        "greedy after": after["em_greedy"],
-        "seconds": run.results["seconds"],
-    }
+    return RunSummary(
+        first=means[0],
+        peak=peak,
+        peak_step=steps[at],
+        held=plateau(curve),
+        fell=fall is not None,
+        collapsed=run.collapsed,
+        lowest_after=min(means[at:]),
+        last=means[-1],
+        entropy_first=entropy[0] if entropy else math.nan,
+        entropy_last=mean(entropy[-WINDOW:]) if entropy else math.nan,
+        displacement=mean(displacement) if displacement else math.nan,
+        em_before=before["em"],
+        em_after=after["em"],
+        greedy_before=before["em_greedy"],
+        greedy_after=after["em_greedy"],
+        seconds=run.results["seconds"],
+    )
 
 
-def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
+def table(runs: Mapping[str, Mapping[int, RunSummary]]) -> str:
     """Markdown of summaries by arm and seed: a row each, then a line for every arm."""
     lines = [
         "| arm | seed | reward first → peak (step) → last (lowest after peak) | steps within 20 % of peak | entropy | "
@@ -125,19 +150,19 @@ def table(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
     for arm, seeds in runs.items():
         for seed, r in seeds.items():
             lines.append(
-                f"| {arm} | {seed} | {r['first']:.2f} → {r['peak']:.2f} ({r['peak at']:.0f}) → {r['last']:.2f} "
-                f"({r['lowest after']:.2f}) | {r['held']:.0f} | {r['entropy first']:.2f} → {r['entropy last']:.2f} | "
-                f"{r['displacement']:+.4f} | {r['em before']:.3f} → {r['em after']:.3f} | "
-                f"{r['greedy before']:.3f} → {r['greedy after']:.3f} |"
+                f"| {arm} | {seed} | {r.first:.2f} → {r.peak:.2f} ({r.peak_step}) → {r.last:.2f} "
+                f"({r.lowest_after:.2f}) | {r.held} | {r.entropy_first:.2f} → {r.entropy_last:.2f} | "
+                f"{r.displacement:+.4f} | {r.em_before:.3f} → {r.em_after:.3f} | "
+                f"{r.greedy_before:.3f} → {r.greedy_after:.3f} |"
             )
     lines.append("")
     for arm, seeds in runs.items():
-        gains = [r["em after"] - r["em before"] for r in seeds.values()]
-        greedy = [r["greedy after"] - r["greedy before"] for r in seeds.values()]
+        gains = [r.em_after - r.em_before for r in seeds.values()]
+        greedy = [r.greedy_after - r.greedy_before for r in seeds.values()]
         lines.append(
             f"* {arm}: sampled EM {mean(gains):+.3f} (seeds {min(gains):+.3f} to {max(gains):+.3f}), greedy "
             f"{mean(greedy):+.3f} ({min(greedy):+.3f} to {max(greedy):+.3f}); collapsed on "
-            f"{sum(r['collapsed'] for r in seeds.values())} of {len(seeds)} seeds"
+            f"{sum(r.collapsed for r in seeds.values())} of {len(seeds)} seeds"
         )
     return "\n".join(lines)
 

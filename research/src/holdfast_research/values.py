@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from holdfast_research.methods import Settings
 from holdfast_research.series import RunSeries
 
 Runs = Mapping[str, tuple[RunSeries, ...]]
@@ -47,26 +48,32 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Strengths of a method: settings that move together, and at least three values of them.
+    """Coefficients of a method: settings that change together, and at least three values of them.
 
-    >>> sweep = Sweep(("loss.clip_low", "loss.clip_high"), (("3e-4", "4e-4"), ("3e-3", "4e-3"), ("0.2", "0.2")))
-    >>> sweep.overrides(1)
-    ('--loss.clip_low', '3e-3', '--loss.clip_high', '4e-3')
-    >>> sweep.label(1)
-    '3e-3, 4e-3'
+    >>> sweep = Sweep(("loss.clip_low", "loss.clip_high"), ((3e-4, 4e-4), (3e-3, 4e-3), (0.2, 0.2)))
+    >>> sweep.at(1)
+    {'loss.clip_low': 0.003, 'loss.clip_high': 0.004}
+    >>> sweep.label(0), sweep.label(2)
+    ('3e-4, 4e-4', '0.2, 0.2')
     """
 
     settings: tuple[str, ...]
-    values: tuple[tuple[str, ...], ...]
+    values: tuple[tuple[float, ...], ...]
     usual: int = 1
-    """The value that is taken without a sweep, counted from 0."""
+    """Index of the value that is taken without a sweep."""
 
-    def overrides(self, index: int) -> tuple[str, ...]:
-        pairs = zip(self.settings, self.values[index], strict=True)
-        return tuple(word for setting, value in pairs for word in (f"--{setting}", value))
+    def at(self, index: int) -> Settings:
+        return dict(zip(self.settings, self.values[index], strict=True))
 
     def label(self, index: int) -> str:
-        return ", ".join(self.values[index])
+        return ", ".join(map(_short_number, self.values[index]))
+
+
+def _short_number(value: float) -> str:
+    if value >= 0.01:
+        return repr(value)
+    mantissa, exponent = f"{value:e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +81,9 @@ class Arm:
     """A method, as settings on top of the experiment's recipe."""
 
     name: str
-    overrides: tuple[str, ...] = ()
+    settings: Settings = field(default_factory=dict)
     sweep: Sweep | None = None
-    """None: the method has no strength, or the experiment is about it."""
+    """None: the method has no coefficient, or the experiment is about it."""
     control: bool = False
     """Runs whatever arms are asked for."""
 
@@ -110,8 +117,8 @@ class Experiment:
     """Of one run on one CPU core, roughly."""
     notes: tuple[str, ...] = ()
     """What a reader of the page must know."""
-    settings: tuple[str, ...] = ()
-    """Overrides of the recipe for every arm; a user's come after, and win."""
+    settings: Settings = field(default_factory=dict)
+    """For every arm; a user's win."""
     drawn: tuple[str, ...] = ()
     """Settings that take the seed of each run: `world.seed`, say, where every seed is to have a world of its own."""
 

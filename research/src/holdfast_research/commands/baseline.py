@@ -106,13 +106,13 @@ def _watch(run_dir: Path, work: Callable[[Listener], Path]) -> None:
     with open_console(out(), run_dir) as console:
         model = work(console)
     out().print(
-        f"\nThe model is in {model}. Evaluate it with:\n  {program()} eval {quote(str(run_dir))}", soft_wrap=True
+        f"\nThe model is in {model}. Evaluate it with:\n  {program()} eval run {quote(str(run_dir))}", soft_wrap=True
     )
 
 
 def _baselines() -> Any:
     """The module, which takes seconds to import. Raises `MissingExtra` without the [train] extra."""
-    from holdfast.cli.extra import train_extra
+    from holdfast.cli.terminal import train_extra
 
     with train_extra(err(), "loading PyTorch and transformers"):
         from holdfast_research import baselines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,13 +12,11 @@ import typer
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.terminal import err
 from holdfast.errors import ConfigError, DataError
+from holdfast_research.commands.screen import print_failures, shared_settings, stopping, watching
 
 if TYPE_CHECKING:
     from holdfast_research.tables.make import Plan
     from holdfast_research.tables.table import Block
-
-_FIRST_SEED = 11  # as in the laboratory
-_SET_BY_PLAN = {"run.dir", "run.name", "run.seed"}
 
 
 class Form(StrEnum):
@@ -98,7 +95,7 @@ def make(
     failed = _make(_plan(recipe, rows or [], seeds, ctx.meta["settings"], folder, short=short), jobs)
     _write(_blocks(_read([folder / "evals"]), published or [], against), form, folder)
     if failed:
-        err().print(f"\n{failed} row(s) failed; the same command tries them again.")
+        err().print(f"\n{failed} jobs failed; the same command tries them again.")
         raise typer.Exit(1)
 
 
@@ -163,63 +160,33 @@ def _write(blocks: Sequence[Block], form: Form, folder: Path | None) -> None:
     typer.echo(render(blocks, form.value), nl=False)
 
 
-# ---- making
-
-
-def _plan(make: str, texts: Sequence[str], seeds: int, settings: Sequence[str], folder: Path, *, short: bool) -> Plan:
+def _plan(recipe: str, texts: Sequence[str], seeds: int, words: Sequence[str], folder: Path, *, short: bool) -> Plan:
     from holdfast.cli.recipes import find
-    from holdfast.config import Config
-    from holdfast.settings import parse_overrides
-    from holdfast_research.plan import SHORT, refuse_settings_of_none
+    from holdfast_research.methods import SHORT, refuse_unused
+    from holdfast_research.plan import FIRST_SEED
     from holdfast_research.tables.make import Plan
     from holdfast_research.tables.rows import rows_of
 
-    if taken := _SET_BY_PLAN & set(parse_overrides(settings, Config)):
-        raise ConfigError(f"--{min(taken)}: the table sets this for each of its runs; use --out and --seeds")
-    recipe, rows = find("quickstart" if make == "world" else make), rows_of(texts)
-    refuse_settings_of_none(settings, [row.settings for row in rows], recipe)
+    path, rows, settings = find("quickstart" if recipe == "world" else recipe), rows_of(texts), shared_settings(words)
+    refuse_unused(settings, [row.settings for row in rows], path)
     return Plan(
-        recipe=recipe,
+        recipe=path,
         rows=rows,
-        seeds=tuple(range(_FIRST_SEED, _FIRST_SEED + seeds)),
-        settings=(*(SHORT if short else ()), *settings),
+        seeds=tuple(range(FIRST_SEED, FIRST_SEED + seeds)),
+        settings={**(SHORT if short else {}), **settings},
         out=folder,
     )
 
 
 def _make(plan: Plan, at_once: int) -> int:
-    """Train and evaluate what is not there; how many rows failed."""
-    from holdfast_research.commands.reproduce import stopping, watching
-    from holdfast_research.runner import refuse_other_runs, run_jobs
-    from holdfast_research.tables.make import evaluate_all, evaluations, startable, training_jobs
+    """Train and evaluate what is not finished; how many jobs failed."""
+    from holdfast_research.jobs import run_jobs
 
-    trained, evaluated = training_jobs(plan), evaluations(plan)
-    refuse_other_runs([job for jobs in trained for job in jobs])
+    jobs = plan.jobs()
     console = err()
-    lost = 0
-    with stopping(plan.out):
-        for jobs in filter(None, trained):
-            ready, waiting = startable(plan, jobs)
-            for job in waiting:
-                console.print(f"{job.name}: left out, because the row it starts from failed", soft_wrap=True)
-            console.print(f"training {len(ready)} rows, {at_once} at a time, in {plan.out}", soft_wrap=True)
-            with watching(console) as watch:
-                failures = run_jobs(ready, at_once, plan.out / "logs", watch)
-            for failure in failures:
-                console.print(f"failed: {failure.job.name}: {failure.reason} (see {failure.log})", soft_wrap=True)
-            lost += len(failures) + len(waiting)
-
-        def told(one: Any, reason: str | None) -> None:
-            console.print(f"{one.row.name}: {'FAILED: ' + reason if reason else 'evaluated'}", soft_wrap=True)
-
-        failed = evaluate_all(evaluated, at_once, plan.out / "logs", told)
-    _keep_plan(plan)
-    return lost + len(failed)
-
-
-def _keep_plan(plan: Plan) -> None:
-    """What the table was made of, for whoever finds the folder."""
-    from holdfast.evals.state import write_json
-
-    told = {"recipe": plan.recipe.stem, "rows": [row.name for row in plan.rows], "seeds": list(plan.seeds)}
-    write_json(plan.out / "plan.json", json.loads(json.dumps(told | {"settings": list(plan.settings)})))
+    console.print(f"{len(jobs)} trainings and evaluations, {at_once} at a time, in {plan.out}", soft_wrap=True)
+    with stopping(plan.out), watching(console) as watch:
+        failures = run_jobs(jobs, at_once, plan.out / "logs", watch)
+    print_failures(failures)
+    plan.save()
+    return len(failures)

@@ -4,56 +4,55 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from holdfast_research import methods
 from holdfast_research.judge import holds, holds_where
+from holdfast_research.methods import GSPO, MEAN_OF_MEANS, NO_PENALTY, UNTRUNCATED, Settings
 from holdfast_research.values import Arm, Claim, Figure, Sweep
 
 LLDS_PAPER = "LLDS, arXiv 2512.04220"
 SAPO_PAPER = "SAPO, arXiv 2603.10069"
 
-# `usual`, the strength without a sweep, is what the sweep of research/docs/findings.md chose for those it was made
+# `usual`, the coefficient without a sweep, is what the sweep of research/docs/findings.md chose for those it was made
 # for: the action gate of LLDS, SAPO, the step.
-STRENGTHS = Sweep(("loss.penalty.coef",), (("0.2",), ("0.5",), ("1.0",)), usual=2)
-"""Of every likelihood-preserving penalty, over the tokens it protects. λ of the paper is 0.2."""
-SAPO_STRENGTHS = Sweep(("loss.penalty.coef",), (("0.1",), ("0.5",), ("1.0",)), usual=2)
+COEFFICIENTS = Sweep(("loss.penalty.coef",), ((0.2,), (0.5,), (1.0,)), usual=2)
+"""Of every likelihood-preserving penalty, over the tokens it preserves. λ of the paper is 0.2."""
+SAPO_COEFFICIENTS = Sweep(("loss.penalty.coef",), ((0.1,), (0.5,), (1.0,)), usual=2)
 """γ of the paper is 0.1."""
-GSPO_CLIPS = Sweep(("loss.clip_low", "loss.clip_high"), (("3e-4", "4e-4"), ("3e-3", "4e-3"), ("3e-2", "4e-2")), usual=0)
+GSPO_CLIPS = Sweep(("loss.clip_low", "loss.clip_high"), ((3e-4, 4e-4), (3e-3, 4e-3), (3e-2, 4e-2)), usual=0)
 """GSPO's own, and ten and a hundred times that."""
-KL_STRENGTHS = Sweep(("loss.kl_coef",), (("0.01",), ("0.1",), ("1.0",)), usual=1)
-STEPS = Sweep(("train.lr",), (("1.5e-5",), ("3e-5",), ("7.5e-5",)))
+KL_COEFFICIENTS = Sweep(("loss.kl_coef",), ((0.01,), (0.1,), (1.0,)), usual=1)
+STEPS = Sweep(("train.lr",), ((1.5e-5,), (3e-5,), (7.5e-5,)))
 """The recipe's learning rate, 1.5e-4, divided by ten, five and two."""
 
-NONE = ("--loss.penalty.name", "none")
-_OVER_PROTECTED = ("--loss.penalty.normalizer", "preserved")
-LLDS = ("--loss.penalty.name", "llds", *_OVER_PROTECTED)
-SAPO = ("--loss.penalty.name", "sapo", *_OVER_PROTECTED)
-_MEAN_OF_MEANS = ("--loss.reduction", "seq-mean-token-mean")
-GSPO = ("--loss.ratio", "sequence", *_MEAN_OF_MEANS)
-GSPO_CLIP = ("--loss.clip_low", "3e-4", "--loss.clip_high", "4e-4")
-GRPO_CLIP = ("--loss.clip_low", "0.2", "--loss.clip_high", "0.2")
-UNTRUNCATED = ("--sampling.top_p", "1", "--sampling.top_k", "0")
-KEEP_MASK = ("--sampling.mask_logprobs", "1")
+_OVER_PRESERVED: Settings = {"loss.penalty.normalizer": "preserved"}
+SAPO: Settings = {**methods.SAPO, **_OVER_PRESERVED}
+GSPO_CLIP: Settings = {"loss.clip_low": 3e-4, "loss.clip_high": 4e-4}
+GRPO_CLIP: Settings = {"loss.clip_low": 0.2, "loss.clip_high": 0.2}
 
-GRPO = Arm("GRPO", NONE, control=True)
-RELIABLE = Arm("GRPO, reliable search", (*NONE, "--faults.search_failure_rate", "0"), control=True)
-SMALLER = Arm("GRPO, smaller step", NONE, STEPS, control=True)
-PLAIN_SAMPLER = Arm("GRPO, untruncated sampler", (*NONE, *UNTRUNCATED), control=True)
-SEQUENCE_MEAN = Arm("GRPO, sequence mean", (*NONE, *_MEAN_OF_MEANS))
-LENGTH_BASELINE = Arm("GRPO, baseline by length", (*NONE, "--loss.baseline", "length"))
-KEPT_MASK = Arm("GRPO, sampling mask kept", (*NONE, *KEEP_MASK), control=True)
-LLDS_ACTION = Arm("LLDS action", (*LLDS, "--loss.penalty.gate", "action"), STRENGTHS)
-SAPO_ARM = Arm("SAPO", SAPO, SAPO_STRENGTHS)
-PAPERS_KL = Arm("GRPO, KL 0.001", (*NONE, "--loss.kl_coef", "0.001"))
-PAPERS_GSPO = Arm("GSPO, clip 0.2", (*NONE, *GSPO, *GRPO_CLIP))
-PAPERS_GSPO_LLDS = Arm(
-    "GSPO, clip 0.2, LLDS action", (*LLDS, *GSPO, *GRPO_CLIP, "--loss.penalty.gate", "action"), STRENGTHS
-)
+
+def llds(gate: str) -> Settings:
+    """LLDS, divided by the tokens it preserves."""
+    return {**methods.llds(gate), **_OVER_PRESERVED}
+
+
+GRPO = Arm("GRPO", NO_PENALTY, control=True)
+RELIABLE = Arm("GRPO, reliable search", {**NO_PENALTY, "faults.search_failure_rate": 0.0}, control=True)
+SMALLER = Arm("GRPO, smaller step", NO_PENALTY, STEPS, control=True)
+PLAIN_SAMPLER = Arm("GRPO, untruncated sampler", {**NO_PENALTY, **UNTRUNCATED}, control=True)
+SEQUENCE_MEAN = Arm("GRPO, sequence mean", {**NO_PENALTY, **MEAN_OF_MEANS})
+LENGTH_BASELINE = Arm("GRPO, baseline by length", {**NO_PENALTY, "loss.baseline": "length"})
+SAMPLING_MASK = Arm("GRPO, sampling mask kept", {**NO_PENALTY, "sampling.mask_logprobs": True}, control=True)
+LLDS_ACTION = Arm("LLDS action", llds("action"), COEFFICIENTS)
+SAPO_ARM = Arm("SAPO", SAPO, SAPO_COEFFICIENTS)
+PAPERS_KL = Arm("GRPO, KL 0.001", {**NO_PENALTY, "loss.kl_coef": 0.001})
+PAPERS_GSPO = Arm("GSPO, clip 0.2", {**NO_PENALTY, **GSPO, **GRPO_CLIP})
+PAPERS_GSPO_LLDS = Arm("GSPO, clip 0.2, LLDS action", {**llds("action"), **GSPO, **GRPO_CLIP}, COEFFICIENTS)
 """As the LLDS paper has them: GSPO with GRPO's clip, and GRPO with a KL."""
 
 
 def fixed(arm: Arm) -> Arm:
-    """The arm with the strength it has without a sweep, for good."""
-    strength = arm.sweep.overrides(arm.sweep.usual) if arm.sweep else ()
-    return replace(arm, overrides=(*arm.overrides, *strength), sweep=None)
+    """The arm with the coefficient it has without a sweep."""
+    return replace(arm, settings={**arm.settings, **arm.sweep.at(arm.sweep.usual)}, sweep=None) if arm.sweep else arm
 
 
 LLDS_FIXED = fixed(LLDS_ACTION)
@@ -89,7 +88,7 @@ SAME_SAMPLER = Claim(
     says="Not the truncation is at fault but its mismatch with the loss: with the same truncated sampler and log-probs "
     "over what it kept, the same recipe learns and holds.",
     asks="plain GRPO with sampling.mask_logprobs holds on the seeds on which GRPO fell",
-    test=holds_where(KEPT_MASK.name, GRPO.name),
+    test=holds_where(SAMPLING_MASK.name, GRPO.name),
 )
 OTHER_MEAN = Claim(
     paper="control",

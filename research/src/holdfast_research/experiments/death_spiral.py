@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import CLAIMS
+from holdfast_research.methods import ADAPTIVE_ANSWERS, GSPO, NO_PENALTY
 from holdfast_research.values import Arm, Experiment, Figure
 
 GRPO = a.GRPO.name
@@ -11,26 +12,18 @@ ARMS = (
     a.GRPO,
     a.RELIABLE,
     a.PLAIN_SAMPLER,
-    a.KEPT_MASK,
+    a.SAMPLING_MASK,
     a.SEQUENCE_MEAN,
     a.LENGTH_BASELINE,
     a.SMALLER,
-    Arm("KL to the reference", a.NONE, a.KL_STRENGTHS),
-    Arm("LLD", (*a.LLDS, "--loss.penalty.gate", "token"), a.STRENGTHS),
-    Arm("LLDS response", (*a.LLDS, "--loss.penalty.gate", "response"), a.STRENGTHS),
+    Arm("KL to the reference", NO_PENALTY, a.KL_COEFFICIENTS),
+    Arm("LLD", a.llds("token"), a.COEFFICIENTS),
+    Arm("LLDS response", a.llds("response"), a.COEFFICIENTS),
     a.LLDS_ACTION,
-    Arm(
-        "LLDS-MA",
-        (*a.LLDS, "--loss.penalty.gate", "action", "--loss.penalty.answer_weight", "adaptive-paper"),
-        a.STRENGTHS,
-    ),
+    Arm("LLDS-MA", {**a.llds("action"), **ADAPTIVE_ANSWERS}, a.COEFFICIENTS),
     a.SAPO_ARM,
-    Arm("GSPO", (*a.NONE, *a.GSPO), a.GSPO_CLIPS),
-    Arm(
-        "GSPO + LLDS action",
-        (*a.LLDS, *a.GSPO, *a.GSPO_CLIP, "--loss.penalty.gate", "action"),
-        a.STRENGTHS,
-    ),
+    Arm("GSPO", {**NO_PENALTY, **GSPO}, a.GSPO_CLIPS),
+    Arm("GSPO + LLDS action", {**a.llds("action"), **GSPO, **a.GSPO_CLIP}, a.COEFFICIENTS),
     a.PAPERS_GSPO,
     a.PAPERS_GSPO_LLDS,
     a.PAPERS_KL,
@@ -38,7 +31,7 @@ ARMS = (
 
 CONTROLS = (
     *(GRPO, a.RELIABLE.name, a.PLAIN_SAMPLER.name),
-    *(a.KEPT_MASK.name, a.SMALLER.name, "KL to the reference"),
+    *(a.SAMPLING_MASK.name, a.SMALLER.name, "KL to the reference"),
 )
 MEANS = (a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name)
 MECHANISM = (

@@ -27,7 +27,7 @@ def ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> t
         asks=SAMPLED,
         test=judge.ends_higher(arm, other),
     )
-    return sampled, replace(sampled, asks=SCORE.format("greedy"), test=judge.ends_higher(arm, other, "greedy after"))
+    return sampled, replace(sampled, asks=SCORE.format("greedy"), test=judge.ends_higher(arm, other, judge.GREEDY_EM))
 
 
 def cure(arm: str, *, paper: str, where: str, other: str = GRPO) -> tuple[Claim, Claim]:
@@ -240,7 +240,7 @@ COURSE = (
 _SURGES = (
     *("LLDS action", "LLDS response", "LLD", "LLDS-MA", "SAPO", "GSPO", "GSPO + LLDS action"),
     *(a.PAPERS_GSPO.name, a.PAPERS_GSPO_LLDS.name, "KL to the reference"),
-    *(a.PLAIN_SAMPLER.name, a.KEPT_MASK.name, a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name),
+    *(a.PLAIN_SAMPLER.name, a.SAMPLING_MASK.name, a.SEQUENCE_MEAN.name, a.LENGTH_BASELINE.name),
 )
 
 CAUSES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import COLLAPSES, FALL, PLATEAU
+from holdfast_research.methods import NO_PENALTY, Settings
 from holdfast_research.values import Arm, Claim, Experiment
 
 GRPO = a.GRPO.name
@@ -12,38 +13,38 @@ GRPO = a.GRPO.name
 PUBLISHED = "top-p 0.95 alone, twice as long"
 
 
-def _arm(name: str, *words: str) -> Arm:
-    return Arm(name, (*a.NONE, *words))
+def _arm(name: str, settings: Settings) -> Arm:
+    return Arm(name, {**NO_PENALTY, **settings})
 
 
 TOOL = (
-    _arm("one search in ten fails", "--faults.search_failure_rate", "0.1"),
-    _arm("one hop", "--world.two_hop", "0"),
-    _arm("no tool", "--protocol.max_turns", "1", "--world.scripts.skip_search", "1"),
+    _arm("one search in ten fails", {"faults.search_failure_rate": 0.1}),
+    _arm("one hop", {"world.two_hop": 0}),
+    _arm("no tool", {"protocol.max_turns": 1, "world.scripts.skip_search": 1}),
 )
-SAMPLER = (a.PLAIN_SAMPLER, a.KEPT_MASK)
+SAMPLER = (a.PLAIN_SAMPLER, a.SAMPLING_MASK)
 TRUNCATION = (
-    _arm("top-p alone", "--sampling.top_k", "0"),
-    _arm("top-k alone", "--sampling.top_p", "1"),
-    _arm("top-p 0.95 and top-k", "--sampling.top_p", "0.95"),
-    _arm(PUBLISHED, "--sampling.top_p", "0.95", "--sampling.top_k", "0", "--train.steps", "160"),
+    _arm("top-p alone", {"sampling.top_k": 0}),
+    _arm("top-k alone", {"sampling.top_p": 1}),
+    _arm("top-p 0.95 and top-k", {"sampling.top_p": 0.95}),
+    _arm(PUBLISHED, {"sampling.top_p": 0.95, "sampling.top_k": 0, "train.steps": 160}),
 )
 LANGUAGE = (
-    _arm("short filler", "--world.filler_length", "[1, 2]"),
-    _arm("no filler", "--world.filler_words", "0", "--world.scripts.ramble", "0"),
-    _arm("no rambles", "--world.scripts.ramble", "0"),
+    _arm("short filler", {"world.filler_length": [1, 2]}),
+    _arm("no filler", {"world.filler_words": 0, "world.scripts.ramble": 0}),
+    _arm("no rambles", {"world.scripts.ramble": 0}),
 )
 LOSS = (
     a.SEQUENCE_MEAN,
-    _arm("advantage without std", "--loss.advantage", "dr_grpo"),
+    _arm("advantage without std", {"loss.advantage": "dr_grpo"}),
     a.LENGTH_BASELINE,
-    _arm("entropy bonus against", "--loss.entropy_coef", "-0.01"),
+    _arm("entropy bonus against", {"loss.entropy_coef": -0.01}),
 )
 SCHEDULE = (
-    _arm("half the step, twice as long", "--train.lr", "7.5e-5", "--train.steps", "160", "--train.warmup", "30"),
-    _arm("no warm-up", "--train.warmup", "0"),
-    _arm("groups of ten", "--train.group_size", "10", "--train.questions", "16"),
-    _arm("half the batch", "--train.questions", "16"),
+    _arm("half the step, twice as long", {"train.lr": 7.5e-5, "train.steps": 160, "train.warmup": 30}),
+    _arm("no warm-up", {"train.warmup": 0}),
+    _arm("groups of ten", {"train.group_size": 10, "train.questions": 16}),
+    _arm("half the batch", {"train.questions": 16}),
 )
 GROUPS = (TOOL, SAMPLER, TRUNCATION, LANGUAGE, LOSS, SCHEDULE)
 

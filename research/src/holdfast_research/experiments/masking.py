@@ -7,9 +7,9 @@ from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import SAMPLED, cure, no_surge
 from holdfast_research.values import Arm, Claim, Experiment, Figure
 
-WEIGHTS = {"LLDS-MA 0": "0.0", "LLDS-MA, paper": "adaptive-paper", "LLDS-MA, code": "adaptive-code"}
+WEIGHTS = {"LLDS-MA 0": 0.0, "LLDS-MA, paper": "adaptive-paper", "LLDS-MA, code": "adaptive-code"}
 ARMS = tuple(
-    Arm(name, (*a.LLDS_FIXED.overrides, "--loss.penalty.answer_weight", weight)) for name, weight in WEIGHTS.items()
+    Arm(name, {**a.LLDS_FIXED.settings, "loss.penalty.answer_weight": weight}) for name, weight in WEIGHTS.items()
 )
 NAMES = (a.GRPO.name, a.LLDS_ACTION.name, *WEIGHTS)
 
@@ -42,7 +42,7 @@ EXPERIMENT = Experiment(
         *(
             Claim(
                 paper=a.LLDS_PAPER,
-                where=f"Figure 9, {'v1, equation 6' if weight == '0.0' else 'v2, equation 5'}",
+                where=f"Figure 9, {'v1, equation 6' if weight == 0.0 else 'v2, equation 5'}",
                 says=f"{name}: with answers masked the agent makes more than two searches.",
                 asks="searches per rollout end above 2, on the seeds on which LLDS without masking ends below 1.2",
                 test=judge.brings_back_searches(name, a.LLDS_ACTION.name, 2.0, 1.2),

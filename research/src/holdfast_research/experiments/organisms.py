@@ -63,6 +63,6 @@ EXPERIMENT = Experiment(
         *a.dynamics(NAMES[:4], (GRPO, *NAMES[4:])),
         Figure("advantage/tail_mean", "Mean advantage where the sampler cuts, with penalties", (GRPO, *NAMES[4:])),
     ),
-    settings=("--train.steps", "160"),
+    settings={"train.steps": 160},
     drawn=("world.seed", "warm_start.seed"),
 )

@@ -48,7 +48,7 @@ EXPERIMENT = Experiment(
             where="what the penalty is for",
             says="LLDS leaves correct rollouts likelier than plain GRPO does.",
             asks="the mean displacement of the run, seed by seed",
-            test=judge.ends_higher(a.LLDS_ACTION.name, a.GRPO.name, "displacement"),
+            test=judge.ends_higher(a.LLDS_ACTION.name, a.GRPO.name, judge.DISPLACEMENT),
         ),
         a.SAME_STEP,
     ),

@@ -5,36 +5,37 @@ from __future__ import annotations
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import SAMPLED, cure, no_surge
+from holdfast_research.methods import NO_PENALTY, Settings, llds
 from holdfast_research.values import Arm, Claim, Experiment
 
 RULES = {"A ≥ 0": "nonnegative", "A > 0": "positive", "correct": "correct"}
-STRENGTHS = ("0.2", "0.5", "1.0")
+COEFFICIENTS = (0.2, 0.5, 1.0)
 NORMALIZERS = ("policy", "preserved")
-# A short, careless warm start: a quarter of the reward, and groups that are all wrong.
-RARE = ("--warm_start.steps", "250", "--world.scripts.misread", "0.4", "--world.scripts.give_up", "0.6")
+# A short, careless warm start: a quarter of the reward, and groups without a correct rollout.
+RARE: Settings = {"warm_start.steps": 250, "world.scripts.misread": 0.4, "world.scripts.give_up": 0.6}
 
 
-def _arm(rule: str, coef: str, normalizer: str, rare: bool) -> Arm:
-    llds = ("--loss.penalty.name", "llds", "--loss.penalty.gate", "action", "--loss.penalty.coef", coef)
-    chosen = ("--loss.penalty.preserve", RULES[rule], "--loss.penalty.normalizer", normalizer)
-    return Arm(_name(rule, coef, normalizer, rare), (*llds, *chosen, *(RARE if rare else ())))
+def _arm(rule: str, coef: float, normalizer: str, rare: bool) -> Arm:
+    preserve = {"loss.penalty.preserve": RULES[rule], "loss.penalty.normalizer": normalizer}
+    settings = {**llds("action"), "loss.penalty.coef": coef, **preserve, **(RARE if rare else {})}
+    return Arm(_name(rule, coef, normalizer, rare), settings)
 
 
-def _name(rule: str, coef: str, normalizer: str, rare: bool) -> str:
+def _name(rule: str, coef: float, normalizer: str, rare: bool) -> str:
     return f"{rule}, λ {coef}, {normalizer}{', rare' if rare else ''}"
 
 
 def _usual(rule: str, rare: bool = False) -> str:
-    """The arm with λ = 1 over protected tokens."""
-    return _name(rule, "1.0", "preserved", rare)
+    """The arm with λ = 1 over preserved tokens."""
+    return _name(rule, 1.0, "preserved", rare)
 
 
-RARE_GRPO = Arm("GRPO, rare", (*a.NONE, *RARE), control=True)
+RARE_GRPO = Arm("GRPO, rare", {**NO_PENALTY, **RARE}, control=True)
 ARMS = tuple(
     _arm(rule, coef, normalizer, rare)
     for rare in (False, True)
     for normalizer in NORMALIZERS
-    for coef in STRENGTHS
+    for coef in COEFFICIENTS
     for rule in RULES
 )
 
@@ -59,7 +60,7 @@ EXPERIMENT = Experiment(
             paper="control",
             where="all-wrong groups are in the paper's preserving set (equation 7)",
             says="Where reward is rare, protecting all-wrong groups costs learning: `correct` ends above A ≥ 0.",
-            asks=f"with λ = 1 over protected tokens, {SAMPLED}",
+            asks=f"with λ = 1 over preserved tokens, {SAMPLED}",
             test=judge.ends_higher(_usual("correct", rare=True), _usual("A ≥ 0", rare=True)),
         ),
         Claim(

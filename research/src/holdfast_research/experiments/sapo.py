@@ -7,15 +7,15 @@ from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import SAMPLED, cure, no_surge
 from holdfast_research.values import Arm, Claim, Experiment
 
-TAUS = ("0.6", "0.8", "1.0", "1.2")
-ARMS = tuple(Arm(f"τ = {tau}", (*a.SAPO_FIXED.overrides, "--loss.penalty.tau", tau)) for tau in TAUS)
+TAUS = (0.6, 0.8, 1.0, 1.2)
+ARMS = tuple(Arm(f"τ = {tau}", {**a.SAPO_FIXED.settings, "loss.penalty.tau": tau}) for tau in TAUS)
 # No ratio lies above 1e6, so the ratio's condition is gone.
-_ANY_RATIO = ("--loss.penalty.tau", "1e6")
-_ANY_ADVANTAGE = ("--loss.penalty.preserve", "all")
-UNCONDITIONAL = Arm("no condition", (*a.SAPO_FIXED.overrides, *_ANY_RATIO, *_ANY_ADVANTAGE))
-RATIO_ONLY = Arm("ratio condition alone", (*a.SAPO_FIXED.overrides, *_ANY_ADVANTAGE))
-NO_RATIO = Arm("no ratio condition", (*a.SAPO_FIXED.overrides, *_ANY_RATIO))
-CODE = Arm("A ≥ 0 (code)", (*a.SAPO_FIXED.overrides, "--loss.penalty.preserve", "nonnegative"))
+_ANY_RATIO = {"loss.penalty.tau": 1e6}
+_ANY_ADVANTAGE = {"loss.penalty.preserve": "all"}
+UNCONDITIONAL = Arm("no condition", {**a.SAPO_FIXED.settings, **_ANY_RATIO, **_ANY_ADVANTAGE})
+RATIO_ONLY = Arm("ratio condition alone", {**a.SAPO_FIXED.settings, **_ANY_ADVANTAGE})
+NO_RATIO = Arm("no ratio condition", {**a.SAPO_FIXED.settings, **_ANY_RATIO})
+CODE = Arm("A ≥ 0 (code)", {**a.SAPO_FIXED.settings, "loss.penalty.preserve": "nonnegative"})
 
 EXPERIMENT = Experiment(
     name="sapo",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import FALL, cure
+from holdfast_research.methods import NO_PENALTY, Settings
 from holdfast_research.values import Arm, Claim, Experiment
 
 PENALISED = (2, 5, 10, 20)
@@ -12,17 +13,17 @@ PENALISED = (2, 5, 10, 20)
 STEPS = (1, *PENALISED)
 
 
-def _steps(k: int) -> tuple[str, ...]:
-    return ("--train.optimizer_steps_per_rollout", str(k))
+def _steps(k: int) -> Settings:
+    return {"train.optimizer_steps_per_rollout": k}
 
 
 def _name(method: str, k: int) -> str:
     return f"{method}, K = {k}"
 
 
-GRPO = tuple(Arm(_name("GRPO", k), (*a.NONE, *_steps(k)), control=k in PENALISED) for k in STEPS)
-LLDS = tuple(Arm(_name("LLDS", k), (*a.LLDS_FIXED.overrides, *_steps(k))) for k in PENALISED)
-SAPO = tuple(Arm(_name("SAPO", k), (*a.SAPO_FIXED.overrides, *_steps(k))) for k in PENALISED)
+GRPO = tuple(Arm(_name("GRPO", k), {**NO_PENALTY, **_steps(k)}, control=k in PENALISED) for k in STEPS)
+LLDS = tuple(Arm(_name("LLDS", k), {**a.LLDS_FIXED.settings, **_steps(k)}) for k in PENALISED)
+SAPO = tuple(Arm(_name("SAPO", k), {**a.SAPO_FIXED.settings, **_steps(k)}) for k in PENALISED)
 NAMES = tuple(tuple(arm.name for arm in arms) for arms in (GRPO, LLDS, SAPO))
 
 EXPERIMENT = Experiment(
@@ -35,8 +36,8 @@ EXPERIMENT = Experiment(
     notes=(
         "K changes two things at once: how far the policy moves on one rollout batch, and how large the mini-batches "
         "are, since the batch is split into K and every rollout is used once. The learning rate is the same for all K.",
-        "All penalties have weight 1 over the tokens they protect, which the sweep of death-spiral chose; none is made "
-        "here, K being the variable.",
+        "All penalties have coefficient 1 over the tokens they preserve, which the sweep of death-spiral chose; none "
+        "is made here, K being the variable.",
     ),
     claims=(
         Claim(

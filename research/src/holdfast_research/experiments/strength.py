@@ -7,8 +7,8 @@ from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import FALL, PLATEAU, cure, no_surge
 from holdfast_research.values import Arm, Claim, Experiment
 
-VALUES = ("0.01", "0.1", "0.2", "0.5", "1.0")
-ARMS = tuple(Arm(f"λ = {value}", (*a.LLDS_ACTION.overrides, "--loss.penalty.coef", value)) for value in VALUES)
+VALUES = (0.01, 0.1, 0.2, 0.5, 1.0)
+ARMS = tuple(Arm(f"λ = {value}", {**a.LLDS_ACTION.settings, "loss.penalty.coef": value}) for value in VALUES)
 
 EXPERIMENT = Experiment(
     name="strength",
@@ -38,7 +38,7 @@ EXPERIMENT = Experiment(
         PLATEAU,
         *(
             claim
-            for value in ("0.5", "1.0")
+            for value in (0.5, 1.0)
             for claim in cure(f"λ = {value}", paper="control", where=f"beyond the paper's values: λ = {value}")
         ),
         *(

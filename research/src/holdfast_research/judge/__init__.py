@@ -32,6 +32,10 @@ from holdfast_research.judge.before import (
     wrong_not_raised,
 )
 from holdfast_research.judge.outcome import (
+    DISPLACEMENT,
+    GREEDY_EM,
+    SAMPLED_EM,
+    Score,
     collapses,
     delays,
     drops_after_as_many_updates,
@@ -48,9 +52,13 @@ from holdfast_research.judge.outcome import (
 )
 
 __all__ = [
+    "DISPLACEMENT",
+    "GREEDY_EM",
     "MIN_SEEDS",
     "MIN_STEPS",
     "NOBODY",
+    "SAMPLED_EM",
+    "Score",
     "Test",
     "brings_back_searches",
     "collapses",

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from holdfast.collapse import PLATEAU_ROWS
 from holdfast_research.judge.asking import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
-from holdfast_research.series import RISE, RunSeries, between, drop_step, summarise, surge_step
+from holdfast_research.series import RISE, RunSeries, RunSummary, between, drop_step, summarise, surge_step
 
 SHORT = f"the run has fewer than {MIN_STEPS} steps"
 MARGIN = 0.03
 """Of test EM over 400 questions, and of rewards over 800 rollouts: the standard error of each is about 0.02."""
-_SCORES = {"em after": "sampled test EM", "greedy after": "greedy test EM"}
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A number of a finished run that claims compare."""
+
+    name: str
+    of: Callable[[RunSummary], float]
+    margin: float = MARGIN
+    """Differences up to this tell nothing."""
+
+
+SAMPLED_EM = Score("sampled test EM", lambda summary: summary.em_after)
+GREEDY_EM = Score("greedy test EM", lambda summary: summary.greedy_after)
+DISPLACEMENT = Score("displacement", lambda summary: summary.displacement, margin=0.0)
 
 
 def collapses(arm: str) -> Test:
@@ -120,17 +135,14 @@ def falls_after_delay(arm: str, other: str, steps: int = 5) -> Test:
     return each_pair(arm, other, ask, f"{arm} fell, {steps} steps later than {other},", f"{other} did not fall")
 
 
-def ends_higher(arm: str, other: str, key: str = "em after") -> Test:
-    """`key` of `summarise`, sampled test EM at the end unless said otherwise. Scores within `MARGIN` tell nothing."""
-    margin = MARGIN if key in _SCORES else 0.0
-
+def ends_higher(arm: str, other: str, score: Score = SAMPLED_EM) -> Test:
     def ask(run: RunSeries, control: RunSeries) -> Answer:
-        ours, theirs = summarise(run)[key], summarise(control)[key]
-        near = not abs(ours - theirs) > margin  # true of NaN too: a score that was not measured
+        ours, theirs = score.of(summarise(run)), score.of(summarise(control))
+        near = not abs(ours - theirs) > score.margin  # true of NaN too: a score that was not measured
         return (None if near else ours > theirs), {arm: ours, other: theirs}
 
-    score = _SCORES.get(key, key)
-    return each_pair(arm, other, ask, f"{arm} ended above {other} in {score}", f"they ended within {margin} of it")
+    question, silence = f"{arm} ended above {other} in {score.name}", f"they ended within {score.margin} of it"
+    return each_pair(arm, other, ask, question, silence)
 
 
 def peaks_higher(arm: str, other: str) -> Test:
@@ -169,18 +181,24 @@ def _updates_until(run: RunSeries, step: int | None) -> float | None:
 
 def _collapsed(run: RunSeries) -> Answer:
     r = summarise(run)
-    numbers: Numbers = {name: r[name] for name in ("first", "peak", "held", "lowest after", "last")}
+    numbers: Numbers = {
+        "first": r.first,
+        "peak": r.peak,
+        "held": r.held,
+        "lowest after": r.lowest_after,
+        "last": r.last,
+    }
     return (run.collapsed if len(run.rows) >= MIN_STEPS else None), numbers
 
 
 def _fell(run: RunSeries) -> Answer:
     r = summarise(run)
-    numbers: Numbers = {name: r[name] for name in ("peak", "lowest after", "last")}
+    numbers: Numbers = {"peak": r.peak, "lowest after": r.lowest_after, "last": r.last}
     return (run.fell if len(run.rows) >= MIN_STEPS else None), numbers
 
 
 def _held(run: RunSeries) -> Answer:
     r = summarise(run)
-    held = r["peak"] - r["first"] >= RISE and r["last"] >= 0.85 * r["peak"] and not run.fell
-    numbers: Numbers = {"first": r["first"], "peak": r["peak"], "last": r["last"]}
+    held = r.peak - r.first >= RISE and r.last >= 0.85 * r.peak and not run.fell
+    numbers: Numbers = {"first": r.first, "peak": r.peak, "last": r.last}
     return (held if len(run.rows) >= MIN_STEPS else None), numbers

@@ -2,6 +2,7 @@
 
     holdfast reproduce run death-spiral --jobs 2
     python -m holdfast_research.pages.curves runs/lab/death-spiral
+    python -m holdfast_research.pages.curves --kept       # all pages, from the runs in the repository
 
 The words and numbers are those of the experiment's page.md, which every `holdfast reproduce` writes.
 """
@@ -9,15 +10,16 @@ The words and numbers are those of the experiment's page.md, which every `holdfa
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.cli.recipes import find as find_recipe
 from holdfast.files import write_whole
-from holdfast_research.experiments import find
 from holdfast_research.figures import draw
-from holdfast_research.paths import DOCS
-from holdfast_research.plan import finished, load_plan, planned_runs
+from holdfast_research.pages.kept_runs import restore
+from holdfast_research.paths import DOCS, KEPT_RUNS
+from holdfast_research.plan import PLAN_FILE, finished, load_plan
+from holdfast_research.results import markdown, results_of
 from holdfast_research.values import Experiment, Figure, Runs
 
 SHOWN = (
@@ -32,8 +34,7 @@ SHOWN = (
 def runs_of(out: Path) -> tuple[Experiment, Runs]:
     """The experiment in a folder of `holdfast reproduce`, and its finished runs."""
     plan = load_plan(out)
-    experiment = find(plan.experiment)
-    return experiment, finished(planned_runs(plan, experiment, find_recipe(experiment.recipe), out))
+    return plan.experiment, finished(plan.jobs(out))
 
 
 def alone(svg: str) -> str:
@@ -50,21 +51,40 @@ def figures(experiment: Experiment, runs: Runs) -> Iterator[tuple[Figure, str, s
             yield figure, f"{experiment.name}-{i:02d}-{figure.metric.replace('/', '-')}.svg", alone(svg)
 
 
+def write_page(out: Path) -> Path:
+    """DOCS/NAME.md and its figures, from a folder that has the experiment's page.md."""
+    experiment, runs = runs_of(out)
+    for old in (DOCS / "figures").glob(f"{experiment.name}-[0-9]*.svg"):
+        old.unlink()
+    (DOCS / "figures").mkdir(parents=True, exist_ok=True)
+    lines = ["", "## Curves", "", "Means of five steps. Thick: the mean over seeds; thin: every seed.", ""]
+    for figure, name, svg in figures(experiment, runs):
+        write_whole(DOCS / "figures" / name, svg)
+        shown = f"{figure.title}: {', '.join(arm for arm in figure.arms if arm in runs)}"
+        lines.append(f"![{shown}](figures/{name})")
+    write_whole(DOCS / f"{experiment.name}.md", (out / "page.md").read_text() + "\n".join(lines) + "\n")
+    return DOCS / f"{experiment.name}.md"
+
+
+def write_kept_page(name: str) -> Path:
+    """The same, from the runs in the repository."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        restore(name, out)
+        plan, runs = load_plan(out), runs_of(out)[1]
+        write_whole(out / "page.md", markdown(results_of(plan, runs, out)))
+        return write_page(out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="+", help="of `holdfast reproduce`")
-    for out in parser.parse_args().folder:
-        experiment, runs = runs_of(out)
-        for old in (DOCS / "figures").glob(f"{experiment.name}-[0-9]*.svg"):
-            old.unlink()
-        (DOCS / "figures").mkdir(parents=True, exist_ok=True)
-        lines = ["", "## Curves", "", "Means of five steps. Thick: the mean over seeds; thin: every seed.", ""]
-        for figure, name, svg in figures(experiment, runs):
-            write_whole(DOCS / "figures" / name, svg)
-            shown = f"{figure.title}: {', '.join(arm for arm in figure.arms if arm in runs)}"
-            lines.append(f"![{shown}](figures/{name})")
-        write_whole(DOCS / f"{experiment.name}.md", (out / "page.md").read_text() + "\n".join(lines) + "\n")
-        print(f"{DOCS / experiment.name}.md")
+    parser.add_argument("folder", type=Path, nargs="*", help="of `holdfast reproduce run`")
+    parser.add_argument("--kept", action="store_true", help="every experiment whose runs are in the repository")
+    options = parser.parse_args()
+    for out in options.folder:
+        print(write_page(out))
+    for plan in sorted(KEPT_RUNS.glob(f"*/{PLAN_FILE}")) if options.kept else ():
+        print(write_kept_page(plan.parent.name))
 
 
 if __name__ == "__main__":

@@ -22,10 +22,9 @@ from statistics import median
 from typing import Any
 
 from holdfast.collapse import FALLEN_ERRORS, Curve, Fall, halved
-from holdfast.diagnostics.log import reward_curve
 from holdfast.diagnostics.codes import CODES
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import Log, reward_curve
 from holdfast_research.pages.diagnosis_page import page
 from holdfast_research.paths import DOCS, REPOSITORY
 from holdfast_research.recordings.library import FOLDER, Recording, copies, load, read_manifest

@@ -5,10 +5,11 @@
     holdfast reproduce run death-spiral --jobs 2    # what is missing
     python -m holdfast_research.pages.kept_runs keep runs/lab/death-spiral
 
-`laboratory/NAME` holds the plan, a zip of each finished run (its resolved recipe, its metrics with numbers rounded to
-five digits, its results; no checkpoints, trajectories or reports, so it is finished for good). `laboratory/starts` has
-the policies that the runs of all experiments start from, where a warm start made them: on another machine the same
-recipe makes another one. `restore` puts those that its runs need into the cache, unless the cache has them already.
+`research/data/laboratory/NAME` has the plan, and a zip of each finished run: its resolved recipe, its metrics with
+numbers rounded to five digits, its results; no checkpoints, trajectories or reports, so it is finished for good.
+`laboratory/starts` has the policy that the runs of most experiments start from, because the same recipe makes another
+one on another machine. `restore` puts it into the cache, unless the cache has one already. The other starts are made by
+the first run that needs them, in a few minutes.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ _STARTS = "starts"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own: the same run gives the same bytes
 
 
-def keep(folder: Path, kept: Path = KEPT) -> list[str]:
-    """Pack the finished runs of an experiment's folder, and drop what is no longer there; the names of all."""
+def keep(folder: Path, kept: Path = KEPT, *, starts: bool = False) -> list[str]:
+    """Pack the finished runs of an experiment's folder, kilobytes each, and drop what is no longer there; the names of
+    all. With `starts` the policies they start from too, a megabyte each.
+    """
     plan = load_plan(folder)
-    into = kept / plan.experiment
+    into = kept / plan.experiment.name
     runs = {kind: sorted(path.parent for path in (folder / kind).glob(f"*/{RESULTS}")) for kind in KINDS}
     for kind in KINDS:
         (into / kind).mkdir(parents=True, exist_ok=True)
@@ -50,9 +53,10 @@ def keep(folder: Path, kept: Path = KEPT) -> list[str]:
         for old in [path for path in (into / kind).glob("*.zip") if path.stem not in names]:
             old.unlink()
         for run in runs[kind]:
-            _pack(run, into / kind / f"{run.name}.zip", place=(HOME / plan.experiment / kind).as_posix())
+            _pack(run, into / kind / f"{run.name}.zip", place=(HOME / plan.experiment.name / kind).as_posix())
     plan.save(into)
-    _keep_starts(folder, kept / _STARTS)
+    if starts:
+        _keep_starts(folder, kept / _STARTS)
     return [run.name for kind in KINDS for run in runs[kind]]
 
 
@@ -154,13 +158,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     todo = parser.add_subparsers(dest="todo", required=True)
     keeping = todo.add_parser("keep", help="pack finished runs into the repository")
-    keeping.add_argument("folder", type=Path, help="of `holdfast reproduce`")
+    keeping.add_argument("folder", type=Path, help="of `holdfast reproduce run`")
+    keeping.add_argument("--starts", action="store_true", help="the policies they start from too, 1 MB each")
     restoring = todo.add_parser("restore", help="put kept runs back")
     restoring.add_argument("experiment", choices=sorted(path.parent.name for path in KEPT.glob(f"*/{PLAN_FILE}")))
     restoring.add_argument("--out", type=Path, help="where (default: runs/lab/EXPERIMENT)")
     asked = parser.parse_args()
     if asked.todo == "keep":
-        print(f"{len(keep(asked.folder))} runs are kept in {KEPT}")
+        print(f"{len(keep(asked.folder, starts=asked.starts))} runs are kept in {KEPT}")
     else:
         out = asked.out or HOME / asked.experiment
         print(f"{len(restore(asked.experiment, out))} runs put into {out}")

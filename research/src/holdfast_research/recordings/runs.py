@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from holdfast_research.experiments.arms import UNTRUNCATED
+from holdfast_research.methods import UNTRUNCATED as UNTRUNCATED_SAMPLER
+from holdfast_research.methods import words
 from holdfast_research.pages.seeds import ARMS
 from holdfast_research.recordings.plan import (
     COLLAPSE,
@@ -48,7 +49,7 @@ def collapse_runs() -> Iterator[Planned]:
                 cause="healthy-sharpening",
                 seed=seed,
                 how=f"{title}: the reward rises and holds",
-                settings=tuple(overrides[title]),
+                settings=tuple(words(overrides[title])),
                 also=() if arm == "untruncated" else _TRUNCATED,
             )
     for seed in (1, 2, 3):
@@ -64,6 +65,7 @@ def collapse_runs() -> Iterator[Planned]:
         )
 
 
+UNTRUNCATED = tuple(words(UNTRUNCATED_SAMPLER))
 _HALF = ("--loss.penalty.normalizer", "preserved", "--loss.penalty.coef", "0.5")
 _LABORATORY = {  # arms of the laboratory when the collapse recipe was its organism: name there, cause, settings, seeds
     "lab-grpo": ("GRPO", "displacement", (), (11,)),
@@ -119,7 +121,7 @@ def quickstart_runs() -> Iterator[Planned]:
                 cause="healthy-sharpening",
                 seed=seed,
                 how=f"{title}: 40 steps of the quickstart",
-                settings=tuple(ARMS["quickstart"][title]),
+                settings=tuple(words(ARMS["quickstart"][title])),
             )
 
 

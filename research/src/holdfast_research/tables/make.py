@@ -1,132 +1,74 @@
-"""The whole table from one command: every row trained and evaluated. What is there is not made again."""
+"""The whole table as jobs: every row trained and evaluated."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Sequence
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from holdfast.config import load
 from holdfast.errors import ConfigError
-from holdfast.evals.state import RESULTS, read_results
-from holdfast_research.plan import for_method, slug
-from holdfast_research.processes import Processes, reason
-from holdfast_research.runner import Job
+from holdfast.evals.state import write_json
+from holdfast_research.jobs import EvaluationJob, Job, TrainingJob, slug
+from holdfast_research.methods import Settings, for_method, words
 from holdfast_research.tables.rows import TrainingRow
-
-_POLL = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is made, and where."""
+    """A table to make, and its folder."""
 
     recipe: Path
     rows: tuple[TrainingRow, ...]
     seeds: tuple[int, ...]
-    settings: tuple[str, ...]
-    """For every row; a row's own come after, and win."""
+    settings: Settings
+    """For every row; a row's own win."""
     out: Path
 
-
-@dataclass(frozen=True, slots=True)
-class Evaluating:
-    """One `holdfast eval` of what a job trained."""
-
-    job: Job
-    row: TrainingRow
-    out: Path
-    data: str
-
-    @property
-    def done(self) -> bool:
-        return (self.out / RESULTS).is_file()
-
-    def command(self) -> list[str]:
-        words = [sys.executable, "-m", "holdfast", "eval", "run", str(self.job.folder), "--method", self.row.method]
-        return [
-            *words,
-            "--data",
-            self.data,
-            "--name",
-            self.row.name,
-            "--out",
-            str(self.out),
-            *(["--bare"] if self.row.bare else []),
+    def jobs(self) -> list[Job]:
+        """Trainings, seed by seed, then their evaluations on the recipe's test questions. Raises `ConfigError` when the
+        recipe names none.
+        """
+        config = load(self.recipe, words(self.settings))
+        in_world = config.data.train == "world"
+        if not in_world and config.data.test is None:
+            raise ConfigError(f"{self.recipe} names no data.test, and a table is about test questions; set it")
+        trainings: list[tuple[TrainingRow, TrainingJob]] = []
+        for seed in self.seeds:
+            of_row: dict[str, TrainingJob] = {}
+            for row in self.rows:
+                of_row[row.name] = self._training(row, seed, of_row.get(row.after or ""))
+                trainings.append((row, of_row[row.name]))
+        evaluations = [
+            EvaluationJob(
+                folder=self.out / "evals" / job.folder.name,
+                needs=(job,),
+                row=row.name,
+                seed=job.seed,
+                method=row.method,
+                data="world" if in_world else "test",
+                bare=row.bare,
+            )
+            for row, job in trainings
         ]
+        return [*(job for _, job in trainings), *evaluations]
 
+    def save(self) -> None:
+        """What the table was made of."""
+        values = {"recipe": self.recipe.stem, "rows": [row.name for row in self.rows], "seeds": self.seeds}
+        write_json(self.out / "plan.json", json.loads(json.dumps(values | {"settings": self.settings})))
 
-def training_jobs(plan: Plan) -> tuple[list[Job], list[Job]]:
-    """A job per row and seed, seed by seed: those of the recipe's start, and those that come after one of them."""
-    jobs: tuple[list[Job], list[Job]] = ([], [])
-    for seed in plan.seeds:
-        for row in plan.rows:
-            start = () if row.after is None else ("--model.path", str(_folder(plan, row.after, seed) / "model"))
-            settings = for_method(plan.settings, row.settings, plan.recipe)
-            overrides = ("--run.threads", "1", *settings, *start, *row.settings)
-            folder = _folder(plan, row.name, seed)
-            job = Job(row.name, seed, plan.recipe, overrides, folder, stage=row.stage, baseline=row.baseline)
-            jobs[bool(start)].append(job)
-    return jobs
-
-
-def startable(plan: Plan, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """(jobs whose start is there, jobs that wait for one whose training failed)."""
-    after = {row.name: row.after for row in plan.rows}
-    ready: tuple[list[Job], list[Job]] = ([], [])
-    for job in jobs:
-        start = after[job.arm]
-        ready[start is not None and not (_folder(plan, start, job.seed) / "model").is_dir()].append(job)
-    return ready
-
-
-def _folder(plan: Plan, name: str, seed: int) -> Path:
-    return plan.out / "runs" / f"{slug(name.replace('+', 'with'))}-s{seed}"
-
-
-def evaluations(plan: Plan) -> list[Evaluating]:
-    """An evaluation per job, on the recipe's test questions. Raises `ConfigError` when it names none."""
-    config = load(plan.recipe, plan.settings)
-    in_world = config.data.train == "world"
-    if not in_world and config.data.test is None:
-        raise ConfigError(f"{plan.recipe} names no data.test, and a table is about test questions; set it")
-    rows = {row.name: row for row in plan.rows}
-    return [
-        Evaluating(job, rows[job.arm], plan.out / "evals" / job.folder.name, "world" if in_world else "test")
-        for jobs in training_jobs(plan)
-        for job in jobs
-    ]
-
-
-def evaluate_all(
-    todo: Sequence[Evaluating], at_once: int, logs: Path, told: Callable[[Evaluating, str | None], None]
-) -> list[Evaluating]:
-    """Evaluate what is trained and not evaluated yet; returns those that failed. `told` hears how each ended.
-
-    No process is left behind, however this ends.
-    """
-    queue = [one for one in todo if one.job.done and not one.done]
-    failed = []
-    with Processes[Evaluating]() as at_work:
-        while queue or at_work:
-            for one, code in at_work.ended():
-                why = None if code == 0 and one.done else reason(_log(one, logs), code)
-                failed += [one] if why else []
-                told(one, why)
-            while queue and len(at_work) < at_once:
-                one = queue.pop(0)
-                at_work.start(one, one.command(), _log(one, logs))
-            time.sleep(_POLL)
-    return failed
-
-
-def finished(todo: Sequence[Evaluating]) -> list[dict[str, Any]]:
-    """The results that are there."""
-    return [read_results(one.out) for one in todo if one.done]
-
-
-def _log(one: Evaluating, logs: Path) -> Path:
-    return logs / f"eval-{one.out.name}.log"
+    def _training(self, row: TrainingRow, seed: int, start: TrainingJob | None) -> TrainingJob:
+        settings = for_method(self.settings, row.settings_on(self.recipe), self.recipe)
+        if start is not None:
+            settings["model.path"] = str(start.folder / "model")
+        return TrainingJob(
+            folder=self.out / "runs" / f"{slug(row.name.replace('+', 'with'))}-s{seed}",
+            needs=() if start is None else (start,),
+            arm=row.name,
+            seed=seed,
+            recipe=self.recipe,
+            settings=settings,
+            warm_start=row.warm_start,
+            baseline=row.baseline,
+        )
