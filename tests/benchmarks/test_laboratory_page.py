@@ -45,7 +45,7 @@ def test_the_words_of_the_page_and_its_figures(
     assert page.startswith("# The death spiral\n\nVerdicts.\n") and "## Curves" in page
     drawn = sorted(path.name for path in (docs / "figures").glob("death-spiral-*.svg"))
     assert drawn and all(f"(figures/{name})" in page for name in drawn)
-    assert any("mass_kept" in name for name in drawn) and not any("grad-norm" in name for name in drawn)
+    assert any("mask_mass" in name for name in drawn) and not any("grad-norm" in name for name in drawn)
     assert not old.exists() and other.exists()
     svg = (docs / "figures" / drawn[0]).read_text()
     assert "currentColor" not in svg and 'fill="#ffffff"' in svg  # a file of its own has no page behind it
