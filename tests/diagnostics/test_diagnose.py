@@ -183,18 +183,18 @@ def test_a_few_rows_are_no_evidence_and_no_error(make_log: MakeLog, rows: int) -
 
 def test_a_few_rewards_in_a_long_log_are_not_judged(make_log: MakeLog) -> None:
     log = make_log(only=("grad/norm", "eval/em"), eval__em=[0.5] * 2 + [np.nan] * 58)
-    told = diagnose(log)
-    assert told.facts["rewards"] == 2 and told.fall is None
-    assert headline(log, told).endswith("Too few rewards to judge.")
+    diagnosis = diagnose(log)
+    assert diagnosis.facts["rewards"] == 2 and diagnosis.fall is None
+    assert headline(log, diagnosis).endswith("Too few rewards to judge.")
 
 
 def test_a_fall_is_measured_by_what_was_known_at_its_step(make_log: MakeLog) -> None:
     rewards = [0.8] * 20 + [0.2] * 20
     for later, measure in ((0.2, "peak"), (-1.0, "peak")):  # below 0 only long after the fall
         log = make_log(only=("reward/mean",), reward__mean=[*rewards, *[later] * 20])
-        told = diagnose(log)
-        assert told.fall is not None and told.fall.measure == measure
-        assert f"of its {measure} " in headline(log, told)
+        diagnosis = diagnose(log)
+        assert diagnosis.fall is not None and diagnosis.fall.measure == measure
+        assert f"of its {measure} " in headline(log, diagnosis)
     below = diagnose(make_log(only=("reward/mean",), reward__mean=[-0.5] * 5 + [0.8] * 20 + [-0.6] * 35)).fall
     assert below is not None and below.measure == "range"
 

@@ -153,7 +153,7 @@ def test_what_a_setting_becomes_in_verl(overrides: list[str], expected: dict[str
 @pytest.mark.parametrize(("overrides", "says"), [
     (["--model.path=tiny"], ["model.path = 'tiny'", "holdfast warm-start"]),
     (["--warm_start.steps=5"], ["warm_start.steps = 5", "holdfast warm-start"]),
-    (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'", "preserved_share"]),
+    (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'", "_fraction"]),
     (["--loss.advantage=reinforce"], ["loss.advantage = 'reinforce'", "'dr_grpo'"]),
     (["--loss.baseline=length"], ["loss.baseline = 'length'", "'mean', or use verl"]),
     (["--loss.reduction=token-sum"], ["loss.reduction = 'token-sum'", "'token-mean'"]),

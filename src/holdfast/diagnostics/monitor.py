@@ -57,13 +57,13 @@ class Monitor:
 
     def replay(self, rows: Iterable[Mapping[str, object]]) -> tuple[Finding, ...]:
         """Add rows of `metrics.jsonl`. Returns the findings."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for row in rows:
             dropped = row.get("dropped")
             numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k not in ("step", "time")}
             numbers |= dict.fromkeys(dropped if isinstance(dropped, list) else (), math.nan)
-            found += self.observe(int(row["step"]), numbers)  # type: ignore[call-overload]
-        return tuple(found)
+            findings += self.observe(int(row["step"]), numbers)  # type: ignore[call-overload]
+        return tuple(findings)
 
     def log(self) -> Log:
         """The log so far."""

@@ -44,8 +44,8 @@ def make_log() -> Callable[..., Log]:
 @pytest.fixture
 def make_finding() -> Callable[..., Finding]:
     def make(code: str, step: int, *series: str, **more: Any) -> Finding:
-        told = {"summary": f"What {code} says.", "evidence": {}, "remedy": f"What {code} asks for."}
-        return Finding(**{"code": code, "step": step, "series": series} | told | more)
+        texts = {"summary": f"What {code} says.", "evidence": {}, "remedy": f"What {code} asks for."}
+        return Finding(**{"code": code, "step": step, "series": series} | texts | more)
 
     return make
 

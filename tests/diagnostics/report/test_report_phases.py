@@ -1,4 +1,4 @@
-"""Phases begin where the log told it, in their order, and nowhere else."""
+"""Phases begin with the findings that name them, in their order."""
 
 from __future__ import annotations
 

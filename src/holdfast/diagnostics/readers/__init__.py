@@ -12,7 +12,7 @@ from holdfast.diagnostics.log import Host, Log, Series
 from holdfast.diagnostics.readers.columns import series_of
 from holdfast.diagnostics.readers.find import READABLE, find_logs
 from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, is_share, translation
-from holdfast.diagnostics.readers.reader import Found, Raw
+from holdfast.diagnostics.readers.reader import LogFile, Raw
 from holdfast.diagnostics.readers.text import Tally, clean
 from holdfast.errors import DataError
 
@@ -40,9 +40,9 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
     """
     logs: list[Log] = []
     unread: list[DataError] = []
-    for found in find_logs(Path(path)):
+    for file in find_logs(Path(path)):
         try:
-            logs += _read(found)
+            logs += _read(file)
         except DataError as error:
             unread.append(error)
     if not logs:
@@ -52,13 +52,13 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
     return tuple(logs)
 
 
-def _read(found: Found) -> tuple[Log, ...]:
-    tally = Tally(found.path)
-    if found.note:
-        tally.add(found.note)
-    filled = [run for run in found.reader.read(found, tally) if run.columns]
+def _read(file: LogFile) -> tuple[Log, ...]:
+    tally = Tally(file.path)
+    if file.note:
+        tally.add(file.note)
+    filled = [run for run in file.reader.read(file, tally) if run.columns]
     if not filled:
-        raise DataError(_nothing(found, tally))
+        raise DataError(_nothing(file, tally))
     return tuple(_log(run, tally) for run in filled)
 
 
@@ -99,6 +99,6 @@ def _several(path: str | Path, names: list[str]) -> str:
     return f"{path} holds {len(names)} runs: {shown}. Name one of them"
 
 
-def _nothing(found: Found, tally: Tally) -> str:
+def _nothing(file: LogFile, tally: Tally) -> str:
     notes = " ".join(note[0].upper() + note[1:] for note in tally.notes())
-    return f"{found.path} {found.reader.lacks}. {notes + ' ' if notes else ''}{READABLE}"
+    return f"{file.path} {file.reader.lacks}. {notes + ' ' if notes else ''}{READABLE}"

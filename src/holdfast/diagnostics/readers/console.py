@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.diagnostics.readers.columns import number_in
 from holdfast.diagnostics.readers.jsonl import Batch, read_rows
-from holdfast.diagnostics.readers.reader import Found, Frame, Raw, Reader, Row, dotted
+from holdfast.diagnostics.readers.reader import Frame, LogFile, Raw, Reader, Row, dotted
 from holdfast.diagnostics.readers.text import Tally, blocks, lines
 
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
@@ -105,10 +105,10 @@ def _value(text: str) -> float | None:
     return _WORDS[text] if text in _WORDS else number_in(text)
 
 
-def _read(found: Found, tally: Tally) -> list[Raw]:
-    console = Console(found.path, tally)
+def _read(file: LogFile, tally: Tally) -> list[Raw]:
+    console = Console(file.path, tally)
     read = read_rows(console.rows(), tally, FRAME)
-    return [Raw("verl", "verl", found.name, read[1], console.settings)] if read else []
+    return [Raw("verl", "verl", file.name, read[1], console.settings)] if read else []
 
 
 def _has_a_step(path: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.diagnostics.readers.columns import Columns, number_in
 from holdfast.diagnostics.readers.names import host_of
-from holdfast.diagnostics.readers.reader import Found, Raw, Reader, Row, axis_of, is_metric
+from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader, Row, axis_of, is_metric
 from holdfast.diagnostics.readers.text import Tally, lines
 
 _MANY = 500
@@ -25,9 +25,9 @@ def is_header(line: str) -> bool:
     return len(names) > 1 and axis_of(names) is not None
 
 
-def _read(found: Found, tally: Tally) -> list[Raw]:
+def _read(file: LogFile, tally: Tally) -> list[Raw]:
     """The runs of a CSV history, in the order of their columns."""
-    rows = _rows(found.path, tally)
+    rows = _rows(file.path, tally)
     _, header = next(rows, (0, []))
     axis = axis_of(header)
     if axis is None:
@@ -46,7 +46,7 @@ def _read(found: Found, tally: Tally) -> list[Raw]:
             batch = []
     _add(columns, named, step, batch)
     return [
-        Raw("wandb", host_of([axis, *metrics.values()]), run or found.name, columns[run], {})
+        Raw("wandb", host_of([axis, *metrics.values()]), run or file.name, columns[run], {})
         for run, metrics in named.items()
     ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.diagnostics.readers.console import CONSOLE
 from holdfast.diagnostics.readers.csv_export import CSV
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
-from holdfast.diagnostics.readers.reader import Found, Reader
+from holdfast.diagnostics.readers.reader import LogFile, Reader
 from holdfast.diagnostics.readers.text import head, is_binary
 from holdfast.errors import DataError
 from holdfast.run_folder import CONFIG, METRICS
@@ -40,7 +40,7 @@ _OTHERS = (
 )  # fmt: skip
 
 
-def find_logs(path: Path) -> list[Found]:
+def find_logs(path: Path) -> list[LogFile]:
     """The logs at a path: one for a file or the folder of a run, several for a folder of runs.
 
     Raises `DataError` if there is no readable log.
@@ -48,30 +48,30 @@ def find_logs(path: Path) -> list[Found]:
     try:
         if path.is_dir():
             return _in_folder(path)
-        found = _file(path)
+        file = _file(path)
     except DataError:
         raise
     except PermissionError as error:
         raise DataError(f"{error.filename or path} cannot be read: its permissions forbid it") from None
     except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in a name
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return [found]
+    return [file]
 
 
-def _file(path: Path) -> Found:
+def _file(path: Path) -> LogFile:
     reader = reader_of(path)
     if reader is None:
         raise DataError(f"{path} is {_what(path)}. {READABLE}")
     full = path.resolve()
     if path.name == METRICS:
         settings = full.parent / CONFIG
-        return Found(reader, path, full.parent.name, settings if settings.is_file() else None)
+        return LogFile(reader, path, full.parent.name, settings if settings.is_file() else None)
     if path.name == STATE_FILE:
-        return Found(reader, path, _run_of_checkpoint(full.parent))
-    return Found(reader, path, path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
+        return LogFile(reader, path, _run_of_checkpoint(full.parent))
+    return LogFile(reader, path, path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
 
 
-def _in_folder(folder: Path) -> list[Found]:
+def _in_folder(folder: Path) -> list[LogFile]:
     """The logs of a run's folder, or of a folder of such folders and files."""
     logs = [*_below(folder, _DEPTH)]
     if not logs:
@@ -89,7 +89,7 @@ def _relative(path: Path, folder: Path) -> str:
     return str(inner.parent if path.name in (METRICS, STATE_FILE) else inner)
 
 
-def _below(folder: Path, depth: int) -> Iterator[Found]:
+def _below(folder: Path, depth: int) -> Iterator[LogFile]:
     """The log of a run's folder; in any other folder, the logs of its files and folders."""
     try:
         run = _run_folder(folder)
@@ -109,14 +109,14 @@ def _below(folder: Path, depth: int) -> Iterator[Found]:
             yield from _below(inner, depth - 1)
 
 
-def _run_folder(folder: Path) -> Found | None:
+def _run_folder(folder: Path) -> LogFile | None:
     if (folder / METRICS).is_file():
         return _file(folder / METRICS)
     states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE_FILE).is_file()]
     return _newest(states) if states else None
 
 
-def _newest(states: list[Path]) -> Found:
+def _newest(states: list[Path]) -> LogFile:
     """The newest state of a run, from its folder and its checkpoints (highest number first).
 
     A checkpoint can be newer than the state in the folder, if the run was continued. It can also be newer than one with
@@ -149,7 +149,7 @@ def _checkpoints(folder: Path) -> list[Path]:
     return [inner for _, inner in sorted(numbered, reverse=True) if inner.is_dir()]
 
 
-def _files(folder: Path) -> Iterator[Found]:
+def _files(folder: Path) -> Iterator[LogFile]:
     suffixes = tuple({suffix for reader in READERS for suffix in reader.suffixes})
     for path in _entries(folder):
         if path.is_file() and path.name.endswith(suffixes):

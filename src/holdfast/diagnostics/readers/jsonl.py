@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.reader import Found, Frame, Raw, Reader, Row, dotted, frame_of, state_frame
+from holdfast.diagnostics.readers.reader import Frame, LogFile, Raw, Reader, Row, dotted, frame_of, state_frame
 from holdfast.diagnostics.readers.text import LONGEST, Tally, blocks, lines
 
 Batch = tuple[list[int], list[Row]]
@@ -90,17 +90,17 @@ def array_rows(path: Path, tally: Tally) -> Iterator[Batch]:
 def read_state(path: Path, tally: Tally) -> tuple[Frame, Columns, dict[str, Any]] | None:
     """`trainer_state.json`: its history as columns, and the rest of it. None without a history."""
     tally.unit = "row"
-    text, before, found = blocks(path, tally), "", None
-    while found is None and len(before) <= LONGEST and (block := next(text, "")):
+    text, before, match = blocks(path, tally), "", None
+    while match is None and len(before) <= LONGEST and (block := next(text, "")):
         before += block
-        found = _HISTORY.search(before)
-    if found is None:
+        match = _HISTORY.search(before)
+    if match is None:
         return None
     after: list[str] = []
-    history = _elements(chain([before[found.end() :]], text), tally, after)
+    history = _elements(chain([before[match.end() :]], text), tally, after)
     read = read_rows(_batched(history), tally, state_frame())
     try:
-        rest = json.loads(before[: found.end()] + "]" + "".join(after))
+        rest = json.loads(before[: match.end()] + "]" + "".join(after))
     except (ValueError, RecursionError):
         rest = {}
     frame, columns = read or (state_frame(), Columns(tally, null_is_nan=True))
@@ -179,26 +179,26 @@ _STATE_SETTINGS = {
 }
 
 
-def _read_with(rows_of: Callable[[Path, Tally], Iterator[Batch]]) -> Callable[[Found, Tally], list[Raw]]:
+def _read_with(rows_of: Callable[[Path, Tally], Iterator[Batch]]) -> Callable[[LogFile, Tally], list[Raw]]:
     """A reader of files whose rows `rows_of` gives."""
 
-    def read(found: Found, tally: Tally) -> list[Raw]:
-        framed = read_rows(rows_of(found.path, tally), tally)
+    def read(file: LogFile, tally: Tally) -> list[Raw]:
+        framed = read_rows(rows_of(file.path, tally), tally)
         if framed is None:
             return []
         frame, columns = framed
-        return [Raw(frame.format, frame.host, found.name, columns, _settings(found.settings, tally))]
+        return [Raw(frame.format, frame.host, file.name, columns, _settings(file.settings, tally))]
 
     return read
 
 
-def _read_state(found: Found, tally: Tally) -> list[Raw]:
-    state = read_state(found.path, tally)
+def _read_state(file: LogFile, tally: Tally) -> list[Raw]:
+    state = read_state(file.path, tally)
     if state is None:
         return []
     frame, columns, rest = state
     known = {ours: rest[theirs] for theirs, ours in _STATE_SETTINGS.items() if rest.get(theirs) is not None}
-    return [Raw(frame.format, frame.host, found.name, columns, known)]
+    return [Raw(frame.format, frame.host, file.name, columns, known)]
 
 
 def _settings(path: Path | None, tally: Tally) -> dict[str, object]:

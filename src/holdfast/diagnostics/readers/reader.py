@@ -107,7 +107,7 @@ def _ours(row: Row) -> tuple[Any, Row]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LogFile:
     """A file of metrics."""
 
     reader: Reader
@@ -137,7 +137,7 @@ class Reader:
 
     recognises: Callable[[Path, str], bool]
     """Whether it reads a file, by its path and the beginning of its text. The first such reader gets the file."""
-    read: Callable[[Found, Tally], list[Raw]]
+    read: Callable[[LogFile, Tally], list[Raw]]
     """The runs in a file. The tally counts what is skipped."""
     lacks: str
     """The end of the message about a recognised file without a run, such as `has no row of metrics with a step`."""

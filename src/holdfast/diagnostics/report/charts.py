@@ -233,8 +233,10 @@ def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, 
 def _filled(row: Row, names: set[str]) -> Row:
     """The row, with lines whose names depend on the log."""
     if row.hosts:
-        found = sorted(name for name in names if re.fullmatch(row.hosts, name))[: len(_HOST_COLORS)]
-        lines = [Line(name, name, color, points=row.sparse) for name, color in zip(found, _HOST_COLORS, strict=False)]
+        matching = sorted(name for name in names if re.fullmatch(row.hosts, name))[: len(_HOST_COLORS)]
+        lines = [
+            Line(name, name, color, points=row.sparse) for name, color in zip(matching, _HOST_COLORS, strict=False)
+        ]
         return replace(row, lines=(*row.lines, *lines))
     kind = row.title.removesuffix(", action by action")
     if kind == row.title:

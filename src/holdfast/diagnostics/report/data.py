@@ -187,8 +187,8 @@ def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     for i, run in enumerate(runs):
         windows = stretches(run.changes)
         for k, part in list(enumerate(windows, start=WINDOWS - len(windows) + 1))[-1 if several else 0 :]:
-            found = share_of_samples([change for row in part for change in row.correct])
-            if found["x"]:
+            sorted_changes = share_of_samples([change for row in part for change in row.correct])
+            if sorted_changes["x"]:
                 traces.append(
                     {
                         "run": i,
@@ -197,7 +197,7 @@ def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
                         "color": f"time-{k}",
                         "dash": "solid",
                         "points": False,
-                        "raw": found | {"bad": []},
+                        "raw": sorted_changes | {"bad": []},
                     }
                 )
     row = {"title": "change, nats per token", "log": False, "mark": 0.0, "traces": traces, "range": _range(traces)}

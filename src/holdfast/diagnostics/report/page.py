@@ -214,10 +214,10 @@ def _comparison(runs: Sequence[ReportedRun]) -> list[str]:
     rows = []
     for run in runs:
         facts, half = run.diagnosis.facts, run.diagnosis.halved
-        found = "; ".join(f"{f.code} at {f.step:,}" for f in run.diagnosis.findings) or "none"
+        codes = "; ".join(f"{f.code} at {f.step:,}" for f in run.diagnosis.findings) or "none"
         reward = [_number(facts.get(name)) for name in ("first reward", "peak reward", "last reward")]
         rows.append(
-            [run.log.name, f"{last_step(run.log):,}", *reward, "–" if half is None else f"{half.step:,}", found]
+            [run.log.name, f"{last_step(run.log):,}", *reward, "–" if half is None else f"{half.step:,}", codes]
         )
     columns = ["run", "steps", "first reward", "peak reward", "last reward", "half lost at", "findings"]
     explained: dict[str, Finding] = {f.code: f for run in runs for f in run.diagnosis.findings}

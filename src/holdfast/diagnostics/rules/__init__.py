@@ -1,4 +1,4 @@
-"""The rules: one file per family of codes, and everything known of a code in it. None looks ahead."""
+"""The rules: one file per family of codes. No rule looks ahead."""
 
 from __future__ import annotations
 

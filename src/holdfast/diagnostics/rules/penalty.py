@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,21 +27,8 @@ def has_penalty(log: Log) -> bool:
     return ACTIVE in log.series or TERM in log.series
 
 
-@dataclass(frozen=True, slots=True)
-class Zeros:
-    """Where a penalty has been 0 since the start, for enough batches."""
-
-    where: Truths
-    steps: Values
-    """[N]: optimizer steps per rollout batch; NaN if not logged."""
-    batches: NDArray[np.int64]
-    """[N]: number of rollout batches so far that count."""
-    by_moves: Truths
-    """[N]: whether a row counts only if the policy had moved."""
-
-
-def always_zero(rows: Rows) -> Zeros | None:
-    """None if the penalty acts in the first row.
+def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
+    """Batches of one optimizer step (or of an unknown number), or of `several`; None if the penalty acts at once.
 
     With one optimizer step per rollout batch a penalty stays 0, and a few batches prove it. With several steps it is 0
     on the first of them, and whenever no preserved token has become less likely. Then a row counts only if the policy
@@ -60,29 +47,15 @@ def always_zero(rows: Rows) -> Zeros | None:
         counts &= preserved[0] > 0
     batches = batches_among(rows, counts)
     enough = batches >= np.where(by_moves, BATCHES_AT_SEVERAL_STEPS, BATCHES_AT_ONE_STEP)
-    return Zeros(enough & counts & (np.cumsum(value != 0) == 0), steps, batches, by_moves)
-
-
-def is_zero_at_one_step(rows: Rows) -> Signal | None:
-    """Also where the number of steps is not logged."""
-    zeros = always_zero(rows)
-    if zeros is None:
-        return None
+    zero = enough & counts & (np.cumsum(value != 0) == 0)
     return Signal(
-        zeros.where & ~(zeros.steps > 1),
-        lambda: {rows.names[0]: np.zeros(len(rows.steps)), K: zeros.steps},
-        lambda: {"why": np.where(np.isnan(zeros.steps), "", ONE_STEP)},
-    )
-
-
-def is_zero_at_several_steps(rows: Rows) -> Signal | None:
-    zeros = always_zero(rows)
-    if zeros is None:
-        return None
-    return Signal(
-        zeros.where & (zeros.steps > 1),
-        lambda: {rows.names[0]: np.zeros(len(rows.steps)), K: zeros.steps},
-        lambda: {"batches": zeros.batches, "that": np.where(zeros.by_moves, " in which the policy moved", "")},
+        zero & ((steps > 1) == several),
+        lambda: {rows.names[0]: np.zeros(len(rows.steps)), K: steps},
+        lambda: {
+            "why": np.where(np.isnan(steps), "", ONE_STEP),
+            "batches": batches,
+            "that": np.where(by_moves, " in which the policy moved", ""),
+        },
     )
 
 
@@ -113,14 +86,14 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
     """Two checks, because the advice depends on the number of optimizer steps per rollout batch."""
     at_one = Check(
         series=series,
-        signal=is_zero_at_one_step,
+        signal=partial(zero_since_start, several=False),
         message="The penalty has been exactly 0 since the start{why}.",
         better=better,
         look_at=series[:1],
     )
     at_several = Check(
         series=series,
-        signal=is_zero_at_several_steps,
+        signal=partial(zero_since_start, several=True),
         message="The penalty has been exactly 0 since the start, in {batches} rollout batches{that}.",
         better=better,
         look_at=series[:1],
