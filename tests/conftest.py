@@ -1,4 +1,4 @@
-"""A `/retrieve` server on loopback, for whatever speaks to one, and a tiny encoder for dense retrieval."""
+"""A byte-level tokenizer, a `/retrieve` server on loopback, and a tiny encoder for dense retrieval."""
 
 from __future__ import annotations
 
@@ -16,6 +16,34 @@ import pytest
 from holdfast.retrieval.types import Retriever
 
 Reply = tuple[int, bytes]
+
+# As in Qwen's tokenizers a closing bracket takes the newlines after it, so tags end in the middle of a token.
+SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+@pytest.fixture(scope="session")
+def learn_tokenizer() -> Callable[..., Any]:
+    """learn_tokenizer(texts, size, special_tokens, eos_token=…): a byte-level BPE tokenizer, learned in memory."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    def learn(texts: list[str], size: int, special_tokens: list[str], **names: str) -> PreTrainedTokenizerFast:
+        tokenizer = Tokenizer(models.BPE())
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"), byte_level]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=special_tokens,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer=trainer)
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+    return learn
 
 
 @pytest.fixture(autouse=True)
