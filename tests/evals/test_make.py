@@ -33,7 +33,7 @@ def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_short_table_that_was_killed(tmp_path: Path) -> None:
     source = str(Path(__file__).parents[2] / "src")
     environment = os.environ | {"HOLDFAST_CACHE": str(tmp_path / "cache"), "PYTHONPATH": source}
