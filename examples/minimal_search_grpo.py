@@ -24,7 +24,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from holdfast.batch import TokenBatch
-from holdfast.data import Example, Sampler
+from holdfast.data import Example, QuestionOrder
 from holdfast.logprobs import token_logprobs
 from holdfast.losses import clipped_policy_loss, group_advantages, llds_penalty, preserved_mask, reduce_loss
 from holdfast.retrieval.bm25 import BM25Retriever
@@ -127,7 +127,7 @@ def train(path: str, *, steps: int = 40, questions: int = QUESTIONS, world: Worl
     model.eval()  # no dropout: old equals new
     world = world or build_world()
     rollouts = Rollouts(model, tokenizer, world)
-    sampler = Sampler([question.example for question in world.questions["train"]], seed=0)
+    sampler = QuestionOrder([question.example for question in world.questions["train"]], seed=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     for step in range(steps):
         for parameters in optimizer.param_groups:

@@ -1,8 +1,9 @@
-"""A `/retrieve` server on loopback, for whatever speaks to one, and a tiny encoder for dense retrieval."""
+"""A byte-level tokenizer, a `/retrieve` server on loopback, and a tiny encoder for dense retrieval."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -39,6 +40,35 @@ class Lld(Penalty):
 def lld_class() -> str:
     """Source of a user's penalty class `Lld`, equal to `LLDS(gate="token", threshold=least)`."""
     return LLD_CLASS
+# As in Qwen's tokenizers a closing bracket takes the newlines after it, so tags end in the middle of a token.
+
+
+SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+@pytest.fixture(scope="session")
+def learn_tokenizer() -> Callable[..., Any]:
+    """learn_tokenizer(texts, size, special_tokens, eos_token=…): a byte-level BPE tokenizer, learned in memory."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    def learn(texts: list[str], size: int, special_tokens: list[str], **names: str) -> PreTrainedTokenizerFast:
+        tokenizer = Tokenizer(models.BPE())
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"), byte_level]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=special_tokens,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer=trainer)
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+    return learn
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +78,15 @@ def heard_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test session that all its worker processes share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @dataclass

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.data import Example, Sampler, hold_out, read_questions
+from holdfast.data import Example, QuestionOrder, hold_out, read_questions
 from holdfast.errors import CheckpointError, DataError
 
 
@@ -86,7 +86,7 @@ def examples(n: int, tag: str = "Who?") -> list[Example]:
     return [Example(source="s", split="train", index=i, question=f"{tag} {i}", golden_answers=("x",)) for i in range(n)]
 
 
-def deal(sampler: Sampler, batches: int, n: int = 3) -> list[list[int]]:
+def deal(sampler: QuestionOrder, batches: int, n: int = 3) -> list[list[int]]:
     return [[example.index for example in sampler.next(n)] for _ in range(batches)]
 
 
@@ -95,7 +95,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 
 def test_every_epoch_deals_each_question_once_and_the_rest_is_a_short_batch():
-    batches = deal(Sampler(examples(8), seed=0), 6)
+    batches = deal(QuestionOrder(examples(8), seed=0), 6)
     assert [len(batch) for batch in batches] == [3, 3, 2, 3, 3, 2]
     first, second = flat(batches[:3]), flat(batches[3:])
     assert sorted(first) == sorted(second) == list(range(8))
@@ -103,59 +103,61 @@ def test_every_epoch_deals_each_question_once_and_the_rest_is_a_short_batch():
 
 
 def test_a_batch_as_large_as_the_data_or_larger_is_one_epoch():
-    sampler = Sampler(examples(4), seed=0)
+    sampler = QuestionOrder(examples(4), seed=0)
     assert [sorted(batch) for batch in deal(sampler, 3, n=4)] == [[0, 1, 2, 3]] * 3
     assert [sorted(batch) for batch in deal(sampler, 2, n=9)] == [[0, 1, 2, 3]] * 2
 
 
 def test_order_depends_on_seed_and_epoch_alone():
-    assert deal(Sampler(examples(8), seed=3), 5) == deal(Sampler(examples(8), seed=3), 5)
-    assert deal(Sampler(examples(8), seed=3), 3) != deal(Sampler(examples(8), seed=4), 3)
+    assert deal(QuestionOrder(examples(8), seed=3), 5) == deal(QuestionOrder(examples(8), seed=3), 5)
+    assert deal(QuestionOrder(examples(8), seed=3), 3) != deal(QuestionOrder(examples(8), seed=4), 3)
     # and not on the batch size
-    assert flat(deal(Sampler(examples(8), seed=3), 3, n=3)) == flat(deal(Sampler(examples(8), seed=3), 2, n=4))
+    assert flat(deal(QuestionOrder(examples(8), seed=3), 3, n=3)) == flat(
+        deal(QuestionOrder(examples(8), seed=3), 2, n=4)
+    )
 
 
 def test_the_order_is_pinned():
     # A changed order would change every published run; it must be a decision, not an accident of a library version.
-    assert deal(Sampler(examples(8), seed=0), 3) == [[7, 0, 1], [5, 3, 4], [2, 6]]
+    assert deal(QuestionOrder(examples(8), seed=0), 3) == [[7, 0, 1], [5, 3, 4], [2, 6]]
 
 
 def test_orders_are_uniform():
     # 600 seeds, 4 questions: each is first about 150 times; 3 standard deviations are 3 * sqrt(600 * 1/4 * 3/4) = 32.
-    first = [Sampler(examples(4), seed=seed).next(1)[0].index for seed in range(600)]
+    first = [QuestionOrder(examples(4), seed=seed).next(1)[0].index for seed in range(600)]
     assert all(abs(first.count(i) - 150) < 32 for i in range(4))
 
 
 @pytest.mark.parametrize("dealt", range(8))
 def test_restore_continues_exactly(dealt):
     # 0 is the start, 3 the end of an epoch (position = number of questions), 4 the first batch of the next
-    sampler = Sampler(examples(8), seed=1)
+    sampler = QuestionOrder(examples(8), seed=1)
     deal(sampler, dealt)
     state = json.loads(json.dumps(sampler.state()))
     expected = deal(sampler, 7)
-    other = Sampler(examples(8), seed=1)
+    other = QuestionOrder(examples(8), seed=1)
     deal(other, 2)
     other.restore(state)
     assert deal(other, 7) == expected
 
 
 def test_restore_refuses_other_questions_another_seed_and_nonsense():
-    state = Sampler(examples(8), seed=1).state()
+    state = QuestionOrder(examples(8), seed=1).state()
     with pytest.raises(CheckpointError, match="other questions"):
-        Sampler(examples(8, "What?"), seed=1).restore(state)
+        QuestionOrder(examples(8, "What?"), seed=1).restore(state)
     with pytest.raises(CheckpointError, match="other questions"):
-        Sampler(examples(9), seed=1).restore(state)
+        QuestionOrder(examples(9), seed=1).restore(state)
     with pytest.raises(CheckpointError, match="seed 1, this run has seed 2"):
-        Sampler(examples(8), seed=2).restore(state)
+        QuestionOrder(examples(8), seed=2).restore(state)
     with pytest.raises(CheckpointError, match="outside the 8 questions"):
-        Sampler(examples(8), seed=1).restore({**state, "position": 9})
+        QuestionOrder(examples(8), seed=1).restore({**state, "position": 9})
 
 
 def test_nothing_to_deal():
     with pytest.raises(DataError, match="no questions"):
-        Sampler([], seed=0)
+        QuestionOrder([], seed=0)
     with pytest.raises(ValueError, match="ask for 1 or more"):
-        Sampler(examples(2), seed=0).next(0)
+        QuestionOrder(examples(2), seed=0).next(0)
 
 
 def test_reading_data_and_scoring_imports_no_torch():

@@ -34,7 +34,7 @@ def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
     assert last_evaluation.folder == tmp_path / "evals" / "rag-after-sft-s12" and "--bare" in last_evaluation.command()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_short_table_that_was_killed(tmp_path: Path) -> None:
     environment = os.environ | {"HOLDFAST_CACHE": str(tmp_path / "cache")}
     out = tmp_path / "out"

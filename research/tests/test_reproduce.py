@@ -113,7 +113,7 @@ def finish(process: subprocess.Popen[str], code: int) -> str:
     return text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_hindered_and_finished(tiny: Any) -> None:
     out, start = tiny
     options = ("--short", "--jobs", "1")

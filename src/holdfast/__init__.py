@@ -1,4 +1,4 @@
-"""holdfast trains LLM search agents with reinforcement learning that does not collapse, and says why a run collapses.
+"""holdfast trains LLM search agents with reinforcement learning that does not collapse, and diagnoses runs that do.
 
 Importing this package imports neither torch nor transformers; take what you need from its modules, for example
 `from holdfast.losses import llds_penalty, reduce_loss` (needs torch alone).

@@ -1,4 +1,4 @@
-"""Questions: the value, the JSONL reader, and the sampler whose position a checkpoint can keep."""
+"""Questions: the value, the JSONL reader, and the order of training, whose position a checkpoint can keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "MOST_HELD_OUT",
     "Example",
     "QuestionFile",
-    "Sampler",
+    "QuestionOrder",
     "Skipped",
     "dev_questions",
     "hold_out",
@@ -28,14 +28,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A question and every answer that counts as right.
+    """A question and every answer that counts as correct.
 
     >>> Example(source="nq", split="dev", index=7, question="Who?", golden_answers=("Mira", "M. Tolvan")).id
     'nq/dev/7'
     """
 
     source: str
-    """Data set."""
+    """Name of the data set."""
     split: str
     index: int
     """Place in its file, from 0; rows that were skipped keep theirs, so ids do not shift."""
@@ -52,7 +52,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFile:
-    """What a file held: the usable questions, and the rows that are not, each with its reason."""
+    """The usable questions of a file, and the skipped rows, each with its reason."""
 
     examples: tuple[Example, ...]
     skipped: tuple[Skipped, ...]
@@ -69,7 +69,7 @@ def read_questions(
 
     `source` defaults to the file's name without its ending. A row is skipped, counted and reported (to `on_skip`, else
     in one logged warning) when it is not such an object, when its question is empty, or when normalisation leaves
-    nothing of any golden answer, because no prediction could then be right. Raises `DataError` for a file that cannot
+    nothing of any golden answer, because no prediction could then be correct. Raises `DataError` for a file that cannot
     be read, that holds no usable row, or of which more than half is bad.
     """
     if Path(path).suffix == ".parquet":
@@ -109,13 +109,13 @@ def _golden_answers(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 MOST_HELD_OUT = 1000
-"""Enough to tell two policies 4 points of exact match apart, 1.96 √(2 · 0.24 / 1000); the last evaluation asks all."""
+"""Resolves a difference of 4 points of exact match, 1.96 √(2 · 0.24 / 1000). The last evaluation asks all."""
 
 
 def hold_out(examples: Sequence[Example]) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """(training questions, dev questions) of a file that has no dev file beside it: every tenth question is dev.
+    """Split a file without a dev file into (training questions, dev questions): every tenth question is dev.
 
-    Of more than `MOST_HELD_OUT` × 10 questions fewer, evenly spaced. Whatever their order, sorted files keep their mix.
+    At most `MOST_HELD_OUT` questions are dev, evenly spaced, so that a sorted file keeps its mix.
     """
     stride = max(10, -(-len(examples) // MOST_HELD_OUT))
     return tuple(e for i, e in enumerate(examples) if i % stride), tuple(examples[::stride])
@@ -132,22 +132,21 @@ def dev_questions(examples: Sequence[Example], count: int) -> list[Example]:
     return [examples[i * len(examples) // count] for i in range(count)]
 
 
-class Sampler:
-    """Deals questions in an order that depends on (seed, epoch) alone, and can be put back to any position.
+class QuestionOrder:
+    """Batches of questions, in an order that depends on (seed, epoch) alone and can restart at any position.
 
-    Every epoch deals each question once, in a fresh permutation. A batch never spans two epochs, so it never holds a
-    question twice: the last batch of an epoch is the short rest, used, not dropped, and the call after it opens the
-    next epoch. Three batches of two over three questions: 2, 1, 2.
+    Each epoch is a new permutation of all questions. A batch never spans two epochs, so it never holds a question
+    twice. The last batch of an epoch is shorter, not dropped.
 
     >>> examples = [Example(source="s", split="train", index=i, question="?", golden_answers=("x",)) for i in range(3)]
-    >>> sampler = Sampler(examples, seed=0)
-    >>> [len(sampler.next(2)) for _ in range(3)]
+    >>> order = QuestionOrder(examples, seed=0)
+    >>> [len(order.next(2)) for _ in range(3)]
     [2, 1, 2]
     """
 
     def __init__(self, examples: Sequence[Example], seed: int) -> None:
         if not examples:
-            raise DataError("there are no questions to sample from")
+            raise DataError("there are no questions to train on")
         self._examples = tuple(examples)
         self._seed = seed
         self._digest = _digest(self._examples)
@@ -156,12 +155,12 @@ class Sampler:
     def next(self, n: int) -> list[Example]:
         """The next `n` questions, fewer at the end of an epoch, never none. Raises `ValueError` for `n` below 1."""
         if n < 1:
-            raise ValueError(f"a batch of {n} questions holds nothing; ask for 1 or more")
+            raise ValueError(f"a batch of {n} questions is empty; ask for 1 or more")
         if self._position == len(self._order):
             self._start(self._epoch + 1)
-        dealt = self._order[self._position : self._position + n]
-        self._position += len(dealt)
-        return [self._examples[i] for i in dealt]
+        batch = self._order[self._position : self._position + n]
+        self._position += len(batch)
+        return [self._examples[i] for i in batch]
 
     def state(self) -> dict[str, Any]:
         """The exact position, as JSON: all a checkpoint needs."""

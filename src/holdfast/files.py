@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all, locks, and why a place cannot be written."""
+"""Atomic writes of small files, file locks, and reasons why a write failed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ UNWRITABLE = {
     errno.ENOTDIR: "a file is where a folder should be",
     errno.EEXIST: "a file is where a folder should be",
 }
-"""errno -> the reason, of failures that are the disk's or the user's and not a bug."""
+"""errno -> reason, for failures of the disk or the permissions, which are not bugs."""
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a crash leaves the old one or the new one.
+    """Write a small file atomically: after a crash it is the old one or the new one.
 
     A lone surrogate, which UTF-8 cannot hold, becomes its `\\ud…` escape: valid inside a JSON text.
     """
@@ -35,7 +35,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """A lock on a file, until the block or the process ends, however it ends; none where files cannot be locked.
+    """Lock a file until the block or the process ends. Does nothing where files cannot be locked.
 
     Raises `BlockingIOError` while another process holds it.
     """
@@ -52,11 +52,11 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of this file."""
+    """Whether a process has locked this file."""
     try:
         with locked(path):
             return False
     except BlockingIOError:
         return True
-    except OSError:  # there is no such file
+    except OSError:  # the file does not exist
         return False

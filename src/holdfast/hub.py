@@ -1,9 +1,9 @@
-"""The model hub, asked whether it is there at all before its client spends most of a minute on finding out."""
+"""A quick check whether the model hub answers. Its own client takes most of a minute to find out that it does not."""
 
 from __future__ import annotations
 
 REACH_SECONDS = 5.0
-"""How long the hub may take to say anything. Its client would try many times, longer each time."""
+"""Timeout of the check."""
 
 
 def unreachable() -> str | None:
@@ -13,6 +13,6 @@ def unreachable() -> str | None:
     endpoint = hub.constants.ENDPOINT
     try:
         hub.get_session().head(endpoint, timeout=REACH_SECONDS)
-    except Exception as error:  # of httpx or of requests, by the client's version; or the client's own: offline mode
+    except Exception as error:  # from httpx, requests or the client itself (offline mode)
         return f"{endpoint} cannot be reached ({error})"
     return None

@@ -1,4 +1,4 @@
-"""JSON Lines in and out. A bad row is skipped, counted and said, with file, line and field; a bad file is an error."""
+"""JSON Lines in and out. A bad row is skipped and reported with file, line and field; a bad file is an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Skipped:
     line: int
     """From 1, as editors count; blank lines count too."""
     field: str
-    """The field at fault, or `row` when the line is no JSON object at all."""
+    """The bad field, or `row` when the line is not a JSON object."""
     reason: str
 
     def __str__(self) -> str:
@@ -60,12 +60,12 @@ def read_rows(
     path = Path(path)
     skipped: list[Skipped] = []
 
-    def heard(skip: Skipped) -> None:
+    def collect(skip: Skipped) -> None:
         skipped.append(skip)
         if on_skip is not None:
             on_skip(skip)
 
-    rows = list(iter_rows(path, parse, what=what, on_skip=heard))
+    rows = list(iter_rows(path, parse, what=what, on_skip=collect))
     if skipped and on_skip is None:
         _log.warning(
             "%s: skipped %d of %d rows; the first: %s", path, len(skipped), len(rows) + len(skipped), skipped[0]
@@ -81,8 +81,10 @@ def iter_rows(
     on_skip: Callable[[Skipped], None],
     replace: bool = False,
 ) -> Iterator[T]:
-    """As `read_rows`, a row at a time, in memory that does not grow with the file. The verdict over too many bad rows
-    comes at the end. `replace` puts U+FFFD where a line is not UTF-8, instead of skipping it."""
+    """As `read_rows`, one row at a time, in constant memory. Too many bad rows raise at the end.
+
+    `replace` puts U+FFFD where a line is not UTF-8, instead of skipping it.
+    """
     path = Path(path)
     judge = Judge(str(path), what, on_skip)
     for line, raw in lines(path):
@@ -97,7 +99,7 @@ def iter_rows(
 
 
 class Judge:
-    """Counts rows, reports the bad ones, and at the end says whether the file can be used at all."""
+    """Counts rows, reports bad ones, and decides at the end whether the file can be used."""
 
     def __init__(
         self, path: str, what: str, on_skip: Callable[[Skipped], None], form: str = "one JSON object a line"
@@ -107,7 +109,7 @@ class Judge:
         self._first: list[Skipped] = []
 
     def skip(self, line: int, bad: BadField) -> None:
-        """Count a bad row and keep what is wrong with the first ones."""
+        """Count and report a bad row."""
         skip = Skipped(path=self._path, line=line, field=bad.field, reason=bad.reason)
         self._bad += 1
         if len(self._first) < 3:
@@ -144,7 +146,7 @@ def clean_text(value: Any, field: str, *, empty: bool = False) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise BadField(field, "holds half of a surrogate pair (a \\ud… escape), which is no character") from None
+        raise BadField(field, "holds half of a surrogate pair (a \\ud… escape), which is not a character") from None
     return value
 
 
@@ -164,7 +166,7 @@ def json_kind(value: Any) -> str:
 
 
 def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write one JSON object a line, atomically: after a crash the old file or the new one is there, never half of one.
+    """Write one JSON object a line, atomically: after a crash it is the old file or the new one.
 
     Returns the number of rows. NaN and infinities are refused (`ValueError`): they are not JSON.
     """

@@ -1,4 +1,4 @@
-"""What numbers may depend on besides settings and seeds, for files that say how they were made."""
+"""The versions that numbers may depend on, for the files that hold numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _PACKAGES = ("torch", "transformers", "numpy", "bm25s")
 
 
 def versions() -> dict[str, str]:
-    """Of holdfast, Python, the system and the packages that compute; nothing that names a machine."""
-    found = {"holdfast": __version__, "python": platform.python_version(), "system": platform.system()}
+    """Versions of holdfast, Python, the system and the packages that compute. Nothing names the machine."""
+    result = {"holdfast": __version__, "python": platform.python_version(), "system": platform.system()}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            result[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return result

@@ -8,6 +8,7 @@ import pytest
 import penalty_cost
 
 
+@pytest.mark.long
 def test_every_arm_is_timed_in_every_round(run, tmp_path: Path) -> None:
     done = run("penalty_cost.py", "--shape", "tiny", "--rounds", 2, "--json", tmp_path / "out.json")
     assert done.returncode == 0, done.stderr

@@ -7,9 +7,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.mark.long
 def test_every_format_is_measured(run: Run, tmp_path: Path) -> None:
     done = run("reading.py", "--lines", 50, "--rounds", 2, "--json", tmp_path / "r.json")
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,7 @@ def corpus(run: Run, tmp_path: Path) -> Path:
     return tmp_path / "corpus.jsonl"
 
 
+@pytest.mark.long
 def test_serving(run: Run, corpus: Path, tmp_path: Path) -> None:
     index = [sys.executable, "-m", "holdfast", "index", str(corpus), "--out", str(tmp_path / "index")]
     subprocess.run(index, check=True, capture_output=True)
@@ -44,6 +45,7 @@ def test_faults(run: Run, tmp_path: Path) -> None:
         assert found[name]["answered"] + sum(found[name]["failed"].values()) == 15
 
 
+@pytest.mark.long
 def test_sq8(run: Run) -> None:
     done = run("retrieval_sq8.py", "--rows", 3000, "--dimensions", 32, "--queries", 50, "--sets", "100x1.0")
     assert done.returncode == 0, done.stderr

@@ -29,6 +29,7 @@ def prompt_ids(task: Task) -> list[list[int]]:
     return [tokenizer(f"Question: {text}\n")["input_ids"] for text in task.texts()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arms", [["holdfast"], pytest.param(["holdfast", "trl"], marks=pytest.mark.slow)])
 def test_a_step_is_the_scripts(run, tmp_path: Path, arms: list[str]) -> None:
     if "trl" in arms and not HAS_TRL:

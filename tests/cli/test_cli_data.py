@@ -80,12 +80,12 @@ def test_validate_says_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -
     ("words", "sentence"),
     [
         (["prepare", "hotpot", "--out", "o"], "did you mean 'hotpotqa'?"),
-        (["prepare", "nq", "--out", "o", "--from", "gone/away/far"], "neither a folder that exists"),
+        (["prepare", "nq", "--out", "o", "--from", "gone/away/far"], "neither a folder nor"),
         (["prepare", "nq", "--out", "o", "--form", "csv"], "jsonl, searchr1, verl or skyrl"),
         (["prepare", "sample", "--out", "o", "--from", "x"], "the sample ships with holdfast"),
         (["convert", "gone.jsonl", "o.parquet"], "gone.jsonl does not exist"),
-        (["convert", "a.csv", "o.parquet"], "this name ends otherwise"),
-        (["convert", "a.jsonl", "o.csv"], "this name ends otherwise"),
+        (["convert", "a.csv", "o.parquet"], "ends in .jsonl"),
+        (["convert", "a.jsonl", "o.csv"], "ends in .jsonl"),
         (["convert", "a.jsonl", "o.jsonl", "--form", "verl"], "ends in .parquet"),
     ],
 )

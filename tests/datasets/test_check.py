@@ -56,4 +56,4 @@ def test_a_question_that_no_answer_can_be_right_to_is_a_note(tmp_path, put):
     (report,) = check_files([put(tmp_path / "x.jsonl", rows)])
     assert report.bad == 0
     (note,) = report.notes
-    assert note.startswith("1 question(s) have only golden answers of which scoring leaves nothing, such as x/test/0")
+    assert note.startswith("1 question(s) have no golden answer that scoring can match, such as x/test/0")

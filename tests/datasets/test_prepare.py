@@ -16,8 +16,16 @@ import pytest
 from holdfast.data import read_questions
 from holdfast.datasets.catalogue import GENERAL, MULTI_HOP, SETS, TEST_SIZE, set_named
 from holdfast.datasets.files import read_examples
-from holdfast.datasets.origin import Folder, Hub, origin_of
-from holdfast.datasets.prepare import open_questions, plan, prepare, sample_file, sample_questions
+from holdfast.datasets.prepare import (
+    Folder,
+    Hub,
+    open_questions,
+    origin_of,
+    plan,
+    prepare,
+    sample_file,
+    sample_questions,
+)
 from holdfast.errors import DataError
 from holdfast.scoring import MODES, normalize_answer
 
@@ -121,10 +129,10 @@ def test_where_files_may_come_from(tmp_path):
     assert origin_of(str(tmp_path)) == Folder(tmp_path)
     assert origin_of("PeterJinGo/nq_hotpotqa_train") == Hub("PeterJinGo/nq_hotpotqa_train")
     for text in ("nothing", "./gone/away", "/gone/away", "a/b/c"):
-        with pytest.raises(DataError, match="neither a folder that exists nor a data set on the hub"):
+        with pytest.raises(DataError, match="neither a folder nor a data set on the hub"):
             origin_of(text)
     (tmp_path / "x.jsonl").touch()
-    with pytest.raises(DataError, match="is one file; name the folder"):
+    with pytest.raises(DataError, match="is a file; name its folder"):
         origin_of(str(tmp_path / "x.jsonl"))
 
 

@@ -17,6 +17,10 @@ from holdfast.diagnostics.readers import read_log
 
 FOLDER = Path(__file__).parents[2] / "research" / "data" / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.gz"))
+RUNS = [
+    pytest.param(path, id=path.name.partition(".")[0], marks=[pytest.mark.long] if number % 5 else [])
+    for number, path in enumerate(RECORDINGS)
+]
 
 
 def without_leads(findings: tuple[Finding, ...]) -> list[str]:
@@ -48,7 +52,7 @@ def changed(log: Log, seed: int) -> Log:
     return replace(log, series=series)
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=[path.name.partition(".")[0] for path in RECORDINGS])
+@pytest.mark.parametrize("path", RUNS)
 def test_the_monitor_says_what_the_file_says(path: Path) -> None:
     log = read_log(path)
     for one in (log, changed(log, 1)):

@@ -19,7 +19,7 @@ MIB = 2**20
 WHEEL_LIMIT, SDIST_LIMIT = 3.5 * MIB, 6 * MIB
 SUFFIXES = {".py", ".typed", ".toml", ".jsonl", ".js", ".css", ".json", ".gz", ".safetensors"}
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:

@@ -8,35 +8,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.rollout.policy import Completion, Request
 
-# As in Qwen's tokenizers a closing bracket takes the newlines after it, so tags end in the middle of a token.
-SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEXTS = ["<search> lake </search>\n\n", "<answer> town </answer>\n", "<think> über 漢字 </think>\n"] * 20
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|pad|>", "<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer=trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>")
+def tokenizer(learn_tokenizer: Callable[..., Any]) -> PreTrainedTokenizerFast:
+    return learn_tokenizer(TEXTS, 300, ["<|pad|>", "<|end|>"], pad_token="<|pad|>", eos_token="<|end|>")
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 """A real byte-level BPE tokenizer, learned in memory. As in Qwen's, punctuation takes the newlines after it."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEXTS = [
     "<search> the lake of Orsa </search>\n\n",
     "<search> Orsa </search>\n",
@@ -16,31 +17,12 @@ TEXTS = [
 ] * 30
 
 
-def bpe(**kwargs) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<|end|>", "<|begin|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer=trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", **kwargs)
+@pytest.fixture
+def own_tokenizer(learn_tokenizer: Callable[..., Any]) -> PreTrainedTokenizerFast:
+    """A tokenizer that a test may change."""
+    return learn_tokenizer(TEXTS, 400, ["<|end|>", "<|begin|>"], eos_token="<|end|>")
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return bpe()
-
-
-@pytest.fixture
-def own_tokenizer() -> PreTrainedTokenizerFast:
-    """One that a test may change."""
-    return bpe()
+def tokenizer(learn_tokenizer: Callable[..., Any]) -> PreTrainedTokenizerFast:
+    return learn_tokenizer(TEXTS, 400, ["<|end|>", "<|begin|>"], eos_token="<|end|>")

@@ -60,10 +60,10 @@ RECIPE: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Warm starts are made once a test session, and nobody's cache is touched."""
+def own_cache(shared_folder: Path) -> Any:
+    """Each warm start is made once a test session, and the user's cache is left alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOLDFAST_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("HOLDFAST_CACHE", str(shared_folder / "cache"))
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield
 

@@ -85,6 +85,7 @@ def test_a_stopped_run_goes_on_as_if_it_never_had_been(whole: Path, recipe: Reci
     assert_same_run(whole, run_dir)
 
 
+@pytest.mark.long
 def test_so_does_another_recipe(recipe: Recipe, tmp_path: Path, told: Any) -> None:
     """SAPO, GSPO's ratio, recomputed activations, a truncated sampler, many micro-batches."""
     train(recipe(OTHERWISE), tmp_path / "whole")

@@ -132,6 +132,7 @@ def test_the_test_questions_are_read_at_the_end_alone(
     assert len(read) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [1, 3])
 def test_what_is_checked_of_a_model_does_not_depend_on_the_steps(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int

@@ -108,6 +108,7 @@ def fingerprint() -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+@pytest.mark.long
 def test_every_process_makes_the_same() -> None:
     """String hashes, and with them the order of sets, differ between processes."""
     other = str((int(os.environ.get("PYTHONHASHSEED", "0").replace("random", "0")) + 1) % 1000)

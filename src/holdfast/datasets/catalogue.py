@@ -1,4 +1,4 @@
-"""What exists: the seven sets that search agents are compared on, their sizes, and the forms of question files."""
+"""The seven question sets of the papers, their sizes, and the forms of question files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ HUB = "RUC-NLPIR/FlashRAG_datasets"
 """All seven in one form, `SET/SPLIT.jsonl`; published results are made from it."""
 
 SEVEN = "seven"
-"""The name of the test questions of all sets together."""
+"""Name of the test questions of all seven sets."""
 
 SAMPLE = "sample"
-"""The name of the questions and passages that ship."""
+"""Name of the bundled questions and passages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +40,16 @@ class QASet:
 
     @property
     def test_size(self) -> int:
-        """Questions of the split that the papers test on."""
+        """Questions that results are reported on."""
         return self.sizes[self.tested_on]
 
     @property
     def train_size(self) -> int | None:
-        """Training questions; None for a set that publishes none."""
+        """Training questions; None where none are published."""
         return self.sizes.get("train")
 
     def size(self, role: str) -> int | None:
-        """Questions that are `train` or `test`; None for a set that publishes none, or another role."""
+        """Number of `train` or `test` questions; None where none are published, and for another role."""
         return {"train": self.train_size, "test": self.test_size}.get(role)
 
 
@@ -121,7 +121,7 @@ SETS: dict[str, QASet] = {
         ),
     )
 }
-"""In the order of the papers' tables. Of 2WikiMultiHopQA's 167k training questions the collection holds 15,000."""
+"""In the order of the papers' tables. The collection holds 15,000 of 2WikiMultiHopQA's 167k training questions."""
 
 GENERAL = tuple(name for name, qa in SETS.items() if not qa.multi_hop)
 MULTI_HOP = tuple(name for name, qa in SETS.items() if qa.multi_hop)
@@ -130,7 +130,7 @@ TEST_SIZE = sum(qa.test_size for qa in SETS.values())
 
 
 def set_named(name: str) -> QASet:
-    """The set of that name. Raises `DataError`, which names the nearest."""
+    """The set with this name. Raises `DataError`, which names the nearest one."""
     if name in SETS:
         return SETS[name]
     known = [*SETS, SEVEN, SAMPLE]

@@ -1,4 +1,4 @@
-"""What is in question files, and what is wrong with them, across all files at once."""
+"""Checks of question files: rows that cannot be used, ids that repeat, sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Seen = dict[str, tuple[str, tuple[str, tuple[str, ...]]]]
 """id -> where it was first, and its question and golden answers."""
 
 SHOWN = 10
-"""Problems of a kind that are spelled out for a file; the rest is counted."""
+"""Problems listed per file; the rest is counted."""
 
 
 @dataclass(slots=True)
@@ -31,25 +31,25 @@ class FileReport:
     """(source, split) -> questions."""
     problems: list[str] = field(default_factory=list)
     bad: int = 0
-    """Problems in all, those that are not spelled out included."""
+    """Number of problems, including those not listed."""
     notes: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
-        """Count a problem; the first ones are kept as text."""
+        """Count a problem; the first `SHOWN` are kept in words."""
         self.bad += 1
         if self.bad <= SHOWN:
             self.problems.append(problem)
 
 
 def check_files(paths: Iterable[str | os.PathLike[str]]) -> list[FileReport]:
-    """A report for each file: rows that cannot be used by row and field, ids that occur twice in or between files,
-    sizes beside the published ones, and questions that no answer can be right to."""
+    """A report for each file: rows that cannot be used, ids that occur twice in or between files, sizes, and questions
+    that no answer can match."""
     first: _Seen = {}
     return [_check(Path(path), first) for path in paths]
 
 
 def published_size(source: str, split: str) -> int | None:
-    """Of a set's training or test questions, also under the name of the split that they are published as."""
+    """Published number of questions of a role (`train`, `test`) or a published split; None where unknown."""
     qa = SETS.get(source)
     if qa is None:
         return None
@@ -67,12 +67,12 @@ def _check(path: Path, first: _Seen) -> FileReport:
     try:
         for row, example in enumerate(iter_examples(path, on_bad=on_bad), start=1):
             report.counts[example.source, example.split] += 1
-            said = (example.question, example.golden_answers)
+            content = (example.question, example.golden_answers)
             if example.id not in first:
-                first[example.id] = (f"question {row} of {path}", said)
+                first[example.id] = (f"question {row} of {path}", content)
             else:
                 where, before = first[example.id]
-                other = "" if before == said else ", with another question or other golden answers"
+                other = "" if before == content else ", with another question or other golden answers"
                 report.add(f"question {row}: {example.id} is also {where}{other}")
             if not any(map(normalize_answer, example.golden_answers)):
                 unscorable.append(example)
@@ -80,7 +80,7 @@ def _check(path: Path, first: _Seen) -> FileReport:
         report.add(str(error).partition("\n")[0])
     if unscorable:
         report.notes.append(
-            f"{len(unscorable)} question(s) have only golden answers of which scoring leaves nothing, such as "
+            f"{len(unscorable)} question(s) have no golden answer that scoring can match, such as "
             f"{unscorable[0].id}: {', '.join(map(repr, unscorable[0].golden_answers))}; training skips them"
         )
     return report

@@ -1,4 +1,4 @@
-"""Question files in any of the four forms: read row by row, written whole or not at all."""
+"""Question files in any of the four forms: read row by row, written atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = 1024  # converted at a time; contexts of HotpotQA make a row 6 kB
 def read_examples(
     path: str | os.PathLike[str], *, source: str | None = None, split: str | None = None
 ) -> tuple[Example, ...]:
-    """Every question of a file of any form. Strict: an evaluation must not lose a question unseen.
+    """Every question of a file of any form. Strict, because an evaluation must not drop a question silently.
 
     Raises `DataError` for the first row that cannot be used and for two rows with one id, both named by row and field.
     """
@@ -30,7 +30,7 @@ def read_examples(
     examples = []
     for row, example in enumerate(iter_examples(path, source=source, split=split), start=1):
         if example.id in seen:
-            raise DataError(f"{path}: questions {seen[example.id]} and {row} are both {example.id}; an id must be one")
+            raise DataError(f"{path}: questions {seen[example.id]} and {row} are both {example.id}; ids must be unique")
         seen[example.id] = row
         examples.append(example)
     return tuple(examples)
@@ -50,8 +50,8 @@ def iter_examples(
     when there is no `on_bad`, for a file that cannot be read, and when more than half of its rows are bad.
     """
     path = Path(path)
-    own_source, own_split = place_of(path)
-    source, split = source or own_source, split or own_split
+    file_source, file_split = place_of(path)
+    source, split = source or file_source, split or file_split
 
     def parse(row: dict[str, Any], number: int) -> Example:
         return example_of(row, source=source, split=split, index=number - 1)
@@ -61,7 +61,7 @@ def iter_examples(
 
 
 def place_of(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """(source, split) of a file by its name, for rows that do not say: `nq/test.jsonl`, or `nq.jsonl`, a test set.
+    """(source, split) from a file's name, for rows that do not name them: `nq/test.jsonl`, or `nq.jsonl` (a test set).
 
     >>> place_of("data/nq/dev.jsonl.gz"), place_of("data/mine.parquet")
     (('nq', 'dev'), ('mine', 'test'))
@@ -74,28 +74,28 @@ def place_of(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def form_of(path: str | os.PathLike[str]) -> Literal["jsonl", "parquet"]:
-    """By the ending. Raises `DataError` for another than .jsonl, .jsonl.gz and .parquet."""
+    """The format that a file's ending names. Raises `DataError` for any but .jsonl, .jsonl.gz, .json and .parquet."""
     name = Path(path).name
     if name.endswith((".jsonl", ".jsonl.gz", ".json")):
         return "jsonl"
     if name.endswith(".parquet"):
         return "parquet"
-    raise DataError(f"{path}: questions are in .jsonl or .parquet files; this name ends otherwise")
+    raise DataError(f"{path}: a file of questions ends in .jsonl, .jsonl.gz or .parquet")
 
 
 def write_examples(
     path: str | os.PathLike[str], examples: Iterable[Example], form: Form, *, reword: bool = False
 ) -> int:
-    """Write a file of a form; returns the number of questions. After an error or a kill the old file is there, or none.
+    """Write a file of a form; returns the number of questions. After an error the old file is unchanged.
 
     Raises `DataError` when form and ending do not fit, `MissingExtra` for pyarrow.
     """
     path = Path(path)
     if path.name.endswith(".gz"):
-        raise DataError(f"{path}: questions are not written compressed; leave out .gz")
+        raise DataError(f"{path}: questions cannot be written compressed; leave out .gz")
     if form_of(path) != ("jsonl" if form == "jsonl" else "parquet"):
-        wanted = ".jsonl" if form == "jsonl" else ".parquet"
-        raise DataError(f"{path}: a file of form {form} ends in {wanted}")
+        ending = ".jsonl" if form == "jsonl" else ".parquet"
+        raise DataError(f"{path}: a file of form {form} ends in {ending}")
     rows = (row_of(example, form, reword=reword) for example in examples)
     return write_jsonl(path, rows) if form == "jsonl" else _write_parquet(path, rows, form)
 
@@ -138,7 +138,7 @@ def _parquet_rows(
 
 
 def _python_rows(batch: Any) -> list[dict[str, Any] | BadField]:
-    """The rows of a batch; in place of one that holds bytes that are not UTF-8, which pyarrow writes unasked, why."""
+    """The rows of a batch. A row with bytes that are not UTF-8, which pyarrow can write, becomes a `BadField`."""
     try:
         return list(batch.to_pylist())
     except UnicodeDecodeError:

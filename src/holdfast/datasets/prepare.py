@@ -2,19 +2,103 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files as package_files
 from pathlib import Path
+from typing import Any, Protocol
 
 from holdfast.data import Example
-from holdfast.datasets.catalogue import SAMPLE, SETS, SEVEN, Form, QASet, set_named
+from holdfast.datasets.catalogue import HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
 from holdfast.datasets.files import iter_examples, read_examples, write_examples
-from holdfast.datasets.origin import Origin, origin_of
 from holdfast.datasets.rows import light
-from holdfast.errors import DataError
+from holdfast.errors import DataError, MissingExtra
+from holdfast.hub import unreachable
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+
+
+class Origin(Protocol):
+    """Where the published files come from."""
+
+    def get(self, name: str) -> Path | None:
+        """The file `name`, such as `nq/test.jsonl`; None when there is no such file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder with the layout of the collection, `SET/SPLIT.jsonl`."""
+
+    path: Path
+
+    def get(self, name: str) -> Path | None:
+        """The file, or None."""
+        file = self.path / name
+        return file if file.is_file() else None
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A data set repository. Files are kept in the hub's own cache and taken from there without a network."""
+
+    repository: str = HUB
+
+    def get(self, name: str) -> Path | None:
+        """Raises `DataError` when the hub cannot be reached or refuses, `MissingExtra` for huggingface_hub."""
+        try:
+            import huggingface_hub as hub
+            from huggingface_hub import errors
+        except ModuleNotFoundError:
+            raise MissingExtra("huggingface_hub", "data") from None
+        where: dict[str, Any] = {"repo_id": self.repository, "filename": name, "repo_type": "dataset"}
+        try:
+            return Path(hub.hf_hub_download(**where, local_files_only=True))
+        except errors.LocalEntryNotFoundError:
+            _reach()
+        try:
+            return Path(hub.hf_hub_download(**where))
+        except errors.LocalEntryNotFoundError as error:
+            raise DataError(f"{name} of {self.repository} could not be downloaded ({error}); try again") from error
+        except errors.EntryNotFoundError:
+            return None
+        except errors.RepositoryNotFoundError:
+            raise DataError(
+                f"the hub has no data set {self.repository!r} that you may read; check the name, or log in with "
+                "`hf auth login`"
+            ) from None
+        except (errors.HfHubHTTPError, OSError) as error:
+            raise DataError(f"the hub refuses {name} of {self.repository}: {error}") from error
+
+    def __str__(self) -> str:
+        return f"{self.repository} on the hub"
+
+
+def origin_of(text: str | None) -> Origin:
+    """A folder that exists, else a hub id `owner/name`; None is the collection on the hub. Raises `DataError`."""
+    if text is None:
+        return Hub()
+    path = Path(text)
+    if path.is_dir():
+        return Folder(path)
+    if path.is_file():
+        raise DataError(f"{text} is a file; name its folder, or convert the file with `holdfast data convert`")
+    owner, slash, name = text.partition("/")
+    if slash and owner and name and "/" not in name and not text.startswith((".", "~", os.sep)):
+        return Hub(text)
+    raise DataError(f"{text} is neither a folder nor a data set on the hub, such as {HUB}")
+
+
+def _reach() -> None:
+    """Raises `DataError` when the hub does not answer a short request; its client would retry for a minute."""
+    if (why := unreachable()) is not None:
+        raise DataError(
+            f"{why}, and the file is not in the hub's cache. Go online, or download the files elsewhere and name their "
+            "folder: --from FOLDER, with SET/SPLIT.jsonl in it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +110,12 @@ class Part:
 
     @property
     def published_split(self) -> str:
-        """The split as it was published."""
+        """The name its authors give the split."""
         return self.qa.tested_on if self.role == "test" else "train"
 
     @property
     def size(self) -> int:
-        """Rows of that split."""
+        """Published number of questions."""
         return self.qa.sizes[self.published_split]
 
     def __str__(self) -> str:
@@ -54,7 +138,7 @@ def plan(what: str) -> dict[str, list[Part]]:
     names = what.split("+")
     sets = [set_named(name.strip()) for name in names]
     if len(set(names)) < len(names):
-        raise DataError(f"{what!r} names a set twice; its questions would be asked twice as often")
+        raise DataError(f"{what!r} names a set twice; its questions would count twice")
     if len(sets) > 1:
         without = [qa.name for qa in sets if qa.train_size is None]
         if without:
@@ -72,17 +156,17 @@ def examples_of(part: Part, origin: Origin) -> Iterator[Example]:
     .parquet. `metadata` loses its lists and objects, which training and evaluation do not read. Raises `DataError` when
     no file is found, a row cannot be used, or the number of questions is not the published one.
     """
-    own = [f"{part}{ending}" for ending in _ENDINGS]
+    separate = [f"{part}{ending}" for ending in _ENDINGS]
     shared = [f"{part.role}{ending}" for ending in _ENDINGS]
-    for name in (*own, *shared):
+    for name in (*separate, *shared):
         if (path := origin.get(name)) is not None:
             break
     else:
-        raise DataError(f"{origin} has none of {', '.join((*own, *shared))}")
+        raise DataError(f"{origin} has none of {', '.join((*separate, *shared))}")
     count = 0
-    for example in iter_examples(path, source=part.qa.name if name in own else None, split=part.role):
+    for example in iter_examples(path, source=part.qa.name if name in separate else None, split=part.role):
         if example.source != part.qa.name:
-            if name in own:
+            if name in separate:
                 raise DataError(f"{path}: a question of {example.source!r} in the file of {part.qa.name}")
             continue
         count += 1

@@ -5,7 +5,7 @@
     verl      its search example's: data_source with a prefix, extra_info.tools_kwargs, an agent that calls tools
     skyrl     its search example's: reward_spec in place of reward_model, env_class
 
-A row is read by what it holds, whatever its form: the forms differ in where a thing stands, not in what it means.
+A row is read by its fields, whatever its form: the forms differ in where a value is, not in what it means.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from holdfast.jsonl import BadField, clean_text, json_kind
 from holdfast.search.protocol import SEARCH_R1, prompt_text
 
 PREFIX = "searchR1_"
-"""verl and SkyRL put it before the name of the set, and choose the reward by it."""
+"""verl and SkyRL prefix the name of the set with it, and choose the reward by it."""
 
 TOOL_AGENT = "tool_agent"
-"""verl's agent loop that calls tools; a row that names none is answered in one turn, without a search."""
+"""verl's agent loop that calls tools. Without it a row is answered in one turn, without a search."""
 
 _TOOLS = replace(
     SEARCH_R1,
@@ -45,8 +45,8 @@ _PLACED = ("question", "golden_answers", "data_source", "split", "index", "rewar
 def example_of(row: Mapping[str, Any], *, source: str, split: str, index: int) -> Example:
     """A row of any form. `source`, `split` and `index` are for a row that does not name its own.
 
-    What has no place of its own goes to `metadata`; fields that are null are absent, since parquet fills with null what
-    other rows have. Raises `BadField`.
+    All other fields go to `metadata`. A null field counts as absent, because parquet fills missing columns with null.
+    Raises `BadField`.
     """
     row = {key: value for key, value in row.items() if value is not None and value == value}  # NaN is pandas' null
     extra = _mapping(row, "extra_info")
@@ -76,10 +76,10 @@ def example_of(row: Mapping[str, Any], *, source: str, split: str, index: int) -
 
 
 def row_of(example: Example, form: Form, *, reword: bool = False) -> dict[str, Any]:
-    """A row in a form that `example_of` turns back into an equal example.
+    """A row in this form. `example_of` turns it back into an equal example.
 
-    The `prompt` column is the example's own if it brought one and `reword` is not set, else the question in words of
-    ours: with tags for `searchr1` and `skyrl`, with tool calls for `verl`. In parquet forms `metadata` and all other
+    The `prompt` column is the example's, if it has one and `reword` is not set. Else it is our prompt: with tags for
+    `searchr1` and `skyrl`, with tool calls for `verl`. In parquet forms `metadata` and all other
     fields are JSON texts, because the columns of a parquet file cannot change their type from row to row.
     """
     other = dict(example.metadata)
@@ -124,10 +124,10 @@ def row_of(example: Example, form: Form, *, reword: bool = False) -> dict[str, A
 
 def light(example: Example) -> Example:
     """Without the lists and objects of its `metadata`: HotpotQA's hold ten paragraphs a question."""
-    kept = example.metadata.get("metadata")
-    if not isinstance(kept, dict):
+    metadata = example.metadata.get("metadata")
+    if not isinstance(metadata, dict):
         return example
-    small = {key: value for key, value in kept.items() if not isinstance(value, (list, dict))}
+    small = {key: value for key, value in metadata.items() if not isinstance(value, (list, dict))}
     other = {key: value for key, value in example.metadata.items() if key != "metadata"}
     return replace(example, metadata=other | ({"metadata": small} if small else {}))
 
@@ -143,10 +143,10 @@ def _identity(
             break
     for place, name in ((extra, "extra_info."), (row, "")):
         if "index" in place:
-            found = place["index"]
-            if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-                raise BadField(f"{name}index", f"must be a row number, is {found!r}")
-            return source, split, found
+            number = place["index"]
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise BadField(f"{name}index", f"must be a row number, is {number!r}")
+            return source, split, number
     return source, split, index
 
 
@@ -231,14 +231,14 @@ def _check_messages(prompt: Any) -> None:
 
 
 def _object(value: Any) -> dict[str, Any] | None:
-    """The object whose JSON a text is; None for anything else."""
+    """The object in a JSON text; None for anything else."""
     if not isinstance(value, str):
         return None
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _json(value: Any) -> str:

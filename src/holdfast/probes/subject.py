@@ -12,7 +12,7 @@ import torch
 from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.config.validation import check_training
-from holdfast.data import Example, Sampler
+from holdfast.data import Example, QuestionOrder
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.language_model import (
     LanguageModel,
@@ -167,7 +167,7 @@ def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listen
         raise ConfigError(
             f"--questions {count}, but the recipe has {len(questions)} training questions; give 1 to {len(questions)}"
         )
-    examples = Sampler(questions, seed=seed).next(count)
+    examples = QuestionOrder(questions, seed=seed).next(count)
     size = max(8, -(-count // 10))  # enough for a full batch of episodes, few enough for a time left
     groups: list[Group] = []
     listener.stage("rollouts", count)

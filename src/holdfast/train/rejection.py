@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import run_folder
 from holdfast.config import Config
-from holdfast.data import Example, Sampler
+from holdfast.data import Example, QuestionOrder
 from holdfast.errors import CheckpointError
 from holdfast.jsonl import write_jsonl
 from holdfast.language_model import LanguageModel, set_up_torch
@@ -67,7 +67,7 @@ def _sample(
     config: Config, agent: SearchAgent, questions: Sequence[Example], path: Path, listener: Listener
 ) -> list[Episode]:
     """The correct rollouts of all steps; those that `path` holds already are not sampled again."""
-    train, sampler, done = config.train, Sampler(questions, seed=config.run.seed), whole_steps(path)
+    train, sampler, done = config.train, QuestionOrder(questions, seed=config.run.seed), whole_steps(path)
     listener.stage("sampling", train.steps)
     for step in range(train.steps):
         examples = sampler.next(train.questions)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.config import Config
-from holdfast.data import Example, Sampler
+from holdfast.data import Example, QuestionOrder
 from holdfast.errors import DataError
 from holdfast.loading import load_protocol
 from holdfast.retrieval.types import Hit, Retriever
@@ -27,7 +27,7 @@ def short_answers(
     none is left.
     """
     protocol = load_protocol(config)
-    examples = Sampler(questions, config.warm_start.seed).next(most)
+    examples = QuestionOrder(questions, config.warm_start.seed).next(most)
     lessons = [(bare_question(example.question), example) for example in examples]
     if config.warm_start.teaches == "rag":
         passages = _passages(retriever, examples, protocol.topk)

@@ -16,7 +16,7 @@ import torch
 
 from holdfast.batch import TokenBatch
 from holdfast.config import Config
-from holdfast.data import Example, Sampler
+from holdfast.data import Example, QuestionOrder
 from holdfast.errors import RolloutError
 from holdfast.language_model import LanguageModel
 from holdfast.listener import StepResult
@@ -46,7 +46,7 @@ class Trainer:
 
     def __init__(self, config: Config, agent: SearchAgent, learner: Learner, questions: Sequence[Example]) -> None:
         self.config, self.agent, self.learner = config, agent, learner
-        self.sampler = Sampler(questions, seed=config.run.seed)
+        self.sampler = QuestionOrder(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed = 0
 

@@ -179,7 +179,7 @@ def _words(config: Config, model: Path) -> list[str]:
     return [f"--{name}={value}" for name, value in own.items()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_folder_trains_and_resumes(tiny_run: tuple[Path, Config]) -> None:
     folder, config = tiny_run
     launched = folder / "launched"

@@ -110,28 +110,12 @@ def naive_penalty(name: str, batch: Batch, *, threshold: float = 0.0, tau: float
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tmp_path_factory: pytest.TempPathFactory, learn_tokenizer: Callable[..., Any]) -> Path:
     """A tiny Qwen2 with a byte-level tokenizer in which `>` swallows the newlines behind it, as Qwen's does."""
     import transformers
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    split = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(split), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    inner.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=["<|pad|>", "<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    inner.train_from_iterator(["<search> lake </search>\n\n", "<answer> town </answer>\n"] * 20, trainer=trainer)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<|pad|>", eos_token="<|end|>")
+    texts = ["<search> lake </search>\n\n", "<answer> town </answer>\n"] * 20
+    tokenizer = learn_tokenizer(texts, 320, ["<|pad|>", "<|end|>"], pad_token="<|pad|>", eos_token="<|end|>")
     tokenizer.chat_template = (
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from holdfast.config import Config
-from holdfast.data import Example, Sampler
+from holdfast.data import Example, QuestionOrder
 from holdfast.errors import HoldfastError, RetrievalError
 from holdfast.loading import load_questions
 from holdfast.retrieval.types import Hit, Retriever
@@ -243,7 +243,7 @@ def _of_hops(trainer: Trainer, hops: int) -> set[str]:
 
 
 def _ask(trainer: Trainer, examples: Sequence[Example]) -> None:
-    trainer.sampler = Sampler(examples, seed=trainer.config.run.seed)
+    trainer.sampler = QuestionOrder(examples, seed=trainer.config.run.seed)
 
 
 # ---- the run
