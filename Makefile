@@ -12,12 +12,16 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test lint setup dev golden contracts contracts-verl contracts-trl docs constraints clean
+.PHONY: train test test-all lint setup dev golden contracts contracts-verl contracts-trl docs constraints clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
 
 test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not long" $(ARGS)
+
+# And the tests that are long and rarely fail when the others pass.
+test-all: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 # Fixed runs, replayed and compared with what was recorded: before and after a change that should change nothing.

@@ -134,7 +134,7 @@ def test_killed_hindered_and_finished(tiny: Any) -> None:
     obstacle = out / "runs" / "llds-action-s11"
     obstacle.write_text("in the way")
     text = finish(start(*options), 1)
-    assert "failed: LLDS action, seed 11: " in text and "is no run folder" in text
+    assert "failed: LLDS action, seed 11: " in text and "is not a run folder" in text
     results = json.loads((out / "results.json").read_text())
     assert results["unfinished"] == ["LLDS action, seed 11"]
     assert {arm["name"]: len(arm["runs"]) for arm in results["arms"]} == {

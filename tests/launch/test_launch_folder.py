@@ -94,7 +94,7 @@ def test_too_few_questions_for_a_batch_of_trl(small: str) -> None:
 
 
 def test_an_unknown_host_or_setting(small: str) -> None:
-    assert "'trl', 'verl'" in typed("ray", small, code=2)
+    assert "trl|verl" in typed("ray", small, code=2)
     assert "did you mean train.lr" in typed("trl", small, "--train.learning_rate", "1", code=2)
 
 

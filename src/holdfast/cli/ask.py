@@ -26,24 +26,15 @@ if TYPE_CHECKING:
 def ask(
     run: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="A run folder, or the name of a run in runs/. Default: the newest run.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="RUN", help="A run folder, or the name of a run in runs/. Default: the newest run."),
     ] = None,
     question: Annotated[
         str | None,
         typer.Argument(
-            metavar="QUESTION",
-            help="Default: questions from the keyboard or from standard input, one per line.",
-            show_default=False,
+            metavar="QUESTION", help="Default: questions from the keyboard or from standard input, one per line."
         ),
     ] = None,
-    greedy: Annotated[
-        bool,
-        typer.Option("--greedy/--sample", help="Decode greedily, or sample."),
-    ] = True,
+    greedy: Annotated[bool, typer.Option("--greedy/--sample", help="Decode greedily, or sample.")] = True,
     checkpoint: Annotated[
         str, typer.Option(metavar="WHICH", help="Checkpoint: `last`, `best` on dev, a step, or a folder.")
     ] = "last",

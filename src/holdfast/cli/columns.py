@@ -60,7 +60,7 @@ _SPARED = ("lp(incorrect)", "search", "EM", "penalty", "entropy", "lp(correct)",
 
 
 def columns_for(width: int) -> tuple[Column, ...]:
-    """The columns that fit into a table of `width` characters: all but lp(incorrect) of the main ones at 80, more if wider.
+    """The columns that fit into a table of `width` characters: at 80 the main ones without lp(incorrect).
 
     >>> [column.title for column in columns_for(50)]
     ['reward', 'lp(correct)', 'Δlp', 'dev EM']

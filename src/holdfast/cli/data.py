@@ -70,12 +70,9 @@ def list_sets() -> None:
 @app.command("prepare")
 def prepare(
     what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT", help="A set, sets joined with +, `seven` (all tests), or `sample`.", show_default=False
-        ),
+        str, typer.Argument(metavar="WHAT", help="A set, sets joined with +, `seven` (all tests), or `sample`.")
     ],
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")],
     origin: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +80,6 @@ def prepare(
             metavar="FOLDER_OR_HUB_ID",
             help="Source of the published files: SET/SPLIT.jsonl, or train and test files of several sets. "
             "Default: the FlashRAG collection on the hub.",
-            show_default=False,
         ),
     ] = None,
     form: Annotated[str, typer.Option("--form", metavar="FORM", help=f"File format: {_FORM}.")] = "jsonl",
@@ -112,9 +108,7 @@ def prepare(
 
 
 @app.command("validate")
-def validate(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Question files.", show_default=False)],
-) -> None:
+def validate(paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Question files.")]) -> None:
     """Check question files of any format: fields, ids, sizes.
 
     Give all files of a data set at once, because an id must be unique over them.
@@ -143,27 +137,14 @@ def validate(
 
 @app.command("convert")
 def convert(
-    source_file: Annotated[
-        Path, typer.Argument(metavar="IN", help="A .jsonl, .jsonl.gz or .parquet file.", show_default=False)
-    ],
-    target_file: Annotated[
-        Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file to write.", show_default=False)
-    ],
+    source_file: Annotated[Path, typer.Argument(metavar="IN", help="A .jsonl, .jsonl.gz or .parquet file.")],
+    target_file: Annotated[Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file to write.")],
     form: Annotated[
         str | None,
-        typer.Option(
-            "--form",
-            metavar="FORM",
-            help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet.",
-            show_default=False,
-        ),
+        typer.Option("--form", metavar="FORM", help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet."),
     ] = None,
-    source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the set, for rows without one.", show_default=False)
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the split, for rows without one.", show_default=False)
-    ] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the set, for rows without one.")] = None,
+    split: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the split, for rows without one.")] = None,
     reword: Annotated[bool, typer.Option("--reword", help="Replace the prompts of rows that have one.")] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, instead of stopping at the first.")

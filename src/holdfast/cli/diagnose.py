@@ -25,7 +25,6 @@ PathsArgument = Annotated[
     typer.Argument(
         metavar="PATH…",
         help="A run folder, trainer_state.json or a checkpoint of TRL, verl's JSONL or console log, a W&B export.",
-        show_default=False,
     ),
 ]
 
@@ -38,8 +37,7 @@ def diagnose(
         typer.Option(metavar="CODES", help="Only these codes, or beginnings of codes: LLD,ENT001. May be repeated."),
     ] = None,
     explain: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Explain a code and its remedies; reads no log.", show_default=False),
+        str | None, typer.Option(metavar="CODE", help="Explain a code and its remedies; reads no log.")
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also say how to log the series that are missing.")

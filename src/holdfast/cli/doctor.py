@@ -58,9 +58,7 @@ def trl() -> None:
 def verl(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="OVERRIDES…", help="The Hydra overrides of your run, to check them too.", show_default=False
-        ),
+        typer.Argument(metavar="OVERRIDES…", help="The Hydra overrides of your run, to check them too."),
     ] = None,
 ) -> None:
     """Check verl: its version, plug-in and losses, and the Hydra overrides of your run.

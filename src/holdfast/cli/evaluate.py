@@ -42,7 +42,6 @@ def run(
         typer.Argument(
             metavar="MODEL",
             help="A run folder, a checkpoint, a model folder, a name on the hub, or the name of a server's model.",
-            show_default=False,
         ),
     ],
     method: Annotated[
@@ -54,37 +53,25 @@ def run(
             metavar="DATA",
             help="A file of questions, a published set (nq, seven …), world, test or dev. May be repeated. Default: "
             "the test questions of the run.",
-            show_default=False,
         ),
     ] = None,
     server: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Ask the model of an OpenAI-compatible server.", show_default=False),
+        str | None, typer.Option(metavar="URL", help="Ask the model of an OpenAI-compatible server.")
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Tokenizer of the server's model; `none` sends plain text. Default: MODEL.",
-            show_default=False,
-        ),
+        typer.Option(metavar="NAME", help="Tokenizer of the server's model; `none` sends plain text. Default: MODEL."),
     ] = None,
     samples: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Answers to sample per question. Default: one, greedy.", show_default=False
-        ),
+        int | None, typer.Option(min=1, metavar="N", help="Answers to sample per question. Default: one, greedy.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only the first N questions of each set.", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="Only the first N questions of each set.")
     ] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Output folder. Default: runs/evals/…", show_default=False),
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: runs/evals/…")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="ROW", help="Row name in tables.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="ROW", help="Row name in tables.")] = None,
     checkpoint: Annotated[
         str, typer.Option(metavar="WHICH", help="Checkpoint of the run: `last`, `best`, a step, or a folder.")
     ] = "last",
@@ -160,8 +147,8 @@ def run(
 
 @app.command("compare")
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A folder of results.", show_default=False)],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    first: Annotated[Path, typer.Argument(metavar="A", help="A folder of results.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
 ) -> None:
     """Say whether two evaluations differ, question by question.
 

@@ -16,9 +16,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_setting
 Dense = Annotated[
     str | None,
     typer.Option(
-        metavar="MODEL",
-        help="Build a dense index with this encoder, a folder or a name on the hub. Default: BM25.",
-        show_default=False,
+        metavar="MODEL", help="Build a dense index with this encoder, a folder or a name on the hub. Default: BM25."
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="DEVICE", help="Where the encoder runs: auto, cpu or cuda.")]
@@ -40,13 +38,9 @@ def index() -> None:
 def build(
     corpus: Annotated[
         Path,
-        typer.Argument(
-            metavar="CORPUS",
-            help="JSONL (also .gz), a .tsv of DPR, or a folder of .md and .txt files.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="CORPUS", help="JSONL (also .gz), a .tsv of DPR, or a folder of .md and .txt files."),
     ],
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The index folder.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The index folder.")],
     replace: Annotated[
         bool, typer.Option("--replace-invalid", help="Replace bytes that are not UTF-8 instead of skipping the row.")
     ] = False,
@@ -57,21 +51,13 @@ def build(
     ] = False,
     vectors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Dense: vectors of the passages made before (.npy, e5_Flat.index, .memmap).",
-            show_default=False,
-        ),
+        typer.Option(metavar="FILE", help="Dense: vectors of the passages made before (.npy, e5_Flat.index, .memmap)."),
     ] = None,
     query_prefix: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Dense: text before each query. Default: the encoder's.", show_default=False),
+        str | None, typer.Option(metavar="TEXT", help="Dense: text before each query. Default: the encoder's.")
     ] = None,
     passage_prefix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="Dense: text before each passage. Default: the encoder's.", show_default=False
-        ),
+        str | None, typer.Option(metavar="TEXT", help="Dense: text before each passage. Default: the encoder's.")
     ] = None,
     device: Device = "auto",
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Dense: passages to encode at a time.")] = 64,
@@ -119,17 +105,10 @@ def build(
 @app.command("plan")
 def plan(
     corpus: Annotated[
-        Path | None,
-        typer.Argument(metavar="CORPUS", help="As for build. Default: wiki-18, 21 M passages.", show_default=False),
+        Path | None, typer.Argument(metavar="CORPUS", help="As for build. Default: wiki-18, 21 M passages.")
     ] = None,
     passages: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Assume N passages. Default: those of the corpus.",
-            show_default=False,
-        ),
+        int | None, typer.Option(min=1, metavar="N", help="Assume N passages. Default: those of the corpus.")
     ] = None,
     dense: Dense = None,
     dimensions: Annotated[
@@ -186,13 +165,10 @@ def _bytes(count: float) -> str:
 
 @app.command("show")
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.", show_default=False)],
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.")],
     k: Annotated[int, typer.Option("--topk", min=1, metavar="N", help="Passages to return.")] = 3,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Dense: the encoder, if it was moved.", show_default=False),
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Dense: the encoder, if it was moved.")] = None,
     protocol: Annotated[str, typer.Option(metavar="PRESET", help="`clean` or `search-r1`.")] = "clean",
 ) -> None:
     """Print what an agent would read for a query. Ids and scores go to standard error.

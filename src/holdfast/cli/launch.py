@@ -24,17 +24,13 @@ class Host(StrEnum):
 
 def launch(
     ctx: typer.Context,
-    host: Annotated[Host, typer.Argument(metavar="trl|verl", help="The trainer.", show_default=False)],
-    recipe: Annotated[
-        str,
-        typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe.", show_default=False),
-    ],
+    host: Annotated[Host, typer.Argument(metavar="trl|verl", help="The trainer.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe.")],
     show: Annotated[
         bool, typer.Option("--print", help="Print the files instead of writing them; reads no questions.")
     ] = False,
     folder: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Output folder. Default: launch/NAME-HOST.", show_default=False),
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: launch/NAME-HOST.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs per machine.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of machines.")] = 1,

@@ -44,52 +44,33 @@ def probe(
         typer.Argument(
             metavar="RUN_OR_MODEL",
             help="A run folder, or the name of a run in runs/. With --recipe: a model folder, or a name on the hub.",
-            show_default=False,
         ),
     ],
-    what: Annotated[
-        What,
-        typer.Option(metavar="WHAT", help="The measurement, one of the list above.", show_default=False),
-    ],
+    what: Annotated[What, typer.Option(metavar="WHAT", help="The measurement, one of the list above.")],
     checkpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHICH",
-            help="Checkpoint of the run: last (the default), best on dev, or a step.",
-            show_default=False,
-        ),
+        typer.Option(metavar="WHICH", help="Checkpoint of the run: last (the default), best on dev, or a step."),
     ] = None,
     recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RECIPE", help="For a model: the recipe with questions, retrieval and loss.", show_default=False
-        ),
+        str | None, typer.Option(metavar="RECIPE", help="For a model: the recipe with questions, retrieval and loss.")
     ] = None,
     questions: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Training questions to roll out. Default: train.questions.", show_default=False
-        ),
+        int | None, typer.Option(min=1, metavar="N", help="Training questions to roll out. Default: train.questions.")
     ] = None,
     seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seed of questions and rollouts. Default: run.seed.", show_default=False),
+        int | None, typer.Option(metavar="N", help="Seed of questions and rollouts. Default: run.seed.")
     ] = None,
     compare: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B",
-            help="per-sample, drift: penalties to compare on the same rollouts, such as none,llds,sapo.",
-            show_default=False,
+            metavar="A,B", help="per-sample, drift: penalties to compare on the same rollouts, such as none,llds,sapo."
         ),
     ] = None,
     moments: Annotated[
-        bool,
-        typer.Option("--moments", help="per-sample, drift: use the run's optimizer state instead of a fresh one."),
+        bool, typer.Option("--moments", help="per-sample, drift: use the run's optimizer state instead of a fresh one.")
     ] = False,
     folder: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Output folder. Default: RUN/probes, or probes.", show_default=False),
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: RUN/probes, or probes.")
     ] = None,
 ) -> None:
     """Measure a checkpoint or a model on fresh rollouts of training questions.
@@ -205,12 +186,7 @@ class _Run:
         from holdfast.probes import open_run
 
         return open_run(
-            self.path,
-            self.checkpoint,
-            self.settings,
-            listener,
-            with_reference=with_reference,
-            moments=self.moments,
+            self.path, self.checkpoint, self.settings, listener, with_reference=with_reference, moments=self.moments
         )
 
     def tag(self, subject: Subject) -> str:

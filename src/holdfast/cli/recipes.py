@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 RecipeArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A TOML file, or the name of a bundled recipe. Default: quickstart.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe. Default: quickstart."),
 ]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
@@ -57,16 +53,14 @@ def show(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="RECIPE",
-            help="A TOML file, the name of a bundled recipe, or a run folder. Default: quickstart.",
-            show_default=False,
+            metavar="RECIPE", help="A TOML file, the name of a bundled recipe, or a run folder. Default: quickstart."
         ),
     ] = None,
 ) -> None:
     """Print a recipe with every setting explained, as TOML that can be edited and trained.
 
-    Settings on the command line change the recipe that is printed. Of a run folder
-    it prints the recipe that the run was started with.
+    Settings on the command line change the recipe that is printed. For a run
+    folder, it prints the recipe that the run was started with.
 
     [cyan]holdfast recipe show > my.toml[/cyan]
 

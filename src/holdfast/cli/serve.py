@@ -12,7 +12,7 @@ from holdfast.retrieval.wire import TOKEN, environment_token
 
 
 def serve(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.")],
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 admits other machines.")
     ] = "127.0.0.1",
@@ -28,8 +28,7 @@ def serve(
     cache_size: Annotated[int, typer.Option(min=0, help="Queries whose results are cached; 0: none.")] = 100_000,
     keep_cache: Annotated[bool, typer.Option(help="Keep the cache in DIR over restarts.")] = True,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Dense index: the encoder, if it was moved.", show_default=False),
+        str | None, typer.Option(metavar="MODEL", help="Dense index: the encoder, if it was moved.")
     ] = None,
     device: Annotated[
         str, typer.Option(metavar="DEVICE", help="Dense index: where the encoder runs: auto, cpu or cuda.")

@@ -70,7 +70,7 @@ def missing_train_module() -> str | None:
 
 @contextmanager
 def train_extra(console: Console, status: str) -> Iterator[None]:
-    """Show a status line while the imports inside run. Raises `MissingExtra` when they need a missing [train] package."""
+    """Show a status line during the imports inside. Raises `MissingExtra` when a [train] package is missing."""
     try:
         with console.status(status) if is_live(console) else nullcontext():
             from transformers.utils import logging

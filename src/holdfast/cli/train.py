@@ -64,9 +64,7 @@ def train(
 
 def resume(
     ctx: typer.Context,
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run folder, or the name of a run in runs/.", show_default=False)
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or the name of a run in runs/.")],
 ) -> None:
     """Continue a run from its newest checkpoint.
 

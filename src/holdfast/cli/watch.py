@@ -22,12 +22,7 @@ _ROWS = 12
 
 def watch(
     path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="A run folder, or any log that [cyan]holdfast diagnose[/cyan] reads.",
-            show_default=False,
-        ),
+        Path, typer.Argument(metavar="RUN", help="A run folder, or any log that [cyan]holdfast diagnose[/cyan] reads.")
     ],
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two looks.")] = 5.0,
 ) -> None:

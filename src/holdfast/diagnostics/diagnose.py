@@ -12,10 +12,10 @@ from holdfast.diagnostics.rules.rule import Hit, Rule, without_suppressed
 
 
 def diagnose(log: Log) -> Diagnosis:
-    """Everything a log shows.
+    """Everything that a log shows.
 
-    Findings are those of a monitor that looked at every step: each depends on the log up to its step alone. Leads,
-    facts and what cannot be told may change as a log grows.
+    The findings are those of a monitor at every step: each depends only on the log up to its step. Leads, facts and
+    undecided codes may change as the log grows.
     """
     curve = reward_curve(log)
     half = None if curve is None else halved(curve)
@@ -47,7 +47,7 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
 
 
 def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
-    """The codes whose series are missing."""
+    """The codes that apply to the log but lack series."""
     return tuple(
         CannotTell(code=code, missing=missing, remedy=remedy_for(log, missing))
         for code, rule in RULES.items()
@@ -56,7 +56,7 @@ def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
 
 
 def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
-    """What the log lacks to answer a rule's question; nothing when one set of its series is logged."""
+    """The series that a rule lacks; none if one set of its series is complete."""
     if any(has(log, *names) for names in rule.needs):
         return ()
     names, _ = best_set(log.host, rule.needs)
@@ -80,22 +80,22 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
 _VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
 _TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
 _TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/engines.md)"
-_TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` beside `SearchRollouts`, sampling with the trainer's own model"
+_TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` with `SearchRollouts`, which samples from the model of the trainer"
 
-# The first prefix that fits a name says what would log it. Nothing would log a name that none fits.
+# What logs a series, by the first prefix that its name has. Nothing logs a name without one.
 LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
     "holdfast": {
         "displacement/": "`train.displacement_every = 1`",
         "eval/": "`eval.every`",
         "penalty/": '`loss.penalty.name` other than "none"',
-        "": "every run of `holdfast train`; this log is of an older version, or not whole",
+        "": "every run of `holdfast train`; this log is from an older version, or incomplete",
     },
     "trl": {
         "displacement/": _TRL_LOSS,
         "likelihood/correct": _TRL_LOSS,
         "likelihood/incorrect": _TRL_LOSS,
         "ratio/": _TRL_LOSS,
-        "loss/tokens": "`with_penalties(GRPOTrainer)`, beside `SearchRollouts`",
+        "loss/tokens": "`with_penalties(GRPOTrainer)` with `SearchRollouts`",
         "penalty/": "`with_penalties(GRPOTrainer, LLDS(coef=0.2))`",
         "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
         "clip/": "every GRPOTrainer (`clip_ratio/region_mean`)",
@@ -125,50 +125,50 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
     },
     "unknown": {},
 }
-_KEEPING: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
-"""What it takes for logged series to reach a file, with a row for every optimizer step."""
+_TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
+"""What brings logged series into a file, with a row for every optimizer step."""
 
 
 def logged_by(host: Host, name: str) -> str | None:
-    """What logs a series on this host; None when nothing does."""
+    """What logs a series on this host; None if nothing does."""
     return next((how for start, how in LOGGED_BY[host].items() if name.startswith(start)), None)
 
 
 def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
-    """The first of a rule's sets of series that this host can log, and whether there is one; else the first set."""
+    """The first set of series that this host can log, and whether there is one; without one, the first set."""
     sets = tuple(needs)
     loggable = next((names for names in sets if all(logged_by(host, name) for name in names)), None)
     return (sets[0], False) if loggable is None else (loggable, True)
 
 
 def remedy_for(log: Log, missing: Iterable[str]) -> str:
-    """What to do so that the next log has the series: why the observer that was on did not log them, or what does."""
+    """How the next log gets the series: why an observer that was on did not log them, or else what logs them."""
     names = tuple(missing)
     return (observed_without(log, names) if log.host == "trl" else None) or how_to_log(log.host, names)
 
 
 def observed_without(log: Log, missing: Iterable[str]) -> str | None:
-    """Why a TRL log lacks series of correct rollouts although `with_penalties` wrote it; None where it did not."""
+    """Why a TRL log of `with_penalties` lacks series of correct rollouts; None if it was not on."""
     absent = [name for name in missing if name.startswith(("likelihood/", "displacement/"))]
     if not absent or not has(log, "optimizer_steps_per_rollout"):
         return None
     if not has(log, "likelihood/correct"):
         why = (
-            "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, with X between the rewards of "
-            "incorrect and of correct rollouts"
+            "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, where X is between the "
+            "rewards of incorrect and of correct rollouts"
         )
     elif all("/action_" in name for name in absent):
         why = "these rollouts have no second action to compare with"
     else:
-        why = "measured no displacement: that takes a second rollout batch, and a `displacement_every` above 0"
-    return f"`with_penalties` was there, but {why}."
+        why = "it measured no displacement, which needs a second rollout batch and `displacement_every` above 0"
+    return f"`with_penalties` was on, but {why}."
 
 
 def how_to_log(host: Host, names: Iterable[str]) -> str:
-    """A sentence: what to set so that the next log has the series."""
+    """One sentence: which setting logs the series."""
     ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
     if ways:
-        return f"Logged by {'; '.join(ways)}{_KEEPING.get(host, '')}."
+        return f"Logged by {'; '.join(ways)}{_TO_FILE.get(host, '')}."
     if host == "unknown":
-        return "holdfast's observers for TRL and verl log it (docs/engines.md)."
-    return f"Nothing in {host} logs it; `holdfast train` does."
+        return "The observers of holdfast for TRL and verl log it (docs/engines.md)."
+    return f"Nothing in {host} logs it, but `holdfast train` does."

@@ -1,4 +1,4 @@
-"""A diagnosis as values, like a linter's, as JSON (`--json`, `findings.json`) and in a headline."""
+"""A diagnosis: as values, as JSON (`--json`, `findings.json`) and in a headline."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from holdfast.run_folder import FINDINGS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that happened."""
+    """One problem that the log shows."""
 
     code: str
     """Stable, such as `LLD003`; docs/diagnose.md has a section on each."""
     step: int
-    """The first step at which the log showed it: a monitor reports it then."""
+    """The first step at which the log shows it. A monitor reports it at this step."""
     lead: int | None = None
-    """Steps from `step` to where the reward has lost half its peak (negative: it came after); None without that."""
+    """Steps from `step` until the reward had lost half (negative: that was earlier); None if it never did."""
     summary: str
-    """What it means, in one sentence."""
+    """What happened, with its numbers."""
     evidence: Mapping[str, float]
-    """Names of series, or of what was computed from them, and their numbers at `step`."""
+    """Values at `step`, by the name of the series or of what was computed from it."""
     series: tuple[str, ...]
-    """The series to look at: where a chart pins it."""
+    """The series to look at. A chart of one of them marks the finding."""
     remedy: str
-    """What to change, as settings of the host."""
+    """What to change, in settings of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotTell:
-    """A question that the log leaves open."""
+    """A code that the log cannot decide, because series are missing."""
 
     code: str
     missing: tuple[str, ...]
-    """Names of the series it would take."""
+    """Names of the missing series."""
     remedy: str
-    """Which setting of the host, or which observer, would log them."""
+    """The setting of the host, or the observer of holdfast, that logs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that a log says."""
+    """Everything that the rules find in a log."""
 
     findings: tuple[Finding, ...]
-    """By first step."""
+    """Ordered by step."""
     cannot_tell: tuple[CannotTell, ...] = ()
     fall: Fall | None = None
-    """When the reward first fell, as `holdfast.collapse` says; None when it did not."""
+    """When the reward first fell (`holdfast.collapse`); None if it did not."""
     halved: Fall | None = None
-    """When the reward had first lost half of its range; None when it never did. Leads are counted to it."""
+    """When the reward had first lost half of its range; None if it never did. Leads are counted to this step."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Numbers for the headline: `rows`, `rewards` (how many), `first step`, `last reward` and so on."""
 
@@ -90,8 +90,8 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
             for finding in diagnosis.findings
         ],
         "cannot_tell": [
-            {"code": open_.code, "missing": list(open_.missing), "remedy": open_.remedy}
-            for open_ in diagnosis.cannot_tell
+            {"code": undecided.code, "missing": list(undecided.missing), "remedy": undecided.remedy}
+            for undecided in diagnosis.cannot_tell
         ],
         "notes": list(log.notes),
     }
@@ -107,7 +107,7 @@ def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def headline(log: Log, diagnosis: Diagnosis) -> str:
-    """How the reward went, in a sentence or two."""
+    """The course of the reward, in one or two sentences."""
     facts = diagnosis.facts
     rows = int(facts.get("rows", 0))
     if not rows:
@@ -115,21 +115,23 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     span = f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
     if "peak reward" not in facts:
         return f"No reward in this log ({span})."
-    went = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"
-    went += f", {facts['last reward']:.3g} at the end ({span})."
+    course = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"
+    course += f", {facts['last reward']:.3g} at the end ({span})."
     if too_short(diagnosis):
-        return f"{went} Too few rows to judge."
+        return f"{course} Too few rows to judge."
     if facts["rewards"] < FEWEST:
-        return f"{went} Too few rewards to judge."
+        return f"{course} Too few rewards to judge."
     fall, half = diagnosis.fall, diagnosis.halved
     if fall is None:
-        return f"{went} It did not fall."
-    fell = f"{went} It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
+        return f"{course} It did not fall."
+    fell = (
+        f"{course} It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
+    )
     return f"{fell}." if half is None else f"{fell}, half by step {half.step}."
 
 
 def too_short(diagnosis: Diagnosis) -> bool:
-    """Whether the log has fewer rows than it takes to say that nothing is wrong."""
+    """Whether the log has too few rows to say that there is no problem."""
     return diagnosis.facts.get("rows", 0) < FEWEST
 
 

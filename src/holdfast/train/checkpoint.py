@@ -91,7 +91,8 @@ def _whole(folder: Path) -> Iterator[Path]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
-            f"{folder} cannot be written ({reason}); what was saved before is untouched. Make room, or make it writable",
+            f"{folder} cannot be written ({reason}); what was saved before is untouched. Make room, or make it "
+            "writable",
             hint="once it can, continue from the newest checkpoint: holdfast resume RUN",
         ) from error
     finally:

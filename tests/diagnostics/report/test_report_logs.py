@@ -22,8 +22,8 @@ def run_folder(folder: Path, rewards: list[float]) -> Path:
     folder.mkdir()
     rows = [{"step": k, "time": 0.0, "reward/mean": reward} for k, reward in enumerate(rewards, start=1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    episode = {"step": 1, "question": "Where?", "turns": [{"text": "hm"}], "answer": None, "reward": 0.0}
-    (folder / "trajectories.jsonl").write_text(json.dumps(episode) + "\n")
+    rollout = {"step": 1, "question": "Where?", "turns": [{"text": "hm"}], "answer": None, "reward": 0.0}
+    (folder / "trajectories.jsonl").write_text(json.dumps(rollout) + "\n")
     return folder
 
 

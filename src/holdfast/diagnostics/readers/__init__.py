@@ -18,13 +18,13 @@ from holdfast.errors import DataError
 
 _logger = logging.getLogger("holdfast")
 
-_CALLED: Mapping[Host, str] = {"holdfast": "holdfast", "trl": "TRL", "verl": "verl", "unknown": "the host"}
+_HOST_NAMES: Mapping[Host, str] = {"holdfast": "holdfast", "trl": "TRL", "verl": "verl", "unknown": "the host"}
 
 
 def read_log(path: str | Path) -> Log:
     """The log of one run: a file, a run's folder, or a folder with one run in it.
 
-    Raises `DataError`: a path that cannot be read, holds no log, or holds several (`read_logs` reads them all).
+    Raises `DataError` for a path that cannot be read, without a log, or with several (`read_logs` reads them all).
     """
     logs = read_logs(path)
     if len(logs) > 1:
@@ -33,10 +33,10 @@ def read_log(path: str | Path) -> Log:
 
 
 def read_logs(path: str | Path) -> tuple[Log, ...]:
-    """Every run at a path, by name: those of a folder of runs, or of a chart's CSV with a column for each.
+    """Every run at a path: in a folder of runs, or in the CSV of a chart with one column per run.
 
-    A file of a folder that is no log, or an empty one, is left out with a logged warning. Raises `DataError`, as
-    `read_log` does, when nothing is left.
+    A file of a folder that is not a log, or is empty, is left out with a logged warning. Raises `DataError` if no run
+    is left.
     """
     logs: list[Log] = []
     unread: list[DataError] = []
@@ -72,7 +72,7 @@ def _log(raw: Raw, tally: Tally) -> Log:
         if target.change != "x":
             values = CHANGES[target.change](values)
         if target.differs:
-            notes.append(f"{target.ours} is {_CALLED[raw.host]}'s {name}: {target.differs}.")
+            notes.append(f"{target.ours} is {_HOST_NAMES[raw.host]}'s {name}: {target.differs}.")
         if is_share(target.ours) and _is_percentage(values):
             notes.append(f"{target.ours} goes up to {np.nanmax(values):g}: it was divided by 100.")
             values = values / 100
@@ -89,7 +89,7 @@ def _log(raw: Raw, tally: Tally) -> Log:
 
 
 def _is_percentage(values: np.ndarray) -> bool:
-    """A share above 1 is impossible; up to 100 it is a percentage."""
+    """A fraction cannot be above 1. If no value is above 100, it is a percentage."""
     finite = values[np.isfinite(values)]
     return bool(len(finite)) and 1.01 < float(finite.max()) <= 100 and float(finite.min()) >= 0
 

@@ -23,8 +23,8 @@ Column = tuple[NDArray[np.intp], NDArray[np.float64]]
 class Columns:
     """Collects rows in the order of the file.
 
-    A value is a number, true or false (1 and 0), a text that says a number ("NaN", "0.3"), or null where the host
-    writes NaN so (`null_is_nan`). Anything else is left out and counted.
+    A value is a number, true or false (1 and 0), a number as text ("NaN", "0.3"), or null if the host writes NaN as
+    null (`null_is_nan`). Anything else is left out and counted.
     """
 
     def __init__(self, tally: Tally, *, null_is_nan: bool) -> None:
@@ -37,7 +37,7 @@ class Columns:
         return bool(self._columns)
 
     def add(self, places: Sequence[int], steps: Sequence[Any], rows: Sequence[dict[str, Any]]) -> None:
-        """Some rows: where they stand in the file, their steps as read, their values by name.
+        """Some rows: their places in the file, their steps as read, and their values by name.
 
         Raises `DataError` for more names than a log can have.
         """
@@ -97,7 +97,7 @@ class Columns:
         if step is None or step == "":
             self.tally.add("skipped {n rows}: no step", place)
         elif number is None:
-            self.tally.add("skipped {n rows}: the step is no whole number from 0 on", place, str(step)[:80])
+            self.tally.add("skipped {n rows}: the step is not a whole number from 0 on", place, str(step)[:80])
         return number
 
     def _one_by_one(self, place: int, row: int, values: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ class Columns:
                 numbers.append(row)
                 column.append(number)
             elif value is not None and value != "":
-                self.tally.add("left out {n values}: no number", place, f"{name} is {_kind(value)}")
+                self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
 
     def _number(self, value: Any) -> float | None:
         if value is None:
@@ -125,15 +125,15 @@ class Columns:
         if column is None:
             if len(self._columns) == MOST_NAMES:
                 raise DataError(
-                    f"{self.tally.path} has more than {MOST_NAMES:,} different names: that is no log of metrics over "
-                    "steps. Name the file that holds one row of metrics a step"
+                    f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics by "
+                    "step. Name the file that holds one row of metrics a step"
                 )
             column = self._columns[name] = (array("I"), array("d"))
         return column
 
 
 def number_in(text: str) -> float | None:
-    """The number a text says, "NaN" and "Infinity" included; None when it says none.
+    """The number in a text, including "NaN" and "Infinity"; None if it is not a number.
 
     >>> number_in(" 0.5"), number_in("-Infinity"), number_in("1_000"), number_in("no")
     (0.5, -inf, None, None)
@@ -166,10 +166,10 @@ def _kind(value: Any) -> str:
 
 
 def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArray[np.int64]]:
-    """Series by the host's names, and every step that logged anything. Rows of one step merge, and of two values the
-    later one counts; what a resumed run wrote again is gone. Empties `columns`."""
+    """Series by the names of the host, and every step that logged anything. Rows of one step are merged, and the
+    later of two values counts. Rows that a resumed run wrote again are left out. Empties `columns`."""
     steps = columns.steps()
-    alive = columns.filled()  # a row without a value is no sign of a resumed run
+    alive = columns.filled()  # a row without a value does not show a resumed run
     alive[alive] = _alive(steps[alive], tally)
     result: dict[str, Series] = {}
     shared: dict[bytes, NDArray[np.int64]] = {}
@@ -185,7 +185,7 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
             repeated += int((~last[:-1] & changed).sum())
             at, values = at[last], values[last]
         if len(at):
-            # Most series of a log are logged together: one array of steps serves them all.
+            # Most series of a log are logged together, and share one array of steps.
             result[name] = Series(shared.setdefault(at.tobytes(), at), values)
     if repeated:
         tally.add("replaced {n values} by later ones of the same step", count=repeated)
@@ -194,7 +194,7 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
 
 
 def _alive(steps: NDArray[np.int64], tally: Tally) -> NDArray[np.bool_]:
-    """[R]: the rows that no resumed run wrote again."""
+    """[R]: the rows that a resumed run did not write again."""
     points = list(_resumes(steps))
     if not points:
         return np.ones(len(steps), bool)
@@ -214,14 +214,14 @@ def _alive(steps: NDArray[np.int64], tally: Tally) -> NDArray[np.bool_]:
 
 
 def _resumes(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """(row, highest step before it) of every row where a run went back and on from there.
+    """(row, highest step before it) of every row at which a resumed run began.
 
-    A late row, such as an evaluation that took its time, goes back too, but after it the log is beyond the highest
-    step again: it belongs to its step, and nothing is left out.
+    A late row, such as that of a slow evaluation, also goes back, but the next rows are beyond the highest step again.
+    It belongs to its step, and nothing is left out.
     """
     falls = (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
     for at, end in zip(falls, [*falls[1:], len(steps)], strict=False):
-        highest = int(steps[at - 1])  # of all that still counts: after a late row the log is beyond it again
+        highest = int(steps[at - 1])  # of the rows that count
         beyond = at + int(np.searchsorted(steps[at:end], highest, side="right"))
         late = beyond < end and steps[beyond - 1] == steps[at]
         if not late:

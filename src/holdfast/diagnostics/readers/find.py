@@ -1,4 +1,4 @@
-"""What a path is: which file holds the metrics, and who wrote it. Contents decide; a name only helps with folders."""
+"""From a path to files of metrics and their readers. Contents decide; names only help in folders."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _OTHERS = (
 
 
 def find_logs(path: Path) -> list[Found]:
-    """The logs at a path: one for a file or a run's folder, one each for a folder of runs.
+    """The logs at a path: one for a file or the folder of a run, several for a folder of runs.
 
-    Raises `DataError`: there is nothing, or nothing readable.
+    Raises `DataError` if there is no readable log.
     """
     try:
         if path.is_dir():
@@ -52,7 +52,7 @@ def find_logs(path: Path) -> list[Found]:
     except DataError:
         raise
     except PermissionError as error:
-        raise DataError(f"{error.filename or path} may not be read: its permissions forbid it") from None
+        raise DataError(f"{error.filename or path} cannot be read: its permissions forbid it") from None
     except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in a name
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return [found]
@@ -72,34 +72,34 @@ def _file(path: Path) -> Found:
 
 
 def _in_folder(folder: Path) -> list[Found]:
-    """A run's folder, or a folder of such folders and files."""
-    found = [*_below(folder, _DEPTH)]
-    if not found:
+    """The logs of a run's folder, or of a folder of such folders and files."""
+    logs = [*_below(folder, _DEPTH)]
+    if not logs:
         why = " It has checkpoints, but none with a trainer_state.json." if _checkpoints(folder) else ""
         raise DataError(f"{folder} is a folder without a log.{why} {READABLE}")
-    if len(found) == 1:
-        return [replace(found[0], name=folder.resolve().name)]
-    alike = Counter(one.name for one in found)
-    return [one if alike[one.name] == 1 else replace(one, name=_relative(one.path, folder)) for one in found]
+    if len(logs) == 1:
+        return [replace(logs[0], name=folder.resolve().name)]
+    count = Counter(log.name for log in logs)
+    return [log if count[log.name] == 1 else replace(log, name=_relative(log.path, folder)) for log in logs]
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """A run's place in a folder, its log's own name left out."""
+    """The path of a run in a folder, without the usual name of its log."""
     inner = path.relative_to(folder)
     return str(inner.parent if path.name in (METRICS, STATE_FILE) else inner)
 
 
 def _below(folder: Path, depth: int) -> Iterator[Found]:
-    """A run's folder is taken as it is; in any other every file and every folder may hold runs."""
+    """The log of a run's folder; in any other folder, the logs of its files and folders."""
     try:
-        own = _run_folder(folder)
+        run = _run_folder(folder)
     except DataError as error:
-        if depth == _DEPTH:  # the very folder that was asked for
+        if depth == _DEPTH:  # the folder that the user named
             raise
         _logger.warning("left out: %s", error)
         return
-    if own is not None:
-        yield own
+    if run is not None:
+        yield run
         return
     if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
         _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)
@@ -117,27 +117,28 @@ def _run_folder(folder: Path) -> Found | None:
 
 
 def _newest(states: list[Path]) -> Found:
-    """Of a run's own state, if it has one, and those of its checkpoints, the highest number first: the newest by time.
+    """The newest state of a run, from its folder and its checkpoints (highest number first).
 
-    A checkpoint can be newer than the state of a run that was then made longer, and than one with a higher number that
-    an earlier run left in the folder. Of one run the highest number counts, for a copy may have any times.
+    A checkpoint can be newer than the state in the folder, if the run was continued. It can also be newer than one with
+    a higher number that an earlier run left. Within one run the highest number counts, because copies can have any
+    times.
     """
     newest = max(states, key=lambda state: state.stat().st_mtime)
     last = next((state for state in states if _CHECKPOINT.fullmatch(state.parent.name)), newest)
     if newest == last or not _CHECKPOINT.fullmatch(newest.parent.name):
         return _file(newest)
-    if _goes_on(newest, last):
+    if _continues(newest, last):
         return _file(last)
     name, left = newest.parent.name, last.parent.name
     why = f"read {name}: {left} has a higher number, but is older and of another run. Name {left} itself to read that"
     return replace(_file(newest), note=why)
 
 
-def _goes_on(first: Path, last: Path) -> bool:
-    """Whether the second state's history begins with all of the first's."""
+def _continues(first: Path, last: Path) -> bool:
+    """Whether the history of the second state begins with all of the first."""
     try:
         begun, whole = (json.loads(path.read_text(encoding="utf-8"))["log_history"] for path in (first, last))
-        return json.dumps(begun) == json.dumps(whole[: len(begun)])  # as texts: NaN equals itself
+        return json.dumps(begun) == json.dumps(whole[: len(begun)])  # as texts, because NaN does not equal itself
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
 
@@ -169,7 +170,7 @@ def _run_of_checkpoint(folder: Path) -> str:
 
 
 def reader_of(path: Path) -> Reader | None:
-    """From the first block of a file; None for what is no text of a log. Raises `DataError` for an empty file."""
+    """The reader of a file, by its first block; None for a binary file. Raises `DataError` for an empty file."""
     text = head(path)
     start = text.lstrip("\ufeff \t\r\n")
     if not start:

@@ -23,12 +23,12 @@ class Frame:
     format: Format
     host: Host
     split: Split
-    """Row -> (its step as it stands there, None without one; its metrics). May take the row apart."""
+    """Row -> (its step as read, or None; its metrics). May change the row."""
     null_is_nan: bool
 
 
 def frame_of(rows: Sequence[Row]) -> Frame | None:
-    """From the first rows of a file; None when none of them has a step."""
+    """The frame of a file, from its first rows; None if none of them has a step."""
     names = {name for row in rows for name in row}
     if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
         return Frame("verl", "verl", _data, null_is_nan=True)
@@ -43,7 +43,7 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
 
 
 def history_frame(names: Iterable[str]) -> Frame | None:
-    """Of a W&B history with these columns; None when none of them is a step. An absent cell was not logged."""
+    """The frame of a W&B history with these columns; None if none is a step. An empty cell was not logged."""
     names = set(names)
     axis = axis_of(names)
     if axis is None:
@@ -57,18 +57,18 @@ def history_frame(names: Iterable[str]) -> Frame | None:
 
 
 def axis_of(names: Iterable[str]) -> str | None:
-    """The best of these columns to take steps from; None when none is one."""
+    """The best of these columns for steps; None if none is one."""
     known = set(names)
     return next((name for name in AXES if name in known), None)
 
 
 def is_metric(name: str) -> bool:
-    """Whether a column of a W&B history was logged by the run, and is not W&B's own or a step."""
+    """Whether a column of a W&B history was logged by the run. Others are steps, or added by W&B."""
     return not name.startswith("_") and name not in AXES
 
 
 def state_frame() -> Frame:
-    """Of the rows of `log_history`. TRL writes None where everything it averaged was NaN."""
+    """The frame of the rows of `log_history`. TRL writes None for a mean over NaN alone."""
     return Frame("trl", "trl", _flat, null_is_nan=True)
 
 
@@ -88,7 +88,7 @@ def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
 
 
 def _data(row: Row) -> tuple[Any, Row]:
-    """verl's `{"step": …, "data": {…}}`. What it writes with has no NaN, and writes null."""
+    """verl's `{"step": …, "data": {…}}`. Its writer has no NaN and writes null."""
     data = row.get("data")
     return row.get("step"), data if isinstance(data, dict) else {}
 
@@ -98,7 +98,7 @@ def _flat(row: Row) -> tuple[Any, Row]:
 
 
 def _ours(row: Row) -> tuple[Any, Row]:
-    """`metrics.jsonl`: what was not finite stands in "dropped" by its name."""
+    """`metrics.jsonl`: "dropped" has the names of values that were not finite."""
     step, dropped = row.pop("step", None), row.pop("dropped", None)
     row.pop("time", None)
     if isinstance(dropped, list):
@@ -113,16 +113,16 @@ class Found:
     reader: Reader
     path: Path
     name: str
-    """To call the run by."""
+    """Name of the run."""
     settings: Path | None = None
     """The run's config.toml."""
     note: str = ""
-    """Why this file and not another of the folder, where that can surprise."""
+    """Why this file was chosen and not another of the folder, if that may surprise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A run under its host's names."""
+    """A run, by the names of its host."""
 
     format: Format
     host: Host
@@ -136,12 +136,12 @@ class Reader:
     """One kind of log."""
 
     recognises: Callable[[Path, str], bool]
-    """Whether a file is one, from its path and the beginning of its text. The first reader that says so has it."""
+    """Whether it reads a file, by its path and the beginning of its text. The first such reader gets the file."""
     read: Callable[[Found, Tally], list[Raw]]
-    """The runs in a file; what is skipped is noted in the tally."""
+    """The runs in a file. The tally counts what is skipped."""
     lacks: str
-    """What is said of a file that was recognised and holds no run: it `has no row of metrics with a step`."""
+    """The end of the message about a recognised file without a run, such as `has no row of metrics with a step`."""
     suffixes: tuple[str, ...]
-    """How such files are called in a folder; others there are not looked at."""
+    """Suffixes of such files. Other files of a folder are ignored."""
     certain: Callable[[Path], bool] = lambda path: True
-    """Of a file in a folder that was recognised by little: whether it is a log indeed."""
+    """Whether a file of a folder is certainly a log, for a reader that recognises almost any file."""

@@ -14,18 +14,18 @@ from holdfast.collapse import WINDOW, smooth
 from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.report.charts import TWINS, Chart, Line, Row, charts_for
-from holdfast.diagnostics.report.samples import ReportedRun, SampleChanges, short, shown_episodes
+from holdfast.diagnostics.report.samples import ReportedRun, SampleChanges, rollouts_json, short
 from holdfast.diagnostics.rules import RULES
 
 RUN_COLORS = 6
-"""Colours of page.css that tell runs apart; from the seventh run on they come again with another dash."""
+"""Colours of runs in page.css. From the seventh run on they repeat with another dash."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _POINTS = 6_000
 _MOST, _FEWEST = 800, 120
 
 
 def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """`runs`, `charts`, `episodes`: all that is drawn, with at most some hundred points a curve."""
+    """`runs`, `charts`, `rollouts`: everything that is drawn, with at most a few hundred points per curve."""
     named = [name for run in runs for finding in run.diagnosis.findings for name in finding.series]
     charts = charts_for((name for run in runs for name in run.log.series), named)
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
@@ -34,12 +34,12 @@ def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     return {
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],
-        "episodes": shown_episodes([run.episodes for run in runs]),
+        "rollouts": rollouts_json([run.rollouts for run in runs]),
     }
 
 
 def missing_series(runs: Sequence[ReportedRun]) -> list[str]:
-    """Names of the charts' series that no run has."""
+    """Names of series of the charts that no run has."""
     had = {name for run in runs for name, series in run.log.series.items() if len(series)}
     lines = [line.series for chart in charts_for(had) for row in chart.rows if not row.optional for line in row.lines]
     absent = [name for name in lines if name not in had]
@@ -85,7 +85,7 @@ def _chart(chart: Chart, runs: Sequence[ReportedRun], most: int) -> dict[str, An
 
 
 def _apart(row: Row, names: set[str]) -> list[Row]:
-    """The row with each of its lines in a row of its own, for several runs to share."""
+    """The row, split into one row per line, for several runs."""
     lines = [line for line in row.lines if not line.minor and line.series in names]
     return [
         replace(row, title=f"{row.title}: {line.label}" if len(lines) > 1 else row.title, lines=(line,))
@@ -108,14 +108,14 @@ def _row(row: Row, runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
 
 
 def _repeats(line: Line, row: Row, log: Log) -> bool:
-    """Whether a minor line only hides the first one: exact match where it is the reward."""
-    first, own = log.series.get(row.lines[0].series), log.series[line.series]
+    """Whether a minor line equals the first one and would hide it, as exact match that is the whole reward."""
+    first, minor = log.series.get(row.lines[0].series), log.series[line.series]
     return (
         line.minor
         and first is not None
         and line is not row.lines[0]
-        and np.array_equal(own.steps, first.steps)
-        and np.array_equal(own.values, first.values, equal_nan=True)
+        and np.array_equal(minor.steps, first.steps)
+        and np.array_equal(minor.values, first.values, equal_nan=True)
     )
 
 
@@ -148,12 +148,11 @@ class Phase:
 
 
 def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
-    """Phases from step `first` to `last`; none for a run that shows no sign of a collapse.
+    """Phases from step `first` to `last` (arXiv 2512.04220); none for a run without signs of a collapse.
 
-    A phase begins with the first finding whose rule names it, and so does not move as the run goes on: stagnation with
-    LLD001, decay with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the peak reward. What comes
-    before is the rise. A later phase ends an earlier one for good; one that begins after a later phase has begun is
-    left out.
+    A phase begins with the first finding whose rule names it, so it does not move as the run continues. Stagnation
+    begins with LLD001, decay with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the reward.
+    Before them is the rise. A later phase ends earlier ones; a phase that begins after a later one is left out.
     """
     starts = {
         name: min((f.step for f in diagnosis.findings if f.code in RULES and RULES[f.code].phase == name), default=None)
@@ -176,9 +175,9 @@ def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
 
 
 WINDOWS = 5
-"""Stretches of a run, a curve each."""
+"""Stretches of a run, with one curve each."""
 _TAIL = 2.0
-"""Percent of the samples at either end that may lie outside the plot, or a single token's fall would flatten it."""
+"""Percent of the samples at either end that may be outside the plot. Otherwise one rollout could flatten it."""
 
 
 def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
@@ -202,11 +201,11 @@ def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
                     }
                 )
     row = {"title": "change, nats per token", "log": False, "mark": 0.0, "traces": traces, "range": _range(traces)}
-    last = "; the last fifth of each run." if several else ". Curves that sink below 0 as the run goes on are decay."
+    last = "; the last fifth of each run." if several else ". Curves that sink below 0 as the run continues show decay."
     return {
         "id": "samples",
         "title": "Displacement of single rollouts, sorted",
-        "caption": "Correct rollouts, from the most displaced to the most strengthened" + last,
+        "caption": "Correct rollouts, from the largest loss of likelihood to the largest gain" + last,
         "rows": [row] if traces else [],
         "pins": [],
         "x": "share",
@@ -214,13 +213,13 @@ def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
 
 
 def stretches(changes: Sequence[SampleChanges]) -> list[Sequence[SampleChanges]]:
-    """At most `WINDOWS` parts of equal length, in steps that were measured."""
+    """At most `WINDOWS` parts with equally many measured steps."""
     bounds = np.linspace(0, len(changes), min(WINDOWS, len(changes)) + 1).astype(int).tolist()
     return [changes[start:stop] for start, stop in pairwise(bounds)]
 
 
 def _range(traces: Sequence[dict[str, Any]]) -> list[float] | None:
-    """Of the y axis: all samples but the tails, and 0."""
+    """Range of the y axis: all samples except the tails, and 0."""
     inner = [
         y
         for trace in traces
@@ -239,7 +238,7 @@ _MOST_BAD = 200
 
 
 def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Indices of at most `most` values (4 or more) that show the same picture: the lowest and the highest of every
+    """Indices of at most `most` values (4 or more) that draw the same curve: the lowest and the highest value of every
     stretch, and both ends.
 
     >>> thin(np.array([0.0, 1.0, 9.0, 1.0, 0.0, -7.0, 0.0, 0.0]), 6).tolist()
@@ -258,7 +257,7 @@ def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
 
 
 def smoothed(series: Series) -> Series | None:
-    """The running mean of the finite values; None when there are too few for it to say more than they do."""
+    """The running mean of the finite values; None if there are too few."""
     finite = np.isfinite(series.values)
     if finite.sum() < SMOOTHED_FROM:
         return None
@@ -276,7 +275,7 @@ def curve(series: Series, most: int) -> dict[str, Any]:
 
 
 def share_of_samples(changes: list[float], most: int = 200) -> dict[str, list[Any]]:
-    """Sorted changes over the share of samples below: x in percent, y in nats per token.
+    """Sorted changes over the share of samples below them: x in percent, y in nats per token.
 
     >>> share_of_samples([0.3, -0.1, 0.2])
     {'x': [16.7, 50, 83.3], 'y': [-0.1, 0.2, 0.3]}

@@ -18,27 +18,27 @@ from holdfast.run_folder import DISPLACEMENT, TRAJECTORIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeTurn:
-    """What the model said, and what came back."""
+class SampledTurn:
+    """One turn: the model's text, and the observation after it."""
 
     text: str
     observation: str = ""
     query: str | None = None
-    """Of a search; None for another action, and in files that do not tell."""
+    """The query of a search; None for other actions, and in files without queries."""
     hits: tuple[str, ...] = ()
     tokens: tuple[tuple[str, float], ...] | None = None
-    """(piece of `text`, change of its log-prob by the step's update in nats); None where that was not measured. A piece
-    is empty for a token that ends inside a character, and for the one that ends the turn."""
+    """(piece of `text`, change of its log-prob by the update of the step, in nats); None if not measured. The piece is
+    empty for a token that ends inside a character, and for the token that ends the turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
-    """A sampled episode of a step."""
+class SampledRollout:
+    """A rollout of a step."""
 
     step: int
     question: str
     golden_answers: tuple[str, ...]
-    turns: tuple[EpisodeTurn, ...]
+    turns: tuple[SampledTurn, ...]
     answer: str | None
     correct: bool
     reward: float | None
@@ -47,7 +47,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleChanges:
-    """What one update did to single rollouts: change of log-likelihood in nats per sampled token."""
+    """The effect of one update on single rollouts: change of log-likelihood in nats per sampled token."""
 
     step: int
     correct: tuple[float, ...]
@@ -60,16 +60,16 @@ class ReportedRun:
 
     log: Log
     diagnosis: Diagnosis
-    episodes: tuple[Episode, ...] = ()
+    rollouts: tuple[SampledRollout, ...] = ()
     changes: tuple[SampleChanges, ...] = ()
 
 
 _ALWAYS_BAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
-def read_episodes(folder: Path) -> tuple[Episode, ...]:
-    """Episodes of `trajectories.jsonl` by step; empty without the file. Lines that hold none are passed over."""
-    return tuple(sorted(_read(folder / TRAJECTORIES, _parse_rollout), key=lambda episode: episode.step))
+def read_rollouts(folder: Path) -> tuple[SampledRollout, ...]:
+    """Rollouts of `trajectories.jsonl` by step; empty without the file. Lines without one are skipped."""
+    return tuple(sorted(_read(folder / TRAJECTORIES, _parse_rollout), key=lambda rollout: rollout.step))
 
 
 def read_changes(folder: Path) -> tuple[SampleChanges, ...]:
@@ -91,9 +91,9 @@ def _read(path: Path, parse: Any) -> Iterator[Any]:
         return
 
 
-def _parse_rollout(row: Mapping[str, Any]) -> Episode:
+def _parse_rollout(row: Mapping[str, Any]) -> SampledRollout:
     parts = row.get("reward_parts") or {}
-    return Episode(
+    return SampledRollout(
         step=int(row["step"]),
         question=str(row["question"]),
         golden_answers=tuple(map(str, row.get("golden_answers") or ())),
@@ -105,9 +105,9 @@ def _parse_rollout(row: Mapping[str, Any]) -> Episode:
     )
 
 
-def _parse_turn(row: Mapping[str, Any]) -> EpisodeTurn:
+def _parse_turn(row: Mapping[str, Any]) -> SampledTurn:
     text, query = str(row["text"]), row.get("query")
-    return EpisodeTurn(
+    return SampledTurn(
         text=text,
         observation=str(row.get("observation") or ""),
         query=None if query is None else str(query),
@@ -117,7 +117,7 @@ def _parse_turn(row: Mapping[str, Any]) -> EpisodeTurn:
 
 
 def _tokens(text: str, chars: Any, changes: Any) -> tuple[tuple[str, float], ...] | None:
-    """Pieces of the text with their changes; None where they were not measured, or do not fit."""
+    """Pieces of the text with their changes; None if not measured, or if they do not fit the text."""
     if not chars or not changes or len(chars) != len(changes) or min(chars) < 0 or sum(chars) != len(text):
         return None
     ends = accumulate(chars, initial=0)
@@ -125,7 +125,7 @@ def _tokens(text: str, chars: Any, changes: Any) -> tuple[tuple[str, float], ...
 
 
 def _number(value: Any) -> float:
-    """NaN for the null that stands where JSON has no number."""
+    """NaN for null, which JSON has in place of NaN."""
     return float("nan" if value is None else value)
 
 
@@ -134,50 +134,50 @@ def _changes(row: Mapping[str, Any]) -> SampleChanges:
     return SampleChanges(step=int(row["step"]), correct=correct, incorrect=incorrect)
 
 
-MOST_EPISODES = 240
+MOST_ROLLOUTS = 240
 MOST_CHARACTERS = 6000
-"""Of one text: a turn of 50,000 characters is cut, and says so."""
+"""Characters of one text. A longer one is cut, and says so."""
 _TOTAL_CHARACTERS = 1_500_000
 
 
-def shown_episodes(episodes: Sequence[Sequence[Episode]]) -> list[dict[str, Any]]:
-    """Of every run the same number, spread evenly over its steps with the newest kept, until the page is full."""
-    count = max(sum(bool(own) for own in episodes), 1)
+def rollouts_json(rollouts: Sequence[Sequence[SampledRollout]]) -> list[dict[str, Any]]:
+    """The same number of rollouts for every run, evenly over its steps and with the newest, until the page is full."""
+    count = max(sum(map(bool, rollouts)), 1)
     shown: list[dict[str, Any]] = []
-    for run, own in enumerate(episodes):
+    for run, sampled in enumerate(rollouts):
         room = _TOTAL_CHARACTERS // count
-        for episode in reversed(_spread(own, max(MOST_EPISODES // count, 1))):
-            room -= sum(min(len(t), MOST_CHARACTERS) for turn in episode.turns for t in (turn.text, turn.observation))
+        for rollout in reversed(_spread(sampled, max(MOST_ROLLOUTS // count, 1))):
+            room -= sum(min(len(t), MOST_CHARACTERS) for turn in rollout.turns for t in (turn.text, turn.observation))
             if room < 0:
                 break
-            shown.append(_rollout_json(episode, run))
+            shown.append(_rollout_json(rollout, run))
     return shown
 
 
-def _spread(episodes: Sequence[Episode], most: int) -> list[Episode]:
-    """At most `most` of them, whole steps evenly over the run, the first and the last included."""
-    steps = sorted({episode.step for episode in episodes})
-    per_step = max(1, -(-len(episodes) // max(len(steps), 1)))
+def _spread(rollouts: Sequence[SampledRollout], most: int) -> list[SampledRollout]:
+    """At most `most` of them: whole steps, evenly over the run, including the first and the last."""
+    steps = sorted({rollout.step for rollout in rollouts})
+    per_step = max(1, -(-len(rollouts) // max(len(steps), 1)))
     kept = np.unique(np.linspace(0, len(steps) - 1, max(1, min(len(steps), most // per_step))).astype(int)).tolist()
-    wanted = {steps[k] for k in ({*kept[:-1], len(steps) - 1} if steps else set())}
-    return [episode for episode in episodes if episode.step in wanted][-most:]
+    chosen = {steps[k] for k in ({*kept[:-1], len(steps) - 1} if steps else set())}
+    return [rollout for rollout in rollouts if rollout.step in chosen][-most:]
 
 
-def _rollout_json(episode: Episode, run: int) -> dict[str, Any]:
+def _rollout_json(rollout: SampledRollout, run: int) -> dict[str, Any]:
     return {
         "run": run,
-        "step": episode.step,
-        "question": _cut(episode.question),
-        "expected": _cut(" or ".join(episode.golden_answers)),
-        "answer": None if episode.answer is None else _cut(episode.answer),
-        "correct": episode.correct,
-        "reward": None if episode.reward is None else short(episode.reward, 3),
-        "status": episode.status,
-        "turns": [_turn_json(turn) for turn in episode.turns],
+        "step": rollout.step,
+        "question": _cut(rollout.question),
+        "expected": _cut(" or ".join(rollout.golden_answers)),
+        "answer": None if rollout.answer is None else _cut(rollout.answer),
+        "correct": rollout.correct,
+        "reward": None if rollout.reward is None else short(rollout.reward, 3),
+        "status": rollout.status,
+        "turns": [_turn_json(turn) for turn in rollout.turns],
     }
 
 
-def _turn_json(turn: EpisodeTurn) -> dict[str, Any]:
+def _turn_json(turn: SampledTurn) -> dict[str, Any]:
     row: dict[str, Any] = {"text": _cut(turn.text)}
     if turn.observation:
         row["observation"] = _cut(turn.observation)

@@ -114,14 +114,14 @@ RWD001 = Rule(
         for rank, name in enumerate(REWARDS)
     ),
     phase="collapse",
-    meaning="The reward has lost 40 % of its peak, or a third in the mean of ten rows. If rewards are below 0, the "
-    "share is of their range so far, including 0.",
+    meaning="The reward has lost 40 % of its peak, or a third in the mean of ten rows.",
     impact="This is the event, not the cause. Earlier findings show the cause.",
     remedy={
         host: f"Go back to a checkpoint from before the first finding and apply its remedy. Without one, lower {rate}."
         for host, rate in LEARNING_RATE.items()
     },
-    limitations="If questions become harder at some step, the reward of a healthy run falls too.",
+    limitations="If questions become harder at some step, the reward of a healthy run falls too. If rewards are below "
+    "0, the share is of their range so far, including 0.",
 )
 
 RWD002 = Rule(

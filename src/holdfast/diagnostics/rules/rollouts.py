@@ -171,8 +171,7 @@ TRN001 = Rule(
             min_rows=TRUNCATED_ROWS,
         ),
     ),
-    meaning="More and more rollouts run out of turns or tokens, or all do from the start. Or rollouts grow towards "
-    "their limit because advantages prefer long ones. The reward does not rise with it.",
+    meaning="Rollouts run out of turns or tokens, or grow towards that limit, and the reward does not rise with it.",
     impact="A truncated rollout has no answer and no reward, so the policy unlearns long rollouts whatever they "
     "contain. Or the agent no longer learns to stop.",
     remedy={
@@ -185,6 +184,7 @@ TRN001 = Rule(
         "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
     },
-    limitations="Late in other collapses rollouts ramble, and this is a symptom: look at earlier findings. Long "
-    "rollouts are not reported while the reward rises with them.",
+    limitations="A rise, a start at 100 %, and growth that advantages prefer all count. Late in other collapses "
+    "rollouts ramble, and this is a symptom: look at earlier findings. Long rollouts are not reported while the "
+    "reward rises with them.",
 )

@@ -193,10 +193,10 @@ SMP001 = Rule(
         ),
     ),
     suppressed_by=("MSK001",),  # the sampler has no log-probs of tokens that it did not sample
-    meaning="Rollouts do not come from the policy that is trained. The sampler has other weights, another temperature, "
-    "or a truncated distribution.",
-    impact="Every ratio is wrong by the difference. If top-p or top-k truncates the sampler and log-probs are over the "
-    "whole vocabulary, probability moves to tokens that are never sampled (a tail leak).",
+    meaning="Rollouts do not come from the policy that is trained.",
+    impact="The sampler has other weights, another temperature or a truncated distribution, so every ratio is wrong. "
+    "If top-p or top-k truncates the sampler and log-probs are over the whole vocabulary, probability moves to tokens "
+    "that are never sampled (a tail leak).",
     remedy={
         "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or turn on "
         "`sampling.mask_logprobs`, for log-probs over the tokens that the sampler can draw.",

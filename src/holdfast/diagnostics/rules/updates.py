@@ -118,7 +118,7 @@ STP001 = Rule(
     suppressed_by=("TRN001",),
     # In a policy that decays slowly, a jump is the end of that decay.
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
-    meaning="One update moves the policy so far that the reward falls within a few steps. No decay comes before.",
+    meaning="One update moves the policy so far that the reward falls within a few steps, without an earlier decay.",
     impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
     "prevent it.",
     remedy=SMALLER_STEPS,
@@ -229,10 +229,10 @@ GRD002 = Rule(
             message="{grad/skipped_steps:g} optimizer steps were skipped because their gradient was not finite.",
         ),
     ),
-    meaning="A loss or a gradient is NaN or infinite, or a reward is infinite. The update was skipped, or it has "
-    "ruined the weights.",
-    impact="One NaN in a gradient makes every weight NaN unless the step is skipped. A skipped step hides the cause. "
-    "Common causes: the exponential of an unbounded log-ratio, half precision, arithmetic on masked tokens (0 · ∞).",
+    meaning="A loss or a gradient is NaN or infinite, or a reward is infinite.",
+    impact="Such an update is skipped, or it ruins the weights: one NaN in a gradient makes every weight NaN. A "
+    "skipped step hides the cause. Common causes: the exponential of an unbounded log-ratio, half precision, "
+    "arithmetic on masked tokens (0 · ∞).",
     remedy={
         "holdfast": 'Lower `train.lr`. On a GPU try `model.autocast = "none"`. Bound the ratio of negative tokens with '
         "`loss.dual_clip = 3.0`.",

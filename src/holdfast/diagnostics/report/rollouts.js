@@ -1,26 +1,26 @@
-// The sampled episodes: filters, and a card each. Only text nodes, whatever a model wrote.
+// The sampled rollouts: filters, and a card each. Only text nodes, whatever a model wrote.
 
 const perPage = 6;
 
-function episodes() {
-  const section = document.getElementById("episodes");
-  if (!data.episodes.length) return;
+function rollouts() {
+  const section = document.getElementById("rollouts");
+  if (!data.rollouts.length) return;
   const scale = changeScale();
-  const controls = element("div", "controls"), cards = element("div", "episodes");
+  const controls = element("div", "controls"), cards = element("div", "rollouts");
   const runs = several ? menu("run", [["", "all runs"], ...numbered(data.runs.map((r) => r.name))]) : null;
-  const steps = [...new Set(data.episodes.map((e) => e.step))].sort((a, b) => a - b);
+  const steps = [...new Set(data.rollouts.map((e) => e.step))].sort((a, b) => a - b);
   const step = menu("step", [["", "all steps"], ...steps.map((s) => [String(s), "step " + s])]);
-  const outcome = menu("outcome", [["", "right and wrong"], ["right", "right"], ["wrong", "wrong"]]);
+  const outcome = menu("outcome", [["", "correct and incorrect"], ["correct", "correct"], ["incorrect", "incorrect"]]);
   const more = element("button", "", "More");
   more.type = "button";
   let count = perPage;
   const show = () => {
-    const found = data.episodes.filter((e) =>
+    const found = data.rollouts.filter((e) =>
       (!runs || runs.value === "" || e.run === Number(runs.value)) &&
       (step.value === "" || e.step === Number(step.value)) &&
-      (outcome.value === "" || e.correct === (outcome.value === "right")));
+      (outcome.value === "" || e.correct === (outcome.value === "correct")));
     cards.replaceChildren(...found.slice(0, count).map((e) => card(e, scale)));
-    if (!found.length) cards.append(element("p", "soft", "No sampled episode of this kind."));
+    if (!found.length) cards.append(element("p", "soft", "No sampled rollout of this kind."));
     more.hidden = found.length <= count;
     more.textContent = "More (" + (found.length - count) + ")";
   };
@@ -57,23 +57,23 @@ function menu(label, options) {
 
 // The change at which the colour is full: what 5 % of the shown tokens exceed, rounded up to 1, 2 or 5.
 function changeScale() {
-  const sizes = data.episodes.flatMap((e) => e.turns).flatMap((t) => t.changes || []).map(Math.abs).sort((a, b) => a - b);
+  const sizes = data.rollouts.flatMap((e) => e.turns).flatMap((t) => t.changes || []).map(Math.abs).sort((a, b) => a - b);
   if (!sizes.length) return 0;
   const top = Math.max(sizes[Math.floor(sizes.length * 0.95)], 0.01);
   const power = 10 ** Math.floor(Math.log10(top));
   return Number(([1, 2, 5, 10].find((m) => m * power >= top * 0.999) * power).toPrecision(1));
 }
 
-function card(episode, scale) {
-  const made = element("article", "episode"), head = element("header");
-  head.append(element("span", "", (several ? data.runs[episode.run].name + ", " : "") + "step " + episode.step));
-  head.append(element("span", "outcome" + (episode.correct ? " ok" : ""), episode.correct ? "✓ right" : "✗ wrong"));
-  head.append(element("span", "", episode.reward === null ? "no reward" : "reward " + episode.reward));
-  if (episode.status !== "ok") head.append(element("span", "", episode.status.replaceAll("_", " ")));
-  made.append(head, bidi("p", "question", episode.question));
-  episode.turns.forEach((turn) => made.append(...turnParts(turn, scale)));
-  made.append(bidi("p", "soft", "Answer: " + (episode.answer === null ? "none" : episode.answer)));
-  made.append(bidi("p", "soft", "Expected: " + episode.expected));
+function card(rollout, scale) {
+  const made = element("article", "rollout"), head = element("header");
+  head.append(element("span", "", (several ? data.runs[rollout.run].name + ", " : "") + "step " + rollout.step));
+  head.append(element("span", "outcome" + (rollout.correct ? " ok" : ""), rollout.correct ? "✓ correct" : "✗ incorrect"));
+  head.append(element("span", "", rollout.reward === null ? "no reward" : "reward " + rollout.reward));
+  if (rollout.status !== "ok") head.append(element("span", "", rollout.status.replaceAll("_", " ")));
+  made.append(head, bidi("p", "question", rollout.question));
+  rollout.turns.forEach((turn) => made.append(...turnParts(turn, scale)));
+  made.append(bidi("p", "soft", "Answer: " + (rollout.answer === null ? "none" : rollout.answer)));
+  made.append(bidi("p", "soft", "Expected: " + rollout.expected));
   return made;
 }
 
