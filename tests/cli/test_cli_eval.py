@@ -132,16 +132,6 @@ def test_a_table_of_what_was_evaluated(model: str, questions: Callable[[str, int
     assert "tabular" in holdfast("table", "all/one", "--format", "tex")
 
 
-def test_the_page_shows_the_command_of_every_training_row() -> None:
-    from holdfast.evals.rows import ROWS
-
-    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
-    shown: Any = holdfast("table", "--commands")
-    for row in ROWS:
-        assert row.command("quickstart") + " " in page, row.name
-        assert row.command("quickstart") in shown
-
-
 def test_a_setting_may_have_a_value_like_the_name_of_an_argument() -> None:
     """`world` is one letter from `words`, which is what the command calls its arguments."""
     assert "no option" not in holdfast("eval", "run", "gone", "--retrieval.corpus", "world", code=2)

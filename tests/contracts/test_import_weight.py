@@ -35,7 +35,7 @@ def loaded_by(statement: str) -> set[str]:
         "holdfast.evals.compare",
         "holdfast.evals.methods",
         "holdfast_research.experiments",
-        "holdfast_research.report",
+        "holdfast_research.page",
         "holdfast.trajectory",
         "holdfast.rewards",
         "holdfast.search.env",
