@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all lint setup dev golden contracts contracts-verl contracts-trl docs constraints clean
+.PHONY: train test test-all lint sizes setup dev golden contracts contracts-verl contracts-trl docs constraints clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -32,6 +32,12 @@ lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Files and lines of Python, by part.
+sizes:
+	@for part in src/holdfast src/holdfast/*/ tests; do \
+		printf '%-28s %4d files %6d lines\n' "$$part" "$$(find $$part -name '*.py' | wc -l)" \
+			"$$(find $$part -name '*.py' -exec cat {} + | wc -l)"; done
 
 setup: $(VENV)/.setup
 dev: $(VENV)/.dev

@@ -15,9 +15,8 @@ import pytest
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.config import load
 from holdfast.errors import ConfigError, DataError
-from holdfast.evals.catalogue import METHODS
-from holdfast.evals.results import results_of
-from holdfast.evals.sets import GENERAL_SETS, MULTI_HOP_SETS
+from holdfast.evals.methods import METHODS
+from holdfast.evals.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
 from holdfast.evals.state import RESULTS, SETTINGS
 from holdfast_research.methods import words as setting_words
 from holdfast_research.tables.published import BLOCKS, DISPUTED

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.config import Config, load
 from holdfast.data import Example, hold_out, read_questions
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, DataError
 from holdfast.jsonl import Skipped
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
@@ -171,9 +171,15 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
 
 @contextmanager
 def skipped_rows(path: str, setting: str, note: Note | None) -> Iterator[Callable[[Skipped], None]]:
-    """An `on_skip` for a reader of rows, which says in one sentence how many it was given: to `note`, or the log."""
+    """An `on_skip` for a reader of rows: how many it was given goes to `note`, or to the log, in one sentence.
+
+    A `DataError` inside gets the name of the setting.
+    """
     skipped: list[Skipped] = []
-    yield skipped.append
+    try:
+        yield skipped.append
+    except DataError as error:
+        raise DataError(f"{setting}: {error}") from error
     if skipped:
         say = note or logger.warning
         say(f"{setting} = {path!r}: {len(skipped)} row(s) cannot be used and were skipped; the first: {skipped[0]}")

@@ -17,7 +17,7 @@ from functools import cache
 
 from holdfast.errors import ConfigError
 from holdfast.importing import import_named
-from holdfast.scoring import exact_match, f1, normalize_answer, normalized_golds
+from holdfast.scoring import exact_match, f1, in_passages
 from holdfast.trajectory import Answer, Invalid, Search, Trajectory, Turn
 
 EM: Mapping[str, float] = {"em": 1.0}
@@ -39,10 +39,9 @@ def _format(trajectory: Trajectory, golds: Sequence[str]) -> float:
 
 
 def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:
-    """1.0 when a golden answer occurs in the results of a search, as the model saw them: after any truncation."""
-    answers = normalized_golds(golds)
-    seen = [normalize_answer(t.observation_text) for t in trajectory.turns if isinstance(t.action, Search) and t.hits]
-    return float(any(answer in text for text in seen for answer in answers))
+    """1.0 when a golden answer stands in what a search returned, as the model saw it: after any cut."""
+    seen = [turn.observation_text for turn in trajectory.turns if isinstance(turn.action, Search) and turn.hits]
+    return in_passages(seen, golds)
 
 
 Part = Callable[[Trajectory, Sequence[str]], float]

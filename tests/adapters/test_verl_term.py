@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.adapters import verl_term
 from holdfast.adapters.verl_losses import LOSSES
-from holdfast.adapters.verl_term import Log, base_name, measure, per_token, refuse_cut_actions
+from holdfast.adapters.verl_term import Log, base_name, measure, per_token, refuse_split_actions
 from holdfast.errors import ConfigError
 from holdfast.penalties import LLDS, SAPO
 
@@ -27,11 +27,11 @@ def test_the_base_is_vanilla_unless_named() -> None:
 
 @pytest.mark.parametrize("correction", [None, {}, {"rollout_rs": None}, {"rollout_rs": "seq_max_k2"}])
 def test_whole_rollouts_may_be_rejected(correction: Any) -> None:
-    refuse_cut_actions(LLDS(), correction)
-    refuse_cut_actions(None, {"rollout_rs": "token_k1"})
-    refuse_cut_actions(SAPO(), {"rollout_rs": "token_k1"})
+    refuse_split_actions(LLDS(), correction)
+    refuse_split_actions(None, {"rollout_rs": "token_k1"})
+    refuse_split_actions(SAPO(), {"rollout_rs": "token_k1"})
     with pytest.raises(ConfigError, match="rollout_rs = 'token_k2'"):
-        refuse_cut_actions(LLDS(), {"rollout_rs": "seq_max_k2,token_k2"})
+        refuse_split_actions(LLDS(), {"rollout_rs": "seq_max_k2,token_k2"})
 
 
 def numbers(log: Log, old: Tensor, new: Tensor, advantages: Tensor, mask: Tensor) -> dict[str, float]:

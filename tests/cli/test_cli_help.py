@@ -114,7 +114,7 @@ def test_every_option_is_explained(path: tuple[str, ...]) -> None:
 
 def test_the_methods_named_in_the_help_are_those_that_exist() -> None:
     from holdfast.cli.evaluate import METHOD_NAMES
-    from holdfast.evals.catalogue import METHODS
+    from holdfast.evals.methods import METHODS
 
     assert tuple(METHODS) == METHOD_NAMES
 

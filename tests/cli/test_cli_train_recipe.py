@@ -153,7 +153,7 @@ def test_dry_run_of_a_run_that_cannot_work(engine: Any, holdfast: Run) -> None:
         (["--lr", "3"], "error: --lr: there is no such setting; did you mean train.lr or warm_start.lr?\n"),
         (["--train.steps"], "error: --train.steps needs a value; write --train.steps 60\n"),
         (["--train.steps", "--dry-run"], "error: --train.steps needs a value; write --train.steps 60\n"),
-        (["--run.name", "a/b"], "error: {quickstart}: run.name = 'a/b' is no name for a folder; "),
+        (["--run.name", "a/b"], "error: {quickstart}: run.name = 'a/b' is not a folder's name; "),
     ],
 )
 def test_errors_are_one_sentence_and_exit_code_2(

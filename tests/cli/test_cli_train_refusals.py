@@ -72,9 +72,6 @@ def test_the_dry_run_and_the_run_refuse_the_same(case: str, engine: Any, holdfas
 @pytest.mark.parametrize(
     "words",
     [
-        (*OWN_DATA, *OWN_MODEL, "--warm_start.steps=0"),
-        (*OWN_DATA, *OWN_MODEL, "--warm_start.steps=5", "--warm_start.data=episodes.jsonl"),
-        (*OWN_DATA, *OWN_MODEL, "--warm_start.steps=5", "--warm_start.teaches=direct"),
         (*CUSTOM, "holdfast.penalties:SAPO", "--train.optimizer_steps_per_rollout=2"),
         (*CUSTOM, "holdfast.penalties:NLL", "--train.optimizer_steps_per_rollout=1"),
     ],

@@ -123,7 +123,7 @@ def test_releasing_a_row_of_a_broken_prefill_leaves_the_others(make_model, token
     model = make_model()
     policy = HFPolicy(model, tokenizer)
     policy.submit([request("first", [5, 6], 30)])
-    monkeypatch.setattr(hf, "_PATIENCE", 0)
+    monkeypatch.setattr(hf, "_MAX_WAIT", 0)
     step = HFPolicy._prefill_pass
 
     def broken(self, families, finished):

@@ -67,7 +67,7 @@ def test_the_tiny_model_learns_from_a_file_too(whole: Path, recipe: Recipe, tmp_
     [
         ({"model.lora_rank": 4}, "the tiny model has nothing worth freezing"),
         ({"data.train": "q.jsonl", "retrieval.corpus": "c.jsonl"}, "knows only the bundled world's words"),
-        ({"warm_start.data": "nowhere.jsonl"}, r"warm_start\.data = 'nowhere\.jsonl' cannot be read: No such file"),
+        ({"warm_start.data": "nowhere.jsonl"}, r"warm_start\.data: nowhere\.jsonl does not exist"),
     ],
 )
 def test_a_start_that_cannot_work_is_refused(

@@ -11,8 +11,8 @@
     )
 
 Token in, token out: the ids TRL trains on are the sampled ones, with observations between them and masked by
-`env_mask`. Without `use_vllm` the trainer's own model samples, over a cache that lives for a rollout; with it, TRL's
-vLLM does, colocated or as a server. Temperature, top-p and top-k are the trainer's.
+`env_mask`. Without `use_vllm` the trainer's model samples, with a cache that lasts for a rollout; with it, TRL's vLLM
+does, colocated or as a server. Temperature, top-p and top-k are the trainer's.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[.
     """TRL reward functions for the parts of `weights` (see `holdfast.rewards`), and their `reward_weights`.
 
     They score the rollouts of `SearchRollouts` against the column `golden_answers`. A rollout that failed for reasons
-    that are not the policy's gets None, which TRL leaves out of its group's mean. The first also logs what the rollouts
-    tell: `holdfast/reward/em`, `holdfast/rollout/searches` and so on.
+    other than the policy gets None, which TRL leaves out of its group's mean. The first function also logs
+    `holdfast/reward/em`, `holdfast/rollout/searches` and so on.
     """
     check_weights(weights)
-    wanted = {name: weight for name, weight in weights.items() if weight}
+    nonzero = {name: weight for name, weight in weights.items() if weight}
 
     def function(name: str, reports: bool) -> Callable[..., list[float | None]]:
         def reward(
             trajectory: Sequence[Trajectory], golden_answers: Sequence[Sequence[str]], **more: Any
         ) -> list[float | None]:
-            scored = [score_trajectory(t, golds, wanted) for t, golds in zip(trajectory, golden_answers, strict=True)]
+            scored = [score_trajectory(t, golds, nonzero) for t, golds in zip(trajectory, golden_answers, strict=True)]
             if reports:
                 for key, value in rollout_metrics(_groups(scored, more.get("example_id"))).items():
                     more["log_metric"](f"holdfast/{key}", value)
@@ -78,7 +78,7 @@ def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[.
         reward.__name__ = name
         return reward
 
-    return [function(name, reports=i == 0) for i, name in enumerate(wanted)], list(wanted.values())
+    return [function(name, reports=i == 0) for i, name in enumerate(nonzero)], list(nonzero.values())
 
 
 def _groups(trajectories: Sequence[Trajectory], ids: Sequence[str] | None) -> list[Group]:
@@ -95,16 +95,16 @@ class SearchRollouts:
         retriever: answers the searches; anything with `search(queries, k)`.
         protocol: tags, prompt and limits. A prompt of the data set is a question; the protocol's prompt goes around it.
         chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
-        seed: of the sampler of the trainer's own model. vLLM has a seed of its own.
-        max_failed: stop the run when a larger share of a batch's rollouts fails.
-        eval_retriever: for evaluation, if another.
+        seed: of the sampler when the trainer's model samples. vLLM has its own seed.
+        max_failed: stop the run when a larger fraction of a batch's rollouts fails.
+        eval_retriever: the retriever in evaluation; None is the same one.
 
-    The dict holds, beside what TRL asks for, `env_mask` (1 on sampled tokens), `action_ids`, `answer_mask`, `searches`
+    The dict holds what TRL requires, and `env_mask` (1 on sampled tokens), `action_ids`, `answer_mask`, `searches`
     and `trajectory`. A failed rollout has an all-zero mask: nothing is learned from it.
 
     Raises, when called:
-        ConfigError: `mask_truncated_completions`, which would take every rollout for truncated; a prompt that is no
-            question.
+        ConfigError: `mask_truncated_completions`, which would treat every rollout as truncated.
+        DataError: a prompt that is not a question.
         RolloutError: too many rollouts failed.
     """
 
@@ -155,8 +155,8 @@ class SearchRollouts:
         if len(failed) > self.max_failed * len(trajectories):
             raise RolloutError(
                 f"{len(failed)} of {len(trajectories)} rollouts failed, more than max_failed = {self.max_failed} "
-                f"allows; the first because {failed[0].error}. Once that is put right, go on from the last checkpoint "
-                "with resume_from_checkpoint"
+                f"allows; the first because {failed[0].error}. Fix that, then continue from the last checkpoint with "
+                "resume_from_checkpoint"
             )
         for name, value in retrieval_metrics(stats).items():
             trainer._log_metric(f"holdfast/{name}", value)
@@ -164,7 +164,7 @@ class SearchRollouts:
 
     @contextmanager
     def _policy_of(self, trainer: Any, tokenizer: Any) -> Iterator[Policy]:
-        """The source of turns: TRL's vLLM, or the trainer's own model, gathered as TRL gathers it to generate."""
+        """The policy: TRL's vLLM, or the trainer's model, gathered as TRL gathers it to generate."""
         if trainer.use_vllm:
             vllm = VLLMPolicy(trainer.vllm_generation, trainer.accelerator, tokenizer, trainer.eos_token_ids)
             yield vllm
@@ -197,9 +197,9 @@ class SearchRollouts:
 
 
 def columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, Any]:
-    """Trajectories as what TRL wants of a `rollout_func`, one list entry a rollout.
+    """Trajectories as the dict that TRL expects from a `rollout_func`, one list entry per rollout.
 
-    TRL needs a token in every completion: a rollout that never began gets `filler`, masked.
+    TRL needs a token in every completion: a rollout without one gets `filler`, masked.
     """
 
     def completion(trajectory: Trajectory, name: str, fill: Any, kind: type) -> list[Any]:
@@ -237,7 +237,7 @@ class VLLMPolicy:
     one that has no requests takes part until all others have finished.
 
     Args:
-        generation: the trainer's `vllm_generation`. Its sampling settings count; length and stop texts are ours.
+        generation: the trainer's `vllm_generation`. Its sampling settings apply; length and stop texts are set here.
         accelerator: the trainer's.
         tokenizer: decodes sampled ids.
         end_ids: tokens that end a text.
@@ -269,7 +269,7 @@ class VLLMPolicy:
         return self._call(requests, rows=self._most(len(requests)))
 
     def release(self, ids: Iterable[str]) -> None:
-        """Nothing is kept here: vLLM has its own prefix cache."""
+        """Nothing to do: vLLM manages its prefix cache."""
 
     def join(self) -> None:
         """Take part in the calls of the other processes until all have finished."""

@@ -102,7 +102,7 @@ def _unsupported(penalty: Penalty) -> Iterator[str]:
     if penalty.normalizer != "policy":
         yield (
             f"{penalty!r}: verl divides every term by one count. Take normalizer out of policy_loss.penalty_settings, "
-            "and divide penalty_coef by the logged holdfast/penalty/preserved_share instead"
+            "and divide penalty_coef by the logged holdfast/penalty/preserved_fraction instead"
         )
     if penalty.uses_answer_mask:
         yield (

@@ -14,7 +14,7 @@ from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
 from holdfast.run_folder import list_checkpoints
 
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
-"""Those of `holdfast.evals.catalogue`, which takes long to import for a help text. A test compares them."""
+"""Those of `holdfast.evals.methods`, which takes long to import for a help text. A test compares them."""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -96,14 +96,14 @@ def run(
     [cyan]holdfast eval run Qwen/Qwen2.5-3B-Instruct --method rag --data nq.jsonl --retrieval.url http://127.0.0.1:8000[/cyan]
     """
     from holdfast.cli.console import open_console
-    from holdfast.evals.catalogue import method_named
+    from holdfast.evals.methods import method_named
 
     settings: list[str] = ctx.meta["settings"]
     chosen = method_named(method)
     with train_extra(err(), "loading PyTorch and transformers"):
+        from holdfast.evals.model import open_model, retriever_for, settings_of
         from holdfast.evals.questions import load_questions
         from holdfast.evals.run import Evaluation
-        from holdfast.evals.subject import open_subject, retriever_for, settings_of
         from holdfast.language_model import set_up_torch
 
     model = in_runs(model)
@@ -116,7 +116,7 @@ def run(
         examples = load_questions(data, config, limit=limit)
         retriever = retriever_for(chosen, config, data, listener.note)
         listener.stage("loading the model")
-        subject = open_subject(
+        evaluated = open_model(
             model,
             config,
             run_dir,
@@ -128,7 +128,7 @@ def run(
         )
         taught = run_dir is not None and config.warm_start.teaches == method and not list_checkpoints(run_dir)
         evaluation = Evaluation(
-            subject,
+            evaluated,
             chosen,
             examples,
             retriever,
@@ -140,8 +140,8 @@ def run(
         try:
             results = evaluation.run(folder, listener, batch=batch)
         finally:
-            if hasattr(subject.policy, "close"):
-                subject.policy.close()
+            if hasattr(evaluated.policy, "close"):
+                evaluated.policy.close()
     _show(results, folder)
 
 
@@ -158,7 +158,7 @@ def compare(
 
     [cyan]holdfast eval compare runs/evals/a runs/evals/b[/cyan]
     """
-    from holdfast.evals.compare import compare
+    from holdfast.evals.results import compare
 
     comparison = compare(first, second)
     table = _table("EM", "asked", "A", "B", "B - A (95 %)", "only A", "only B", "p")

@@ -40,26 +40,11 @@ _WORD = re.compile(r"\w+")
 _MOST_CACHED_WORDS = 1 << 20
 # Lucene's stop words. They are indexed, and dropped from a query only when it has other words, so that a question
 # about the film "It" has hits.
-_STOP_WORDS = {
-    *("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of"),
-    *(
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    ),
-}
+_STOP_LINE = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+_STOP_WORDS = frozenset(_STOP_LINE.split())
 _ABOVE_ZERO = 1e-30
 _SLACK = 2.4e-7  # of a sum, for each word in it: float32 rounds by 6e-8, in the sums here and in the final ones
 _NO_HITS = Ranked(np.empty(0, np.int64), np.empty(0, np.float32))

@@ -179,7 +179,7 @@ class AsyncHTTPRetriever:
 
 
 class HTTPRetriever:
-    """The same for threads, any number of which may share it: an `AsyncHTTPRetriever` on a thread of its own."""
+    """The same for threads, any number of which may share it. It runs an `AsyncHTTPRetriever` on a thread."""
 
     in_process = False
 

@@ -37,7 +37,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document a search returned, with the backend's own score (BM25 or inner product: not comparable)."""
+    """A document a search returned, with the backend's score (BM25 or inner product: not comparable)."""
 
     document: Document
     score: float

@@ -32,11 +32,11 @@ class _Plan:
     """Where the next forward pass writes and what it reads; shared by all layers."""
 
     slots: Tensor
-    """int64 `[rows]`: where the rows of the pass live."""
+    """int64 `[rows]`: the slots of the rows in the pass."""
     write: Tensor
     """int64 `[rows, new]`: the position in its slot of each new token."""
     length: int
-    """Positions visible to anybody in this pass."""
+    """Positions visible to any row in this pass."""
     leading: bool
     """Whether `slots` are 0..rows-1, which are read without copying."""
     places: dict[int, Tensor] = field(default_factory=dict)
@@ -119,8 +119,7 @@ UNBOUNDED = (sys.maxsize, sys.maxsize)
 class SlotCache(Cache):
     """All layers' storage, and the plan of the next forward pass.
 
-    Capacity and slots grow by at least half whenever they are exceeded, so a long run copies its cache a handful of
-    times.
+    Capacity and slots grow by at least half whenever they are exceeded, so a long run copies its cache rarely.
     """
 
     plan: _Plan
@@ -134,7 +133,7 @@ class SlotCache(Cache):
         capacity: int = 128,
         most: tuple[int, int] = UNBOUNDED,
     ) -> None:
-        """`most`: slots and capacity that growing in advance does not go beyond."""
+        """`most`: limits of slots and capacity when growing in advance."""
         super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
         self.device, self.slots, self.capacity, self.most = device, slots, capacity, most
 
@@ -181,7 +180,7 @@ class SlotCache(Cache):
         return (torch.arange(length, device=positions.device) <= positions.unsqueeze(-1)).unsqueeze(1)
 
     def copy(self, moves: Sequence[tuple[int, int]], length: int) -> None:
-        """Copy the first `length` positions of slots, given as (source, target) pairs; reads come before writes."""
+        """Copy the first `length` positions of slots, given as (source, target) pairs; all reads precede the writes."""
         if not moves:
             return
         source, target = torch.tensor(moves, device=self.device).T.contiguous()
@@ -195,7 +194,7 @@ class SlotCache(Cache):
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One rollout's cached context, and its request while one is under way."""
+    """One rollout's cached context, and its request while one is pending."""
 
     id: str
     context: list[int]
@@ -208,9 +207,9 @@ class Row:
     decoding: bool = False
     """True between the prefill and the end of the turn."""
     key: int = 0
-    """Of the request's seed, for `counter_uniform`."""
+    """Key of the request's seed, for `counter_uniform`."""
     flags: bytes = b""
-    """Of the request's stop strings, from `StopTable`."""
+    """Flags of the request's stop strings, from `StopTable`."""
     logprobs: list[float] = field(default_factory=list)
     masses: list[float] = field(default_factory=list)
 
@@ -219,7 +218,7 @@ class Row:
         return len(self.context) - self.cached
 
     def begin(self, request: Request, key: int, flags: bytes) -> None:
-        """Take up a request, keeping the keys of the tokens its context shares with what is cached."""
+        """Start a request, reusing the keys of the tokens that its context shares with the cached ones."""
         context = list(request.token_ids)
         # At least the last token is always fed: its logits start the turn.
         self.cached = min(common_prefix(self.context, context), self.cached, len(context) - 1)

@@ -1,7 +1,7 @@
 """Sampling as pure functions: a counter-based uniform per token, and the inverse of the distribution's CDF.
 
-A token's randomness is a function of (seed, position) and of nothing else, so the same rollout comes out whatever
-shares its batch, in whatever order rows enter and leave, and after a resume.
+A token's randomness is a function of (seed, position) and of nothing else, so a rollout is the same whatever else is
+in its batch, in whatever order rows enter and leave, and after a resume.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _first_by_id(mass: Tensor, top_k: int) -> Tensor:
     return selected.nonzero()[:, 1].view(-1, top_k)
 
 
-def _truncated(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
-    """What truncation leaves of `mass` `[B, V]`, most likely first, 0 where it takes all; and the token ids."""
+def truncate(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
+    """Top-k, then top-p, of `mass` `[B, V]`: the masses, most likely first, 0 outside the mask; and their token ids."""
     ranked, order = _most_likely_first(mass, top_k)
     if top_p < 1.0:
         cdf = ranked.cumsum(-1)
@@ -116,7 +116,7 @@ def sampling_mask_ids(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: in
         int32 `[N, n]`, -1 where a row has fewer ids than the fullest one.
     """
     logits = logits.float()
-    ranked, order = _truncated((logits - logits.amax(-1, keepdim=True)).exp_(), top_p, top_k)
+    ranked, order = truncate((logits - logits.amax(-1, keepdim=True)).exp_(), top_p, top_k)
     ids = order.masked_fill(ranked == 0, -1)[:, : int((ranked > 0).sum(-1).max())] if len(order) else order[:, :0]
     beyond = ~(ids == tokens[:, None]).any(-1, keepdim=True)
     if bool(beyond.any()):
@@ -149,7 +149,7 @@ def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: f
         tokens = _invert(cdf, uniforms)
     else:
         total = mass.sum(-1, keepdim=True)
-        ranked, order = _truncated(mass, top_p, top_k)
+        ranked, order = truncate(mass, top_p, top_k)
         cdf = ranked.cumsum(-1)
         tokens = order.gather(-1, _invert(cdf, uniforms))
         mask_mass = (cdf[:, -1:] / total).squeeze(-1)

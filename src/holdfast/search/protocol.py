@@ -1,7 +1,7 @@
 """The language between model and environment: prompt, tags, limits; parsing one turn; writing passages.
 
 Nothing here knows a model or a retriever. Only text that the model generated is parsed, one turn at a time, so neither
-the prompt's example nor a passage can ever be taken for an action.
+the prompt's example nor a passage can be mistaken for an action.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class SearchProtocol:
     invalid_note: str
     """Feedback after a turn that holds neither a search nor an answer."""
     nothing_found: str = "Nothing was found."
-    """What stands in the information block when a search has no hits."""
+    """Content of the information block when a search has no hits."""
     separator: str = "\n\n"
-    """Stands before and after every observation."""
+    """Written before and after every observation."""
     title_quotes: bool = False
     """Keep the quotes around a title, as the corpus has them."""
     question_mark: bool = False
     """End a question with `?` when it does not."""
     max_turns: int = 4
-    """Model turns in a rollout, the answer included: at most `max_turns - 1` searches are of use."""
+    """Model turns in a rollout, the answer included: at most `max_turns - 1` searches are useful."""
     max_turn_tokens: int = 500
     max_observation_tokens: int = 500
     """Tokens of one observation, tags and separators included."""
@@ -140,7 +140,7 @@ R1 = SearchProtocol(
     invalid_note="",
     max_turns=1,
 )
-"""Reinforcement learning without search: the model reasons and answers in its one turn."""
+"""Reinforcement learning without search: the model reasons and answers in a single turn."""
 
 PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, R1)}
 
@@ -158,10 +158,10 @@ def parse_action(text: str, protocol: SearchProtocol) -> Action:
     >>> parse_action("<search>  </search>", CLEAN)
     Invalid(reason='empty query')
     """
-    found = _find(text, protocol)
-    if isinstance(found, Invalid):
-        return found
-    start, end, is_search = found
+    action = _find(text, protocol)
+    if isinstance(action, Invalid):
+        return action
+    start, end, is_search = action
     opened, closed = protocol.search_tags if is_search else protocol.answer_tags
     content = text[start + len(opened) : end - len(closed)].strip()
     if not content:
@@ -173,12 +173,12 @@ def answer_char_span(text: str, protocol: SearchProtocol) -> tuple[int, int] | N
     """[start, end) of the answer in `text`, tags included; None when the turn is not an answer."""
     if not isinstance(parse_action(text, protocol), Answer):
         return None
-    found = _find(text, protocol)
-    return None if isinstance(found, Invalid) else found[:2]
+    action = _find(text, protocol)
+    return None if isinstance(action, Invalid) else action[:2]
 
 
 def _find(text: str, protocol: SearchProtocol) -> tuple[int, int, bool] | Invalid:
-    """(start of the opening tag, end of the closing tag, is it a search) of the turn's action."""
+    """(start of the opening tag, end of the closing tag, whether it is a search) of the turn's action."""
     closing = re.search("|".join(map(re.escape, sorted(protocol.stop, key=len, reverse=True))), text)
     if closing is None:
         opened = any(tag in text for tag in (protocol.search_open, protocol.answer_open))
@@ -237,7 +237,7 @@ def render_prompt(
     template = _template(tokenizer, chat_template)
     if template is None:
         ids = list(tokenizer(prompt)["input_ids"])
-        # Some tokenizers close every text with EOS; the rollout has only begun.
+        # Some tokenizers end every text with EOS, but the rollout has only begun.
         return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
     where = "the tokenizer's chat template" if chat_template == "auto" else f"chat template {chat_template}"
     try:
@@ -259,7 +259,7 @@ def render_prompt(
 
 
 _DATE = "26 Jul 2024"
-"""For templates that print today's (Llama's): a run that is resumed tomorrow must see the prompts of today."""
+"""For templates that print the current date (Llama's): a run that is resumed another day must see the same prompts."""
 
 
 def _template(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> str | None:
@@ -283,12 +283,12 @@ def read_template(path: str | Path) -> str:
 # ---- questions without instructions, for models trained on examples. Training and asking must use the same texts.
 
 PLAIN = replace(CLEAN, name="plain", prompt="{question}")
-"""For `render_prompt`: a text as the user message, and nothing around it."""
+"""For `render_prompt`: the text alone as the user message."""
 NO_PASSAGES = "Nothing was found."
 
 
 def passage_lines(hits: Sequence[Hit]) -> str:
-    """Passages, a line each, as every method shows them; a sentence when there are none."""
+    """Passages, one per line, as every method shows them; a sentence when there are none."""
     return "".join(format_hits(hits)).strip() or NO_PASSAGES
 
 
@@ -307,5 +307,5 @@ def bare_question_with_passages(question: str, hits: Sequence[Hit]) -> str:
 
 
 def bare_answer(answer: str, end: str | None) -> str:
-    """What is learned: the answer, and the end of the sequence (`None` when the tokenizer has no token for it)."""
+    """The training target: the answer, and the end of the sequence (`None` if the tokenizer has no token for it)."""
     return f" {answer.strip()}{end or ''}"

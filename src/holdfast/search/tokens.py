@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the settings every part must share, and spans of text as spans of tokens.
+"""Text to token ids and back, with the settings that all parts share, and spans of text as spans of tokens.
 
 Works with any Hugging Face tokenizer. Nothing here re-encodes what a model sampled.
 """
@@ -88,10 +88,10 @@ def char_lengths(tokens: Sequence[int], text: str, tokenizer: PreTrainedTokenize
     return [end - start for start, end in pairwise([0, *ends])]
 
 
-def _common(one: str, other: str) -> int:
-    """Characters that the two begin with alike."""
-    differ = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differ, min(len(one), len(other)))
+def _common(left: str, right: str) -> int:
+    """Length of the common prefix."""
+    differ = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
+    return next(differ, min(len(left), len(right)))
 
 
 def _first(holds: Callable[[int], bool], stop: int) -> int:

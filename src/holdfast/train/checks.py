@@ -12,14 +12,11 @@ from holdfast.config.validation import check_training
 from holdfast.data import Example
 from holdfast.errors import ConfigError, MissingExtra, ModelError
 from holdfast.importing import missing_train_package
-from holdfast.jsonl import Skipped
-from holdfast.loading import Questions, check_index, load_protocol, load_questions
-from holdfast.retrieval.corpus import corpus_hash, passages
-from holdfast.retrieval.manifest import MANIFEST
-from holdfast.search.protocol import SearchProtocol, read_template, render_prompt
 
 if TYPE_CHECKING:
     from holdfast.language_model import LanguageModel
+    from holdfast.loading import Questions
+    from holdfast.search.protocol import SearchProtocol
 
 _PROMPTS = 16
 """Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
@@ -41,18 +38,23 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> Non
         from holdfast.language_model import pick_device
 
         pick_device(config.run.device)
-    questions = None
     if config.data.train != "world":
-        questions = load_questions(config, note=_ignore)
         _check_passages(config)
-    if config.warm_start.steps and config.warm_start.data is not None:
+    if config.warm_start.steps and (path := config.warm_start.data) is not None:
+        from holdfast.loading import skipped_rows
         from holdfast.train.warm_start import read_episodes
 
-        read_episodes(Path(config.warm_start.data), on_skip=_ignore)
-    _check_model(config, questions)
+        with skipped_rows(path, "warm_start.data", _ignore) as on_skip:
+            read_episodes(Path(path), on_skip=on_skip)
+    if (template := config.model.chat_template) not in ("auto", "none"):
+        from holdfast.search.protocol import read_template
+
+        read_template(template)
+    if config.data.train != "world" or config.model.path != "tiny":
+        _check_prompts(config)
 
 
-def _ignore(_: str | Skipped) -> None:
+def _ignore(_: str) -> None:
     """Skipped rows are reported when the run reads them."""
 
 
@@ -70,6 +72,10 @@ def _check_packages(config: Config) -> None:
 
 
 def _check_passages(config: Config) -> None:
+    from holdfast.loading import check_index, skipped_rows
+    from holdfast.retrieval.corpus import corpus_hash, passages
+    from holdfast.retrieval.manifest import MANIFEST
+
     settings = config.retrieval
     if settings.url is not None:
         return
@@ -78,21 +84,22 @@ def _check_passages(config: Config) -> None:
         check_index(config, folder)
     if settings.corpus == "world":
         return
-    documents = passages(settings.corpus, on_skip=_ignore)
     corpus = Path(settings.corpus)
-    if corpus.is_file() and corpus.stat().st_size > _SMALL_CORPUS:
-        next(documents, None)
-        return
-    digest = corpus_hash(documents)
+    with skipped_rows(settings.corpus, "retrieval.corpus", _ignore) as on_skip:
+        documents = passages(corpus, on_skip=on_skip)
+        if corpus.is_file() and corpus.stat().st_size > _SMALL_CORPUS:
+            next(documents, None)
+            return
+        digest = corpus_hash(documents)
     if folder is not None and (folder / MANIFEST).is_file():
         check_index(config, folder, corpus_sha256=digest)
 
 
-def _check_model(config: Config, questions: Questions | None) -> None:
-    """The model's folder, its tokenizer and the prompts; of the weights only that there are some."""
-    template = config.model.chat_template
-    if template not in ("auto", "none"):
-        read_template(template)
+def _check_prompts(config: Config) -> None:
+    """The questions; for a model in a folder also its tokenizer, the prompts, and that there are weights."""
+    from holdfast.loading import load_protocol, load_questions
+
+    questions = load_questions(config, note=_ignore)
     if config.model.path == "tiny":
         return
     from holdfast.language_model import load_skeleton
@@ -101,8 +108,7 @@ def _check_model(config: Config, questions: Questions | None) -> None:
     skeleton = load_skeleton(config.model)
     if skeleton is not None:
         refuse_unsupported(skeleton.model)
-        questions = questions or load_questions(config, note=_ignore)
-        validate_prompts(skeleton, questions, load_protocol(config), template)
+        validate_prompts(skeleton, questions, load_protocol(config), config.model.chat_template)
 
 
 def validate_model_and_prompts(
@@ -121,6 +127,7 @@ def validate_prompts(
     """Raise for a model that cannot hold a rollout, a prompt that leaves no room for one, and another model's
     tokenizer."""
     from holdfast.rollout.support import text_config
+    from holdfast.search.protocol import render_prompt
 
     most = protocol.max_total_tokens
     positions = getattr(text_config(language_model.model), "max_position_embeddings", None)

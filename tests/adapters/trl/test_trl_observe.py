@@ -135,6 +135,6 @@ def test_what_is_kept_is_what_transformers_keeps(top_k: int, top_p: float, min_p
     kept = warpers(torch.zeros(40, 1, dtype=torch.long), logits.clone()).isfinite()
     expected = torch.where(kept, (logits / 0.8).softmax(-1), 0.0).sum(-1)
     truncation = Truncation(0.8, top_k, top_p, min_p)
-    assert truncation.cuts
-    torch.testing.assert_close(truncation.mass_kept(logits), expected)
-    assert not Truncation(0.8, 0, 1.0, 0.0).cuts
+    assert truncation.active
+    torch.testing.assert_close(truncation.mask_mass(logits), expected)
+    assert not Truncation(0.8, 0, 1.0, 0.0).active

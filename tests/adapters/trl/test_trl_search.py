@@ -249,7 +249,7 @@ def test_answer_masking_needs_answers_and_searches(make_trainer: Any, searching:
     trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS(answer_weight=0.0)), rollout_func=bare)
     from_fixture = make_trainer(trl.GRPOTrainer).rollout_func
     trainer.holdfast_test_rollouts = from_fixture
-    with pytest.raises(ConfigError, match="answer_weight needs to know the answer's tokens"):
+    with pytest.raises(ConfigError, match="answer_weight needs the tokens of the answer"):
         trainer.train()
 
 

@@ -116,7 +116,7 @@ def ambiguous_names(rewards: list[list[float]], above: float = 0.5, em: list[flo
     for batch in rewards:
         values = torch.tensor(batch)
         right = values > above if em is None else torch.tensor(em) == 1
-        found.append(watch.doubt(values, right, by_em=em is not None))
+        found.append(watch.warning(values, right, by_em=em is not None))
     return [doubt for doubt in found if doubt is not None]
 
 

@@ -11,13 +11,12 @@ from typer.testing import CliRunner
 from holdfast.cli.main import app
 from holdfast.config import WarmStart, load
 from holdfast.errors import ConfigError
-from holdfast.evals.catalogue import METHODS, Method, method_named
-from holdfast.evals.methods import Conversation, Limits, Outcome, Prompt, search
+from holdfast.evals.methods import METHODS, Conversation, Limits, Method, Outcome, Prompt, method_named, search
+from holdfast.evals.model import agent_protocol, retriever_for
 from holdfast.evals.run import Evaluation
 from holdfast.evals.state import read_results, read_whole_rows
-from holdfast.evals.subject import agent_protocol, retriever_for
 
-from .conftest import ScriptedPolicy, Shelf, Told, example, subject_of
+from .conftest import ScriptedPolicy, Shelf, Told, evaluated_model, example
 
 
 def test_searches_allowed() -> None:
@@ -47,7 +46,7 @@ def test_every_method_is_documented() -> None:
 def test_a_name_that_does_not_exist() -> None:
     with pytest.raises(ConfigError, match="did you mean ircot"):
         method_named("ircoat")
-    with pytest.raises(ConfigError, match="there are direct, cot, rag"):
+    with pytest.raises(ConfigError, match="the methods are direct, cot, rag"):
         method_named("xyz")
 
 
@@ -64,7 +63,7 @@ def test_a_new_method_is_its_definition_and_one_entry(words: Any, tmp_path: Path
     answers = ["Orsa", "Tarn"]
     policy = ScriptedPolicy(words, lambda context, request: answers.pop(0))
     shelf = Shelf({"Orsa": ["Orsa lies on lake Tarn."]})
-    evaluation = Evaluation(subject_of(policy), method_named("twice"), [example(0, "Which lake?", "Tarn")], shelf)
+    evaluation = Evaluation(evaluated_model(policy), method_named("twice"), [example(0, "Which lake?", "Tarn")], shelf)
     evaluation.run(tmp_path, Told())
     (row,) = read_whole_rows(tmp_path / "questions.jsonl")
     assert (row["em"], row["hit"], row["searches"], row["calls"], row["status"]) == (1.0, 1.0, 1, 2, "ok")

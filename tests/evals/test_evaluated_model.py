@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.config import dump, load
 from holdfast.errors import CheckpointError, ConfigError
-from holdfast.evals.catalogue import METHODS
-from holdfast.evals.subject import agent_protocol, open_subject, retriever_for, run_of, settings_of
+from holdfast.evals.methods import METHODS
+from holdfast.evals.model import agent_protocol, open_model, retriever_for, run_of, settings_of
 from holdfast.search.protocol import R1
 
 
@@ -47,7 +47,7 @@ def test_settings_stand_above_a_runs_own(run: Path) -> None:
 
 def test_a_server_is_asked_without_the_runs_truncation(run: Path) -> None:
     config, folder = settings_of(str(run), [], [])
-    subject = open_subject(str(run), config, folder, samples=1, server="http://127.0.0.1:1", tokenizer="none")
+    subject = open_model(str(run), config, folder, samples=1, server="http://127.0.0.1:1", tokenizer="none")
     assert subject.policy.top_p == 1.0 and subject.decoding == "sampled at temperature 1"
     subject.policy.close()
 
@@ -55,7 +55,7 @@ def test_a_server_is_asked_without_the_runs_truncation(run: Path) -> None:
 def test_a_run_without_a_whole_checkpoint(run: Path) -> None:
     config, folder = settings_of(str(run), [], [])
     with pytest.raises(CheckpointError, match="no whole checkpoint"):
-        open_subject(str(run), config, folder, samples=None)
+        open_model(str(run), config, folder, samples=None)
 
 
 def test_passages_must_answer_the_questions(run: Path) -> None:
@@ -63,7 +63,7 @@ def test_passages_must_answer_the_questions(run: Path) -> None:
     world, _ = settings_of("some/model", [], ["nq"])
     with pytest.raises(ConfigError, match="no passages are given for --data nq"):
         retriever_for(METHODS["rag"], world, ["nq"])
-    with pytest.raises(ConfigError, match="--data world asks about the bundled world, and the retriever holds other"):
+    with pytest.raises(ConfigError, match="--data world asks about the bundled world, and the retriever has other"):
         retriever_for(METHODS["search-r1"], own, ["test", "world"])
     assert retriever_for(METHODS["cot"], world, ["nq"]) is None
     small = load(None, ["--world.people", "60"])

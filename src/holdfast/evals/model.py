@@ -1,7 +1,6 @@
-"""Who is evaluated: a run folder, a model folder, a hub id, or a server; opened with the settings it will answer under.
+"""Open the model to evaluate, with its settings: a run folder, a model folder, a hub id, or a server.
 
-Settings are a recipe's. A run folder brings its own, any other model has the defaults, and what the user gives stands
-above both.
+Settings are a recipe's: those of the run, or the defaults. What the user gives overrides both.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError, ModelError
-from holdfast.evals.catalogue import Method
+from holdfast.evals.methods import Method
 from holdfast.evals.questions import WORLD
 from holdfast.language_model import load_model, pick_device
 from holdfast.loading import load_protocol, load_recipe, load_retriever
@@ -30,34 +29,34 @@ from holdfast.train.checkpoint import model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A policy and what it needs to be asked."""
+class EvaluatedModel:
+    """A policy, and what is needed to ask it questions."""
 
     name: str
     config: Config
     policy: Any
     tokenizer: Any
     positions: float
-    """Most tokens of a context; infinite when only the server knows."""
+    """The most tokens of a context; infinite when only the server knows."""
     local: bool
-    """True when answers depend on which others are computed beside them, by rounding: see `run.py`."""
+    """True when rounding makes answers depend on the others in their batch: see `run.py`."""
     weights: str
-    """Which weights these are, as far as one can tell without reading them."""
+    """Identifies the weights, as far as possible without reading them."""
     decoding: str
-    spoken: str | None = None
-    """Whose tokenizer writes the prompts of a server's model."""
+    tokenizer_name: str | None = None
+    """For a server: the model whose tokenizer writes the prompts."""
 
 
 def run_of(path: Path) -> Path | None:
-    """The run folder that a path is, or that it is a checkpoint or a saved model of."""
-    above = [folder for folder in list(path.resolve().parents)[:3] if checkpoints_of(folder).is_dir()]
+    """The run folder of a path: the path itself, or the run of a checkpoint or saved model; None for other paths."""
+    parents = [folder for folder in list(path.resolve().parents)[:3] if checkpoints_of(folder).is_dir()]
     if path.name == MODEL:
-        above.append(path.resolve().parent)
-    return next((folder for folder in (path, *above) if is_run(folder)), None)
+        parents.append(path.resolve().parent)
+    return next((folder for folder in (path, *parents) if is_run(folder)), None)
 
 
 def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tuple[Config, Path | None]:
-    """The recipe a model is asked under, and its run folder if it has one.
+    """The recipe under which a model is evaluated, and its run folder if it has one.
 
     Raises `ConfigError` for settings that cannot work together.
     """
@@ -65,17 +64,17 @@ def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tup
     run = run_of(path) if path.exists() else None
     words = [] if run else ["--model.path", model]
     given = set(parse_overrides(settings, Config))
-    if own := given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:
-        # Passages that are given replace a run's own altogether.
-        words += [] if "retrieval.corpus" in own else ["--retrieval.corpus", "world"]
-        words += [] if "retrieval.index" in own else ["--retrieval.index", "none"]
-        words += [] if "retrieval.url" in own else ["--retrieval.url", "none"]
+    if passages := given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:
+        # Given passages replace all of the run's.
+        words += [] if "retrieval.corpus" in passages else ["--retrieval.corpus", "world"]
+        words += [] if "retrieval.index" in passages else ["--retrieval.index", "none"]
+        words += [] if "retrieval.url" in passages else ["--retrieval.url", "none"]
         words += ["--data.train", next(iter(data), "questions")]
     words += settings
     return load_recipe(run, words) if run else load(None, words), run
 
 
-def open_subject(
+def open_model(
     model: str,
     config: Config,
     run: Path | None,
@@ -85,40 +84,40 @@ def open_subject(
     server: str | None = None,
     tokenizer: str | None = None,
     given: Sequence[str] = (),
-) -> Subject:
+) -> EvaluatedModel:
     """Load the model, or connect to its server.
 
-    `samples` None decodes greedily. `given` are the settings the user wrote: truncated sampling is used only when it is
-    among them, so that runs trained with it are evaluated as the others are.
+    `samples` None decodes greedily. `given` are the settings of the user. Truncated sampling is used only when it is
+    among them, so that a run trained with it is evaluated like the others.
     """
     top_p, top_k = _truncation(config, given)
     temperature = config.sampling.temperature
     decoding = "greedy"
     if samples is not None:
-        cut = "".join((f", top-p {top_p:g}" if top_p < 1 else "", f", top-k {top_k}" if top_k else ""))
-        decoding = f"sampled at temperature {temperature:g}{cut}"
+        truncation = "".join((f", top-p {top_p:g}" if top_p < 1 else "", f", top-k {top_k}" if top_k else ""))
+        decoding = f"sampled at temperature {temperature:g}{truncation}"
     if server is not None:
         if top_k:
             raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API has no such setting")
-        speech = _tokenizer_for(model, tokenizer, config)
+        server_tokenizer = _tokenizer_for(model, tokenizer, config)
         policy: Any = OpenAIPolicy(
             server,
             model,
-            speech,
+            server_tokenizer,
             temperature=0.0 if samples is None else temperature,
             top_p=top_p,
             api_key=os.environ.get("OPENAI_API_KEY"),
         )
-        return Subject(
+        return EvaluatedModel(
             name=model,
             config=config,
             policy=policy,
-            tokenizer=speech,
+            tokenizer=server_tokenizer,
             positions=math.inf,
             local=False,
             weights=policy.url,
             decoding=decoding,
-            spoken=tokenizer or model,
+            tokenizer_name=tokenizer or model,
         )
     if tokenizer is not None:
         raise ConfigError("--tokenizer goes with --server; a model that is loaded here brings its own")
@@ -136,7 +135,7 @@ def open_subject(
         greedy=samples is None,
     )
     positions = getattr(text_config(language_model.model), "max_position_embeddings", None) or math.inf
-    return Subject(
+    return EvaluatedModel(
         name=model,
         config=config,
         policy=policy,
@@ -149,8 +148,7 @@ def open_subject(
 
 
 def agent_protocol(method: Method, config: Config) -> SearchProtocol:
-    """The recipe's protocol, with the turns of the method's preset if it has one, and its prompt unless the recipe has
-    a prompt of its own."""
+    """The recipe's protocol. A preset of the method replaces its turns, and its prompt unless the recipe sets one."""
     protocol, preset = load_protocol(config), method.preset
     if preset is None:
         return protocol
@@ -163,20 +161,20 @@ def retriever_for(
 ) -> Any | None:
     """The retriever of the recipe; None for a method that never searches.
 
-    Raises `ConfigError` when it holds other passages than those that answer the questions.
+    Raises `ConfigError` when its passages belong to other questions.
     """
     if not method.searches:
         return None
-    of_the_world = config.data.train == "world"
-    strangers = [name for name in data if (name in WORLD) != of_the_world]
-    if strangers and of_the_world:
+    world_passages = config.data.train == "world"
+    mismatched = [name for name in data if (name in WORLD) != world_passages]
+    if mismatched and world_passages:
         raise ConfigError(
-            f"--method {method.name} searches, and no passages are given for --data {strangers[0]}: the bundled "
+            f"--method {method.name} searches, and no passages are given for --data {mismatched[0]}: the bundled "
             "world's answer its own questions only. Give --retrieval.url, or --retrieval.corpus with --retrieval.index"
         )
-    if strangers:
+    if mismatched:
         raise ConfigError(
-            f"--data {strangers[0]} asks about the bundled world, and the retriever holds other passages; evaluate a "
+            f"--data {mismatched[0]} asks about the bundled world, and the retriever has other passages; evaluate a "
             "run of the world on it, or leave the --retrieval settings out"
         )
     return load_retriever(config, note=note)
@@ -189,14 +187,14 @@ def _truncation(config: Config, given: Sequence[str]) -> tuple[float, int]:
 
 
 def _model_of(run: Path, path: Path, checkpoint: str) -> Path:
-    """The folder of the weights: the one named, if it lies inside the run; else the checkpoint asked for."""
+    """The folder of the weights: `path` if it is inside the run, or else the named checkpoint."""
     if path.resolve() != run.resolve():
         return model_folder(run, str(path))
     return model_folder(run, checkpoint)
 
 
 def _tokenizer_for(model: str, tokenizer: str | None, config: Config) -> Any:
-    """What writes prompts for a server's model."""
+    """The tokenizer that writes prompts for a server's model."""
     if tokenizer == "none":
         return WordTokenizer()
     from transformers import AutoTokenizer
@@ -207,8 +205,8 @@ def _tokenizer_for(model: str, tokenizer: str | None, config: Config) -> Any:
     except Exception as error:  # transformers raises a dozen kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
         raise ModelError(
-            f"no tokenizer of the name {name!r} can be loaded ({reason}), and without one nobody knows the chat "
-            "template of the server's model. Give --tokenizer with a folder or hub id; or --tokenizer none, which "
+            f"the tokenizer {name!r} cannot be loaded ({reason}), and the chat template of the server's model is "
+            "unknown without it. Give --tokenizer with a folder or hub id; or --tokenizer none, which "
             "sends plain text and counts words as tokens"
         ) from None
 
