@@ -34,7 +34,7 @@ def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> Non
     [
         (["index", "build", "corpus.jsonl"], "Missing option '--out'"),
         (["index", "build", "nothing.jsonl", "--out", "x"], "nothing.jsonl does not exist"),
-        (["index", "show", "nowhere", "query"], "nowhere holds no index"),
+        (["index", "show", "nowhere", "query"], "nowhere is not an index"),
         (
             ["index", "show", "my-index", "query", "--protocol", "nonsense"],
             "--protocol nonsense: there is no such preset",

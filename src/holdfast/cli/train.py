@@ -145,8 +145,6 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         _explain_stop(run_dir, 143, fresh=fresh)
     except GuardStop as stop:
         err().print(str(stop), soft_wrap=True)
-        if stop.hint is not None:
-            err().print(f"hint: {stop.hint}", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
     except HoldfastError as error:
         # A recipe or a checkpoint that cannot be used would stop `resume` as well.
