@@ -46,7 +46,7 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path: Path) -> None:
 
 
 def test_the_flaky_recipe_is_the_collapse_recipe_but_for_what_it_says() -> None:
-    """research/docs/organism.md compares the two."""
+    """research/docs/testbed.md compares the two."""
     recipes = Path(__file__).parents[1] / "src/holdfast/recipes"
     first, second = (load(recipes / f"{name}.toml").model_dump() for name in ("collapse", "flaky"))
     differing = {

@@ -10,7 +10,7 @@ import pytest
 from holdfast_research.experiments import find
 from holdfast_research.pages import claims
 from holdfast_research.pages.kept_runs import KEPT
-from holdfast_research.values import Word
+from holdfast_research.values import Status
 
 
 def test_the_page_is_what_the_kept_runs_say() -> None:
@@ -39,10 +39,10 @@ def test_every_claim_of_a_paper_is_there_once_with_its_verdict_or_without(few: P
     assert with_verdict == {"per-sample"}
     asked = [one.claim for one in found if one.experiment == "per-sample"]
     assert asked == [claim for claim in find("per-sample").claims if claim.paper != "control"]
-    assert {one.verdict.word for one in found if one.verdict} <= set(Word)
+    assert {one.verdict.word for one in found if one.verdict} <= set(Status)
 
     page = claims.page(found)
     fell = "Late in training, more than half of the samples lose likelihood in an update."
     collapses = "Plain GRPO on a search agent rises, then collapses."
     assert page.count(f"| {fell} |") == 1 and "(per-sample.md)" in page
-    assert page.count(f"* {collapses}") == 1 and "`death-spiral`, `organisms`" in page and "(organisms.md)" not in page
+    assert page.count(f"* {collapses}") == 1 and "`death-spiral`, `testbeds`" in page and "(testbeds.md)" not in page

@@ -18,10 +18,10 @@ RECORDINGS = library.read_manifest()
 NAMED = {r.name: r for r in RECORDINGS}
 
 
-def test_the_split_is_by_organism_and_host() -> None:
-    sides = {(r.organism, r.host): set[str]() for r in RECORDINGS}
+def test_the_split_is_by_testbed_and_host() -> None:
+    sides = {(r.testbed, r.host): set[str]() for r in RECORDINGS}
     for r in RECORDINGS:
-        sides[r.organism, r.host].add(r.split)
+        sides[r.testbed, r.host].add(r.split)
     assert all(len(splits) == 1 for splits in sides.values())
     assert {r.split for r in RECORDINGS} <= {plan.CALIBRATION, plan.TUNING, plan.HELD_OUT}
 
@@ -31,7 +31,7 @@ def test_every_recording_is_in_the_plan_and_every_log_is_there() -> None:
     assert len(planned) == len(runs.everything()), "two runs have one name"
     for r in RECORDINGS:
         assert library.log_file(r).is_file()
-        assert (r.cause, r.split) == (planned[r.name].cause, planned[r.name].organism.split)
+        assert (r.cause, r.split) == (planned[r.name].cause, planned[r.name].testbed.split)
         assert r.healthy or r.cause in diagnosis.RIGHT
         assert set(r.also) <= set(diagnosis.RIGHT)
 
@@ -114,9 +114,9 @@ def test_a_run_is_made_with_its_fault_packed_and_read_back(tmp_path: Path, monke
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(library, "FOLDER", tmp_path)
     short = ("--world.scripts.plain_steps", "1", "--warm_start.steps", "1", "--world.scripts.count", "40")
-    organism = replace(plan.RAMBLER, school=(*plan.RAMBLER.school, *short), steps=2)
+    testbed = replace(plan.RAMBLER, warm_start=(*plan.RAMBLER.warm_start, *short), steps=2)
     planned = plan.Planned(
-        organism=organism,
+        testbed=testbed,
         arm="leak",
         cause="masked-leak",
         seed=3,
@@ -145,9 +145,9 @@ def test_a_run_of_trl_is_made_with_its_fault_and_read_without_the_observer(
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     easy = {name: replace(task, enough=100.0) for name, task in record_echo.TASKS.items()}
-    monkeypatch.setattr(record_echo, "TASKS", easy)  # school ends after a lesson
+    monkeypatch.setattr(record_echo, "TASKS", easy)  # the warm start ends after a batch
     planned = plan.Planned(
-        organism=replace(plan.ECHO, steps=3),
+        testbed=replace(plan.ECHO, steps=3),
         arm="poisoned",
         cause="non-finite",
         seed=1,

@@ -107,7 +107,7 @@ def test_the_death_spiral_has_its_arms() -> None:
     assert names == methods | SINGLE | {"GRPO, smaller step", "KL to the reference"}
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("deathspiral", "death-spiral"), ("strenght", "strength")])
+@pytest.mark.parametrize(("typed", "meant"), [("deathspiral", "death-spiral"), ("coeficient", "coefficient")])
 def test_an_unknown_experiment_names_the_nearest(typed: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"did you mean {meant}"):
         find(typed)

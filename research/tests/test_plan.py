@@ -74,8 +74,8 @@ def test_a_smoke_test_is_short_whatever_an_arm_has(tmp_path: Path) -> None:
 
 
 def test_controls_stay_whatever_arms_are_asked_for() -> None:
-    cures = ["GRPO, untruncated sampler", "GRPO, sampling mask kept"]
-    controls = ["GRPO", "GRPO, reliable search", *cures, "GRPO, smaller step"]
+    remedies = ["GRPO, untruncated sampler", "GRPO, sampling mask kept"]
+    controls = ["GRPO", "GRPO, reliable search", *remedies, "GRPO, smaller step"]
     assert names(["sapo"]) == [*controls, "SAPO"]
     assert names([]) == [arm.name for arm in EXPERIMENT.arms]
     assert names(["action"]) == [*controls, "LLDS action", "GSPO + LLDS action", "GSPO, clip 0.2, LLDS action"]

@@ -27,7 +27,7 @@ def test_without_a_name_the_experiments_are_listed(holdfast: Command) -> None:
     text = holdfast("reproduce", "list")
     for name in EXPERIMENTS:
         assert name in text
-    # 5 seeds × 18 arms, and 10 swept arms × 3 strengths × 2 seeds: 90 + 60
+    # 5 seeds × 18 arms, and 10 swept arms × 3 coefficients × 2 seeds: 90 + 60
     assert "runs hours" in text and " 150 " in text
 
 
@@ -39,7 +39,7 @@ def test_without_a_name_the_experiments_are_listed(holdfast: Command) -> None:
         (["run", "death-spiral", "--seeds", "0"], "greater than or equal to 1"),
         (["run", "death-spiral", "--arms", "ppo"], "no arm of death-spiral has that in its name"),
         (["run", "death-spiral", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
-        (["run", "organisms", "--world.seed", "3"], "--world.seed: this is set for each of the runs"),
+        (["run", "testbeds", "--world.seed", "3"], "--world.seed: this is set for each of the runs"),
         (["run", "death-spiral", "--train.step", "3"], "did you mean train.steps?"),
         (["run", "death-spiral", "--train.steps", "0"], "must be 1 or more"),
         (["run", "death-spiral", "--train.optimizer_steps_per_rollout", "1"], "this penalty is always zero"),
@@ -62,7 +62,7 @@ def test_refusals(
 
 @pytest.mark.parametrize(("short", "own", "steps"), [(False, {}, 160), (True, {}, 3), (True, {"train.steps": 7}, 7)])
 def test_an_experiments_own_settings_yield(short: bool, own: dict[str, int], steps: int) -> None:
-    plan = _plan(EXPERIMENTS["organisms"], None, [], own, short=short, sweep=False)
+    plan = _plan(EXPERIMENTS["testbeds"], None, [], own, short=short, sweep=False)
     assert plan.jobs(Path("out"))[0].config.train.steps == steps
 
 

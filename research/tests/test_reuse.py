@@ -32,7 +32,7 @@ def finish(job: TrainingJob, version: str = __version__) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    return tmp_path / "strength"
+    return tmp_path / "coefficient"
 
 
 @pytest.fixture

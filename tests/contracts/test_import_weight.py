@@ -34,7 +34,7 @@ def loaded_by(statement: str) -> set[str]:
         "holdfast.evals.methods",
         "holdfast.evals.results",
         "holdfast_research.experiments",
-        "holdfast_research.report",
+        "holdfast_research.page",
         "holdfast.trajectory",
         "holdfast.rewards",
         "holdfast.search.env",

@@ -68,7 +68,7 @@ def test_the_kept_log_probs_sum_to_one_and_are_those_of_every_later_pass(make_mo
 
 
 def test_nothing_pushes_on_what_was_not_kept(make_model: Callable[..., Any]) -> None:
-    """Without the mask every token outside gains what a wrong token inside loses (research/docs/organism.md)."""
+    """Without the mask every token outside gains what a wrong token inside loses (research/docs/testbed.md)."""
     model, (ids, mask) = make_model(), ragged()
     _, sampling_mask = masked_logprobs(model, ids, mask, temperature=1.0, top_p=0.8, top_k=9)
     head = model.get_output_embeddings()

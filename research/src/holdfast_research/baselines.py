@@ -25,8 +25,7 @@ from holdfast.retrieval.types import Hit, Retriever
 from holdfast.rollout.agent import SearchAgent
 from holdfast.run_folder import MODEL
 from holdfast.scoring import sub_em
-from holdfast.search.bare import PLAIN, bare_answer, bare_question, bare_question_with_passages
-from holdfast.search.protocol import render_prompt
+from holdfast.search.protocol import PLAIN, bare_answer, bare_question, bare_question_with_passages, render_prompt
 from holdfast.train.checkpoint import save_whole_model
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy

@@ -69,7 +69,7 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
         _table(r.ARM_COLUMNS, map(r.arm_row, results["arms"]), r.ARMS_NOTE),
         "<h2>Early warnings</h2>",
         _table(r.WARNING_COLUMNS, r.warning_rows(results), r.WARNINGS_NOTE),
-        "<h2>Strengths</h2>",
+        "<h2>Coefficients</h2>",
         _list(r.sweep_lines(results)),
         "<h2>Every run</h2>",
         _table(r.RUN_COLUMNS, r.run_rows(results), "Reward, and test EM before → after."),

@@ -94,7 +94,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines += [f"| {' | '.join(arm_row(arm))} |" for arm in results["arms"]]
     lines += ["", ARMS_NOTE, "", "## Early warnings", "", f"| {' | '.join(WARNING_COLUMNS)} |"]
     lines += [f"|{'---|' * len(WARNING_COLUMNS)}", *(f"| {' | '.join(row)} |" for row in warning_rows(results))]
-    lines += ["", WARNINGS_NOTE, "", "## Strengths", "", *[f"* {line}" for line in sweep_lines(results)], ""]
+    lines += ["", WARNINGS_NOTE, "", "## Coefficients", "", *[f"* {line}" for line in sweep_lines(results)], ""]
     lines += ["## Every run", "", f"| {' | '.join(RUN_COLUMNS)} |", f"|{'---|' * len(RUN_COLUMNS)}"]
     lines += [f"| {' | '.join(row)} |" for row in run_rows(results)]
     if missing := missing_lines(results):
@@ -144,7 +144,7 @@ WARNINGS_NOTE = (
     "All arms together. Of the runs whose reward dropped: in how many the signal turned before, "
     "and by how many steps (median, least to most). Of the others: in how many it turned too, up to the median step of "
     "the drops. Five-step means. A signal that turns everywhere warns of nothing. The thresholds were not tuned, but "
-    "for -0.002 nats, which was read off the pages of `death-spiral` and `organisms`."
+    "for -0.002 nats, which was read off the pages of `death-spiral` and `testbeds`."
 )
 RUN_COLUMNS = ("arm", "seed", "first", "peak (step)", "lowest after", "last", "displacement", "test EM", "greedy")
 
@@ -202,13 +202,13 @@ def warning_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def sweep_lines(results: Mapping[str, Any]) -> list[str]:
-    """What was tried for each arm that has a strength, and what was taken."""
+    """What was tried for each arm that has a coefficient, and what was taken."""
     sweep = results["sweep"]
     if not sweep["arms"]:
-        return ["No arm has a strength to choose."]
+        return ["No arm has a coefficient to choose."]
     if not sweep["made"]:
         taken = [f"{name}: {', '.join(arm['settings'])} = {arm['chosen']}" for name, arm in sweep["arms"].items()]
-        return ["No sweep was made; the strengths are those of the experiment's file.", *taken]
+        return ["No sweep was made; the coefficients are those of the experiment's file.", *taken]
     seeds = ", ".join(map(str, sweep["tuning_seeds"]))
     lines = [f"Chosen on seeds {seeds}, which are not reported: {sweep['rule']}."]
     for name, arm in sweep["arms"].items():
@@ -226,7 +226,7 @@ def missing_lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def start_lines(results: Mapping[str, Any]) -> list[str]:
-    """Said when runs of one recipe start from different policies, and are no seeds of one organism."""
+    """Said when runs of one recipe start from different policies, and are no seeds of one testbed."""
     rows = results["starts"]
     if not rows:
         return []

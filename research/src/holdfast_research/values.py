@@ -13,7 +13,7 @@ Runs = Mapping[str, tuple[RunSeries, ...]]
 """The finished runs of each arm, by its name; an arm without one is absent."""
 
 
-class Word(StrEnum):
+class Status(StrEnum):
     SHOWN = "shown"
     PARTLY = "partly"
     NOT_SHOWN = "not shown"
@@ -24,7 +24,7 @@ class Word(StrEnum):
 class Verdict:
     """What the runs say of a claim."""
 
-    word: Word
+    word: Status
     because: str
     """One sentence with the counts it rests on."""
     numbers: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)

@@ -6,16 +6,16 @@ import difflib
 
 from holdfast.errors import ConfigError
 from holdfast_research.experiments import (
+    coefficient,
     death_spiral,
     factors,
     first_action,
     masking,
-    organisms,
     per_sample,
     preserving,
     sapo,
     steps_per_rollout,
-    strength,
+    testbeds,
 )
 from holdfast_research.values import Experiment
 
@@ -23,10 +23,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         death_spiral,
-        organisms,
+        testbeds,
         steps_per_rollout,
         preserving,
-        strength,
+        coefficient,
         per_sample,
         first_action,
         masking,

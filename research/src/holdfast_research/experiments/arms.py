@@ -70,7 +70,7 @@ SAME_STEP = Claim(
 SMALLER_STEP = Claim(
     paper="control",
     where="a fifth of the step, or what the sweep chose",
-    says="A smaller learning rate is a cure too.",
+    says="A smaller learning rate is a remedy too.",
     asks="with a smaller learning rate it holds on the seeds on which GRPO fell. If so, a "
     "collapse may also come later than the last step",
     test=holds_where(SMALLER.name, GRPO.name),

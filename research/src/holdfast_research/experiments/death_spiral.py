@@ -1,4 +1,4 @@
-"""The death spiral and its cures: every method against plain GRPO and its controls."""
+"""The death spiral and its remedies: every method against plain GRPO and its controls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MECHANISM = (
 
 EXPERIMENT = Experiment(
     name="death-spiral",
-    title="The death spiral and its cures",
+    title="The death spiral and its remedies",
     shows="plain GRPO rises and collapses; what each method and each control does about it",
     recipe="flaky",
     arms=ARMS,
@@ -50,8 +50,8 @@ EXPERIMENT = Experiment(
     notes=(
         "The recipe was made to collapse: a fifth of the searches find nothing, so that failures are longer than "
         "successes for good; thoughts of high entropy; a sampler cut at top-p 0.9 and top-k 64 with log-probs over the "
-        "whole vocabulary. A cure here is a cure of this.",
-        "All seeds have one world and one warm start: they are runs of one organism.",
+        "whole vocabulary. What prevents this collapse need not prevent others.",
+        "All seeds have one world and one warm start: they are runs of one testbed.",
         "Searches fail in training rollouts only. Test EM is measured with all searches answered.",
     ),
     claims=CLAIMS,

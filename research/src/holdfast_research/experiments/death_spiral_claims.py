@@ -1,4 +1,4 @@
-"""What the papers say of a collapse and its cures, and what a sceptic asks besides."""
+"""What the papers say of a collapse and its remedies, and what a sceptic asks besides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ends_higher(arm: str, other: str, *, paper: str, where: str, says: str) -> t
     return sampled, replace(sampled, asks=SCORE.format("greedy"), test=judge.ends_higher(arm, other, judge.GREEDY_EM))
 
 
-def cure(arm: str, *, paper: str, where: str, other: str = GRPO) -> tuple[Claim, Claim]:
+def remedy(arm: str, *, paper: str, where: str, other: str = GRPO) -> tuple[Claim, Claim]:
     """The paper's claim, that nothing collapses, and the stricter question whether reward is kept."""
     prevents = Claim(
         paper=paper,
@@ -119,7 +119,7 @@ FIRST_ACTION = (
         paper="control",
         where="the same in a run that holds",
         says="The crossing is no mark of a collapse: in plain GRPO with a reliable search it occurs too.",
-        asks="the same of right rollouts, at the start and at the end",
+        asks="the same of correct rollouts, at the start and at the end",
         test=judge.where_it_held(a.RELIABLE.name, judge.first_action_crosses_by_the_end(a.RELIABLE.name)),
     ),
     Claim(
@@ -160,9 +160,9 @@ COURSE = (
     Claim(
         paper=a.LLDS_PAPER,
         where="Definition A.3 (2) of v2, its first half; the similarity of its second is not measured",
-        says="Meanwhile wrong rollouts do not become likelier.",
+        says="Meanwhile incorrect rollouts do not become likelier.",
         asks="over those steps the mean of displacement/incorrect is not above 0",
-        test=judge.wrong_not_raised(GRPO),
+        test=judge.incorrect_not_raised(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
@@ -175,16 +175,16 @@ COURSE = (
     Claim(
         paper=a.LLDS_PAPER,
         where="Figure 4 of v2",
-        says="Before the collapse, wrong rollouts are consistently less likely than right ones.",
+        says="Before the collapse, incorrect rollouts are consistently less likely than correct ones.",
         asks="likelihood/incorrect is below likelihood/correct in 90 % of the later half of the steps before the drop",
-        test=judge.wrong_below_right(GRPO),
+        test=judge.incorrect_below_correct(GRPO),
     ),
     Claim(
         paper="control",
         where="the same in a run that holds",
-        says="With a reliable search, too, wrong rollouts are less likely than right ones.",
+        says="With a reliable search, too, incorrect rollouts are less likely than correct ones.",
         asks="the same of the later half of the run. If so, it is no sign of a collapse",
-        test=judge.where_it_held(a.RELIABLE.name, judge.wrong_below_right(a.RELIABLE.name)),
+        test=judge.where_it_held(a.RELIABLE.name, judge.incorrect_below_correct(a.RELIABLE.name)),
     ),
     Claim(
         paper=a.LLDS_PAPER,
@@ -253,12 +253,12 @@ CAUSES = (
     *map(no_surge, _SURGES),
 )
 
-CURES = (
-    *cure("LLDS action", paper=a.LLDS_PAPER, where="Figure 6 and the tables of results (v2), LLDS-A"),
-    *cure("LLDS response", paper=a.LLDS_PAPER, where="Figure 6 (v1), LLDS-R"),
-    *cure("LLD", paper=a.LLDS_PAPER, where="table of gates, token: LLD, equation 4 of v1 and 9 of v2"),
-    *cure("LLDS-MA", paper=a.LLDS_PAPER, where="tables of results (v1, v2), LLDS-MA"),
-    *cure("SAPO", paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
+REMEDIES = (
+    *remedy("LLDS action", paper=a.LLDS_PAPER, where="Figure 6 and the tables of results (v2), LLDS-A"),
+    *remedy("LLDS response", paper=a.LLDS_PAPER, where="Figure 6 (v1), LLDS-R"),
+    *remedy("LLD", paper=a.LLDS_PAPER, where="table of gates, token: LLD, equation 4 of v1 and 9 of v2"),
+    *remedy("LLDS-MA", paper=a.LLDS_PAPER, where="tables of results (v1, v2), LLDS-MA"),
+    *remedy("SAPO", paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
     Claim(
         paper="control",
         where="Figure 1 of SAPO, asked of all rollouts; those with A < 0 are meant to lose likelihood",
@@ -303,7 +303,7 @@ CURES = (
         asks=f"{FALL}, at GRPO's clip of 0.2, as in the paper",
         test=judge.falls(a.PAPERS_GSPO.name),
     ),
-    *cure(
+    *remedy(
         a.PAPERS_GSPO_LLDS.name,
         paper=a.LLDS_PAPER,
         where="table of GSPO (v2), with LLDS-A",
@@ -341,7 +341,7 @@ CURES = (
         "LLDS action",
         a.PLAIN_SAMPLER.name,
         paper="control",
-        where="the cheaper cure",
+        where="the cheaper remedy",
         says="LLDS under the truncated sampler ends above plain GRPO under the whole one (sampled scores are taken "
         "under the whole one, with which LLDS never trained).",
     ),
@@ -360,4 +360,4 @@ CURES = (
         test=judge.holds_where("KL to the reference", GRPO),
     ),
 )
-CLAIMS = (*COURSE, *CAUSES, *CURES)
+CLAIMS = (*COURSE, *CAUSES, *REMEDIES)

@@ -1,4 +1,4 @@
-"""The factors of the model organism, each switched alone: what makes this agent prone to collapse?"""
+"""The factors of the testbed, each switched alone: what makes this agent prone to collapse?"""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _answers(arm: str, where: str, says: str) -> Claim:
 
 EXPERIMENT = Experiment(
     name="factors",
-    title="What makes the organism prone",
-    shows="each factor of the organism switched alone: tool, sampler, language, loss, schedule",
+    title="What makes the testbed prone",
+    shows="each factor of the testbed switched alone: tool, sampler, language, loss, schedule",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *(arm for group in GROUPS for arm in group)),
     minutes=4.5,
@@ -81,7 +81,7 @@ EXPERIMENT = Experiment(
         a.OTHER_BASELINE,
         Claim(
             paper="control",
-            where="research/docs/organism.md, the mechanism: its pace is the step times the mean advantage per token",
+            where="research/docs/testbed.md, the mechanism: its pace is the step times the mean advantage per token",
             says="Half the learning rate only postpones it.",
             asks=f"with half the learning rate and twice the steps {FALL}, and drops 5 steps later",
             test=judge.falls_after_delay("half the step, twice as long", GRPO),

@@ -1,4 +1,4 @@
-"""The first action: shared by right and wrong rollouts, and the first to decay."""
+"""The first action: shared by right and incorrect rollouts, and the first to decay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = (GRPO, a.RELIABLE.name, a.LLDS_ACTION.name)
 EXPERIMENT = Experiment(
     name="first-action",
     title="The first action",
-    shows="how often wrong rollouts begin right, and which action loses likelihood first",
+    shows="how often incorrect rollouts begin right, and which action loses likelihood first",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, a.LLDS_FIXED),
     minutes=4.5,
@@ -25,7 +25,7 @@ EXPERIMENT = Experiment(
         Claim(
             paper=a.LLDS_PAPER,
             where="Figure 5 (v1)",
-            says="More and more wrong rollouts begin with a right search.",
+            says="More and more incorrect rollouts begin with a right search.",
             asks="rollout/first_action_match_fraction when the reward drops is 0.1 above the start",
             test=judge.first_action_match_rises(GRPO),
         ),
@@ -33,14 +33,14 @@ EXPERIMENT = Experiment(
         Claim(
             paper="control",
             where="the same in a run that holds",
-            says="In plain GRPO with a reliable search, too, more wrong rollouts begin with a right search.",
+            says="In plain GRPO with a reliable search, too, more incorrect rollouts begin with a right search.",
             asks="the same at the end. If so, the share alone is no sign of a collapse",
             test=judge.where_it_held(a.RELIABLE.name, judge.first_action_match_rises_by_the_end(a.RELIABLE.name)),
         ),
         a.SAME_STEP,
     ),
     figures=(
-        Figure("rollout/first_action_match_fraction", "Wrong rollouts with a right first search", NAMES, "Figure 5"),
+        Figure("rollout/first_action_match_fraction", "Incorrect rollouts, right first search", NAMES, "Figure 5"),
         Figure("likelihood/correct/action_1", "First action of correct rollouts, nats per token", NAMES, "Figure 5"),
         Figure("likelihood/correct/action_2", "Second action of correct rollouts, nats per token", NAMES, "Figure 5"),
         Figure("likelihood/incorrect/action_1", "First action of incorrect rollouts, nats per token", NAMES),

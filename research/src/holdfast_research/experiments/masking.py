@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import SAMPLED, cure, no_surge
+from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, remedy
 from holdfast_research.values import Arm, Claim, Experiment, Figure
 
 WEIGHTS = {"LLDS-MA 0": 0.0, "LLDS-MA, paper": "adaptive-paper", "LLDS-MA, code": "adaptive-code"}
@@ -57,7 +57,7 @@ EXPERIMENT = Experiment(
             asks=SAMPLED,
             test=judge.ends_higher("LLDS-MA, paper", a.LLDS_ACTION.name),
         ),
-        *(claim for name in WEIGHTS for claim in cure(name, paper="control", where="whether masking costs the cure")),
+        *(claim for name in WEIGHTS for claim in remedy(name, paper="control", where="whether masking costs it")),
         *map(no_surge, (a.LLDS_ACTION.name, *WEIGHTS)),
         a.SAME_STEP,
     ),

@@ -1,10 +1,10 @@
-"""Which rollouts a penalty protects, how strongly, and over which denominator: at frequent and at rare reward."""
+"""Which rollouts a penalty preserves, how strongly, and over which denominator: at frequent and at rare reward."""
 
 from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import SAMPLED, cure, no_surge
+from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, remedy
 from holdfast_research.methods import NO_PENALTY, Settings, llds
 from holdfast_research.values import Arm, Claim, Experiment
 
@@ -42,7 +42,7 @@ ARMS = tuple(
 EXPERIMENT = Experiment(
     name="preserving",
     title="Which rollouts to preserve",
-    shows="A ≥ 0, A > 0 or right ones × λ × both denominators, at frequent and at rare reward",
+    shows="A ≥ 0, A > 0 or correct ones × λ × both denominators, at frequent and at rare reward",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, RARE_GRPO, *ARMS),
     minutes=4.5,
@@ -52,14 +52,14 @@ EXPERIMENT = Experiment(
         "Rare reward is another warm start: shorter, and careless about what it reads.",
     ),
     claims=(
-        *cure(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7 (v1): the preserving set is A ≥ 0"),
-        *cure(_usual("A > 0"), paper="control", where="the set of SAPO's equation 11, behind the gate of LLDS"),
-        *cure(_usual("correct"), paper="control", where="all-right groups protected, all-wrong ones not"),
+        *remedy(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7 (v1): the preserving set is A ≥ 0"),
+        *remedy(_usual("A > 0"), paper="control", where="the set of SAPO's equation 11, behind the gate of LLDS"),
+        *remedy(_usual("correct"), paper="control", where="all-correct groups preserved, all-incorrect ones not"),
         *(no_surge(_usual(rule)) for rule in RULES),
         Claim(
             paper="control",
-            where="all-wrong groups are in the paper's preserving set (equation 7)",
-            says="Where reward is rare, protecting all-wrong groups costs learning: `correct` ends above A ≥ 0.",
+            where="all-incorrect groups are in the paper's preserving set (equation 7)",
+            says="Where reward is rare, preserving all-incorrect groups costs learning: `correct` ends above A ≥ 0.",
             asks=f"with λ = 1 over preserved tokens, {SAMPLED}",
             test=judge.ends_higher(_usual("correct", rare=True), _usual("A ≥ 0", rare=True)),
         ),
@@ -74,7 +74,7 @@ EXPERIMENT = Experiment(
             claim
             for rule in RULES
             for claim in (
-                *cure(_usual(rule, rare=True), paper="control", where="where reward is rare", other=RARE_GRPO.name),
+                *remedy(_usual(rule, rare=True), paper="control", where="where reward is rare", other=RARE_GRPO.name),
                 no_surge(_usual(rule, rare=True), RARE_GRPO.name),
             )
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import SAMPLED, cure, no_surge
+from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, remedy
 from holdfast_research.values import Arm, Claim, Experiment
 
 TAUS = (0.6, 0.8, 1.0, 1.2)
@@ -25,7 +25,7 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, *ARMS, UNCONDITIONAL, RATIO_ONLY, NO_RATIO, CODE),
     minutes=4.5,
     notes=(
-        "γ = 1 over the tokens of protected rollouts, which the sweep of death-spiral chose. The reward is exact "
+        "γ = 1 over the tokens of preserved rollouts, which the sweep of death-spiral chose. The reward is exact "
         "match; the paper's is token F1.",
     ),
     claims=(
@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
             asks="the mean of ln ∏ r lies below ln 0.5 before the reward drops",
             test=judge.ratio_drifts_before_drop(a.GRPO.name),
         ),
-        *cure("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),
+        *remedy("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),
         *(
             Claim(
                 paper=a.SAPO_PAPER,
@@ -72,7 +72,7 @@ EXPERIMENT = Experiment(
         Claim(
             paper="control",
             where="beside the ablation, whose row without the ratio's condition has none on the advantage either",
-            says="The ratio's condition helps where only A > 0 is protected, too.",
+            says="The ratio's condition helps where only A > 0 is preserved, too.",
             asks=SAMPLED,
             test=judge.ends_higher("τ = 1.0", NO_RATIO.name),
         ),

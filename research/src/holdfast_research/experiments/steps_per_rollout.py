@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import FALL, cure
+from holdfast_research.experiments.death_spiral_claims import FALL, remedy
 from holdfast_research.methods import NO_PENALTY, Settings
 from holdfast_research.values import Arm, Claim, Experiment
 
@@ -65,13 +65,13 @@ EXPERIMENT = Experiment(
             for k in STEPS
             if k != 10
         ),
-        *cure(
+        *remedy(
             "LLDS, K = 10",
             paper=a.LLDS_PAPER,
             where="README of the code: old must differ from new",
             other="GRPO, K = 10",
         ),
-        *cure("LLDS, K = 20", paper="control", where="beyond the published K", other="GRPO, K = 20"),
+        *remedy("LLDS, K = 20", paper="control", where="beyond the published K", other="GRPO, K = 20"),
         Claim(
             paper="control",
             where="if drift within a rollout batch is what counts",

@@ -22,14 +22,14 @@ from holdfast_research.judge.before import (
     entropy_surges_alone,
     gradient_calm_at_drop,
     gradient_surges,
+    incorrect_below_correct,
+    incorrect_not_raised,
     likelihood_decays_first,
     most_displaced,
     never_displaced,
     never_most_displaced,
     ratio_drifts_before_drop,
     ratio_never_drifts,
-    wrong_below_right,
-    wrong_not_raised,
 )
 from holdfast_research.judge.outcome import (
     DISPLACEMENT,
@@ -80,6 +80,8 @@ __all__ = [
     "gradient_surges",
     "holds",
     "holds_where",
+    "incorrect_below_correct",
+    "incorrect_not_raised",
     "likelihood_decays_first",
     "most_displaced",
     "never_displaced",
@@ -94,6 +96,4 @@ __all__ = [
     "stays_down",
     "tally",
     "where_it_held",
-    "wrong_below_right",
-    "wrong_not_raised",
 ]

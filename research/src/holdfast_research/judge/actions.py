@@ -43,11 +43,11 @@ def first_action_decays_faster(arm: str, kind: str = "correct") -> Test:
 
 
 def first_action_match_rises(arm: str, by: float = 0.1) -> Test:
-    """More wrong rollouts begin with a search as good as a right sibling's, when the reward drops."""
+    """More incorrect rollouts begin with a search as good as a right sibling's, when the reward drops."""
     return each_seed(
         arm,
         lambda run: _match_rises(run, by, drop_step(run)),
-        f"the share of wrong rollouts with a right first search had risen by {by} when the reward dropped",
+        f"the share of incorrect rollouts with a right first search had risen by {by} when the reward dropped",
         f"{NO_DROP}, or no group was mixed",
     )
 
@@ -57,7 +57,7 @@ def first_action_match_rises_by_the_end(arm: str, by: float = 0.1) -> Test:
     return each_seed(
         arm,
         lambda run: _match_rises(run, by, int(run.rows[-1]["step"])),
-        f"the share of wrong rollouts with a right first search ended {by} higher",
+        f"the share of incorrect rollouts with a right first search ended {by} higher",
         "no group was mixed",
     )
 

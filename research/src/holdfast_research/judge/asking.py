@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from holdfast_research.series import RunSeries
-from holdfast_research.values import Runs, Verdict, Word
+from holdfast_research.values import Runs, Status, Verdict
 
 MIN_SEEDS = 3
 MIN_STEPS = 40
@@ -29,16 +29,16 @@ def tally(answers: Mapping[int, Answer], question: str, silence: str) -> Verdict
     'only 1 of the 3 seeds it takes can answer; on 1 the reward never fell'
     """
     if not answers:
-        return Verdict(Word.CANNOT_TELL, NOBODY)
+        return Verdict(Status.CANNOT_TELL, NOBODY)
     numbers = {str(seed): found for seed, (_, found) in answers.items()}
     decided = [answer for answer, _ in answers.values() if answer is not None]
     silent = len(answers) - len(decided)
     aside = f"; on {silent} {silence}" if silent else ""
     if len(decided) < MIN_SEEDS:
         few = f"only {len(decided)}" if decided else "none"
-        return Verdict(Word.CANNOT_TELL, f"{few} of the {MIN_SEEDS} seeds it takes can answer{aside}", numbers)
+        return Verdict(Status.CANNOT_TELL, f"{few} of the {MIN_SEEDS} seeds it takes can answer{aside}", numbers)
     yes = sum(decided)
-    word = Word.SHOWN if yes == len(decided) else Word.PARTLY if 2 * yes >= len(decided) else Word.NOT_SHOWN
+    word = Status.SHOWN if yes == len(decided) else Status.PARTLY if 2 * yes >= len(decided) else Status.NOT_SHOWN
     return Verdict(word, f"{question} on {yes} of {len(decided)} seeds{aside}", numbers)
 
 
@@ -69,7 +69,7 @@ def where_it_held(arm: str, test: Test) -> Test:
         found = runs.get(arm, ())
         kept = tuple(run for run in found if not run.fell)
         if found and not kept:
-            return Verdict(Word.CANNOT_TELL, f"{arm} fell on every seed")
+            return Verdict(Status.CANNOT_TELL, f"{arm} fell on every seed")
         verdict = test({**runs, arm: kept})
         fell = len(found) - len(kept)
         return replace(verdict, because=f"{verdict.because}; on {fell} it fell") if fell else verdict

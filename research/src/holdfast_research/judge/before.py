@@ -64,8 +64,8 @@ def displacement_deepens(arm: str) -> Test:
     return each_seed(arm, ask, "displacement grew until the reward dropped", NO_FALL)
 
 
-def wrong_not_raised(arm: str) -> Test:
-    """Definition A.3 (2), its first half: meanwhile wrong rollouts gain nothing either."""
+def incorrect_not_raised(arm: str) -> Test:
+    """Definition A.3 (2), its first half: meanwhile incorrect rollouts gain nothing either."""
 
     def ask(run: RunSeries) -> Answer:
         found = _displaced_part(run, "displacement/incorrect")
@@ -73,7 +73,7 @@ def wrong_not_raised(arm: str) -> Test:
             return None, {"reward drop": drop_step(run)}
         return mean(found) <= 0, {"nats per token": mean(found)}
 
-    return each_seed(arm, ask, "wrong rollouts became no likelier while right ones were displaced", NO_FALL)
+    return each_seed(arm, ask, "incorrect rollouts became no likelier while correct ones were displaced", NO_FALL)
 
 
 def _displaced_part(run: RunSeries, metric: str) -> list[float] | None:
@@ -85,7 +85,7 @@ def _displaced_part(run: RunSeries, metric: str) -> list[float] | None:
     return values if len(values) >= 4 else None
 
 
-def wrong_below_right(arm: str) -> Test:
+def incorrect_below_correct(arm: str) -> Test:
     """In 90 % of the later half of the steps before the drop; of all steps where there is none."""
 
     def ask(run: RunSeries) -> Answer:
@@ -97,7 +97,7 @@ def wrong_below_right(arm: str) -> Test:
         share = mean(wrong < right for wrong, right in pairs)
         return share >= 0.9, {"share of those steps": share}
 
-    return each_seed(arm, ask, f"wrong rollouts of {arm} were less likely than right ones", "a series is missing")
+    return each_seed(arm, ask, f"incorrect rollouts of {arm} were less likely than correct ones", "a series is missing")
 
 
 def entropy_surges_alone(arm: str, other: str, rise: float = 0.3, change: float = 0.15) -> Test:

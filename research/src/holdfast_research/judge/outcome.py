@@ -64,7 +64,7 @@ def prevents_where(arm: str, other: str) -> Test:
 
 
 def holds_where(arm: str, other: str) -> Test:
-    """Only seeds on which `other` fell can tell a cure from a task that needs none."""
+    """Only seeds on which `other` fell can tell a remedy from a task that needs none."""
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         fell, _ = _fell(control)
@@ -122,7 +122,7 @@ def drops_after_as_many_updates(arm: str, other: str, within: float = 1.5) -> Te
 
 
 def falls_after_delay(arm: str, other: str, steps: int = 5) -> Test:
-    """Delays, and falls too: a strength that is too weak."""
+    """Delays, and falls too: a coefficient that is too weak."""
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         (fell, _), (too, numbers) = _fell(control), _fell(run)

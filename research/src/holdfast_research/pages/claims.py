@@ -35,21 +35,21 @@ as well.
 Read them with five things in mind:
 
 * **The cause.** Here it is a truncated sampler: its probability leaks where failures are the rule ([the
-  organism](organism.md)). Sampled untruncated no organism fell, and one that falls untruncated was not found. That a
+  testbed](testbed.md)). Sampled untruncated no testbed fell, and one that falls untruncated was not found. That a
   penalty prevents this fall does not show that the papers' mechanism caused theirs.
 * **Strength and set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, over the tokens of preserved
   rollouts, where the papers have 0.2 and 0.1. That denominator is LLDS's paper's and SAPO's code's. SAPO is tested with
   exact match and five rollouts a question; its paper has token F1 and ten. GSPO with LLDS is a third variant, neither
   its paper's nor its code's.
-* **One organism, shared runs.** `organisms` draws an organism with every seed. All other experiments share one, and the
-  plain GRPO of `death-spiral`, `strength`, `per-sample`, `first-action`, `masking`, `sapo`, K = 10 in
+* **One testbed, shared runs.** `testbeds` draws a testbed with every seed. All other experiments share one, and the
+  plain GRPO of `death-spiral`, `coefficient`, `per-sample`, `first-action`, `masking`, `sapo`, K = 10 in
   `steps-per-rollout` and frequent reward in `preserving` are the same runs: one outcome stands in several rows.
-* **Length.** `organisms` has 160 steps, the others 80.
+* **Length.** `testbeds` has 160 steps, the others 80.
 * **Names.** "preserved" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)), "paper"
   after LLDS-MA whose schedule its answers have. Methods and settings are in [Papers](../../docs/papers.md). v1 and v2
   are the versions of LLDS; SAPO has one.
 
-The first organism, whose runs were not kept, is not in these tables.
+The first testbed, whose runs were not kept, is not in these tables.
 
 What the papers report of 1.5 to 14 billion parameters on seven sets of questions, scores and gains in the first place,
 is nothing that this scale can speak to.
@@ -61,7 +61,7 @@ BESIDE = """\
 
 A run that does not fall is not a run that is well. In the last ten steps of `death-spiral` the turns that are
 invalid, neither a search nor an answer, are as frequent under LLDS and SAPO as under plain GRPO, which has come back
-by then; at the steps of its fall they were few. On the drawn organisms they are rarer, and come late too. Under SAPO
+by then; at the steps of its fall they were few. On the drawn testbeds they are rarer, and come late too. Under SAPO
 the tokens that the clip stops and the product of the ratios end where those of plain GRPO end, while Figure 1 (a) and
 (b) of its paper have them flat. Untruncated, and where searches are reliable and the run holds, there is little of
 this. All rollouts are counted, those with A < 0 too, which are meant to lose likelihood.
@@ -118,7 +118,7 @@ def page(found: list[Answer]) -> str:
 def beside(kept: Path = KEPT) -> Iterator[str]:
     """What no claim asks, of the same runs: turns that are neither a search nor an answer, clipping, and ratios."""
     yield BESIDE
-    for name in (each for each in ("death-spiral", "organisms") if (kept / each / PLAN_FILE).exists()):
+    for name in (each for each in ("death-spiral", "testbeds") if (kept / each / PLAN_FILE).exists()):
         runs = kept_runs(name, kept)
         last = max(int(run.rows[-1]["step"]) for found in runs.values() for run in found)
         early, middle, late = (1, 10), (31, 40), (last - 9, last)

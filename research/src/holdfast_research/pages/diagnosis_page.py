@@ -72,7 +72,7 @@ _STORY = """\
 were read once: all four targets were missed. Fixed paces of decay do not carry over to another model and spacing of
 rows; what carries over is a fall that stands out of its own noise. Those runs are tuning runs since.
 
-**The second.** Other organisms were planned, with the shares of the causes, before any of them was made: `scout` and
+**The second.** Other testbeds were planned, with the shares of the causes, before any of them was made: `scout` and
 `rover` on the local engine and as search agents in TRL, and `shift` in TRL. Of one run, `shift-plain-s1`, some lines of
 log were seen by mistake, and it is left out. Eleven of the runs fell to half, fewer than the twenty wanted, so ten more
 were made just before the reading, of faults that fall most often, and nine of them fell. Of the nine displaced runs
@@ -81,7 +81,7 @@ alarms and the lead missed their targets. Five alarms were `ENT001` on `scout`, 
 by two fifths while the reward held, two were `LLD002` on `shift`, whose right answers are nearly certain: a share says
 little where there is little to share. Those runs are tuning runs since.
 
-**The third.** Again other organisms, planned with their causes before any was made: `nomad` and `drover`, displaced
+**The third.** Again other testbeds, planned with their causes before any was made: `nomad` and `drover`, displaced
 slowly by hard truncation and ten optimizer steps a batch, at rates tried on the older `rover` and `strayer`; `delver`;
 `nomad` as a search agent in TRL; and `rotate` in TRL. All 99 planned runs were made, none was left out or given another
 label, and nobody ran the rules on them, drew them or read their logs before the one reading; how many had fallen was
@@ -114,7 +114,7 @@ cuts, while it keeps less and less. No recorded run logs `advantage/tail_mean`, 
 
 ## What is counted
 
-Shares have their Wilson intervals at 95 %. Runs of one organism share a world, a starting model and a recipe, and those
+Shares have their Wilson intervals at 95 %. Runs of one testbed share a world, a starting model and a recipe, and those
 of one seed all that goes before the fault, so they are less independent than the intervals assume. Lengths are in
 rollout batches. In the first two parts of the library faults that did nothing became healthy runs, and five runs were
 left out that were neither healthy nor ill: on three of them the questions changed to ones that alone halved the reward,

@@ -23,7 +23,7 @@ from holdfast_research.series import RunSeries
 from holdfast_research.values import Figure
 
 VOCABULARY = 1831
-"""Of the organism."""
+"""Of the testbed."""
 STEPS = 120
 RATE = 40.0
 """Of a step, times the size of the advantage: so large that a hundred steps show where it ends."""

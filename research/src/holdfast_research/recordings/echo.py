@@ -34,7 +34,7 @@ class Task:
     """Symbols of a prompt."""
     answer: Callable[[list[str]], list[str]]
     enough: float
-    """Nats per token at which school ends."""
+    """Nats per token at which the warm start ends."""
     hidden: int
     questions: int
     group: int
@@ -116,8 +116,8 @@ def record(planned: Planned, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.manual_seed(planned.seed)
-    name = planned.organism.recipe
-    start = _school(name, folder.parent / f"start-{planned.organism.name}")
+    name = planned.testbed.recipe
+    start = _warm_started(name, folder.parent / f"start-{planned.testbed.name}")
     k = _steps(planned)
     options = _options(planned, k)
     told = {"train": {"optimizer_steps_per_rollout": k, "lr": options["learning_rate"]}}
@@ -140,7 +140,7 @@ def record(planned: Planned, folder: Path) -> None:
 
 def _steps(planned: Planned) -> int:
     """K of this run."""
-    return 1 if planned.fault == "one_step" else int(_given(planned).get("k", TASKS[planned.organism.recipe].k))
+    return 1 if planned.fault == "one_step" else int(_given(planned).get("k", TASKS[planned.testbed.recipe].k))
 
 
 def _given(planned: Planned) -> dict[str, str]:
@@ -149,7 +149,7 @@ def _given(planned: Planned) -> dict[str, str]:
 
 def _options(planned: Planned, k: int) -> dict[str, Any]:
     """Arguments of GRPOConfig."""
-    task, given = TASKS[planned.organism.recipe], _given(planned)
+    task, given = TASKS[planned.testbed.recipe], _given(planned)
     rows = int(given.get("questions", task.questions)) * task.group
     return {
         **SHORT,
@@ -180,9 +180,9 @@ def _resumed(planned: Planned, trainer: Any, folder: Path, options: dict[str, An
     trainer._save_checkpoint(trainer.model, None)
     again = type(trainer)(
         model=trainer.args.output_dir + f"/checkpoint-{planned.start * _steps(planned)}",
-        reward_funcs=_reward(planned.organism.recipe, planned),
+        reward_funcs=_reward(planned.testbed.recipe, planned),
         args=GRPOConfig(output_dir=trainer.args.output_dir, **options),
-        train_dataset=_questions(planned.organism.recipe, planned),
+        train_dataset=_questions(planned.testbed.recipe, planned),
     )
     again.train(resume_from_checkpoint=True)
     again.state.save_to_json(str(folder / "trainer_state.json"))
@@ -231,7 +231,7 @@ def _score(name: str, said: str, answer: str) -> float:
     return float(own == right)
 
 
-def _school(name: str, folder: Path) -> Path:
+def _warm_started(name: str, folder: Path) -> Path:
     """A model that does the task about half of the time."""
     if (folder / "config.json").is_file():
         return folder

@@ -1,7 +1,7 @@
 """The library of recorded runs: what is in it, how a log is packed, and the copies made of it on the fly.
 
 `recordings/manifest.json` has a row for every run; beside it lies the run's log, as its host wrote it, gzipped, with
-numbers rounded to five digits. Runs belong to an organism (one recipe, world and model, on one host), and an organism
+numbers rounded to five digits. Runs belong to a testbed (one recipe, world and model, on one host), and a testbed
 to one side of the split: thresholds may be chosen on `calibration`, and are judged on `held-out`.
 """
 
@@ -38,7 +38,7 @@ class Recording:
     """One run."""
 
     name: str
-    organism: str
+    testbed: str
     host: str
     split: str
     cause: str

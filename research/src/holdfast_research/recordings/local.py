@@ -18,9 +18,9 @@ from holdfast_research.recordings.plan import Planned
 
 def config_of(planned: Planned) -> Config:
     """The recipe of a run, valid; what a recipe refuses is put in by its fault."""
-    own = planned.organism
+    own = planned.testbed
     seed = ("--run.seed", str(planned.seed), "--train.steps", str(planned.length))
-    return load(find(own.recipe), [*own.settings, *own.school, *planned.settings, *seed])
+    return load(find(own.recipe), [*own.settings, *own.warm_start, *planned.settings, *seed])
 
 
 def record(planned: Planned, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every run of the library, before any of them is made: organisms, the side of the split each is on, causes, seeds."""
+"""Every run of the library, before any of them is made: testbeds, the side of the split each is on, causes, seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CALIBRATION, TUNING, HELD_OUT = "calibration", "tuning", "held-out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Organism:
+class Testbed:
     """A recipe, a world, a model and a reward, on one host."""
 
     name: str
@@ -17,7 +17,7 @@ class Organism:
     split: str
     recipe: str
     settings: tuple[str, ...] = ()
-    school: tuple[str, ...] = ()
+    warm_start: tuple[str, ...] = ()
     """Settings of the warm start; another host's runs load the model it makes."""
     steps: int = 50
 
@@ -26,7 +26,7 @@ class Organism:
 class Planned:
     """One run to make."""
 
-    organism: Organism
+    testbed: Testbed
     arm: str
     cause: str
     seed: int
@@ -40,11 +40,11 @@ class Planned:
 
     @property
     def name(self) -> str:
-        return f"{self.organism.name}-{self.arm}-s{self.seed}"
+        return f"{self.testbed.name}-{self.arm}-s{self.seed}"
 
     @property
     def length(self) -> int:
-        return self.steps or self.organism.steps
+        return self.steps or self.testbed.steps
 
 
 def _options(text: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ _SMALL = _options(
 _CLEAN = _options("--sampling.top_p 1 --sampling.top_k 0")
 
 # The collapse recipe, smaller: thoughts of high entropy, failures that ramble.
-RAMBLER = Organism(
+RAMBLER = Testbed(
     name="rambler",
     host="holdfast",
     split=CALIBRATION,
@@ -70,7 +70,7 @@ RAMBLER = Organism(
         *_CLEAN,
         *_options("--train.questions 8 --train.lr 3e-4 --train.warmup 3 --train.optimizer_steps_per_rollout 4"),
     ),
-    school=(
+    warm_start=(
         *_options("--world.people 100 --world.train_questions 1200 --world.mismatch 0.05 --world.two_hop 0.4"),
         *_options("--world.filler_words 200 --world.model.hidden 48"),
         *("--world.filler_length", "[2, 5]", "--world.ramble_length", "[10, 16]"),
@@ -78,7 +78,7 @@ RAMBLER = Organism(
     ),
 )
 # No filler at all: short turns, a sharp policy, another reward.
-CURT = Organism(
+CURT = Testbed(
     name="curt",
     host="holdfast",
     split=TUNING,
@@ -89,13 +89,13 @@ CURT = Organism(
         *_options("--train.questions 8 --train.lr 4e-4 --train.warmup 2 --train.optimizer_steps_per_rollout 4"),
         *_options("--reward.em 0.8 --reward.f1 0.2"),
     ),
-    school=(
+    warm_start=(
         *_options("--world.seed 7 --world.people 120 --world.train_questions 1500 --world.mismatch 0.1"),
         *_options("--world.model.hidden 40 --warm_start.steps 1100 --warm_start.batch_size 32 --warm_start.seed 3"),
     ),
 )
 # Another preset, another shape of loss: longer rambles, half of the questions in two hops, a mean over rollouts.
-STRAYER = Organism(
+STRAYER = Testbed(
     name="strayer",
     host="holdfast",
     split=TUNING,
@@ -106,7 +106,7 @@ STRAYER = Organism(
         *_options("--train.questions 8 --train.lr 3e-4 --train.warmup 4 --train.optimizer_steps_per_rollout 8"),
         *_options("--loss.reduction seq-mean-token-mean"),
     ),
-    school=(
+    warm_start=(
         *_options("--protocol.preset search-r1 --world.seed 11 --world.people 90 --world.train_questions 1000"),
         *_options("--world.mismatch 0.05 --world.two_hop 0.5 --world.filler_words 120 --world.model.hidden 48"),
         *("--world.filler_length", "[1, 4]", "--world.ramble_length", "[12, 20]"),
@@ -116,7 +116,7 @@ STRAYER = Organism(
         *_options("--world.scripts.ramble 0.15"),
     ),
 )
-COLLAPSE = Organism(
+COLLAPSE = Testbed(
     name="collapse",
     host="holdfast",
     split=CALIBRATION,
@@ -124,7 +124,7 @@ COLLAPSE = Organism(
     settings=_options("--run.threads 1 --run.device cpu"),
     steps=60,
 )
-QUICKSTART = Organism(
+QUICKSTART = Testbed(
     name="quickstart",
     host="holdfast",
     split=TUNING,
@@ -134,17 +134,17 @@ QUICKSTART = Organism(
 )
 
 
-def _in_trl(organism: Organism, *settings: str) -> Organism:
-    """The same recipe, world and school on the other host."""
-    return replace(organism, name=f"{organism.name}-trl", host="trl", settings=(*organism.settings, *settings))
+def _in_trl(testbed: Testbed, *settings: str) -> Testbed:
+    """The same recipe, world and warm start on the other host."""
+    return replace(testbed, name=f"{testbed.name}-trl", host="trl", settings=(*testbed.settings, *settings))
 
 
 COLLAPSE_TRL = _in_trl(COLLAPSE)
 
 
-def _toy(name: str, split: str) -> Organism:
+def _toy(name: str, split: str) -> Testbed:
     """A task of `record_echo`: no search, no recipe of ours, TRL's own sampler."""
-    return Organism(name=name, host="trl", split=split, recipe=name)
+    return Testbed(name=name, host="trl", split=split, recipe=name)
 
 
 ECHO = _toy("echo", CALIBRATION)
@@ -155,7 +155,7 @@ ROTATE = replace(_toy("rotate", HELD_OUT), steps=46)
 TOYS = ("echo", "order", "mirror", "shift", "rotate")
 
 # The second held-out set. Deeper and narrower, larger groups, three optimizer steps, F1 for a reward.
-SCOUT = Organism(
+SCOUT = Testbed(
     name="scout",
     host="holdfast",
     split=TUNING,
@@ -166,14 +166,14 @@ SCOUT = Organism(
         *_options("--world.model.layers 3 --train.questions 5 --train.group_size 6 --train.lr 6e-4 --train.warmup 3"),
         *_options("--train.optimizer_steps_per_rollout 3 --reward.em 0 --reward.f1 1"),
     ),
-    school=(
+    warm_start=(
         *_options("--world.seed 29 --world.people 70 --world.train_questions 900 --world.two_hop 0.25"),
         *_options("--world.mismatch 0.05 --world.model.hidden 32 --warm_start.steps 900 --warm_start.batch_size 32"),
         *_options("--warm_start.seed 8"),
     ),
 )
 # Fewer words of filler, a longer failure, a reward in two parts: displacement under the truncated sampler.
-ROVER = Organism(
+ROVER = Testbed(
     name="rover",
     host="holdfast",
     split=TUNING,
@@ -184,7 +184,7 @@ ROVER = Organism(
         *_options("--train.questions 6 --train.group_size 5 --train.lr 3e-4 --train.warmup 4"),
         *_options("--train.optimizer_steps_per_rollout 6 --reward.em 0.7 --reward.f1 0.3"),
     ),
-    school=(
+    warm_start=(
         *_options("--world.seed 31 --world.people 110 --world.train_questions 1100 --world.mismatch 0.08"),
         *_options("--world.two_hop 0.35 --world.filler_words 300 --world.model.hidden 40"),
         *("--world.filler_length", "[3, 6]", "--world.ramble_length", "[14, 22]"),
@@ -198,7 +198,7 @@ SCOUT_TRL = _in_trl(SCOUT)
 ROVER_TRL = _in_trl(ROVER)
 
 # The third held-out set. Nomads search with words of filler, and are truncated hard.
-NOMAD = Organism(
+NOMAD = Testbed(
     name="nomad",
     host="holdfast",
     split=HELD_OUT,
@@ -209,7 +209,7 @@ NOMAD = Organism(
         *_options("--train.questions 8 --train.group_size 5 --train.lr 3e-4 --train.warmup 4"),
         *_options("--train.optimizer_steps_per_rollout 4 --reward.em 0.6 --reward.f1 0.4"),
     ),
-    school=(
+    warm_start=(
         *_options("--world.seed 43 --world.people 130 --world.train_questions 1300 --world.mismatch 0.06"),
         *_options("--world.two_hop 0.3 --world.filler_words 250 --world.model.hidden 48"),
         *("--world.filler_length", "[2, 5]", "--world.ramble_length", "[14, 20]"),
@@ -220,7 +220,7 @@ NOMAD = Organism(
     ),
 )
 # Another preset and reduction, a deeper model, shorter fillers.
-DROVER = Organism(
+DROVER = Testbed(
     name="drover",
     host="holdfast",
     split=HELD_OUT,
@@ -232,7 +232,7 @@ DROVER = Organism(
         *_options("--train.optimizer_steps_per_rollout 4 --loss.reduction seq-mean-token-mean"),
         *_options("--reward.em 0 --reward.f1 1"),
     ),
-    school=(
+    warm_start=(
         *_options("--protocol.preset search-r1 --world.seed 47 --world.people 80 --world.train_questions 900"),
         *_options("--world.mismatch 0.05 --world.two_hop 0.45 --world.filler_words 150 --world.model.hidden 40"),
         *("--world.filler_length", "[2, 4]", "--world.ramble_length", "[12, 18]"),
@@ -243,7 +243,7 @@ DROVER = Organism(
     ),
 )
 # No filler: a sharp policy, five optimizer steps, a reward in two parts.
-DELVER = Organism(
+DELVER = Testbed(
     name="delver",
     host="holdfast",
     split=HELD_OUT,
@@ -254,7 +254,7 @@ DELVER = Organism(
         *_options("--train.questions 8 --train.group_size 5 --train.lr 5e-4 --train.warmup 3"),
         *_options("--train.optimizer_steps_per_rollout 5 --reward.em 0.5 --reward.f1 0.5"),
     ),
-    school=(
+    warm_start=(
         *_options("--world.seed 53 --world.people 95 --world.train_questions 1200 --world.two_hop 0.3"),
         *_options("--world.mismatch 0.08 --world.model.hidden 40 --warm_start.steps 1000 --warm_start.batch_size 32"),
         *_options("--warm_start.seed 17"),

@@ -48,8 +48,8 @@ def make(planned: Planned, work: Path) -> str:
     """Train one run, unless it is there."""
     folder = work / planned.name
     if not (folder / _DONE).is_file():
-        if planned.organism.host == "trl":
-            record = import_module(f"{__package__}.{'echo' if planned.organism.recipe in TOYS else 'trl'}").record
+        if planned.testbed.host == "trl":
+            record = import_module(f"{__package__}.{'echo' if planned.testbed.recipe in TOYS else 'trl'}").record
         else:
             record = import_module(f"{__package__}.local").record
         record(planned, folder)
@@ -60,15 +60,15 @@ def make(planned: Planned, work: Path) -> str:
 def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
     """The packed log and the manifest's row; None while the run is not made."""
     made = work / planned.name
-    log = made / LOGS[planned.organism.host]
+    log = made / LOGS[planned.testbed.host]
     if not (made / _DONE).is_file():
         return None
-    own = planned.organism
+    own = planned.testbed
     resolved = tomllib.loads((made / "config.toml").read_text(encoding="utf-8"))
     optimizer_steps = resolved.get("train", {}).get("optimizer_steps_per_rollout", 10)
     recording = Recording(
         name=planned.name,
-        organism=own.name,
+        testbed=own.name,
         host=own.host,
         split=own.split,
         cause=planned.cause,
@@ -120,7 +120,7 @@ def update(recordings: list[Recording], folder: Path = FOLDER) -> None:
     rows = {n: r for n, r in {**known, **{r.name: r for r in recordings}}.items() if n in planned}
     # A label is the plan's and a fall is the present definition's, whenever the run was made.
     labelled = [
-        measured(replace(r, split=planned[n].organism.split, **_labels(planned[n])), folder) for n, r in rows.items()
+        measured(replace(r, split=planned[n].testbed.split, **_labels(planned[n])), folder) for n, r in rows.items()
     ]
     write_manifest(labelled, versions(), folder)
 
@@ -143,7 +143,7 @@ def main() -> None:
     if own.dry_run:
         for p in wanted:
             there = "made" if (own.work / p.name / _DONE).is_file() else "missing"
-            print(f"{p.organism.split:12} {p.name:34} {p.cause:20} {there}")
+            print(f"{p.testbed.split:12} {p.name:34} {p.cause:20} {there}")
         return
     own.work.mkdir(parents=True, exist_ok=True)
     if not own.pack:

@@ -1,4 +1,4 @@
-"""The runs of every organism: arm, cause, seeds. `record_plan` has the organisms."""
+"""The runs of every testbed: arm, cause, seeds. `record_plan` has the testbeds."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from holdfast_research.recordings.plan import (
     QUICKSTART,
     RAMBLER,
     STRAYER,
-    Organism,
     Planned,
+    Testbed,
 )
 from holdfast_research.recordings.second import second_runs
 from holdfast_research.recordings.third import pilot_runs, third_runs
 
 _TRUNCATED = ("sampler-mismatch",)  # what the collapse recipe has beside everything else
 _LONGER = "with the present code, 80 steps"
-_CURES = {  # arms of holdfast_research.pages.seeds, 60 steps, in whose runs the reward holds
+_REMEDIES = {  # arms of holdfast_research.pages.seeds, 60 steps, in whose runs the reward holds
     "sane-step": ("GRPO, sane step (lr / 5)", (1, 2, 3)),
     "untruncated": ("GRPO, untruncated sampler", (1, 2, 3)),
     "gspo": ("GSPO (clip 3e-4, 4e-4)", (1, 3)),
@@ -39,12 +39,12 @@ _CURES = {  # arms of holdfast_research.pages.seeds, 60 steps, in whose runs the
 
 
 def collapse_runs() -> Iterator[Planned]:
-    """The collapse recipe as shipped, and its controls and cures."""
+    """The collapse recipe as shipped, and its controls and remedies."""
     overrides = ARMS["collapse"]
-    for arm, (title, seeds) in _CURES.items():
+    for arm, (title, seeds) in _REMEDIES.items():
         for seed in seeds:
             yield Planned(
-                organism=COLLAPSE,
+                testbed=COLLAPSE,
                 arm=arm,
                 cause="healthy-sharpening",
                 seed=seed,
@@ -53,7 +53,7 @@ def collapse_runs() -> Iterator[Planned]:
                 also=() if arm == "untruncated" else _TRUNCATED,
             )
     for seed in (1, 2, 3):
-        make = partial(Planned, organism=COLLAPSE, seed=seed, also=_TRUNCATED)
+        make = partial(Planned, testbed=COLLAPSE, seed=seed, also=_TRUNCATED)
         yield make(arm="grpo", cause="displacement", how="plain GRPO, the recipe as it is, 60 steps")
         yield make(arm="grpo-80", cause="displacement", how=f"the same {_LONGER}", steps=80)
         yield make(
@@ -67,7 +67,7 @@ def collapse_runs() -> Iterator[Planned]:
 
 UNTRUNCATED = tuple(words(UNTRUNCATED_SAMPLER))
 _HALF = ("--loss.penalty.normalizer", "preserved", "--loss.penalty.coef", "0.5")
-_LABORATORY = {  # arms of the laboratory when the collapse recipe was its organism: name there, cause, settings, seeds
+_LABORATORY = {  # arms of the laboratory when the collapse recipe was its testbed: name there, cause, settings, seeds
     "lab-grpo": ("GRPO", "displacement", (), (11,)),
     "lab-sane-step": ("GRPO, sane step", "healthy-sharpening", ("--train.lr", "1.2e-4"), (11,)),
     "lab-untruncated": ("GRPO, untruncated sampler", "healthy-sharpening", UNTRUNCATED, (11,)),
@@ -87,7 +87,7 @@ def laboratory_runs() -> Iterator[Planned]:
     for arm, (title, cause, settings, seeds) in _LABORATORY.items():
         for seed in seeds:
             yield Planned(
-                organism=COLLAPSE,
+                testbed=COLLAPSE,
                 arm=arm,
                 cause=cause,
                 seed=seed,
@@ -101,7 +101,7 @@ def laboratory_runs() -> Iterator[Planned]:
 def collapse_trl_runs() -> Iterator[Planned]:
     """`benchmarks/engines.py`, the arms in TRL."""
     for seed in (1, 2, 3):
-        make = partial(Planned, organism=COLLAPSE_TRL, seed=seed, also=_TRUNCATED)
+        make = partial(Planned, testbed=COLLAPSE_TRL, seed=seed, also=_TRUNCATED)
         yield make(arm="grpo", cause="displacement", how="the launched script of the collapse recipe")
         yield make(
             arm="llds",
@@ -116,7 +116,7 @@ def quickstart_runs() -> Iterator[Planned]:
     for arm, title in (("llds", "LLDS action gate"), ("grpo", "GRPO (control)")):
         for seed in (1, 2, 3):
             yield Planned(
-                organism=QUICKSTART,
+                testbed=QUICKSTART,
                 arm=arm,
                 cause="healthy-sharpening",
                 seed=seed,
@@ -173,13 +173,13 @@ _FAULTS = {
 }
 
 
-def _runs(organism: Organism, arms: Mapping[str, tuple[int, ...]]) -> Iterator[Planned]:
+def _runs(testbed: Testbed, arms: Mapping[str, tuple[int, ...]]) -> Iterator[Planned]:
     """Arms of the table above, with their seeds."""
     for arm, seeds in arms.items():
         cause, fault, start, settings, how = _FAULTS[arm]
         for seed in seeds:
             yield Planned(
-                organism=organism,
+                testbed=testbed,
                 arm=arm,
                 cause=cause,
                 seed=seed,
@@ -196,16 +196,16 @@ def rambler_runs() -> Iterator[Planned]:
     yield from _runs(RAMBLER, dict.fromkeys(one, (1,)))
 
 
-def _spirals(organism: Organism, seeds: tuple[int, ...], steps: int) -> Iterator[Planned]:
+def _spirals(testbed: Testbed, seeds: tuple[int, ...], steps: int) -> Iterator[Planned]:
     for seed in seeds:
         yield Planned(
-            organism=organism,
+            testbed=testbed,
             arm="spiral",
             cause="displacement",
             seed=seed,
             how=f"the collapse recipe's sampler, steps per rollout and more learning rate, {steps} steps",
             settings=_SPIRAL,
-            also=(*_TRUNCATED, "step-too-large"),  # three times the rate at which the organism learns, at once
+            also=(*_TRUNCATED, "step-too-large"),  # three times the rate at which the testbed learns, at once
             steps=steps,
         )
 
@@ -232,10 +232,10 @@ _TOY_FAULTS = {
 }
 
 
-def _toy_runs(organism: Organism, arms: Mapping[str, tuple[int, ...]]) -> Iterator[Planned]:
+def _toy_runs(testbed: Testbed, arms: Mapping[str, tuple[int, ...]]) -> Iterator[Planned]:
     for arm, seeds in arms.items():
         cause, fault, start, settings, how = _TOY_FAULTS[arm]
-        make = partial(Planned, organism=organism, arm=arm, cause=cause, how=how, fault=fault, start=start)
+        make = partial(Planned, testbed=testbed, arm=arm, cause=cause, how=how, fault=fault, start=start)
         yield from (make(seed=seed, settings=tuple(settings.split())) for seed in seeds)
 
 
@@ -315,7 +315,7 @@ def strayer_runs() -> Iterator[Planned]:
     ):
         for seed in seeds:
             yield Planned(
-                organism=STRAYER,
+                testbed=STRAYER,
                 arm=arm,
                 cause=cause,
                 seed=seed,

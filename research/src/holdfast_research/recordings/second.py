@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from holdfast_research.recordings.plan import ROVER, ROVER_TRL, SCOUT, SCOUT_TRL, SHIFT, Organism, Planned
+from holdfast_research.recordings.plan import ROVER, ROVER_TRL, SCOUT, SCOUT_TRL, SHIFT, Planned, Testbed
 
 _TRUNCATED = ("sampler-mismatch",)
 _SAMPLER = ("--sampling.top_p", "0.9", "--sampling.top_k", "64")
 _CLEAN = ("--sampling.top_p", "1", "--sampling.top_k", "0")
 _LONG = ("--train.optimizer_steps_per_rollout", "10")
 
-Runs = Callable[[Organism, dict[str, tuple[int, ...]]], Iterator[Planned]]
+Runs = Callable[[Testbed, dict[str, tuple[int, ...]]], Iterator[Planned]]
 
 
 def second_runs(local: Runs, toys: Runs) -> Iterator[Planned]:
@@ -51,7 +51,7 @@ def second_runs(local: Runs, toys: Runs) -> Iterator[Planned]:
 
 
 def _displaced(
-    organism: Organism, seeds: tuple[int, ...], arms: tuple[str, ...] = ("spiral", "decay")
+    testbed: Testbed, seeds: tuple[int, ...], arms: tuple[str, ...] = ("spiral", "decay")
 ) -> Iterator[Planned]:
     """Displacement by the collapse recipe's sampler and steps a rollout batch, at two rates."""
     rates = {"spiral": ("9e-4", "4", "at three times the rate that works"), "decay": ("7e-4", "15", "warmed up slowly")}
@@ -59,7 +59,7 @@ def _displaced(
         for arm in arms:
             rate, warmup, how = rates[arm]
             yield Planned(
-                organism=organism,
+                testbed=testbed,
                 arm=arm,
                 cause="displacement",
                 seed=seed,
@@ -69,12 +69,12 @@ def _displaced(
             )
 
 
-def _healthy(organism: Organism, seeds: tuple[int, ...]) -> Iterator[Planned]:
-    """The same organism at the rate that works, with either sampler."""
+def _healthy(testbed: Testbed, seeds: tuple[int, ...]) -> Iterator[Planned]:
+    """The same testbed at the rate that works, with either sampler."""
     for seed in seeds:
         for arm, settings, also in (("plain", _CLEAN, ()), ("truncated", _SAMPLER, _TRUNCATED)):
             yield Planned(
-                organism=organism,
+                testbed=testbed,
                 arm=arm,
                 cause="healthy-sharpening",
                 seed=seed,

@@ -21,8 +21,8 @@ from holdfast_research.recordings.plan import (
     ROTATE,
     ROVER,
     STRAYER,
-    Organism,
     Planned,
+    Testbed,
 )
 from holdfast_research.recordings.second import Runs
 
@@ -94,17 +94,17 @@ _FAULTS = {
 
 def _slow() -> Iterator[Planned]:
     for seed in (1, 2, 3):
-        for organism in (NOMAD, DROVER):
-            yield from (_displaced(organism, arm, seed) for arm in _SLOW)
+        for testbed in (NOMAD, DROVER):
+            yield from (_displaced(testbed, arm, seed) for arm in _SLOW)
     yield from (_displaced(NOMAD_TRL, "press", seed) for seed in (1, 2))
     for seed in (4, 5):
-        yield from (_displaced(organism, "press", seed) for organism in (NOMAD, DROVER))
+        yield from (_displaced(testbed, "press", seed) for testbed in (NOMAD, DROVER))
 
 
-def _displaced(organism: Organism, arm: str, seed: int) -> Planned:
+def _displaced(testbed: Testbed, arm: str, seed: int) -> Planned:
     sampler, rate, warmup, steps, how = _SLOW[arm]
     return Planned(
-        organism=organism,
+        testbed=testbed,
         arm=arm,
         cause="displacement",
         seed=seed,
@@ -116,21 +116,19 @@ def _displaced(organism: Organism, arm: str, seed: int) -> Planned:
 
 
 def _healthy() -> Iterator[Planned]:
-    """The same organisms at the rate that works: every sampler, and ten optimizer steps of a tenth of the rate."""
+    """The same testbeds at the rate that works: every sampler, and ten optimizer steps of a tenth of the rate."""
     for seed in (1, 2, 3):
-        for organism in (NOMAD, DROVER):
-            yield _well(organism, "plain", seed, _CLEAN, "the rate that works, the whole sampler")
-            yield _well(organism, "truncated", seed, _RECIPE, "the rate that works, the recipe's sampler")
+        for testbed in (NOMAD, DROVER):
+            yield _well(testbed, "plain", seed, _CLEAN, "the rate that works, the whole sampler")
+            yield _well(testbed, "truncated", seed, _RECIPE, "the rate that works, the recipe's sampler")
             if seed < 3:
                 small = (*_HARDER, *_LONG, "--train.lr", "1e-4", "--train.warmup", "15")
-                yield _well(
-                    organism, "sane", seed, small, "the sampler and steps of its collapses, a tenth of the rate"
-                )
+                yield _well(testbed, "sane", seed, small, "the sampler and steps of its collapses, a tenth of the rate")
 
 
-def _well(organism: Organism, arm: str, seed: int, settings: tuple[str, ...], how: str) -> Planned:
+def _well(testbed: Testbed, arm: str, seed: int, settings: tuple[str, ...], how: str) -> Planned:
     return Planned(
-        organism=organism,
+        testbed=testbed,
         arm=arm,
         cause="healthy-sharpening",
         seed=seed,
@@ -142,9 +140,9 @@ def _well(organism: Organism, arm: str, seed: int, settings: tuple[str, ...], ho
 
 def pilot_runs() -> Iterator[Planned]:
     """What was tried beforehand: tuning runs."""
-    for organism, arm, seed, steps, rate, warmup in _TRIED:
+    for testbed, arm, seed, steps, rate, warmup in _TRIED:
         yield Planned(
-            organism=organism,
+            testbed=testbed,
             arm=arm,
             cause="displacement",
             seed=seed,
@@ -156,7 +154,7 @@ def pilot_runs() -> Iterator[Planned]:
 
 
 _TRIED = (
-    # organism, arm, seed, batches, rate, batches of warm-up
+    # testbed, arm, seed, batches, rate, batches of warm-up
     (ROVER, "harsh", 5, 60, "5e-4", "10"),
     (ROVER, "harsher", 5, 60, "9e-4", "15"),
     (ROVER, "harshest", 6, 60, "1.2e-3", "20"),

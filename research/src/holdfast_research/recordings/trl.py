@@ -51,7 +51,7 @@ def record(planned: Planned, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.manual_seed(planned.seed)
-    model = _school(planned, config, folder.parent)
+    model = _warm_started(planned, config, folder.parent)
     (folder / "config.toml").write_text(dump(config), encoding="utf-8")
     trainer = make_trainer(planned, config, model, folder)
     finish(planned, trainer, folder)
@@ -66,9 +66,9 @@ def finish(planned: Planned, trainer: Any, folder: Path) -> None:
     trainer.state.save_to_json(str(folder / "trainer_state.json"))
 
 
-def _school(planned: Planned, config: Config, work: Path) -> Path:
-    """The folder of the model that all runs of the organism start from, warm-started by the local engine."""
-    folder = work / f"start-{planned.organism.name}"
+def _warm_started(planned: Planned, config: Config, work: Path) -> Path:
+    """The folder of the model that all runs of the testbed start from, warm-started by the local engine."""
+    folder = work / f"start-{planned.testbed.name}"
     if not (folder / "config.json").is_file():
         start = starting_policy(config, load_questions(config), load_retrievers(config).train)
         save_whole_model(folder, start)

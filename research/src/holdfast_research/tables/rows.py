@@ -47,9 +47,8 @@ class TrainingRow:
         """What trains it; `START` stands for the model it starts from."""
         verb = ["baseline", self.baseline[0]] if self.baseline else ["warm-start" if self.warm_start else "train"]
         start = ["--model.path", "START"] if self.after else []
-        return shlex.join(
-            ["holdfast", *verb, recipe, *start, *words(self.settings_on(find(recipe))), *self.baseline[1:]]
-        )
+        settings = words(self.settings_on(find(recipe)))
+        return shlex.join(["holdfast", *verb, recipe, *start, *settings, *self.baseline[1:]])
 
 
 ROWS: tuple[TrainingRow, ...] = (

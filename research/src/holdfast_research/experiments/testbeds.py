@@ -1,4 +1,4 @@
-"""The same recipe, another organism with every seed: how much of the death spiral was one organism's?"""
+"""The same recipe, another testbed with every seed: how much of the death spiral was one testbed's?"""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast_research.experiments.death_spiral_claims import (
     FIRST_ACTION,
     SAPO_BEST,
     best,
-    cure,
     ends_higher,
     no_surge,
     postpones_surge,
+    remedy,
 )
 from holdfast_research.values import Experiment, Figure
 
@@ -28,18 +28,18 @@ ARMS = (a.GRPO, a.RELIABLE, UNTRUNCATED, a.LENGTH_BASELINE, a.LLDS_FIXED, a.SAPO
 NAMES = tuple(arm.name for arm in ARMS)
 
 EXPERIMENT = Experiment(
-    name="organisms",
-    title="Other organisms",
+    name="testbeds",
+    title="Other testbeds",
     shows="plain GRPO, controls and penalties where every seed has a world and a warm start of its own",
     recipe="flaky",
     arms=ARMS,
     minutes=15,
     notes=(
-        "Every seed is an organism: its own people and questions, its own filler words, its own weights and scripts.",
-        "The spread is that of organisms and of reinforcement learning together.",
-        "All arms have 160 steps, not the 80 of death-spiral: another organism takes another time to fall, and what "
+        "Every seed is a testbed: its own people and questions, its own filler words, its own weights and scripts.",
+        "The spread is that of testbeds and of reinforcement learning together.",
+        "All arms have 160 steps, not the 80 of death-spiral: another testbed takes another time to fall, and what "
         "falls may come back.",
-        "The penalties have the strength that the sweep of death-spiral chose on one organism; none is made here.",
+        "The penalties have the coefficient that the sweep of death-spiral chose on one testbed; none is made here.",
         "Every seed begins with a warm start, which takes as long as a run and is in none of the times.",
     ),
     claims=(
@@ -48,8 +48,8 @@ EXPERIMENT = Experiment(
         a.SAME_STEP,
         a.OTHER_SAMPLER,
         a.OTHER_BASELINE,
-        *cure(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results (v2), LLDS-A"),
-        *cure(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
+        *remedy(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where="Figure 6 and the tables of results (v2), LLDS-A"),
+        *remedy(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
         best(a.LLDS_FIXED.name, paper=a.LLDS_PAPER, where=BEST),
         best(a.SAPO_FIXED.name, paper=a.SAPO_PAPER, where=SAPO_BEST),
         *ends_higher(a.LLDS_FIXED.name, GRPO, paper=a.LLDS_PAPER, where=AFTER, says="LLDS ends above GRPO."),
