@@ -1,4 +1,4 @@
-"""trl_dying.py with one line changed: the trainer has a penalty on good rollouts that became less likely.
+"""trl_failing.py with one line changed: the trainer has a penalty on positive rollouts that became less likely.
 
 holdfast warm-start collapse --run.name school    # a tiny model that can search, made once
 python examples/trl_stabilised.py runs/school/model             # 10 to 20 minutes on one core

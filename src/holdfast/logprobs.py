@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.batch import SamplingMask
 from holdfast.rollout.sampling import sampling_mask_ids
+from holdfast.rollout.support import CausalLM
 
 
 @contextmanager
-def project_only(model: Any, positions: Tensor) -> Iterator[None]:
+def project_only(model: CausalLM, positions: Tensor) -> Iterator[None]:
     """Within this context the output layer sees the hidden states at `positions` (bool `[B, T]`) alone.
 
     The model's own forward runs unchanged around it, so whatever it does to logits (soft caps, scales) still happens;
@@ -34,7 +34,7 @@ def project_only(model: Any, positions: Tensor) -> Iterator[None]:
 
 
 def token_logprobs(
-    model: Any,
+    model: CausalLM,
     token_ids: Tensor,
     loss_mask: Tensor,
     *,
@@ -69,7 +69,7 @@ def token_logprobs(
 
 @torch.no_grad()
 def masked_logprobs(
-    model: Any,
+    model: CausalLM,
     token_ids: Tensor,
     loss_mask: Tensor,
     *,
@@ -96,7 +96,7 @@ def masked_logprobs(
 
 
 def _scaled_logits(
-    model: Any, token_ids: Tensor, loss_mask: Tensor, temperature: float, autocast_dtype: torch.dtype | None
+    model: CausalLM, token_ids: Tensor, loss_mask: Tensor, temperature: float, autocast_dtype: torch.dtype | None
 ) -> Tensor:
     """Where each sampled token is predicted, row by row: float32 `[N, V]`, divided by the temperature."""
     predicts = torch.zeros_like(loss_mask)

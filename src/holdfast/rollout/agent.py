@@ -18,6 +18,7 @@ from holdfast.rollout.scheduler import Agent, ModelCall, ToolCall, run_agents
 from holdfast.rollout.searching import SEARCH, RolloutStats, SearchQueue
 from holdfast.rollout.state import RolloutState
 from holdfast.search.protocol import SearchProtocol, render_prompt
+from holdfast.search.tokens import Tokenizer
 from holdfast.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def run_rollouts(
     policy: Policy,
     retriever: Retriever,
     protocol: SearchProtocol,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     retries: int = 2,
     backoff_seconds: float = 0.5,
     patience: float = 0.0,
@@ -142,7 +143,7 @@ def run_rollouts(
 def search_agent(
     task: Task,
     protocol: SearchProtocol,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     *,
     stats: RolloutStats | None = None,
     on_turn: Callable[[Task, Turn], None] | None = None,

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, MissingExtra, RolloutError
 from holdfast.rollout.policy import Completion, Request, StopReason
-from holdfast.search.tokens import decode
+from holdfast.search.tokens import Tokenizer, decode
 
 TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """HTTP statuses worth a retry."""
@@ -50,7 +50,7 @@ class OpenAIPolicy:
         self,
         address: str,
         model: str,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         temperature: float = 0.0,
         top_p: float = 1.0,

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from holdfast.errors import RetrievalError
 from holdfast.retrieval.types import Hit
 from holdfast.rollout.policy import Completion
 from holdfast.search.env import observation, token_span
 from holdfast.search.protocol import SearchProtocol, answer_char_span, parse_action
-from holdfast.search.tokens import encode
+from holdfast.search.tokens import Tokenizer, encode
 from holdfast.trajectory import Answer, Search, Status, Trajectory, Turn
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 class RolloutState:
@@ -32,7 +28,7 @@ class RolloutState:
     `max_total_tokens`, or the policy failed.
     """
 
-    def __init__(self, prompt: Sequence[int], protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, prompt: Sequence[int], protocol: SearchProtocol, tokenizer: Tokenizer) -> None:
         self._protocol, self._tokenizer = protocol, tokenizer
         self.prompt = tuple(prompt)
         self.context = list(prompt)

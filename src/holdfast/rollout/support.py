@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,11 +13,28 @@ from holdfast.errors import ModelError
 from holdfast.rollout.cache import SlotCache
 
 
-def text_config(model: Any) -> Any:
+class CausalLM(Protocol):
+    """What passes over a causal language model of transformers need of it."""
+
+    config: Any
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __call__(self, **inputs: Any) -> Any:
+        """An output with `logits` [B, T, V]."""
+        ...
+
+    def get_output_embeddings(self) -> Any:
+        """The layer that projects hidden states onto the vocabulary."""
+        ...
+
+
+def text_config(model: CausalLM) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
-def end_ids(model: Any, tokenizer: Any) -> set[int]:
+def end_ids(model: CausalLM, tokenizer: Any) -> set[int]:
     """Ids that end a sequence: the tokenizer's, and those of the model's generation config (chat models have
     several)."""
     configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -31,7 +48,7 @@ def accepts_logits_to_keep(model: Any) -> bool:
     return "logits_to_keep" in inspect.signature(base.forward).parameters
 
 
-def refuse_unsupported(model: Any) -> None:
+def refuse_unsupported(model: CausalLM) -> None:
     """Raise `ModelError` for a model whose state the slot cache cannot hold, judging by its config."""
     config, name = text_config(model), type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
@@ -53,7 +70,7 @@ def refuse_unsupported(model: Any) -> None:
         )
 
 
-def positions_of(model: Any) -> float:
+def positions_of(model: CausalLM) -> float:
     """How many tokens the model attends to as a plain causal model: its positions, or the window of its attention if
     that is smaller."""
     config = text_config(model)
@@ -67,7 +84,7 @@ def free_memory(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0]) + idle
 
 
-def rows_that_fit(model: Any, tokens: int, autocast_dtype: torch.dtype | None, free: int) -> int:
+def rows_that_fit(model: CausalLM, tokens: int, autocast_dtype: torch.dtype | None, free: int) -> int:
     """Rollouts of so many tokens whose keys and values fill half of `free` bytes; at least one.
 
     Half: passes over the rows and the projection to the vocabulary need the rest.
@@ -80,7 +97,7 @@ def rows_that_fit(model: Any, tokens: int, autocast_dtype: torch.dtype | None, f
 
 
 @torch.inference_mode()
-def check_exact(model: Any, device: torch.device) -> None:
+def check_exact(model: CausalLM, device: torch.device) -> None:
     """Compare cached decoding of two ragged rows with plain forward passes of the same tokens.
 
     Catches what no config field shows: positions taken from the mask (ALiBi), state kept outside the cache, token
@@ -114,7 +131,7 @@ def check_exact(model: Any, device: torch.device) -> None:
         )
 
 
-def diverged(model: Any) -> ModelError:
+def diverged(model: CausalLM) -> ModelError:
     """The error for a model whose log-probs are not finite. Any step can raise it: a policy outlives many updates."""
     return ModelError(
         f"{type(model).__name__} gives log-probs that are not finite: its weights have overflowed or hold NaN. Go back "
@@ -123,7 +140,7 @@ def diverged(model: Any) -> ModelError:
 
 
 def planned_forward(
-    model: Any, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor, **kwargs: Any
+    model: CausalLM, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor, **kwargs: Any
 ) -> Tensor:
     """Logits of `ids` `[rows, new]` under the plan `cache` was given last; `mask` as returned by the plan."""
     if text_config(model)._attn_implementation == "eager" or not torch.is_autocast_enabled(ids.device.type):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigError
 from holdfast.retrieval.types import Hit
 from holdfast.search.protocol import SearchProtocol, format_hits
-from holdfast.search.tokens import cut_ids, decode, encode, token_span
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from holdfast.search.tokens import Tokenizer, cut_ids, decode, encode, token_span
 
 __all__ = ["Observation", "encode_feedback", "observation", "token_span"]
 
@@ -27,9 +23,7 @@ class Observation:
     """True when passages were shortened to fit `max_observation_tokens`."""
 
 
-def observation(
-    hits: Sequence[Hit] | None, protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase
-) -> Observation:
+def observation(hits: Sequence[Hit] | None, protocol: SearchProtocol, tokenizer: Tokenizer) -> Observation:
     """Feedback of a search (`hits`, possibly none) or, for `hits=None`, the note that the turn was invalid.
 
     At most `protocol.max_observation_tokens` ids. Longer feedback is truncated in token space, the longest passage
@@ -58,7 +52,7 @@ def observation(
     return Observation(tuple(ids), decode(tokenizer, ids), truncated)
 
 
-def encode_feedback(text: str, protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def encode_feedback(text: str, protocol: SearchProtocol, tokenizer: Tokenizer) -> list[int]:
     """Ids of an observation's text, split into the pieces in which `observation` encodes it.
 
     So a warm start trains on the same tokens as a rollout shows. Otherwise a tokenizer may merge a tag with its
@@ -71,7 +65,7 @@ def encode_feedback(text: str, protocol: SearchProtocol, tokenizer: PreTrainedTo
     return [*encode(tokenizer, head), *encode(tokenizer, body, foreign=True), *encode(tokenizer, tail)]
 
 
-def _fit(passages: Sequence[str], room: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _fit(passages: Sequence[str], room: int, tokenizer: Tokenizer) -> list[int]:
     """Ids of `passages`, one line each, shortened to at most `room` ids altogether."""
     newline = encode(tokenizer, "\n")
     passages = passages[: max(room // (1 + len(newline)), 1)]  # a tiny budget holds the best-ranked only

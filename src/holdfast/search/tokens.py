@@ -7,15 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+
+class Tokenizer(Protocol):
+    """What encoding and decoding need of a tokenizer; those of transformers have it."""
+
+    def __call__(self, text: str, /, *, add_special_tokens: bool = ..., split_special_tokens: bool = ...) -> Any:
+        """A mapping whose `input_ids` are the ids of `text`."""
+        ...
+
+    def decode(
+        self, ids: list[int], /, *, skip_special_tokens: bool = ..., clean_up_tokenization_spaces: bool = ...
+    ) -> Any:
+        """The text of `ids`."""
+        ...
+
 
 REPLACEMENT = "\ufffd"  # what a byte-level tokenizer decodes a cut multi-byte character to
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, text: str, *, foreign: bool = False) -> list[int]:
+def encode(tokenizer: Tokenizer, text: str, *, foreign: bool = False) -> list[int]:
     """Ids of `text` alone: no BOS, no EOS. `foreign` text (a passage) that happens to spell a special token such as
     `<|im_end|>` is encoded as plain characters: no document may end the model's turn."""
     if not text:
@@ -23,14 +35,14 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str, *, foreign: bool = Fal
     return list(tokenizer(text, add_special_tokens=False, split_special_tokens=foreign)["input_ids"])
 
 
-def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Text of `ids`, special tokens kept and spaces as they are: what `token_span` and the action parser count in."""
     if not ids:
         return ""
     return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def cut_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], limit: int) -> list[int]:
+def cut_ids(tokenizer: Tokenizer, ids: Sequence[int], limit: int) -> list[int]:
     """The longest prefix of at most `limit` ids that does not end inside a multi-byte character."""
     prefix = list(ids[: max(limit, 0)])
     if len(prefix) == len(ids):
@@ -40,9 +52,7 @@ def cut_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], limit: int) 
     return prefix
 
 
-def token_span(
-    tokens: Sequence[int], char_span: tuple[int, int], tokenizer: PreTrainedTokenizerBase
-) -> tuple[int, int]:
+def token_span(tokens: Sequence[int], char_span: tuple[int, int], tokenizer: Tokenizer) -> tuple[int, int]:
     """Token offsets [start, end) of the characters [start, end) of `decode(tokenizer, tokens)`.
 
     A token counts if any of its characters is inside, so the token that merges `>` with the newline after it counts,
@@ -71,7 +81,7 @@ def token_span(
     return first, stop
 
 
-def char_lengths(tokens: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def char_lengths(tokens: Sequence[int], text: str, tokenizer: Tokenizer) -> list[int]:
     """Characters of `text` that each token completes; they sum to its length.
 
     `text` is what the tokens decode to, perhaps without a special token at the end, which then has 0, as has a token

@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 def test_one_line_is_changed() -> None:
     """Beside the docstring."""
-    a, b = ((EXAMPLES / f"trl_{name}.py").read_text().split('"""')[2] for name in ("dying", "stabilised"))
+    a, b = ((EXAMPLES / f"trl_{name}.py").read_text().split('"""')[2] for name in ("failing", "stabilised"))
     changed = [line for line in difflib.unified_diff(a.splitlines(), b.splitlines(), n=0) if line[0] in "+-"][2:]
     assert changed == [
         "+from holdfast.adapters.trl import LLDS, with_penalties",
@@ -25,7 +25,7 @@ def test_one_line_is_changed() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["dying", "stabilised"])
+@pytest.mark.parametrize("name", ["failing", "stabilised"])
 def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rollout batch of two questions, with an untrained model of the recipe's world."""
     monkeypatch.chdir(EXAMPLES.parent)

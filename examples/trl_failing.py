@@ -1,7 +1,7 @@
 """A search agent in TRL whose reward rises and then falls. trl_stabilised.py is this script with one line changed.
 
 holdfast warm-start collapse --run.name school    # a tiny model that can search, made once
-python examples/trl_dying.py runs/school/model                  # 10 to 20 minutes on one core
+python examples/trl_failing.py runs/school/model  # 10 to 20 minutes on one core
 """
 
 import sys
