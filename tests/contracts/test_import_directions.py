@@ -102,6 +102,7 @@ ALLOWED: dict[str, set[str]] = {
     "launch": {"adapters.verl_losses", "config", "data", "penalties", "search"},
     "train.checkpoint": {"language_model", "run_folder"},
     "train": {
+        "importing",
         "batch",
         "collapse",
         "config",

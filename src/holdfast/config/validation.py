@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, raise_all
 from holdfast.penalties import Penalty
 from holdfast.section import setting_values, shown
 
@@ -86,11 +86,7 @@ def check_training(config: Config, *, stage: str | None = None) -> None:
 
     `stage` is that of `holdfast train`, None for reinforcement learning. Raises `ConfigError`.
     """
-    problems = list(_training_errors(config, stage))
-    if len(problems) == 1:
-        raise ConfigError(problems[0])
-    if problems:
-        raise ConfigError("\n  ".join(["this recipe cannot be trained", *problems]))
+    raise_all("this recipe cannot be trained", _training_errors(config, stage))
 
 
 def _training_errors(config: Config, stage: str | None) -> Iterator[str]:
