@@ -160,9 +160,9 @@ def truncation(config: Config) -> Iterator[str]:
     sampling = config.sampling
     if sampling.top_p < 1 or sampling.top_k:
         yield (
-            f"top_p = {sampling.top_p:g} and top_k = {sampling.top_k} truncate the sampler, while the log-probs of "
-            "the loss are over the whole vocabulary: that mismatch alone can make a run collapse. Set sampling.top_p = 1 and "
-            "sampling.top_k = 0, unless you repeat a published run"
+            f"top_p = {sampling.top_p:g} and top_k = {sampling.top_k} truncate the sampler, while the log-probs of the "
+            "loss are over the whole vocabulary: that mismatch alone can make a run collapse. Set sampling.top_p = 1 "
+            "and sampling.top_k = 0, unless you repeat a published run"
         )
 
 
