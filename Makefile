@@ -12,12 +12,16 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test lint setup dev golden contracts contracts-verl contracts-trl docs constraints clean
+.PHONY: train test test-all lint sizes setup dev golden contracts contracts-verl contracts-trl docs constraints clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
 
 test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not long" $(ARGS)
+
+# And the tests that are long and rarely fail when the others pass.
+test-all: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 # Fixed runs, replayed and compared with what was recorded: before and after a change that should change nothing.
@@ -29,16 +33,22 @@ lint: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Files and lines of Python, by part.
+sizes:
+	@for part in src/holdfast src/holdfast/*/ tests; do \
+		printf '%-28s %4d files %6d lines\n' "$$part" "$$(find $$part -name '*.py' | wc -l)" \
+			"$$(find $$part -name '*.py' -exec cat {} + | wc -l)"; done
+
 setup: $(VENV)/.setup
 dev: $(VENV)/.dev
 
 # torch first and alone, so that a torch you installed yourself (a CPU build, say) stays.
-$(VENV)/.setup: pyproject.toml constraints.txt
+$(VENV)/.setup: pyproject.toml research/pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "holdfast needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) -e '.[train,report]'
+	$(PIP) -e '.[train,report]' -e research
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.setup
@@ -76,7 +86,7 @@ constraints:
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install -q $$(grep '^torch==' constraints.txt)
 	build/constraints/bin/python -m pip install -q '.[train,dev]'
-	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast \
+	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast-rl \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' | sort -f; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 

@@ -64,7 +64,7 @@ def warm_start(recipe: str, out: Path) -> Path:
     folder = out / "start"
     if not (folder / "done").is_file():
         where = ["--run.dir", str(out), "--run.name", "start", "--overwrite", "--run.threads", "1"]
-        holdfast("train", recipe, "--stage", "warm-start", *where, log=out / "start.log")
+        holdfast("warm-start", recipe, *where, log=out / "start.log")
         (folder / "done").touch()
     return next(path.parent for path in sorted(folder.rglob("config.json")))
 

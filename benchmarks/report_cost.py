@@ -4,7 +4,7 @@
     python benchmarks/report_cost.py --recipe quickstart --steps 12 --json report_cost.json
 
 A short run of a recipe with the local engine. In every step displacement is measured twice on the same rollouts, with
-and without the episodes that are written token by token, the order changing from step to step; the samples are
+and without the rollouts that are written token by token, the order changing from step to step; the samples are
 written, and then the report. Shown are medians with a 95 % interval from order statistics, and the same as a share of
 the step's seconds. The report of a run is written so rarely that it takes a hundredth of the run's time at most; "every
 n steps" says how often that is.
@@ -50,7 +50,7 @@ def timed(work: Callable[..., Any], *args: Any, **more: Any) -> tuple[float, Any
 
 
 class TwoMeasures:
-    """Stands in for the trainer's `measure_displacement`: runs it with and without the shown episodes."""
+    """Stands in for the trainer's `measure_displacement`: runs it with and without the shown rollouts."""
 
     def __init__(self) -> None:
         self.real = engine.measure_displacement

@@ -6,9 +6,8 @@ The server is a process of its own. A share of requests meets one of: silence un
 connection, a 500, a body that is not JSON, half a body, a body a byte at a time; or an answer too many: the same twice,
 a 500 behind it, the same again while the connection is idle, or once the next request was sent. Half of the requests
 come from threads (`HTTPRetriever`), half from an event loop (`AsyncHTTPRetriever`). Half of each ask a server that
-sends `Holdfast-Request` back, whose connections are kept. Each answer must be that of its own query; each failure must
-be a `RetrievalError` of a class that says what it was, and be counted; afterwards there are as many threads and open
-files as before.
+sends `Holdfast-Request` back. Each answer must belong to its query. Each failure must be a `RetrievalError` of the
+right class, and be counted. Afterwards there must be as many threads and open files as before.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from measuring import table, write_json
 
 SURPLUS = ("twice", "500 after 200", "again while idle", "again after the next request")
 FAULTS = ("silence", "reset", "status 500", "not JSON", "half a body", "drip", *SURPLUS)
-KEPT = "/kept"  # the path at which the server sends the id of a request back
+ECHO = "/echo"  # the path at which the server sends the id of a request back
 Outcome = list[list[Hit]] | RetrievalError
 
 
@@ -73,8 +72,8 @@ def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
         if name == "not JSON":
             body = b"<html>try again</html>"
         status = b"500 Oops" if name == "status 500" else b"200 OK"
-        kept = [line for line in head.split(b"\r\n") if line.startswith(b"holdfast-request:")]
-        lines = [b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *(kept if KEPT.encode() in head else [])]
+        echo = [line for line in head.split(b"\r\n") if line.startswith(b"holdfast-request:")]
+        lines = [b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *(echo if ECHO.encode() in head else [])]
         start = b"\r\n".join([*lines, b"", b""])
         if name == "half a body":
             writer.write(start + body[: len(body) // 2])
@@ -138,7 +137,6 @@ def with_loop(
                     return error
 
         outcomes = await asyncio.gather(*map(ask, queries))
-        await client.close()
         return list(outcomes), client.stats
 
     return asyncio.run(main())
@@ -172,7 +170,7 @@ def main() -> None:
     before = (threading.active_count(), open_files())
     rows, raw = [], {}
     clients = (("threads", with_threads, ""), ("event loop", with_loop, ""))
-    clients += (("threads, kept", with_threads, KEPT), ("event loop, kept", with_loop, KEPT))
+    clients += (("threads, echo", with_threads, ECHO), ("event loop, echo", with_loop, ECHO))
     for name, run, path in clients:
         queries = [f"{name} {i}" for i in range(options.requests // len(clients))]
         began = time.perf_counter()

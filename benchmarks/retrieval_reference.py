@@ -25,9 +25,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.retrieval.postings import Ranked
 from holdfast.retrieval.server.app import make_app
-from holdfast.retrieval.server.kept import KeptQueries
+from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.types import Ranked
 
 
 class QueryRequest(BaseModel):
@@ -81,7 +81,7 @@ def main() -> None:
     options = parser.parse_args()
     retriever = BM25Retriever.load(options.index)
     if options.serving == "holdfast":
-        app = make_app(Bm25sSearch(options.index, retriever), kept=KeptQueries(0))  # type: ignore[arg-type]
+        app = make_app(Bm25sSearch(options.index, retriever), kept=QueryCache(0))  # type: ignore[arg-type]
         uvicorn.run(app, port=options.port, log_level="warning", access_log=False)
         return
     search = Bm25sSearch(options.index, retriever) if options.ranking == "bm25s" else OwnSearch(retriever)

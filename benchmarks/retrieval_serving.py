@@ -1,7 +1,7 @@
 """What batching, de-duplication and the cache of `holdfast serve` are worth, against the reference design.
 
     python benchmarks/retrieval_task.py corpus.jsonl --passages 1000000
-    holdfast index corpus.jsonl --out INDEX
+    holdfast index build corpus.jsonl --out INDEX
     OMP_NUM_THREADS=1 python benchmarks/retrieval_serving.py INDEX corpus.jsonl --json serving.json
 
 200 clients, each with one connection and one query a request, ask servers in turn, round by round, so that other jobs

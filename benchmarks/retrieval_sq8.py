@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 from holdfast.listener import Listener
-from holdfast.retrieval.arrays import NpyWriter
-from holdfast.retrieval.exact import ExactSearch
-from holdfast.retrieval.sq8 import CHUNK_ROWS, SQ8Search, write_sq8
+from holdfast.retrieval.dense import ExactSearch, SQ8Search
+from holdfast.retrieval.dense_building import SQ8_CHUNK_ROWS, write_sq8
+from holdfast.retrieval.storage import NpyWriter
 from measuring import memory_mb, table, write_json
 
 
@@ -93,7 +93,7 @@ def measure(
     make(path, options.rows, options.dimensions, clusters, spread, rng)
     command = [sys.executable, __file__, "--build", str(path), str(quantised)]
     made = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    index, chunk = quantised.stat().st_size / 2**20, CHUNK_ROWS * options.dimensions * 4 / 2**20
+    index, chunk = quantised.stat().st_size / 2**20, SQ8_CHUNK_ROWS * options.dimensions * 4 / 2**20
     bound = 1.2 * index + chunk
     print(f"index {index:.0f} MiB, one chunk {chunk:.0f} MiB, built in {made['seconds']:.0f} s")
     print(f"peak memory less imports {made['peak'] - made['before']:.0f} MiB; 1.2 × index + one chunk {bound:.0f} MiB")

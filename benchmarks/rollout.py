@@ -32,8 +32,8 @@ from typing import Any
 
 import torch
 
+from holdfast.rollout.agent import Task, run_rollouts
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import Completion, Request
 from holdfast.search.env import observation
 from holdfast.search.protocol import CLEAN, SearchProtocol

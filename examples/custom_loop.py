@@ -45,7 +45,7 @@ def train(steps: int = 60, coef: float = 0.2, seed: int = 0) -> list[float]:
             optimizer.zero_grad()
             losses.reduce_loss(policy + coef * penalty, mask).backward()
             optimizer.step()
-        stats = losses.penalty_stats(penalty, new, old, mask, preserve=losses.preserving_mask(advantages, mask))
+        stats = losses.penalty_stats(penalty, new, old, mask, preserved=losses.preserved_mask(advantages, mask))
         history.append(rewards.mean().item())
         if step % 10 == 0:
             print(f"step {step:3d}  reward {history[-1]:.2f}  penalty active {stats['penalty/active_fraction']:.2f}")

@@ -1,6 +1,6 @@
 """GRPO with LLDS on a search agent, top to bottom in one file: no config, no command line, no checkpoints.
 
-holdfast train --stage warm-start --run.name start    # a tiny model that can search: a few minutes, once
+holdfast warm-start --run.name start    # a tiny model that can search: a few minutes, once
 python examples/minimal_search_grpo.py runs/start/model
 
 It is the method of `holdfast.train` on the library's own parts: the bundled world, the rollout loop, the batch and the
@@ -26,17 +26,17 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from holdfast.batch import TokenBatch
 from holdfast.data import Example, Sampler
 from holdfast.logprobs import token_logprobs
-from holdfast.losses import clipped_policy_loss, group_advantages, llds_penalty, preserving_mask, reduce_loss
+from holdfast.losses import clipped_policy_loss, group_advantages, llds_penalty, preserved_mask, reduce_loss
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.rewards import score_trajectory
+from holdfast.rollout.agent import Task, run_rollouts
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import rollout_seed
 from holdfast.search.protocol import CLEAN, render_prompt
 from holdfast.trajectory import Group
 from holdfast.world.facts import World, build_world
 
-# ---- the settings of recipes/quickstart.toml
+# ---- the settings of the recipe quickstart
 
 QUESTIONS = 32  # in a rollout batch
 GROUP = 5  # rollouts of each question
@@ -111,7 +111,7 @@ def loss_of(model: torch.nn.Module, mini: TokenBatch) -> tuple[torch.Tensor, flo
     arguments = (logprobs, mini.old_logprobs, mini.advantages, mini.loss_mask)
     policy = clipped_policy_loss(*arguments)
     penalty = llds_penalty(*arguments, action_ids=mini.action_ids, gate="action")
-    preserved = preserving_mask(mini.advantages, mini.loss_mask)
+    preserved = preserved_mask(mini.advantages, mini.loss_mask)
     active = (penalty > 0)[preserved].float().mean().item() if preserved.any() else 0.0
     return reduce_loss(policy + COEF * penalty, mini.loss_mask, mode="token-mean"), active
 

@@ -1,6 +1,6 @@
 """A search agent in TRL whose reward rises and then falls. trl_stabilised.py is this script with one line changed.
 
-holdfast train collapse --stage warm-start --run.name school    # a tiny model that can search, made once
+holdfast warm-start collapse --run.name school    # a tiny model that can search, made once
 python examples/trl_dying.py runs/school/model                  # 10 to 20 minutes on one core
 """
 
@@ -10,6 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
+from holdfast.cli.recipes import find
 from holdfast.config import load
 from holdfast.loading import load_protocol, load_questions, load_retrievers
 
@@ -18,7 +19,7 @@ Trainer = GRPOTrainer
 
 def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir: str = "runs/trl") -> Trainer:
     """GRPO in groups of 5, ten optimizer steps per rollout batch, sampled at top-p and top-k as published runs do."""
-    recipe = load("recipes/collapse.toml")
+    recipe = load(find("collapse"))
     retriever = load_retrievers(recipe).train  # of the bundled world; yours would come from your own files
     functions, weights = reward_functions({"em": 1.0})
     args = GRPOConfig(

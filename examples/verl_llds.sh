@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A verl run with LLDS (arXiv 2512.04220), and what a verl user changes for it.
 #
-#   pip install '/path/to/clone[verl]'       in the environment of verl, on every node
+#   pip install 'holdfast-rl[verl]'         in the environment of verl, on every node
 #   holdfast doctor verl                     is it found? what does it need?
 #   examples/verl_llds.sh trainer.n_gpus_per_node=8
 #

@@ -17,6 +17,29 @@ from holdfast.retrieval.types import Retriever
 
 Reply = tuple[int, bytes]
 
+LLD_CLASS = """
+import torch
+from holdfast.losses import preserved_mask
+from holdfast.penalties import Penalty
+
+class Lld(Penalty):
+    coef: float = 0.2
+    least: float = 0.0
+
+    def preserved(self, advantages, loss_mask, correct=None):
+        return preserved_mask(advantages, loss_mask, rule="nonnegative")
+
+    def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
+        decrease = torch.where(loss_mask, old_logprobs.detach() - logprobs, 0.0)
+        return torch.where(preserved & (decrease.detach() > self.least), decrease, 0.0)
+"""
+
+
+@pytest.fixture(scope="session")
+def lld_class() -> str:
+    """Source of a user's penalty class `Lld`, equal to `LLDS(gate="token", threshold=least)`."""
+    return LLD_CLASS
+
 
 @pytest.fixture(autouse=True)
 def heard_signals() -> Iterator[None]:

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from holdfast.batch import TokenBatch
+from holdfast.batch import SamplingMask, TokenBatch
 from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 
 PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "rollout_logprobs")
@@ -49,7 +49,8 @@ def batch():
     made = TokenBatch.from_trajectories(GROUPS, pad_token_id=99)
     width = made.token_ids.shape[1]
     optional = {name: torch.randn(3, width) for name in OPTIONAL}
-    optional["kept_ids"] = torch.arange(2 * int(made.loss_mask.sum()), dtype=torch.int32).view(-1, 2)
+    ids = torch.arange(2 * int(made.loss_mask.sum()), dtype=torch.int32).view(-1, 2)
+    optional["sampling_mask"] = SamplingMask(ids.split(made.loss_mask.sum(-1).tolist()))
     return dataclasses.replace(made, advantages=torch.tensor([[1.0], [-1.0], [0.0]]), **optional)
 
 
@@ -110,9 +111,8 @@ def test_nothing_to_batch_is_refused(groups):
 def assert_rows(part, whole, rows):
     for f in dataclasses.fields(TokenBatch):
         got, want = getattr(part, f.name), getattr(whole, f.name)
-        if f.name == "kept_ids":  # packed: a row for each sampled token
-            by_row = want.split(whole.loss_mask.sum(-1).tolist())
-            assert torch.equal(got, torch.cat([want[:0], *(by_row[row] for row in rows)]))
+        if f.name == "sampling_mask":
+            assert [row.tolist() for row in got.rows] == [want.rows[row].tolist() for row in rows]
             continue
         assert torch.equal(got.nan_to_num(-7), want[rows].nan_to_num(-7)), f.name
 
@@ -125,7 +125,9 @@ def test_every_field_travels_through_select_split_trim_and_to(batch):
     assert_rows(batch.split(2)[1], batch, [2])
     assert_rows(batch.split([[2, 0], [1]])[0], batch, [2, 0])
     assert_rows(batch.to("cpu"), batch, [0, 1, 2])
-    assert all(getattr(batch.to("meta"), f.name).device.type == "meta" for f in dataclasses.fields(TokenBatch))
+    moved = batch.to("meta")
+    tensors = [getattr(moved, f.name) for f in dataclasses.fields(TokenBatch) if f.name != "sampling_mask"]
+    assert all(tensor.device.type == "meta" for tensor in (*tensors, *moved.sampling_mask.rows))
 
 
 def test_absent_fields_stay_absent(batch):
@@ -171,6 +173,7 @@ def test_the_mask_cannot_be_left_out(batch):
         ({"old_logprobs": torch.zeros(3, 1)}, ValueError, "old_logprobs has shape"),
         ({"group_ids": torch.zeros(3)}, TypeError, "group_ids must be integer"),
         ({"rollout_logprobs": torch.zeros(3, 11).long()}, TypeError, "rollout_logprobs must be floating point"),
+        ({"sampling_mask": SamplingMask(())}, ValueError, "sampling_mask has 0 rows, but this batch needs 3"),
         ({"token_ids": torch.zeros(11).long()}, ValueError, r"token_ids must have shape \[B, T\]"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.collapse import FALLEN, PLATEAU, SURE, collapsed, curve_of, dropped, fell, smooth
+from holdfast.collapse import FALLEN_ERRORS, FALLEN_SHARE, PLATEAU_ROWS, collapsed, curve_of, dropped, fell, smooth
 
 PEAK = [0.4] * 5 + [0.8] * 24
 
@@ -38,10 +38,10 @@ def test_what_a_fall_says() -> None:
 def test_a_slow_fall_in_a_noisy_reward_shows_in_the_mean_of_ten() -> None:
     rewards = np.repeat([0.6, 0.38], 30) - 0.06 * (-1.0) ** np.arange(60)
     curve = curve_of(rewards)
-    assert not curve.short.has_lost(FALLEN, SURE).any() and step(fell(curve)) is not None
+    assert not curve.short.has_lost(FALLEN_SHARE, FALLEN_ERRORS).any() and step(fell(curve)) is not None
 
 
-@pytest.mark.parametrize(("near", "found"), [(PLATEAU, True), (PLATEAU - 1, False)])
+@pytest.mark.parametrize(("near", "found"), [(PLATEAU_ROWS, True), (PLATEAU_ROWS - 1, False)])
 def test_a_collapse_is_a_fall_from_a_plateau(near: int, found: bool) -> None:
     """Means of five are near 0.8 from the fourth row of it, 0.66, to the last: the next one is 0.64."""
     curve = curve_of([0.1] * 5 + [0.8] * (near + 3) + [0.0] * 9)

@@ -46,8 +46,8 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path: Path) -> None:
 
 
 def test_the_flaky_recipe_is_the_collapse_recipe_but_for_what_it_says() -> None:
-    """docs/laboratory/organism.md compares the two."""
-    recipes = Path(__file__).parents[1] / "recipes"
+    """research/docs/organism.md compares the two."""
+    recipes = Path(__file__).parents[1] / "src/holdfast/recipes"
     first, second = (load(recipes / f"{name}.toml").model_dump() for name in ("collapse", "flaky"))
     differing = {
         f"{section}.{key}" for section in first for key in first[section] if first[section][key] != second[section][key]
@@ -102,7 +102,7 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no recipe .*nowhere\.toml; give the path"):
         load(tmp_path / "nowhere.toml")
-    with pytest.raises(ConfigError, match="is a folder; give a TOML file, or --resume"):
+    with pytest.raises(ConfigError, match="is a folder; give a TOML file"):
         load(tmp_path)
     with pytest.raises(ConfigError, match=r"my\.toml is not valid TOML: .*line 2"):
         load(recipe(tmp_path, "[train]\nsteps = = 3\n"))
@@ -189,7 +189,7 @@ def test_an_unknown_name_gets_its_nearest_match(name: str, meant: str) -> None:
 
 
 def test_an_unknown_name_that_is_near_nothing() -> None:
-    assert refusal("--zzqq", "3") == "--zzqq: there is no such setting; `holdfast train --dry-run` prints all"
+    assert refusal("--zzqq", "3") == "--zzqq: there is no such setting; `holdfast recipe show` prints all"
 
 
 def test_suggestions_are_settings() -> None:
@@ -270,7 +270,7 @@ def test_all_problems_come_at_once_and_say_where_they_are(tmp_path: Path) -> Non
     assert head == f"{path}: these settings cannot work"
     assert sorted(p.strip() for p in problems) == [
         "--train.lr = 'fast': must be a number",  # from the command line, and so named
-        "train.foo_bar: there is no such setting; `holdfast train --dry-run` prints all",
+        "train.foo_bar: there is no such setting; `holdfast recipe show` prints all",
         "train.steps = 0: must be 1 or more",
     ]
 

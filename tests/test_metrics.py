@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from holdfast.batch import TokenBatch
+from holdfast.batch import SamplingMask, TokenBatch
 from holdfast.metrics import (
     METRICS,
     advantage_metrics,
@@ -42,7 +42,7 @@ def episode(*turns: Turn, reward: float | None = 0.0, em: float = 0.0, f1: float
 
 RIGHT = episode(turn(Search("a"), 3, 2, hits=("d1",)), turn(Answer("x"), 2), reward=1.0, em=1.0, f1=1.0)
 WRONG_LATER = episode(
-    turn(Search("a"), 1, 2, hits=("d1",), cut=True),
+    turn(Search("a"), 1, 2, hits=("d1",), observation_truncated=True),
     turn(Invalid("neither"), 5, 1),
     turn(Search("b"), 1),
     status=Status.TRUNCATED,
@@ -67,31 +67,35 @@ def test_rollout_metrics() -> None:
             "rollout/failed_fraction": 1 / 5,
             "rollout/answered_fraction": 3 / 4,
             "retrieval/empty_fraction": 1 / 3,  # of the searches that came back: a with d1 twice, a with nothing
-            "rollout/cut_fraction": 1 / 4,  # of the turns that heard something
-            "rollout/first_action_match": 1.0,  # q1: the wrong one began like the right one; q2 has no right one
-            "rollout/mixed_groups": 1 / 2,
-            "sampler/mass_kept": 1.0,
-            "retrieval/cache_hit": 1 - 2 / 4,  # a, a, b, a
+            "rollout/truncated_observation_fraction": 1 / 4,  # of the turns that heard something
+            "rollout/first_action_match_fraction": 1.0,  # q1: they began alike; q2 has none correct
+            "rollout/mixed_group_fraction": 1 / 2,
+            "sampler/mask_mass": 1.0,
+            "retrieval/duplicate_fraction": 1 - 2 / 4,  # a, a, b, a
         }
     )
 
 
 def test_a_first_search_that_found_nothing_matches_nothing() -> None:
     lucky = replace(FOUND_NOTHING, reward=1.0, reward_parts={"em": 1.0, "f1": 1.0})
-    assert "rollout/first_action_match" not in rollout_metrics([Group("q", (lucky, FOUND_NOTHING))])
+    assert "rollout/first_action_match_fraction" not in rollout_metrics([Group("q", (lucky, FOUND_NOTHING))])
     metrics = rollout_metrics([Group("q", (RIGHT, FOUND_NOTHING, WRONG_LATER))])
-    assert metrics["rollout/first_action_match"] == 1 / 2
+    assert metrics["rollout/first_action_match_fraction"] == 1 / 2
 
 
 def test_an_outage_has_no_reward() -> None:
     """Absent, not 0: nobody may take it for a collapse."""
     metrics = rollout_metrics([Group("q", (OUTAGE, OUTAGE))])
-    assert metrics == {"rollout/failed_fraction": 1.0, "rollout/mixed_groups": 0.0, "sampler/mass_kept": 1.0}
+    assert metrics == {"rollout/failed_fraction": 1.0, "rollout/mixed_group_fraction": 0.0, "sampler/mask_mass": 1.0}
 
 
 def test_episodes_without_a_search_have_no_search_metrics() -> None:
     metrics = rollout_metrics([Group("q", (WRONG_AT_ONCE,))])
-    assert not {"retrieval/cache_hit", "rollout/cut_fraction", "rollout/first_action_match"} & set(metrics)
+    assert not {
+        "retrieval/duplicate_fraction",
+        "rollout/truncated_observation_fraction",
+        "rollout/first_action_match_fraction",
+    } & set(metrics)
     assert metrics["rollout/searches"] == 0
     assert retrieval_metrics(RolloutStats()) == {}
 
@@ -155,32 +159,32 @@ def test_sampler_gap_of_an_untruncated_sampler_is_that_of_the_log_probs() -> Non
 
 def test_sampler_gap_of_a_truncated_sampler_counts_the_mass_it_kept() -> None:
     """log q = log π − log mass: with log-probs that agree the gap is −log(0.8) on two of the three tokens."""
-    cut = turn(Answer("x"), 3, kept_mass=(0.8, 1.0, 0.8))
+    cut = turn(Answer("x"), 3, mask_mass=(0.8, 1.0, 0.8))
     group = Group("q", (episode(cut),))
     batch = TokenBatch.from_trajectories([group], pad_token_id=0)
     batch = replace(batch, old_logprobs=batch.rollout_logprobs)
     assert sampler_metrics([batch], [group]) == {"sampler/logprob_gap": pytest.approx(-2 * math.log(0.8) / 3)}
     # Where the old log-probs of the loss are over what was kept, the two agree.
     kept = batch.rollout_logprobs.clone()
-    kept[batch.loss_mask] -= torch.tensor(cut.kept_mass).log()
-    masked = replace(batch, old_logprobs=kept, kept_ids=torch.zeros(3, 5, dtype=torch.int32))
+    kept[batch.loss_mask] -= torch.tensor(cut.mask_mass).log()
+    masked = replace(batch, old_logprobs=kept, sampling_mask=SamplingMask((torch.zeros(3, 5, dtype=torch.int32),)))
     found = sampler_metrics([masked], [group])
-    assert found == {"sampler/logprob_gap": pytest.approx(0.0, abs=1e-6), "sampler/keeps_mask": 1.0}
-    assert rollout_metrics([group])["sampler/mass_kept"] == pytest.approx(2.6 / 3)
+    assert found == {"sampler/logprob_gap": pytest.approx(0.0, abs=1e-6), "sampler/mask_in_loss": 1.0}
+    assert rollout_metrics([group])["sampler/mask_mass"] == pytest.approx(2.6 / 3)
 
 
 def test_displacement_metrics() -> None:
     metrics = displacement_metrics(torch.tensor([0.2, -0.1, 0.5, -0.3]), torch.tensor([True, True, True, False]))
     assert metrics == pytest.approx(
         {
-            "displacement/rows": 4,
+            "displacement/rollouts": 4,
             "displacement/correct": 0.2,
             "displacement/fraction": 1 / 3,
             "displacement/incorrect": -0.3,
         }
     )
     assert set(displacement_metrics(torch.tensor([0.1]), torch.tensor([False]))) == {
-        "displacement/rows",
+        "displacement/rollouts",
         "displacement/incorrect",
     }
 

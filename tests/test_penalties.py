@@ -131,6 +131,12 @@ def test_it_is_imported_and_made_once(write: Write) -> None:
         (HINGE.replace("VALUE", "preserved"), "it returned bool [2, 6]"),
         (HINGE.replace("VALUE", "None"), "it returned NoneType None"),
         (HINGE.replace("VALUE", "old_logprobs - logprobs"), "is not 0 outside the loss mask"),
+        (HINGE.replace("VALUE", VALUE.replace("- logprobs", "- logprobs.detach()")), "without a gradient"),
+        (HINGE.replace("VALUE", VALUE.replace("0.0)", "0.0) * float('nan')")), "NaN or infinity"),
+        (
+            HINGE.replace("VALUE", VALUE) + "\n    def weight_at(self, mean_valid_searches): raise KeyError('depth')",
+            "Hinge fails on a batch of two rollouts (KeyError: 'depth')",
+        ),
         (
             HINGE.replace("VALUE", VALUE) + "\n    def preserved(self, advantages, *_): return advantages > 0",
             "Hinge.preserved must return a bool tensor [B, T], here [2, 6]; it returned bool [2, 1]",

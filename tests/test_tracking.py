@@ -128,7 +128,7 @@ def test_a_missing_package_is_said_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], module: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
-    with pytest.raises(MissingExtra, match=rf"{package} is not installed.*holdfast\[track\]"):
+    with pytest.raises(MissingExtra, match=rf"{package} is not installed.*holdfast-rl\[track\]"):
         opened(tmp_path, *overrides)
 
 

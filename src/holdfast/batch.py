@@ -13,7 +13,7 @@ from holdfast.trajectory import Group, Trajectory
 
 
 def _spec(kind: str, *shapes: str) -> dict[str, Any]:
-    """A field's metadata: its dtype, and the shapes it may have; "N n" has a row for each sampled token."""
+    """Metadata of a tensor field: its dtype, and the shapes it may have."""
     return {"kind": kind, "shapes": shapes}
 
 
@@ -26,12 +26,35 @@ _INTEGERS, _FLOATS, _BOOLS = (_spec(kind, "B T") for kind in ("integer", "floati
 _BOOL_PER_ROW = _spec("bool", "B")
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingMask:
+    """The tokens that a truncated sampler could draw at each sampled token of a batch."""
+
+    rows: tuple[Tensor, ...]
+    """For each rollout int32 [n_i, k]: the drawable ids at each of its n_i sampled tokens, -1 on unused places."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, rows: Sequence[int]) -> SamplingMask:
+        """The given rollouts, in the given order."""
+        return SamplingMask(tuple(self.rows[row] for row in rows))
+
+    def to(self, device: torch.device | str) -> SamplingMask:
+        return SamplingMask(tuple(row.to(device) for row in self.rows))
+
+    def logsumexp(self, logits: Tensor) -> Tensor:
+        """float [N], of float [N, V] `logits` at the N sampled tokens, rollout by rollout: over drawable ids alone."""
+        ids = torch.cat(self.rows)
+        return logits.gather(-1, ids.clamp(min=0).long()).masked_fill(ids < 0, -torch.inf).logsumexp(-1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """Rollouts as right-padded rows: B rows, T columns. Change a field with `dataclasses.replace`.
 
-    Log-probs, wherever they stand: `[:, t]` is log p(token_ids[:, t] | token_ids[:, :t]) in nats, 0 at t = 0 and on
-    padding. None means absent, zero means zero.
+    In all log-prob fields `[:, t]` is log p(token_ids[:, t] | token_ids[:, :t]) in nats, 0 at t = 0 and on padding.
+    None means absent, zero means zero.
 
     Example: a prompt of two tokens, then one search of two tokens and its feedback, then an answer:
 
@@ -66,38 +89,38 @@ class TokenBatch:
     rollout_logprobs: Tensor = field(metadata=_FLOATS)
     """float32 [B, T]: the sampler's log-probs, 0 outside actions."""
     advantages: Tensor = field(metadata=_spec("floating point", "B 1", "B T"))
-    """float [B, 1] or [B, T]: zeros until somebody sets them."""
+    """float [B, 1] or [B, T]: zeros until they are set."""
     rewards: Tensor = field(metadata=_spec("floating point", "B"))
-    """float32 [B]: NaN in rows that are not `valid` and were never scored: an outage is not a reward of 0."""
+    """float32 [B]: NaN in rows that are not `valid`, which are never scored: an outage is not a reward of 0."""
     correct: Tensor = field(metadata=_BOOL_PER_ROW)
     """bool [B]: exact match 1 (not "advantage above 0")."""
     group_ids: Tensor = field(metadata=_spec("integer", "B"))
     """int64 [B]: equal for trajectories of the same question."""
     valid: Tensor = field(metadata=_BOOL_PER_ROW)
-    """bool [B]: False where the episode failed for reasons that are not the policy's."""
+    """bool [B]: False where the rollout failed for reasons other than the policy."""
     old_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the policy frozen for this rollout batch."""
     ref_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the frozen reference."""
-    kept_ids: Tensor | None = field(default=None, metadata=_spec("integer", "N n"))
-    """int32 [N, n]: the tokens that a truncated sampler kept, a row for each of the N sampled tokens, row by row of the
-    batch, -1 for none. Where present, `old_logprobs` and all others of the loss are over these."""
+    sampling_mask: SamplingMask | None = None
+    """Where present, `old_logprobs` and all other log-probs of the loss are normalised over its tokens."""
 
     def __post_init__(self) -> None:
         if self.token_ids.dim() != 2:
             raise ValueError(f"token_ids must have shape [B, T], not {list(self.token_ids.shape)}")
         rows, width = self.token_ids.shape
         sizes: dict[str, tuple[int, ...]] = {"B": (rows,), "B 1": (rows, 1), "B T": (rows, width)}
-        for spec in self._present():
+        for spec in self._tensors():
             value: Tensor = getattr(self, spec.name)
-            packed = (*value.shape[:1], *value.shape[-1:])  # a row for each sampled token, of any width
-            shapes = [packed if shape == "N n" else sizes[shape] for shape in spec.metadata["shapes"]]
+            shapes = [sizes[shape] for shape in spec.metadata["shapes"]]
             if tuple(value.shape) not in shapes:
                 expected = " or ".join(str(list(shape)) for shape in shapes)
                 raise ValueError(f"{spec.name} has shape {list(value.shape)}, but this batch needs {expected}")
             kind = spec.metadata["kind"]
             if not _KINDS[kind](value):
                 raise TypeError(f"{spec.name} must be {kind}, not {value.dtype}")
+        if self.sampling_mask is not None and len(self.sampling_mask) != rows:
+            raise ValueError(f"sampling_mask has {len(self.sampling_mask)} rows, but this batch needs {rows}")
 
     @classmethod
     def from_trajectories(cls, groups: Sequence[Group], *, pad_token_id: int) -> TokenBatch:
@@ -153,20 +176,17 @@ class TokenBatch:
         return self.attention_mask.sum(-1)
 
     def select(self, rows: Sequence[int] | Tensor) -> TokenBatch:
-        """The given rows, in the given order, every field of them. The width stays; see `trim`.
+        """The given rows, in the given order, with every field. The width stays; see `trim`.
 
         Args:
             rows: indices, or a bool tensor [B].
         """
         index = rows if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
         index = index.to(self.token_ids.device)
-
-        def packed(value: Tensor) -> Tensor:
-            numbers = torch.arange(len(self), device=index.device)[index].tolist()
-            by_row = value.split(self.loss_mask.sum(-1).tolist())
-            return torch.cat([value[:0], *(by_row[row] for row in numbers)])
-
-        return self._map(lambda value: value[index], packed)
+        mask = self.sampling_mask
+        if mask is not None:
+            mask = mask.select(torch.arange(len(self), device=index.device)[index].tolist())
+        return self._map(lambda value: value[index], mask)
 
     def split(self, rows: int | Sequence[Sequence[int]]) -> list[TokenBatch]:
         """Cut into micro-batches: at most `rows` rows each, or the given lists of rows.
@@ -190,19 +210,20 @@ class TokenBatch:
         longest = int(self.lengths.max()) if len(self) else 0
         if longest == self.token_ids.shape[1]:
             return self
-        return self._map(lambda value: value[:, :longest] if value.dim() == 2 else value, lambda packed: packed)
+        return self._map(lambda value: value[:, :longest] if value.dim() == 2 else value, self.sampling_mask)
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """Every tensor on `device`."""
-        return self._map(lambda value: value.to(device), lambda packed: packed.to(device))
+        mask = None if self.sampling_mask is None else self.sampling_mask.to(device)
+        return self._map(lambda value: value.to(device), mask)
 
-    def _present(self) -> list[Field[Any]]:
-        return [spec for spec in fields(self) if getattr(self, spec.name) is not None]
+    def _tensors(self) -> list[Field[Any]]:
+        return [spec for spec in fields(self) if spec.metadata and getattr(self, spec.name) is not None]
 
-    def _map(self, change: Callable[[Tensor], Tensor], packed: Callable[[Tensor], Tensor]) -> TokenBatch:
-        """Every field changed; `packed` changes those that have a row for a sampled token."""
-        changes = {spec.name: packed if "N n" in spec.metadata["shapes"] else change for spec in self._present()}
-        return TokenBatch(**{name: change(getattr(self, name)) for name, change in changes.items()})
+    def _map(self, change: Callable[[Tensor], Tensor], sampling_mask: SamplingMask | None) -> TokenBatch:
+        """Every tensor changed, with this mask."""
+        tensors = {spec.name: change(getattr(self, spec.name)) for spec in self._tensors()}
+        return TokenBatch(**tensors, sampling_mask=sampling_mask)
 
 
 def _check_trainable(trajectory: Trajectory) -> None:

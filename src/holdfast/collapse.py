@@ -1,23 +1,24 @@
-"""What a fall of the reward is, and what a collapse: one definition, for the closing words of a run, for RWD001, the
-report, the headline of `holdfast diagnose` and the study.
+"""When a reward dropped, fell and collapsed. The closing words of a run, RWD001, the report and the headline of
+`holdfast diagnose` share this definition.
 
-The reward is smoothed over its last `WINDOW` rows. What it has lost is a share of its range, which reaches from its
-lowest value, or 0, to its peak, or 0. Where no reward is below 0 that is the share of the peak. Where one is, a share
-of the peak says nothing: -0.98 after -1 would be a rise by all there is. A loss must stand out of the noise of the
-rewards, which their differences from row to row tell.
+The reward is smoothed over its last `WINDOW` rows. A loss is a share of the reward's range. The range reaches from the
+lowest reward so far to the peak, and always includes 0. Where no reward is below 0, that is the share of the peak.
+Where one is below 0, a share of the peak would mean nothing: take -0.98 after -1. A loss must also exceed the noise,
+which is estimated from the differences between neighbouring rows.
 
-* `dropped`: 20 % are lost, by more than 3 standard errors.
-* `fell`: 40 % are lost, by more than 5; or a third in the mean of ten rows, where that of five is too noisy to tell.
-* `collapsed`: it fell from a plateau, 20 rows or more at which less than 20 % was lost from the peak it fell from.
+* `dropped`: 20 % is lost, by more than 3 standard errors.
+* `fell`: 40 % is lost, by more than 5 standard errors; or a third, in the mean of ten rows, by more than 4.
+* `collapsed`: it fell from a plateau. A plateau has 20 rows or more that are within 20 % of the peak.
 
-All of it is causal: what is true at a row depends on the rows up to it. So a run that came back fell all the same;
-`Curve.fallen` has of each row whether the reward is down.
+Everything is causal: what is true at a row depends on the rows up to it. A run that recovered fell all the same;
+`Curve.fallen` says for each row whether the reward is down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,45 +26,44 @@ from numpy.typing import ArrayLike, NDArray
 from holdfast.trailing import Truths, Values, first, highest, lowest, noise, trailing_mean
 
 WINDOW = 5
-"""Rows in the running mean, as in the papers' curves."""
-LONG = 2 * WINDOW
-"""Rows in the mean by which a slow fall shows in a noisy reward."""
+"""Rows in the running mean, as in the curves of the papers."""
+LONG_WINDOW = 2 * WINDOW
+"""Rows in the longer mean, which shows a slow fall of a noisy reward."""
 FEWEST = 3
-"""Rows before anything is said."""
-DROPPED, FALLEN, HALVED = 0.2, 0.4, 0.5
+"""Rows before a loss is looked for."""
+DROPPED_SHARE, FALLEN_SHARE, HALVED_SHARE = 0.2, 0.4, 0.5
 """Shares of the range that are lost."""
-FALLEN_LONG = 1 / 3
-"""The share that counts as a fall in the longer mean. There no healthy recorded run lost a quarter by 3 errors."""
-PLATEAU = 20
-"""Rows near the peak before a fall is a collapse."""
-SURE, SURE_LONG, LIKELY = 5.0, 4.0, 3.0
-"""Standard errors of the difference of two means that a loss must exceed: to be sure in the mean of five, in that of
-ten, and to be likely."""
+FALLEN_LONG_SHARE = 1 / 3
+"""The share that is a fall in the longer mean. No healthy recorded run lost a quarter there, by 3 standard errors."""
+PLATEAU_ROWS = 20
+"""Rows near the peak that make a fall a collapse."""
+FALLEN_ERRORS, FALLEN_LONG_ERRORS, DROPPED_ERRORS = 5.0, 4.0, 3.0
+"""Standard errors of the difference of two means that a loss must exceed."""
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Smoothed:
-    """A running mean of the reward, and how much of its range that has lost, row by row."""
+    """A running mean of the reward, and the share of its range that it has lost, row by row."""
 
     means: Values
-    """[N]: of the last rows; of all so far in the first ones."""
+    """[N]: over the last rows; over all rows so far at the beginning."""
     lost: Values
     """[N]: share of the range; 0 at the peak and in the first rows."""
     surprise: Values
     """[N]: the loss in standard errors of the difference of the two means."""
 
     def has_lost(self, share: float, errors: float) -> Truths:
-        """[N]: where it has lost so much, but for rounding, and beyond so many standard errors."""
+        """[N]: where it has lost that share or more, and by more than that many standard errors."""
         return (self.lost >= share - _ROUNDING) & (self.surprise > errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fall:
-    """What the reward had lost at a row."""
+    """A loss of the reward, as it was at one row."""
 
     peak_step: int
-    """Where the running mean was highest before."""
+    """Where the running mean was highest up to `step`."""
     step: int
     peak: float
     """The running mean at `peak_step`."""
@@ -71,6 +71,8 @@ class Fall:
     """The running mean at `step`."""
     lost: float
     """Share of the range."""
+    measure: Literal["peak", "range"]
+    """What `lost` is a share of: the range where a reward up to `step` is below 0, else the peak, which is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +82,37 @@ class Curve:
     steps: NDArray[np.int64]
     """[N]"""
     rewards: Values
-    """[N]: as logged, those that are finite."""
+    """[N]: as logged; those that are not finite are left out."""
     short: Smoothed
     """Over `WINDOW` rows."""
     long: Smoothed
-    """Over `LONG` rows."""
+    """Over `LONG_WINDOW` rows."""
 
     @property
     def dropped(self) -> Truths:
-        """[N]: where 20 % are lost."""
-        return self.short.has_lost(DROPPED, LIKELY)
+        """[N]: where 20 % is lost."""
+        return self.short.has_lost(DROPPED_SHARE, DROPPED_ERRORS)
 
     @property
     def falling(self) -> Truths:
-        """[N]: where the reward has probably fallen, which is enough where another series says why."""
-        return self.short.has_lost(FALLEN_LONG, LIKELY) | self.long.has_lost(FALLEN_LONG, LIKELY)
+        """[N]: where the reward has probably fallen. That is enough where another series says why."""
+        return self.short.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) | self.long.has_lost(
+            FALLEN_LONG_SHARE, DROPPED_ERRORS
+        )
 
     @property
     def fallen(self) -> Truths:
-        """[N]: where as much is lost as makes a fall."""
-        return self.short.has_lost(FALLEN, SURE) | self.long.has_lost(FALLEN_LONG, SURE_LONG)
+        """[N]: where the reward is down."""
+        return self.short.has_lost(FALLEN_SHARE, FALLEN_ERRORS) | self.long.has_lost(
+            FALLEN_LONG_SHARE, FALLEN_LONG_ERRORS
+        )
 
     def fall_at(self, row: int) -> Fall:
-        """What is lost at a row where the reward is down, in the mean that shows it."""
-        return self.loss_at(row, self.short if self.short.has_lost(FALLEN, SURE)[row] else self.long)
+        """The loss at a row where the reward is down, by the mean that shows it."""
+        return self.loss_at(row, self.short if self.short.has_lost(FALLEN_SHARE, FALLEN_ERRORS)[row] else self.long)
 
     def loss_at(self, row: int, smoothed: Smoothed) -> Fall:
-        """What one of the means has lost at a row."""
+        """The loss of one of the means at a row."""
         peak = int(np.argmax(smoothed.means[: row % len(smoothed.means) + 1]))
         return Fall(
             peak_step=int(self.steps[peak]),
@@ -114,11 +120,12 @@ class Curve:
             peak=float(smoothed.means[peak]),
             level=float(smoothed.means[row]),
             lost=float(smoothed.lost[row]),
+            measure="range" if self.rewards[: row % len(self.rewards) + 1].min() < 0 else "peak",
         )
 
 
 def smooth(rewards: ArrayLike, window: int = WINDOW) -> Values:
-    """[N]: the mean of the last `window` rewards; of all so far where there are fewer."""
+    """[N]: the mean of the last `window` rewards, or of all rewards so far."""
     return trailing_mean(np.asarray(rewards, np.float64), window)
 
 
@@ -132,7 +139,7 @@ def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None
     at = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps, np.int64)
     finite = np.isfinite(values)
     at, values = at[finite], values[finite]
-    return Curve(at, values, _smoothed(values, WINDOW), _smoothed(values, LONG))
+    return Curve(at, values, _smoothed(values, WINDOW), _smoothed(values, LONG_WINDOW))
 
 
 def _smoothed(rewards: Values, window: int) -> Smoothed:
@@ -151,7 +158,7 @@ def _smoothed(rewards: Values, window: int) -> Smoothed:
 
 
 def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:
-    """How far a reward can fall: from its peak, or 0, to its lowest value, or 0.
+    """How far a reward can fall: from the peak to the lowest value, with 0 always in the range.
 
     >>> [float(reward_range(*pair)) for pair in ((0.8, 0.1), (0.5, -1.0), (-0.5, -1.0))]
     [0.8, 1.5, 1.0]
@@ -160,7 +167,7 @@ def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:
 
 
 def dropped(curve: Curve) -> Fall | None:
-    """When the reward had first dropped: lost 20 % of its range.
+    """When the reward first dropped: it had lost 20 % of its range.
 
     >>> dropped(curve_of([0.8] * 8 + [0.6] * 8)).step, dropped(curve_of([0.8] * 8 + [0.7] * 8))
     (12, None)
@@ -170,13 +177,13 @@ def dropped(curve: Curve) -> Fall | None:
 
 
 def halved(curve: Curve) -> Fall | None:
-    """When the reward had first lost half of its range: what leads of findings are counted to."""
-    row = first(curve.short.has_lost(HALVED, SURE))
+    """When the reward had first lost half of its range. Leads of findings are counted to this step."""
+    row = first(curve.short.has_lost(HALVED_SHARE, FALLEN_ERRORS))
     return None if row is None else curve.loss_at(row, curve.short)
 
 
 def fell(curve: Curve) -> Fall | None:
-    """When the reward had first fallen: lost 40 % of its range, or a third in the mean of ten rows.
+    """When the reward first fell: it had lost 40 % of its range, or a third in the mean of ten rows.
 
     >>> fell(curve_of([0.8] * 8 + [0.2] * 8)).step, fell(curve_of([0.8] * 8 + [0.6] * 8))
     (11, None)
@@ -186,21 +193,21 @@ def fell(curve: Curve) -> Fall | None:
 
 
 def collapsed(curve: Curve) -> Fall | None:
-    """When the reward had first fallen, if that was from a plateau.
+    """When the reward first fell, if it fell from a plateau.
 
     >>> collapsed(curve_of([0.8] * 20 + [0.2] * 8)).step, collapsed(curve_of([0.8] * 8 + [0.2] * 8))
     (23, None)
     """
     row = first(curve.fallen)
-    return None if row is None or plateau(curve) < PLATEAU else curve.fall_at(row)
+    return None if row is None or plateau(curve) < PLATEAU_ROWS else curve.fall_at(row)
 
 
 def plateau(curve: Curve) -> int:
-    """The number of rows, up to where the reward first fell, at which less than 20 % is lost from the peak of them."""
+    """The number of rows, up to the first fall, that are within 20 % of the peak of those rows."""
     row = first(curve.fallen)
     end = len(curve.steps) if row is None else row + 1
     means = curve.short.means[:end]
     if not len(means):
         return 0
-    near = means.max() - (DROPPED - _ROUNDING) * reward_range(means.max(), curve.rewards[:end].min())
+    near = means.max() - (DROPPED_SHARE - _ROUNDING) * reward_range(means.max(), curve.rewards[:end].min())
     return int((means >= near).sum())

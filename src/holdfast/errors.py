@@ -7,16 +7,16 @@
     │   ├── RetrieverUnreachable            no connection, or one that broke
     │   ├── RetrieverTimeout                no answer in time
     │   ├── RetrieverRefused                a status other than 200
-    │   └── RetrieverGarbled                an answer that is none
-    ├── RolloutError       (RuntimeError)   too many episodes failed for the step to mean anything
+    │   └── RetrieverGarbled                an answer that cannot be read
+    ├── RolloutError       (RuntimeError)   too many rollouts failed for the step to mean anything
     ├── ModelError         (RuntimeError)   a model or tokenizer that cannot be loaded or used
     ├── CheckpointError    (RuntimeError)   a checkpoint that is incomplete or does not match its checksums
     ├── GuardStop          (RuntimeError)   a run that its guard has stopped, after saving it
-    └── MissingExtra       (ImportError)    an optional package; the message is the pip command
+    └── MissingExtra       (ImportError)    an optional package; the message has the pip command
 
-Every subclass also inherits the standard exception it stands for, so `except ValueError` keeps working.
-The command line prints the message of a `HoldfastError` as one sentence and exits with code 2; anything
-else is a bug and keeps its traceback.
+Every subclass also inherits a standard exception, so `except ValueError` keeps working. The command line prints the
+message of a `HoldfastError`, its hint if it has one, and exits with code 2. Anything else is a bug and keeps its
+traceback.
 """
 
 from __future__ import annotations
@@ -25,7 +25,19 @@ from collections.abc import Iterable
 
 
 class HoldfastError(Exception):
-    """Root of everything holdfast raises on purpose."""
+    """Root of everything holdfast raises on purpose.
+
+    Args:
+        message: says what is wrong, why, and what to do; complete without the hint.
+        hint: the next step, such as a command to type. The command line prints it on a line of its own, and a
+            traceback shows it as a note.
+    """
+
+    def __init__(self, *message: object, hint: str | None = None) -> None:
+        super().__init__(*message)
+        self.hint = hint
+        if hint is not None:
+            self.add_note(f"hint: {hint}")
 
 
 class ConfigError(HoldfastError, ValueError):
@@ -37,19 +49,19 @@ class DataError(HoldfastError, ValueError):
 
 
 class RetrievalError(HoldfastError, RuntimeError):
-    """A retriever that failed; the episode that asked ends as `retrieval_failed`, never as a wrong answer."""
+    """A retriever failed. The rollout that searched ends as `retrieval_failed`, never as an incorrect answer."""
 
 
 class RetrieverUnreachable(RetrievalError):
-    """There is no connection to a retriever, or it broke."""
+    """The retriever cannot be reached, or the connection broke."""
 
 
 class RetrieverTimeout(RetrievalError):
-    """A retriever did not answer in time."""
+    """The retriever did not answer in time."""
 
 
 class RetrieverRefused(RetrievalError):
-    """A retriever answered that it will not, or cannot."""
+    """The retriever answered with an error."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -58,11 +70,11 @@ class RetrieverRefused(RetrievalError):
 
 
 class RetrieverGarbled(RetrievalError):
-    """What a retriever sent is no answer."""
+    """The retriever's answer cannot be read."""
 
 
 class RolloutError(HoldfastError, RuntimeError):
-    """Too many episodes failed."""
+    """Too many rollouts failed."""
 
 
 class ModelError(HoldfastError, RuntimeError):
@@ -81,7 +93,7 @@ class MissingExtra(HoldfastError, ImportError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Run: pip install 'holdfast[{extra}]'")
+        super().__init__(f"{package} is not installed. Run: pip install 'holdfast-rl[{extra}]'")
 
 
 def raise_all(title: str, problems: Iterable[str], *, where: str = "") -> None:

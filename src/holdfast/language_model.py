@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
+from holdfast.batch import SamplingMask
 from holdfast.config import Config, Model, Sampling
 from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.hub import unreachable
-from holdfast.logprobs import kept_logprobs, token_logprobs
+from holdfast.logprobs import masked_logprobs, token_logprobs
 from holdfast.search.tokens import decode, encode
 
 _ADAPTERS = "adapter_config.json"
@@ -25,7 +26,7 @@ _ADAPTERS = "adapter_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel:
-    """A model with its tokenizer, and how its passes run."""
+    """A model with its tokenizer and the settings of its passes."""
 
     model: Any
     tokenizer: Any
@@ -35,11 +36,11 @@ class LanguageModel:
 
     @property
     def pad_token_id(self) -> int:
-        """Any id that the model embeds will do, padding is masked everywhere; many base models have none, and some
-        tokenizers one behind the model's last."""
-        known = self.model.get_input_embeddings().weight.shape[0]
+        """Any id that the model embeds works: padding is masked everywhere. Many base models have none, and some
+        tokenizers have one beyond the model's last."""
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
         for token_id in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
-            if token_id is not None and token_id < known:
+            if token_id is not None and token_id < vocabulary:
                 return int(token_id)
         return 0
 
@@ -54,7 +55,7 @@ class LanguageModel:
         *,
         temperature: float = 1.0,
         entropy: bool = False,
-        kept: Tensor | None = None,
+        sampling_mask: SamplingMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """`token_logprobs` of this model, in its precision."""
         return token_logprobs(
@@ -63,13 +64,13 @@ class LanguageModel:
             loss_mask,
             temperature=temperature,
             entropy=entropy,
-            kept=kept,
+            sampling_mask=sampling_mask,
             autocast_dtype=self.autocast_dtype,
         )
 
-    def kept_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """`kept_logprobs` of this model and a truncated sampler, in its precision."""
-        return kept_logprobs(
+    def masked_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, SamplingMask]:
+        """`masked_logprobs` of this model and a truncated sampler, in its precision."""
+        return masked_logprobs(
             self.model,
             token_ids,
             loss_mask,
@@ -105,8 +106,8 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
 
     Weights are fp32 whatever they were saved in: optimizing bf16 weights loses updates smaller than their last bit.
     Dropout is set to 0, so that old and new log-probs of the same weights are equal. Raises `ModelError` for what
-    cannot be loaded whole: transformers would fill absent weights at random and make do with an empty tokenizer. Code
-    that the model brings runs with `config.trust_remote_code` alone, and nobody is asked.
+    cannot be loaded whole: transformers would initialise absent weights at random and accept an empty tokenizer. Code
+    that the model brings runs only with `config.trust_remote_code`, without a question.
     """
     _refuse_without_model(path)
     with quiet():
@@ -151,11 +152,11 @@ def load_skeleton(config: Model) -> LanguageModel | None:
 
 
 def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
-    """Move to the device, switch dropout off, switch checkpointing on if asked for."""
+    """Move to the device, switch dropout off, switch checkpointing on if configured."""
     for module in model.modules():
         if isinstance(module, _DropoutNd):
             module.p = 0.0
-        for name, value in list(vars(module).items()):  # models that call the function keep a number of their own
+        for name, value in list(vars(module).items()):  # models that call the function store a number
             if "drop" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
     if config.gradient_checkpointing:
@@ -186,36 +187,36 @@ _SHAPE = {
     "num_hidden_layers": "world.model.layers",
     "num_attention_heads": "world.model.heads",
 }
-"""In a model's config.json -> the setting of the tiny model."""
+"""Key in a model's config.json -> setting of the tiny model."""
 
 
 def refuse_other_shape(config: Config, saved: Path) -> None:
-    """Raise `CheckpointError` where the recipe's model is not of the saved one's shape, as far as their files say.
+    """Raise `CheckpointError` where the recipe's model has another shape than the saved one, judging by their files.
 
-    Asked before the starting policy is built, which may take a warm start.
+    Checked before the starting policy is built, which may take a warm start.
     """
     path, tiny = config.model.path, config.world.model
     if path == "tiny":
-        wanted = dict(zip(_SHAPE, (tiny.hidden, tiny.layers, tiny.heads), strict=True))
+        expected = dict(zip(_SHAPE, (tiny.hidden, tiny.layers, tiny.heads), strict=True))
     else:
-        wanted = _json(Path(path) / "config.json")
+        expected = _json(Path(path) / "config.json")
     saved_config = _json(saved / "config.json")
     differing = {
         name if path == "tiny" else f"model.path = {path!r}, whose {key}": (
-            wanted[key],
+            expected[key],
             saved_config[key],
         )
         for key, name in _SHAPE.items()
-        if key in wanted and key in saved_config and wanted[key] != saved_config[key]
+        if key in expected and key in saved_config and expected[key] != saved_config[key]
     }
     rank = config.model.lora_rank or _json(Path(path) / _ADAPTERS).get("r", 0)
     if (trained := _json(saved / _ADAPTERS).get("r", 0)) != rank:
         differing["model.lora_rank"] = (rank, trained)
     if differing:
-        name, (now, then) = next(iter(differing.items()))
+        name, (configured, trained) = next(iter(differing.items()))
         raise CheckpointError(
-            f"{name} = {now}, but {saved} was trained with {then}, and its weights fit no other model. Put [model] of "
-            "the recipe back as it was, or begin a new run"
+            f"{name} = {configured}, but {saved} was trained with {trained}, and its weights fit no other model. "
+            "Restore [model] of the recipe, or start a new run"
         )
 
 
@@ -226,13 +227,13 @@ def take_weights(language_model: LanguageModel, config: Model, saved: Path) -> N
         language_model.model.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(
-            f"{saved} holds the weights of another model ({str(error).strip().splitlines()[-1].strip()[:120]}). Put "
-            "[model] of the recipe back as it was, or begin a new run"
+            f"{saved} holds the weights of another model ({str(error).strip().splitlines()[-1].strip()[:120]}). "
+            "Restore [model] of the recipe, or start a new run"
         ) from None
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Empty when there is none."""
+    """The object in a JSON file; empty if there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -242,7 +243,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' bars and reports, which would tear a live table; what matters in them is an error here."""
+    """Without transformers' progress bars and reports, which break a live table; what matters is an error here."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -271,11 +272,11 @@ def _refuse_without_model(path: str | Path) -> None:
     try:
         cached = try_to_load_from_cache(model, "config.json")
     except HFValidationError:
-        return  # no hub id: transformers says so at once
+        return  # not a hub id: transformers reports it at once
     if cached is None and (why := unreachable()) is not None:
         raise ModelError(
-            f"model.path = {model!r} is no folder here and not in the hub's cache, and {why}. Check the spelling, go "
-            "online, or give the path of a downloaded model"
+            f"model.path = {model!r} is not a folder here and not in the hub's cache, and {why}. Check the spelling, "
+            "go online, or give the path of a downloaded model"
         )
 
 
@@ -284,7 +285,7 @@ def _load_tokenizer(path: str | Path, config: Model) -> Any:
 
     name = f"model.path = {str(path)!r}"
     try:
-        # AutoTokenizer goes by the model's family, and would read a tokenizer of one's own by the family's rules.
+        # AutoTokenizer chooses by the model's family, and would read a custom tokenizer by the family's rules.
         generic = _tokenizer_class(Path(path)) in ("TokenizersBackend", "PreTrainedTokenizerFast")
         loader = PreTrainedTokenizerFast if generic else AutoTokenizer
         tokenizer = loader.from_pretrained(path, trust_remote_code=config.trust_remote_code)
@@ -293,14 +294,14 @@ def _load_tokenizer(path: str | Path, config: Model) -> Any:
     word = "search"
     if decode(tokenizer, encode(tokenizer, word)).strip() != word:
         raise ModelError(
-            f"{name}: the tokenizer found there cannot even write the word {word!r}, so its vocabulary is missing. "
+            f"{name}: its tokenizer cannot encode the word {word!r}, so its vocabulary is missing. "
             "Copy the tokenizer's files (tokenizer.json, tokenizer_config.json …) of the original model into the folder"
         )
     return tokenizer
 
 
 def _tokenizer_class(folder: Path) -> str | None:
-    """What a folder says its tokenizer is, if all of it is in tokenizer.json."""
+    """The tokenizer class that a folder names, if the tokenizer is complete in tokenizer.json."""
     config = folder / "tokenizer_config.json"
     if not config.is_file() or not (folder / "tokenizer.json").is_file():
         return None
@@ -337,7 +338,7 @@ def _adapters_base(folder: Path, config: Model) -> str:
     if config.lora_rank and config.lora_rank != rank:
         raise ConfigError(
             f"model.lora_rank = {config.lora_rank}, but the adapters in model.path = {str(folder)!r} have rank {rank}; "
-            "training goes on with them as they are, so leave model.lora_rank out"
+            "training continues with that rank, so remove model.lora_rank"
         )
     return base
 
@@ -374,7 +375,7 @@ def _peft() -> Any:
 
 
 def unread_code(language_model: LanguageModel, config: Model) -> bool:
-    """Whether the model brought code that was left alone, because transformers has a class of its own for it."""
+    """Whether the model brings code that was not run, because transformers has its own class for it."""
     return not config.trust_remote_code and bool(getattr(language_model.model.config, "auto_map", None))
 
 
@@ -391,6 +392,6 @@ def _explain(path: str | Path, name: str, what: str, error: Exception) -> str:
             "causal language model and of its tokenizer writes"
         )
     return (
-        f"{name} is no folder here, and no {what} of that name could be fetched from the hub ({reason}). Check the "
+        f"{name} is not a folder here, and no {what} of that name could be fetched from the hub ({reason}). Check the "
         "spelling and the network, or give the path of a downloaded model"
     )

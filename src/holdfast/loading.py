@@ -29,7 +29,7 @@ from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, passages
 from holdfast.retrieval.index import open_index
-from holdfast.retrieval.manifest import MANIFEST, check_files, read_manifest, refuse_other_corpus
+from holdfast.retrieval.storage import MANIFEST, open_manifest, read_manifest
 from holdfast.retrieval.types import Document, Retriever
 from holdfast.run_folder import CONFIG, read_recipe
 from holdfast.search.protocol import PRESETS, SearchProtocol
@@ -146,9 +146,8 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
 
 def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> SearchAgent:
     """A model as the agent of a recipe, as it rolls out in training. Raises `ModelError` for one that cannot."""
-    from holdfast.rollout.agent import SearchAgent
+    from holdfast.rollout.agent import SearchAgent, lose_searches
     from holdfast.rollout.hf import HFPolicy
-    from holdfast.rollout.loop import lose_searches
 
     protocol, sampling = load_protocol(config), config.sampling
     policy = HFPolicy(
@@ -216,15 +215,14 @@ def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = Non
     Reads the manifest and samples of large files, so it takes a second at most. `corpus_sha256`: of the recipe's
     corpus, if that is known.
     """
-    manifest, stem = read_manifest(folder), config.retrieval.stem
-    refuse_other_corpus(folder, manifest, corpus_sha256)
+    stem = config.retrieval.stem
+    manifest = open_manifest(folder, read_manifest(folder)["kind"], corpus_sha256)
     if config.retrieval.corpus != "world" and manifest.get("stem", stem) != stem:
         raise ConfigError(
             f"retrieval.stem = {str(stem).lower()}, but the index {folder} was built with stem = "
             f"{str(manifest['stem']).lower()}. Change retrieval.stem, or name another folder in retrieval.index for "
             "the new index"
         )
-    check_files(folder, manifest)
 
 
 def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.rollout.sampling import kept_tokens
+from holdfast.batch import SamplingMask
+from holdfast.rollout.sampling import sampling_mask_ids
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def token_logprobs(
     *,
     temperature: float = 1.0,
     entropy: bool = False,
-    kept: Tensor | None = None,
+    sampling_mask: SamplingMask | None = None,
     autocast_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """log p(token | everything before it) under logits / temperature, in float32.
@@ -48,7 +49,7 @@ def token_logprobs(
         token_ids: `[B, T]`, padded on the right.
         loss_mask: `[B, T]` bool, the sampled tokens.
         entropy: also return the entropy (nats) of the whole distribution at each sampled token.
-        kept: int32 `[N, n]` from `kept_logprobs`: normalise over these tokens alone. None: over the vocabulary.
+        sampling_mask: normalise over these tokens alone. None: over the vocabulary.
 
     Returns:
         log-probs `[B, T]`, 0 where the mask is False; entropies `[B, T]` likewise, or None.
@@ -56,18 +57,18 @@ def token_logprobs(
     scaled = _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype)
     targets = token_ids[:, 1:][loss_mask[:, 1:]]
     # Not log_softmax: that would hold a second [N, V] tensor for the backward pass.
-    normaliser = scaled.logsumexp(-1) if kept is None else _kept_logsumexp(scaled, kept)
+    normaliser = scaled.logsumexp(-1) if sampling_mask is None else sampling_mask.logsumexp(scaled)
     picked = scaled.gather(-1, targets[:, None])[:, 0] - normaliser
     logprobs = _scatter(picked, loss_mask)
     if not entropy:
         return logprobs, None
-    whole = normaliser if kept is None else scaled.logsumexp(-1)
+    whole = normaliser if sampling_mask is None else scaled.logsumexp(-1)
     probabilities = (scaled - whole[:, None]).exp()
     return logprobs, _scatter(whole - (probabilities * scaled).sum(-1), loss_mask)
 
 
 @torch.no_grad()
-def kept_logprobs(
+def masked_logprobs(
     model: Any,
     token_ids: Tensor,
     loss_mask: Tensor,
@@ -76,22 +77,22 @@ def kept_logprobs(
     top_p: float,
     top_k: int,
     autocast_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
-    """log p of each sampled token among those that a truncated sampler with this model kept there, and which they are.
+) -> tuple[Tensor, SamplingMask]:
+    """log p of each sampled token among those that a truncated sampler could draw there, and which they are.
 
-    With the model that made the rollouts this is the distribution they were drawn from. Keeping those tokens for every
-    later log-prob is the Keep Sampling Mask of DeepSeek-V3.2 (arXiv 2512.02556, section 3.1); there the sampler hands
-    its mask over, here it is found again from the same logits.
+    With the model that made the rollouts, this is the distribution they were drawn from. Normalising every later
+    log-prob over the same tokens is the Keep Sampling Mask of DeepSeek-V3.2 (arXiv 2512.02556, section 3.1). There the
+    sampler passes its mask on; here it is recomputed from the same logits.
 
     Returns:
-        log-probs `[B, T]`, bit for bit those of `token_logprobs` with these ids; the ids, int32 `[N, n]`: one row for
-        each sampled token, row by row of the batch, -1 where it keeps fewer than n.
+        log-probs `[B, T]`, bit for bit those of `token_logprobs` with this mask; the mask.
     """
     scaled = _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype)
     targets = token_ids[:, 1:][loss_mask[:, 1:]]
-    ids = kept_tokens(scaled, targets, top_p=top_p, top_k=top_k)
-    picked = scaled.gather(-1, targets[:, None])[:, 0] - _kept_logsumexp(scaled, ids)
-    return _scatter(picked, loss_mask), ids
+    ids = sampling_mask_ids(scaled, targets, top_p=top_p, top_k=top_k)
+    mask = SamplingMask(ids.split(loss_mask[:, 1:].sum(-1).tolist()))
+    picked = scaled.gather(-1, targets[:, None])[:, 0] - mask.logsumexp(scaled)
+    return _scatter(picked, loss_mask), mask
 
 
 def _scaled_logits(
@@ -104,11 +105,6 @@ def _scaled_logits(
     with context, project_only(model, predicts):
         logits = model(input_ids=token_ids, use_cache=False).logits[0]
     return logits.float() / temperature if temperature != 1.0 else logits.float()
-
-
-def _kept_logsumexp(scaled: Tensor, ids: Tensor) -> Tensor:
-    """`[N, V]`, `[N, n]` -> `[N]`, over the ids that are not -1."""
-    return scaled.gather(-1, ids.clamp(min=0).long()).masked_fill(ids < 0, -torch.inf).logsumexp(-1)
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:

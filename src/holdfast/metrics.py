@@ -1,4 +1,4 @@
-"""The metrics of one step that can be read off its trajectories and old log-probs, and the glossary of all of them."""
+"""The glossary of all metrics, and the metrics that follow from trajectories and old log-probs."""
 
 from __future__ import annotations
 
@@ -17,68 +17,68 @@ METRICS: dict[str, str] = {
     "reward/em": "Mean exact match (0 or 1).",
     "reward/f1": "Mean token F1.",
     "eval/em": "Exact match on dev, sampled untruncated at the training temperature.",
-    "eval/em_greedy": "Exact match on dev with the most likely token at every step.",
+    "eval/em_greedy": "Exact match on dev, greedy.",
     "eval/f1": "Token F1 on dev, sampled.",
     "eval/f1_greedy": "Token F1 on dev, greedy.",
     "eval/searches": "Searches per question on dev, sampled.",
-    "eval/failed_fraction": "Share of episodes on dev that failed; they count in no score. Absent when none did.",
-    "loss/host": "In an adapter: the host trainer's own loss, before the penalty.",
-    "loss/tokens": "Tokens in the loss per rollout. More than `rollout/length`: what the model read is trained on.",
+    "eval/failed_fraction": "Share of dev questions whose rollout failed; they count in no score. Absent if none did.",
+    "loss/host": "In an adapter: the loss of the host, before the penalty.",
+    "loss/tokens": "Tokens in the loss per rollout. If more than `rollout/length`, observations are trained on.",
     "loss/policy": "Clipped policy loss, mean over the step's optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
     "loss/entropy": "Minus the entropy bonus.",
-    "penalty/active_fraction": "Share of preserved tokens on which the penalty is not 0. 0 all along: it is inert.",
-    "penalty/preserved_share": "Preserved tokens / tokens in the loss: converts λ between the two normalisers.",
-    "penalty/drop": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
-    "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, where nothing has changed yet.",
+    "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. Always 0: the penalty is inert.",
+    "penalty/preserved_fraction": "Preserved tokens / tokens in the loss: converts λ between the two normalisers.",
+    "penalty/mean_decrease": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
+    "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, before any update.",
     "penalty/answer_weight": "Weight of answer tokens in the penalty.",
     "likelihood/correct": "Mean over correct rollouts of the mean old log-prob per sampled token.",
     "likelihood/incorrect": "The same over incorrect rollouts.",
     "likelihood/correct/action_<k>": "The same for the k-th action alone.",
     "likelihood/incorrect/action_<k>": "The same for the k-th action alone.",
-    "likelihood/positive": "In verl, where a loss cannot see what is correct: the same over rollouts with A > 0.",
+    "likelihood/positive": "In verl, whose loss cannot see what is correct: the same over rollouts with A > 0.",
     "likelihood/negative": "The same over rollouts with A < 0.",
     "drift/positive": "In verl: mean over rollouts with A > 0 of new − old log-prob per sampled token, over the step's "
-    "optimizer steps. Below 0: good rollouts become less likely.",
+    "optimizer steps. Below 0: positive rollouts become less likely.",
     "drift/negative": "The same over rollouts with A < 0.",
     "displacement/correct": "Change of the log-likelihood of this step's correct rollouts by the whole update, in nats "
     "per sampled token. Below 0 is lazy likelihood displacement (arXiv 2512.04220, Def. 4.1).",
     "displacement/incorrect": "The same for incorrect rollouts.",
     "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
-    "displacement/rows": "Rollouts the displacement was measured on.",
-    "entropy/mean": "Mean entropy (nats) of the policy's whole distributions where tokens were sampled.",
+    "displacement/rollouts": "Number of rollouts on which displacement was measured.",
+    "entropy/mean": "Mean entropy (nats) of the untruncated policy where tokens were sampled.",
     "ratio/mean": "Mean importance ratio π / π_old over the step's optimizer steps.",
     "ratio/max": "Largest importance ratio.",
-    "ratio/p01": "Ratio that 1 % of tokens fall below.",
-    "ratio/log_product": "Mean over rollouts of the summed log-ratio.",
+    "ratio/p01": "First percentile of the ratios of tokens.",
+    "ratio/log_product": "Mean over rollouts of the log of the product of their ratios.",
     "clip/fraction": "Share of tokens whose gradient the clip stops.",
     "grad/norm": "Gradient norm before clipping, mean over optimizer steps that were finite.",
-    "grad/norm_max": "The largest of them.",
-    "grad/skipped": "Optimizer steps skipped because the gradient norm was not finite.",
+    "grad/norm_max": "The largest gradient norm.",
+    "grad/skipped_steps": "Optimizer steps skipped because the gradient norm was not finite.",
     "rollout/length": "Sampled tokens per rollout.",
     "rollout/searches": "Searches per rollout.",
     "rollout/invalid_fraction": "Share of turns that were neither a search nor an answer.",
     "rollout/truncated_fraction": "Share of rollouts that ran out of turns or tokens.",
     "rollout/answered_fraction": "Share of rollouts that end with an answer.",
-    "rollout/failed_fraction": "Share of rollouts that failed for reasons that are not the policy's.",
-    "rollout/cut_fraction": "Share of observations shortened to their budget.",
-    "rollout/first_action_match": "Share of incorrect rollouts whose first search returned the same passages as that "
-    "of a correct rollout of the same question.",
-    "rollout/mixed_groups": "Share of groups with more than one reward: the ones a group-relative advantage learns "
-    "from.",
-    "sampler/logprob_gap": "Mean of log-prob under the distribution sampled from minus old log-prob, on sampled "
-    "tokens. Away from 0: truncation, or a sampler that is not the trainer's model.",
-    "sampler/mass_kept": "Mean probability mass the sampler kept; 1 when it was not truncated.",
-    "sampler/keeps_mask": "1 where the log-probs of the loss are over the tokens the sampler kept. Absent elsewhere.",
-    "advantage/token_mean": "Mean advantage over sampled tokens: below 0 when failures are longer.",
-    "advantage/cut_mean": "Mean advantage over sampled tokens, each weighted by the probability mass the sampler cut "
-    "in its place: below 0, that mass grows. Absent when nothing was cut.",
+    "rollout/failed_fraction": "Share of rollouts that failed for reasons outside the policy.",
+    "rollout/truncated_observation_fraction": "Share of observations cut to their token limit.",
+    "rollout/first_action_match_fraction": "Share of incorrect rollouts whose first search returned the "
+    "same passages as that of a correct rollout of the same question.",
+    "rollout/mixed_group_fraction": "Share of groups with more than one reward: a group-relative advantage learns "
+    "from these alone.",
+    "sampler/logprob_gap": "Mean over sampled tokens of the sampler's log-prob minus the old log-prob. Not 0: the "
+    "sampler is truncated, or is not the model that is trained.",
+    "sampler/mask_mass": "Mean probability of the tokens that the sampler can draw: 1 when it is not truncated.",
+    "sampler/mask_in_loss": "1 when the log-probs of the loss are over the sampling mask alone. Absent otherwise.",
+    "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",
+    "advantage/tail_mean": "Mean advantage over sampled tokens, weighted by the mass outside the sampling mask. Below "
+    "0: the loss moves mass there. Absent if the sampler is not truncated.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
-    "retrieval/cache_hit": "Share of searches that repeat a query of the same step. No cache is asked.",
-    "optimizer_steps_per_rollout": "Optimizer steps this rollout batch was used for.",
+    "retrieval/duplicate_fraction": "Share of searches whose query another search of the same step also has.",
+    "optimizer_steps_per_rollout": "Optimizer steps on this rollout batch.",
     "lr": "Learning rate.",
     "time/rollout_s": "Seconds of the rollouts.",
     "time/update_s": "Seconds of the old pass and the update.",
@@ -86,16 +86,16 @@ METRICS: dict[str, str] = {
     "time/step_s": "Seconds of the whole step, evaluation excluded.",
     "tokens_per_s": "Tokens of the rollout batch, prompts and observations included, per second of the step.",
 }
-"""Every metric a run may log, with what it means: docs/metrics.md is checked against it."""
+"""Every metric that a run may log, with its meaning. docs/metrics.md is made from this."""
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What the trajectories alone tell. Failed episodes count in `rollout/failed_fraction` and nowhere else.
+    """The metrics of trajectories alone. Failed rollouts count in `rollout/failed_fraction` only.
 
-    A mean over nothing is absent, not 0: a step whose every search failed has no reward.
+    A mean over nothing is absent, not 0. A step without a single successful rollout has no reward.
     """
-    everyone = [t for group in groups for t in group.trajectories]
-    rows = [t for t in everyone if not t.status.is_failure]
+    attempts = [t for group in groups for t in group.trajectories]
+    rows = [t for t in attempts if not t.status.is_failure]
     turns = [turn for t in rows for turn in t.turns]
     queries = [turn.action.query for turn in turns if isinstance(turn.action, Search)]
     series: dict[str, Sequence[float]] = {
@@ -107,21 +107,23 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/invalid_fraction": [isinstance(turn.action, Invalid) for turn in turns],
         "rollout/truncated_fraction": [t.status is Status.TRUNCATED for t in rows],
         "rollout/answered_fraction": [t.answer is not None for t in rows],
-        "rollout/failed_fraction": [t.status.is_failure for t in everyone],
-        "rollout/cut_fraction": [turn.cut for turn in turns if turn.observation],
-        "rollout/first_action_match": [s for group in groups for s in first_action_matches(group) if s is not None],
-        "rollout/mixed_groups": [group.mixed for group in groups],
+        "rollout/failed_fraction": [t.status.is_failure for t in attempts],
+        "rollout/truncated_observation_fraction": [turn.observation_truncated for turn in turns if turn.observation],
+        "rollout/first_action_match_fraction": [
+            s for group in groups for s in first_action_matches(group) if s is not None
+        ],
+        "rollout/mixed_group_fraction": [group.mixed for group in groups],
         "retrieval/empty_fraction": [not t.hits for t in turns if isinstance(t.action, Search) and t.observation],
-        "sampler/mass_kept": [mass for turn in turns for mass in turn.kept_mass or ()] or [1.0],
+        "sampler/mask_mass": [mass for turn in turns for mass in turn.mask_mass or ()] or [1.0],
     }
     result = {name: sum(values) / len(values) for name, values in series.items() if values}
     if queries:
-        result["retrieval/cache_hit"] = 1 - len(set(queries)) / len(queries)
+        result["retrieval/duplicate_fraction"] = 1 - len(set(queries)) / len(queries)
     return result
 
 
 def retrieval_metrics(stats: RolloutStats) -> dict[str, float]:
-    """What the searches of a step cost; empty when there were none."""
+    """Time and failures of the searches of a step; empty without searches."""
     if not stats.searches:
         return {}
     return {
@@ -131,44 +133,45 @@ def retrieval_metrics(stats: RolloutStats) -> dict[str, float]:
 
 
 def first_action_matches(group: Group) -> list[bool | None]:
-    """For every rollout of a group: whether its first search returned the same passages as that of a correct sibling.
+    """For every rollout of a group: whether its first search returned the same passages as that of a correct one.
 
-    None where that is no question: the rollout is correct itself, or failed, or no correct one searched first.
+    None where this does not apply: the rollout is correct or failed, or no correct rollout began with a search.
     """
-    right = {hits for t in group.trajectories if t.correct and (hits := _first_hits(t))}
+    correct = {hits for t in group.trajectories if t.correct and (hits := _first_hits(t))}
     return [
-        None if not right or t.correct or t.status.is_failure else _first_hits(t) in right for t in group.trajectories
+        None if not correct or t.correct or t.status.is_failure else _first_hits(t) in correct
+        for t in group.trajectories
     ]
 
 
 def _first_hits(trajectory: Trajectory) -> tuple[str, ...]:
-    """Passages of the first search; none when the first turn is no search, or found nothing."""
+    """Passages of the first turn, if it is a search."""
     first = trajectory.turns[0] if trajectory.turns else None
     return first.hits if first is not None and isinstance(first.action, Search) else ()
 
 
 def likelihood_rows(old_logprobs: Tensor, loss_mask: Tensor, action_ids: Tensor) -> Tensor:
-    """Mean old log-prob per sampled token of each rollout, whole and action by action.
+    """Mean old log-prob per sampled token of each rollout: of the whole rollout and of each action.
 
     Args:
         old_logprobs, loss_mask, action_ids: [B, T].
 
     Returns:
-        [B, 1 + A] for A actions at most; NaN where a rollout has no such tokens.
+        [B, 1 + A] for at most A actions; NaN if a rollout has no such tokens.
     """
     columns = [per_token_mean(old_logprobs, loss_mask)]
-    taken = [loss_mask.any(-1)]
+    present = [loss_mask.any(-1)]
     for k in range(1, int(action_ids.max()) + 1):
         action = loss_mask & (action_ids == k)
         columns.append(per_token_mean(old_logprobs, action))
-        taken.append(action.any(-1))
-    return torch.where(torch.stack(taken, -1), torch.stack(columns, -1), torch.nan)
+        present.append(action.any(-1))
+    return torch.where(torch.stack(present, -1), torch.stack(columns, -1), torch.nan)
 
 
 def likelihood_metrics(rows: Tensor, correct: Tensor) -> dict[str, float]:
-    """Means over the correct and over the incorrect rollouts of `likelihood_rows`; `correct` is bool [B].
+    """Means of `likelihood_rows` over the correct and over the incorrect rollouts; `correct` is bool [B].
 
-    A rollout that failed has nothing in its loss mask, so nothing here either.
+    A failed rollout has an empty loss mask, so it does not count.
     """
     result: dict[str, float] = {}
     for name, kind in (("correct", correct), ("incorrect", ~correct)):
@@ -186,68 +189,68 @@ def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]
 
 
 def cut_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> float | None:
-    """The mean advantage of sampled tokens, each weighted by the mass the sampler cut there; None when it cut nothing.
+    """Mean advantage of sampled tokens, weighted by the mass that the sampler cut there; None if it cut nothing.
 
-    Where log-probs are over the whole vocabulary, this is which way the loss pushes what the sampler cannot draw
-    (docs/laboratory/organism.md). `advantages` are one a trajectory.
+    With log-probs over the whole vocabulary, its sign says where the loss moves the mass that the sampler cannot draw.
+    `advantages` has one value per trajectory.
     """
-    weighed, cut = cut_sums(advantages, trajectories)
-    return weighed / cut if cut > 0 else None
+    weighted, cut = cut_sums(advantages, trajectories)
+    return weighted / cut if cut > 0 else None
 
 
 def cut_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> tuple[float, float]:
-    """Sums over sampled tokens: advantage × mass the sampler cut there, and the mass; processes add theirs up."""
-    weighed = [
+    """Sums over sampled tokens, to add up over processes: advantage × mass that the sampler cut, and that mass."""
+    pairs = [
         (advantage, 1.0 - mass)
         for advantage, trajectory in zip(advantages, trajectories, strict=True)
         for turn in trajectory.turns
-        for mass in turn.kept_mass or ()
+        for mass in turn.mask_mass or ()
     ]
-    return sum(advantage * weight for advantage, weight in weighed), sum(weight for _, weight in weighed)
+    return sum(advantage * weight for advantage, weight in pairs), sum(weight for _, weight in pairs)
 
 
 def cut_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float]:
-    """`advantages` [B, 1] of the trajectories that have something in their loss mask, in order."""
+    """`advantages` [B, 1]: of the trajectories whose loss mask is not empty, in order."""
     learned = [t for group in groups for t in group.trajectories if any(t.loss_mask)]
-    found = cut_advantage(advantages[:, 0].tolist(), learned)
-    return {} if found is None else {"advantage/cut_mean": found}
+    mean = cut_advantage(advantages[:, 0].tolist(), learned)
+    return {} if mean is None else {"advantage/tail_mean": mean}
 
 
 def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> dict[str, float]:
-    """`sampler/logprob_gap`: log q − log π_old, where q is the truncated distribution if the sampler truncated.
+    """`sampler/logprob_gap`: log q − log π_old, where q is the truncated distribution if the sampler truncates.
 
-    `batches` hold the old log-probs of the loss. With `sampling.mask_logprobs` those are truncated alike, so that only
-    another model, another mask or numerics are left.
+    `batches` hold the old log-probs of the loss. If those are over the sampling mask too, only another model, another
+    mask or rounding can make a gap.
     """
     learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
-    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.kept_mass or ())
+    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.mask_mass or ())
     tokens = 0
     for batch in batches:
         assert batch.old_logprobs is not None
         gap += float(torch.where(batch.loss_mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
         tokens += int(batch.loss_mask.sum())
-    keeps = any(batch.kept_ids is not None for batch in batches)
-    return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/keeps_mask": 1.0} if keeps else {})
+    masked = any(batch.sampling_mask is not None for batch in batches)
+    return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/mask_in_loss": 1.0} if masked else {})
 
 
 def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> list[int]:
-    """At most `most` rows to measure displacement on, at random; half of them correct ones if there are so many.
+    """At most `most` random rows to measure displacement on; half of them correct, if there are enough.
 
     >>> rows_to_probe(torch.tensor([True, False, False, False]), 3, torch.Generator().manual_seed(0))[0]
     0
     """
     flags = correct.tolist()
-    right, wrong = (
+    correct_rows, incorrect_rows = (
         [row for row in torch.randperm(len(flags), generator=generator).tolist() if flags[row] is kind]
         for kind in (True, False)
     )
-    chosen = right[: max(most // 2, most - len(wrong))]
-    return chosen + wrong[: most - len(chosen)]
+    chosen = correct_rows[: max(most // 2, most - len(incorrect_rows))]
+    return chosen + incorrect_rows[: most - len(chosen)]
 
 
 def displacement_metrics(change: Tensor, correct: Tensor) -> dict[str, float]:
-    """From the change of mean log-prob per token `[R]` of some rollouts and which of them are correct `[R]`."""
-    result = {"displacement/rows": float(len(change))}
+    """`change` [R]: of the mean log-prob per token of some rollouts; `correct` [R]: which of them are correct."""
+    result = {"displacement/rollouts": float(len(change))}
     if bool(correct.any()):
         result["displacement/correct"] = float(change[correct].mean())
         result["displacement/fraction"] = float((change[correct] < 0).float().mean())
@@ -257,12 +260,12 @@ def displacement_metrics(change: Tensor, correct: Tensor) -> dict[str, float]:
 
 
 def per_token_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of each row over its mask: `[B, T]`, `[B, T]` -> `[B]`."""
+    """Mean of each row over its mask: [B, T], [B, T] -> [B]."""
     return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
 def glossary_entry(name: str, glossary: Mapping[str, str] = METRICS) -> str | None:
-    """The glossary's text for a metric name, numbered ones included.
+    """The text of the glossary for a metric, including numbered ones.
 
     >>> glossary_entry("likelihood/correct/action_2")
     'The same for the k-th action alone.'

@@ -4,17 +4,17 @@
     SAPO(coef=0.1)                       Search Agent Policy Optimization, arXiv 2603.10069
     NLL(coef=0.1)                        negative log-likelihood of positive rollouts, the plain alternative
 
-A penalty has its settings, with the published values as defaults, and says what hosts need to know of it. The formulas
-are in `holdfast.losses`, which is imported when a penalty is computed: a recipe is read without torch.
+A penalty holds its settings, with the published values as defaults, and the facts that hosts need about it. The
+formulas are in `holdfast.losses`, imported when a penalty is computed, so that reading a recipe needs no torch.
 
-A penalty of your own is a class derived from `Penalty`; docs/losses.md shows one. A new one in this file needs its
-class and its name in `AnyPenalty`.
+Your own penalty is a class derived from `Penalty`; docs/losses.md shows one. To add one to this file, write its class
+and list it in `AnyPenalty`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -34,19 +34,17 @@ AnswerWeight = Annotated[float, Field(ge=0, le=1)] | Literal["adaptive-paper", "
 
 _NAME = (
     "`llds` (arXiv 2512.04220), `sapo` (Search Agent Policy Optimization, arXiv 2603.10069), `nll`, `none`, `custom`. "
-    "A command line that names another than the recipe starts this section anew: nothing of the recipe's is kept."
+    "If the command line names another penalty than the recipe, this section is reset to that penalty's defaults."
 )
 Coefficient = Annotated[float, Field(ge=0, description="λ of LLDS, γ of SAPO, μ of NLL.")]
 Preserve = Annotated[
     Literal["nonnegative", "positive", "correct", "all"],
-    Field(
-        description="Rollouts it acts for: A ≥ 0, A > 0, right ones (all-right groups too, all-wrong ones not), all."
-    ),
+    Field(description="Rollouts it acts for: A ≥ 0; A > 0; A > 0 or correct with A = 0 (all-correct groups); all."),
 ]
 
 
 class _Value(Section):
-    """A section that is made in Python too, where an argument that cannot work is a `ConfigError`."""
+    """A section that Python code can construct as well; there an invalid argument raises `ConfigError`."""
 
     if not TYPE_CHECKING:  # the signature is that of the fields
 
@@ -56,35 +54,36 @@ class _Value(Section):
             except ValidationError as error:
                 raise ConfigError(explain_call(error.errors(include_url=False), type(self))) from None
 
-        # As pydantic's own: it does not call it for a section of a recipe, whose problems are told all at once.
+        # Marks it as pydantic's own, so that a recipe's section skips it and all problems are reported together.
         __init__.__pydantic_base_init__ = True
 
 
 class Penalty(_Value):
-    """A term of the loss, per token, added to the policy loss with `coef`.
+    """A per-token term of the loss, added to the policy loss with `coef`.
 
-    Derive from it and write `per_token`; give `coef` a default, declare further settings as annotated fields.
+    To write one, derive from it and implement `per_token`. Give `coef` a default; declare other settings as annotated
+    fields.
     """
 
     name: str = Field("custom", repr=False)
     coef: Coefficient
     normalizer: Normalizer = "policy"
-    """What it is divided by: the policy loss's denominator, or the tokens of preserved rollouts (docs/papers.md)."""
+    """Its denominator: that of the policy loss, or the number of preserved tokens (docs/papers.md)."""
 
     @property
     def term(self) -> Penalty | None:
-        """What is added to the loss: this."""
+        """The term to add to the loss."""
         return self
 
     @property
     def acts_without_drift(self) -> bool:
-        """Whether it is at work while the policy equals the old one. If not, one optimizer step per rollout batch makes
-        it inert, which is refused."""
+        """Whether it acts while the policy equals the old one. If not, it is always 0 with one optimizer step per
+        rollout batch, and that schedule is refused."""
         return False
 
     @property
     def uses_answer_mask(self) -> bool:
-        """Whether the mask of the final answer changes the value."""
+        """Whether its value depends on `answer_mask`."""
         return False
 
     @property
@@ -93,19 +92,21 @@ class Penalty(_Value):
         return False
 
     def weight_at(self, mean_valid_searches: float) -> float | None:
-        """The weight of answer tokens for a rollout batch with this many valid searches per rollout; None for a penalty
-        that has no such weight."""
+        """The weight of answer tokens for a rollout batch with this many valid searches per rollout; None if the
+        penalty has no such weight."""
         return None
 
     def preserved(self, advantages: Tensor, loss_mask: Tensor, correct: Tensor | None = None) -> Tensor:
-        """bool [B, T]: the tokens it acts for. Here: those of rollouts with A > 0.
+        """bool [B, T]: the preserved tokens, which it acts for. Default: tokens of rollouts with A > 0.
 
-        `advantages` are float [B, 1] or [B, T], `loss_mask` is bool [B, T], `correct` bool [B, 1], None where a host
-        does not tell.
+        Args:
+            advantages: float [B, 1] or [B, T].
+            loss_mask: bool [B, T].
+            correct: bool [B, 1]; None from a host that does not know.
         """
-        from holdfast.losses import preserving_mask
+        from holdfast.losses import preserved_mask
 
-        return preserving_mask(advantages, loss_mask, rule="positive")
+        return preserved_mask(advantages, loss_mask, rule="positive")
 
     @abstractmethod
     def per_token(
@@ -127,27 +128,27 @@ class Penalty(_Value):
             old_logprobs: float [B, T], under the policy frozen for this rollout batch.
             advantages: float [B, 1] or [B, T].
             loss_mask: bool [B, T], True on tokens the model sampled.
-            preserved: bool [B, T], what `preserved` gave.
+            preserved: bool [B, T], from the method `preserved`.
             action_ids: int [B, T], k on the k-th action, 0 outside; None: runs of the mask.
-            answer_mask: bool [B, T], True on the final answer; None where a host does not tell.
-            answer_weight: what `weight_at` gave, 1 for None.
+            answer_mask: bool [B, T], True on the final answer; None from a host that does not know it.
+            answer_weight: from `weight_at`; 1 if that is None.
         """
 
 
 class _RolloutPenalty(Penalty):
-    """A penalty that acts for rollouts chosen by a rule."""
+    """A penalty whose preserved rollouts are chosen by the setting `preserve`."""
 
     preserve: Preserve = "nonnegative"
 
     def preserved(self, advantages: Tensor, loss_mask: Tensor, correct: Tensor | None = None) -> Tensor:
-        """bool [B, T]: the tokens of rollouts that `preserve` names."""
-        from holdfast.losses import preserving_mask
+        """bool [B, T]: tokens of the rollouts that `preserve` selects."""
+        from holdfast.losses import preserved_mask
 
-        return preserving_mask(advantages, loss_mask, rule=self.preserve, correct=correct)
+        return preserved_mask(advantages, loss_mask, rule=self.preserve, correct=correct)
 
 
 class LLDS(_RolloutPenalty):
-    """A penalty on tokens of good rollouts that became less likely; see `holdfast.losses.llds_penalty`.
+    """A penalty on preserved tokens that became less likely; see `holdfast.losses.llds_penalty`.
 
     >>> LLDS(coef=0.5).gate
     'action'
@@ -156,9 +157,9 @@ class LLDS(_RolloutPenalty):
     name: Literal["llds"] = Field("llds", repr=False, description=_NAME)
     coef: Coefficient = 0.2
     gate: Gate = "action"
-    """The unit whose summed drop opens the penalty. `token` is LLD."""
+    """The unit whose summed decrease opens the gate. `token` is LLD."""
     threshold: float = Field(0.0, ge=0)
-    """Nats per token a drop must exceed to count."""
+    """Nats per token that a decrease must exceed to count."""
     answer_weight: AnswerWeight = 1.0
     """LLDS-MA: weight of answer tokens, fixed or by the schedule of the paper or of the authors' code."""
 
@@ -187,9 +188,7 @@ class LLDS(_RolloutPenalty):
         loss_mask: Tensor,
         *,
         preserved: Tensor,
-        action_ids: Tensor | None = None,
-        answer_mask: Tensor | None = None,
-        answer_weight: float | Tensor = 1.0,
+        **masks: Any,
     ) -> Tensor:
         from holdfast.losses import llds_penalty
 
@@ -199,18 +198,16 @@ class LLDS(_RolloutPenalty):
             advantages,
             loss_mask,
             gate=self.gate,
-            action_ids=action_ids,
-            answer_mask=answer_mask,
-            answer_weight=answer_weight,
             threshold=self.threshold,
-            preserve=preserved,
+            preserved=preserved,
+            **masks,
         )
 
 
 class SAPO(_RolloutPenalty):
     """Search Agent Policy Optimization's conditional KL; see `holdfast.losses.sapo_penalty`.
 
-    Not Soft Adaptive Policy Optimization, which is what TRL's and verl's own `sapo` is.
+    Not Soft Adaptive Policy Optimization, which TRL and verl call `sapo`.
     """
 
     name: Literal["sapo"] = Field("sapo", repr=False, description=_NAME)
@@ -235,11 +232,11 @@ class SAPO(_RolloutPenalty):
     ) -> Tensor:
         from holdfast.losses import sapo_penalty
 
-        return sapo_penalty(logprobs, old_logprobs, advantages, loss_mask, tau=self.tau, preserve=preserved)
+        return sapo_penalty(logprobs, old_logprobs, advantages, loss_mask, tau=self.tau, preserved=preserved)
 
 
 class NLL(Penalty):
-    """Negative log-likelihood of rollouts with A > 0; see `holdfast.losses.nll_loss`. Works from the first step on."""
+    """Negative log-likelihood of rollouts with A > 0; see `holdfast.losses.nll_loss`. Acts from the first step on."""
 
     name: Literal["nll"] = Field("nll", repr=False, description=_NAME)
     coef: Coefficient = 0.1
@@ -263,12 +260,12 @@ class NoPenalty(_Value):
 
     @property
     def term(self) -> None:
-        """Nothing is added to the loss."""
+        """Adds nothing to the loss."""
         return None
 
 
 class CustomPenalty(_Value):
-    """A class of somebody else's code, by its import path."""
+    """A penalty class outside holdfast, given by its import path."""
 
     name: Literal["custom"] = Field("custom", description=_NAME)
     path: str = ""
@@ -279,22 +276,34 @@ class CustomPenalty(_Value):
     """Its other arguments."""
 
     def problems(self) -> Iterator[str]:
-        if not is_import_path(self.path):
-            yield (
-                f"loss.penalty.path = {self.path!r} with loss.penalty.name = 'custom': it must name a class, as "
-                "module:Class. Set loss.penalty.path = 'my_code:Hinge', say"
-            )
-        if "coef" in self.settings:
-            yield "loss.penalty.settings holds coef, which is a setting of its own; set loss.penalty.coef"
+        return custom_problems(self.path, self.settings, prefix="loss.penalty.")
 
     @cached_property
     def term(self) -> Penalty:
-        """The penalty itself, imported, made and tried. Raises `ConfigError`."""
-        given = self.settings if self.coef is None else {"coef": self.coef, **self.settings}
+        """The penalty, imported, constructed and tried. Raises `ConfigError`."""
         try:
-            return made_from(self.path, given)
+            return self.load()
         except ConfigError as error:
             raise ConfigError(f"loss.penalty: {error}") from error
+
+    def load(self) -> Penalty:
+        """`term`, whose errors name no setting."""
+        arguments = self.settings if self.coef is None else {"coef": self.coef, **self.settings}
+        return load_penalty(self.path, arguments)
+
+
+def custom_problems(path: str, settings: Mapping[str, Any], *, prefix: str) -> Iterator[str]:
+    """What cannot work in a custom penalty, known without importing it.
+
+    `prefix` begins the host's names of the settings: `loss.penalty.` in a recipe.
+    """
+    if not is_import_path(path):
+        yield (
+            f"{prefix}path = {path!r}: a custom penalty needs the import path of its class, as module:Class. Set "
+            f"{prefix}path, for example to my_code:Hinge"
+        )
+    if "coef" in settings:
+        yield f"{prefix}settings holds coef, which has a setting of its own; set {prefix}coef"
 
 
 AnyPenalty = Annotated[
@@ -302,14 +311,14 @@ AnyPenalty = Annotated[
     Field(discriminator="name"),
     BeforeValidator(lambda section: {"name": "llds", **section} if isinstance(section, dict) else section),
 ]
-"""`[loss.penalty]`: its `name` chooses the class."""
+"""`[loss.penalty]`: its `name` selects the class."""
 
 PENALTIES: dict[str, type[Section]] = {choice_of(kind): kind for kind in get_args(get_args(AnyPenalty)[0])}
-"""What a recipe calls each of them."""
+"""Recipe name -> class."""
 
 
-def made_from(path: str, arguments: dict[str, Any]) -> Penalty:
-    """A penalty of a class outside this package, tried on a small batch. Raises `ConfigError`."""
+def load_penalty(path: str, arguments: dict[str, Any]) -> Penalty:
+    """A penalty whose class is given by its import path, tried on a small batch. Raises `ConfigError`."""
     kind = import_named(path)
     if not (isinstance(kind, type) and issubclass(kind, Penalty)):
         raise ConfigError(f"{path!r} is not a penalty: derive the class from holdfast.penalties.Penalty")
@@ -321,20 +330,22 @@ def made_from(path: str, arguments: dict[str, Any]) -> Penalty:
 
 
 def try_out(penalty: Penalty) -> None:
-    """Compute a penalty on a batch of two rollouts, so that what cannot work is refused before a run begins.
+    """Compute a penalty on a batch of two rollouts, so that one that cannot work is refused before a run begins.
 
-    Raises `ConfigError`: it fails, or returns something else than a value for each token, or one outside the mask.
+    Raises:
+        ConfigError: a method raises; `preserved` or `per_token` returns something other than one value per token;
+            `per_token` is detached, not finite, or not 0 outside the mask.
     """
     import torch
 
-    who = type(penalty).__name__
+    class_name = type(penalty).__name__
     loss_mask = torch.tensor([[False, True, True, False, True, True], [False, True, True, True, False, False]])
     old = torch.linspace(-3.0, -0.25, 12).view(2, 6)
     logprobs = (old + torch.tensor([0.5, -0.5]).repeat(2, 3)).requires_grad_()
     advantages = torch.tensor([[1.0], [-1.0]])
     action_ids = torch.tensor([[0, 1, 1, 0, 2, 2], [0, 1, 1, 1, 0, 0]])
-    weight = penalty.weight_at(1.0)
     try:
+        weight = penalty.weight_at(1.0)
         preserved = penalty.preserved(advantages, loss_mask, advantages > 0)
         value = penalty.per_token(
             logprobs,
@@ -344,20 +355,27 @@ def try_out(penalty: Penalty) -> None:
             preserved=preserved,
             action_ids=action_ids,
             answer_mask=action_ids == 2,
-            answer_weight=1.0 if weight is None else weight,
+            answer_weight=1.0 if weight is None else float(weight),
         )
     except Exception as error:
-        raise ConfigError(f"{who} fails on a batch of two rollouts ({type(error).__name__}: {error})") from error
+        raise ConfigError(f"{class_name} fails on a batch of two rollouts ({type(error).__name__}: {error})") from error
     for method, tensor, dtype in (("preserved", preserved, torch.bool), ("per_token", value, logprobs.dtype)):
         if not isinstance(tensor, torch.Tensor) or tensor.shape != loss_mask.shape or tensor.dtype != dtype:
             raise ConfigError(
-                f"{who}.{method} must return a {str(dtype).removeprefix('torch.')} tensor [B, T], here [2, 6]; it "
-                f"returned {_described(tensor)}"
+                f"{class_name}.{method} must return a {str(dtype).removeprefix('torch.')} tensor [B, T], here [2, 6]; "
+                f"it returned {_described(tensor)}"
             )
+    if not value.requires_grad:
+        raise ConfigError(
+            f"{class_name}.per_token returns a tensor without a gradient, so it would train nothing; compute it from "
+            "logprobs, without detach() or no_grad()"
+        )
+    if not bool(value.isfinite().all()):
+        raise ConfigError(f"{class_name}.per_token returns NaN or infinity on a batch of two rollouts")
     if bool((value[~loss_mask] != 0).any()):
         raise ConfigError(
-            f"{who}.per_token is not 0 outside the loss mask, where nothing is learned; return torch.where(loss_mask, "
-            "value, 0.0)"
+            f"{class_name}.per_token is not 0 outside the loss mask, where nothing is learned; return "
+            "torch.where(loss_mask, value, 0.0)"
         )
 
 

@@ -109,7 +109,7 @@ def unknown(dotted: str, root: Root) -> str:
         inside = [name for name in setting_names(root) if name.startswith(f"{dotted}.")]
         return f"this is a section of {len(inside)} settings; name one of them, such as {inside[0]}"
     if not near:
-        return "there is no such setting; `holdfast train --dry-run` prints all"
+        return "there is no such setting; `holdfast recipe show` prints all"
     return f"there is no such setting; did you mean {' or '.join(near)}?"
 
 

@@ -1,7 +1,7 @@
 """Rewards: named parts of what one trajectory is worth, and their weighted sum.
 
 Only what the model generated is scored: the answer comes from the action of the last turn, never from a search over the
-text, where the prompt's example or a passage could be taken for it.
+text, where the prompt's example or a passage could be mistaken for it.
 
 A part goes by its name in `PARTS`, or by the import path of a function, `module:function`, which takes a trajectory and
 the golden answers and returns a number.
@@ -17,7 +17,7 @@ from functools import cache
 
 from holdfast.errors import ConfigError
 from holdfast.importing import import_named
-from holdfast.scoring import exact_match, f1, normalize_answer, normalized_golds
+from holdfast.scoring import exact_match, f1, in_passages
 from holdfast.trajectory import Answer, Invalid, Search, Trajectory, Turn
 
 EM: Mapping[str, float] = {"em": 1.0}
@@ -40,9 +40,8 @@ def _format(trajectory: Trajectory, golds: Sequence[str]) -> float:
 
 def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:
     """1.0 when a golden answer stands in what a search returned, as the model saw it: after any cut."""
-    answers = normalized_golds(golds)
-    seen = [normalize_answer(t.observation_text) for t in trajectory.turns if isinstance(t.action, Search) and t.hits]
-    return float(any(answer in text for text in seen for answer in answers))
+    seen = [turn.observation_text for turn in trajectory.turns if isinstance(turn.action, Search) and turn.hits]
+    return in_passages(seen, golds)
 
 
 Part = Callable[[Trajectory, Sequence[str]], float]
@@ -53,13 +52,13 @@ PARTS: dict[str, Part] = {
     "format": _format,
     "retrieval": _retrieval,
 }
-"""Every part lies in [0, 1]."""
+"""The value of every part is in [0, 1]."""
 
 _ALWAYS = ("em", "f1")  # recorded whatever the weights are: `correct` and the metrics need them
 
 
 def part(name: str) -> Part:
-    """The part that a name or an import path means. Raises `ConfigError` when there is none, or it does not work."""
+    """The part for a name or an import path. Raises `ConfigError` when it does not exist or does not work."""
     if name in PARTS:
         return PARTS[name]
     if ":" in name:
@@ -71,17 +70,17 @@ def part(name: str) -> Part:
 
 @cache
 def _imported(path: str) -> Part:
-    """A function by its import path, tried on an episode of one right answer."""
+    """The function at an import path, tried on a rollout with one correct answer."""
     function = import_named(path)
     turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("Lisbon"))
     try:
         value = function(Trajectory(example_id="an example", prompt=(0,), turns=(turn,)), ("Lisbon",))
     except Exception as error:
         raise ConfigError(
-            f"{path!r} fails on an episode of one right answer ({type(error).__name__}: {error})"
+            f"{path!r} fails on a rollout with one correct answer ({type(error).__name__}: {error})"
         ) from error
     if not _is_number(value):
-        raise ConfigError(f"{path!r} must return a finite number for an episode; it returned {value!r}")
+        raise ConfigError(f"{path!r} must return a finite number for a rollout; it returned {value!r}")
     return function
 
 
@@ -90,7 +89,7 @@ def _is_number(value: object) -> bool:
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Raise `ConfigError` for a part that does not exist, a weight that is no number, or weights that are all 0."""
+    """Raise `ConfigError` for a part that does not exist, a weight that is not finite, or weights that are all 0."""
     for name, weight in weights.items():
         part(name)
         if not math.isfinite(weight):
@@ -102,21 +101,22 @@ def check_weights(weights: Mapping[str, float]) -> None:
 def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapping[str, float] = EM) -> Trajectory:
     """The trajectory with `reward` = Σ weight · part and `reward_parts`: `em` and `f1` always, others if weighted.
 
-    An episode that failed for reasons that are not the policy's keeps reward `None` and no parts: an outage is not a
-    wrong answer, and must not enter its group's mean.
+    A rollout that failed for reasons other than the policy keeps reward `None` and no parts: an outage is not a wrong
+    answer, and must not enter its group's mean.
 
     >>> from holdfast.trajectory import Answer, Turn
     >>> turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("the Eiffel Tower"))
-    >>> episode = Trajectory(example_id="nq/dev/0", prompt=(0,), turns=(turn,))
-    >>> score_trajectory(episode, ["Eiffel tower"], {"em": 1.0, "format": 0.2}).reward
+    >>> trajectory = Trajectory(example_id="nq/dev/0", prompt=(0,), turns=(turn,))
+    >>> score_trajectory(trajectory, ["Eiffel tower"], {"em": 1.0, "format": 0.2}).reward
     1.2
     """
     check_weights(weights)
     if trajectory.status.is_failure:
         return replace(trajectory, reward=None, reward_parts={})
-    wanted = [name for name in {**PARTS, **weights} if name in _ALWAYS or weights.get(name)]
-    parts = {name: part(name)(trajectory, golds) for name in wanted}
-    if bad := [name for name, value in parts.items() if not _is_number(value)]:
-        raise ConfigError(f"reward part {bad[0]!r} must return a finite number; it returned {parts[bad[0]]!r}")
+    names = [name for name in {**PARTS, **weights} if name in _ALWAYS or weights.get(name)]
+    parts = {name: part(name)(trajectory, golds) for name in names}
+    for name, value in parts.items():
+        if not _is_number(value):
+            raise ConfigError(f"reward part {name!r} must return a finite number; it returned {value!r}")
     reward = math.fsum(weight * parts[name] for name, weight in weights.items() if weight)
     return replace(trajectory, reward=reward, reward_parts=parts)

@@ -113,7 +113,8 @@ def begin(run_dir: Path, config: Config) -> None:
     for name in (METRICS, RESULTS, _CHECKPOINTS):
         if (run_dir / name).exists():
             raise ConfigError(
-                f"{run_dir} holds a run already ({name}); continue it with --resume {run_dir}, or give another run.name"
+                f"{run_dir} holds a run already ({name}); give another run.name",
+                hint=f"to continue it: holdfast resume {run_dir}",
             )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ def read_recipe(run_dir: Path) -> Config:
     """The recipe the run began with. Raises `CheckpointError` when this is not a run folder."""
     if not is_run(run_dir):
         raise CheckpointError(
-            f"{run_dir} is not a run folder: it has no {CONFIG}. Give the folder `holdfast train` named"
+            f"{run_dir} is not a run folder: it has no {CONFIG}. Give the folder that `holdfast train` named"
         )
     from holdfast.config import load
 
@@ -152,6 +153,6 @@ def writing(run_dir: Path) -> Iterator[None]:
         if error.errno not in UNWRITABLE:
             raise
         raise CheckpointError(
-            f"{error.filename or run_dir} cannot be written: {UNWRITABLE[error.errno]}. Put that right, then go "
-            f"on from the newest checkpoint with --resume {run_dir}"
+            f"{error.filename or run_dir} cannot be written: {UNWRITABLE[error.errno]}",
+            hint=f"once it can, continue from the newest checkpoint: holdfast resume {run_dir}",
         ) from error

@@ -11,11 +11,12 @@ docs/evaluate.md shows with examples where they differ.
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -40,8 +41,20 @@ def normalize_answer(text: str) -> str:
 
 
 def _normalize_nq(text: str) -> str:
-    """Accents become characters of their own first (NFD): two spellings of `é` meet, and `à` is an article."""
-    return normalize_answer(unicodedata.normalize("NFD", text))
+    """Accents become separate characters first (NFD): two spellings of `é` are equal, and `à` is an article."""
+    return normalize_answer(_decomposed(text))
+
+
+def _decomposed(text: str) -> str:
+    """NFD in n log n steps: `unicodedata.normalize` takes n² for n accents in a row, and a model can write those.
+
+    Each character is decomposed; then each run of accents is sorted by combining class, equal classes as they were.
+    """
+    if len(text) < 1000:
+        return unicodedata.normalize("NFD", text)
+    characters = "".join(unicodedata.normalize("NFD", character) for character in text)
+    runs = itertools.groupby(characters, key=lambda character: unicodedata.combining(character) > 0)
+    return "".join("".join(sorted(run, key=unicodedata.combining) if accents else run) for accents, run in runs)
 
 
 def _normalize_triviaqa(text: str) -> str:
@@ -138,6 +151,15 @@ def sub_em(prediction: str | None, golds: Sequence[str], *, mode: Mode = "table"
     return float(any(answer in text for answer in answers if answer or rule.empty_scores))
 
 
+def in_passages(passages: Iterable[str], golds: Sequence[str]) -> float:
+    """1.0 if any golden answer occurs in any passage, both normalised as in mode `table`, else 0.0.
+
+    Raises `TypeError` or `ValueError` as `normalized_golds` does.
+    """
+    answers, texts = normalized_golds(golds), map(normalize_answer, passages)
+    return float(any(answer in text for text in texts for answer in answers))
+
+
 def normalized_golds(golds: Sequence[str]) -> list[str]:
     """The golden answers of which normalisation leaves something, normalised.
 
@@ -151,7 +173,7 @@ def searchr1_answer(text: str) -> str | None:
     """The answer that Search-R1 (and ZeroSearch, LLDS) reads from prompt and response together, false positives kept.
 
     The last pair of answer tags counts if there are two or more. The stock prompt holds two, an empty pair in the
-    instruction and an example, so that the rule never says None there: an episode that ends without an answer is
+    instruction and an example, so that the rule never says None there: a rollout that ends without an answer is
     scored as the prompt's example, and after the reminder that follows an invalid action as the word between the
     reminder's tags. To re-read published numbers; nothing else in holdfast scores a text it did not generate.
 

@@ -26,7 +26,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe {path}; give the path of a TOML file") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; give a TOML file, or --resume {path} to continue a run") from None
+        raise ConfigError(
+            f"{path} is a folder; give a TOML file", hint=f"to continue a run: holdfast resume {path}"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

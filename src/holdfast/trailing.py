@@ -1,6 +1,6 @@
-"""Arithmetic on arrays that never looks ahead: the value at a row depends on the rows up to it and on no others.
+"""Arithmetic on arrays that never looks ahead: the value at a row depends only on the rows up to it.
 
-Sums run in a fixed order, so a value is the same, bit for bit, whether the series ends at that row or goes on.
+Sums run in a fixed order. A value is the same, bit for bit, whether the series ends at its row or continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DIFFERENCE = 1.128
 
 
 def trailing_mean(values: Values, window: int) -> Values:
-    """Mean of the last `window` values; of all so far where there are fewer.
+    """Mean of the last `window` values, or of all values so far.
 
     >>> trailing_mean(np.array([1.0, 2.0, 3.0, 7.0]), 2).tolist()
     [1.0, 1.5, 2.5, 5.0]
@@ -36,10 +36,10 @@ def trailing_lowest(values: Values, window: int) -> Values:
     >>> trailing_lowest(np.array([1.0, 2.0, 3.0, 0.5]), 2).tolist()
     [1.0, 1.0, 2.0, 0.5]
     """
-    found = values
+    result = values
     for back in range(1, min(window, len(values))):
-        found = np.minimum(found, delayed(values, back))
-    return found
+        result = np.minimum(result, delayed(values, back))
+    return result
 
 
 def highest(values: Values) -> Values:
@@ -53,7 +53,7 @@ def lowest(values: Values) -> Values:
 
 
 def delayed(values: NDArray[T], back: int) -> NDArray[T]:
-    """The value `back` rows before; the first one where there are not so many.
+    """The value `back` rows before; the first value where there are fewer rows.
 
     >>> delayed(np.array([1.0, 2.0, 3.0]), 2).tolist()
     [1.0, 1.0, 1.0]
@@ -62,10 +62,10 @@ def delayed(values: NDArray[T], back: int) -> NDArray[T]:
 
 
 def noise(values: Values, window: int) -> Values:
-    """Standard deviation of a value around the curve, from the differences of neighbours so far.
+    """Standard deviation of a value around the curve, from the differences between neighbours so far.
 
-    The last `window` differences are left out, where there are more: a break that is to be judged must not excuse
-    itself. Of a few differences the estimate is widened. 0 at the first row.
+    The last `window` differences are left out once there are more than twice as many: a sudden break must not count as
+    noise. With few differences the estimate is widened. It is 0 at the first row.
     """
     if len(values) < 2:
         return np.zeros_like(values)
@@ -77,12 +77,12 @@ def noise(values: Values, window: int) -> Values:
 
 
 def margin(values: Values, window: int, errors: float) -> Values:
-    """What the mean of `window` values may differ by for noise alone: that many standard errors."""
+    """How far noise alone may move the mean of `window` values: that many standard errors."""
     return errors * noise(values, window) / np.sqrt(window)
 
 
 def held(condition: Truths, count: int) -> Truths:
-    """Where the condition has been true in the last `count` rows, this one included.
+    """Where the condition has been true in the last `count` rows, including this one.
 
     >>> held(np.array([True, True, False, True, True]), 2).tolist()
     [False, True, False, False, True]
@@ -93,7 +93,7 @@ def held(condition: Truths, count: int) -> Truths:
 
 
 def rows_since(condition: Truths) -> NDArray[np.int64]:
-    """Rows since the condition was last true, 0 where it is; counted from the start where it never was.
+    """Rows since the condition was last true. Counted from the start where it never was.
 
     >>> rows_since(np.array([False, True, False, False])).tolist()
     [1, 0, 1, 2]
@@ -103,7 +103,7 @@ def rows_since(condition: Truths) -> NDArray[np.int64]:
 
 
 def last_where(condition: Truths) -> NDArray[np.int64]:
-    """Index of the last row, up to each, where the condition was true; 0 where it never was.
+    """For each row: index of the last row so far where the condition was true; 0 where it never was.
 
     >>> last_where(np.array([True, False, True, False])).tolist()
     [0, 0, 2, 2]

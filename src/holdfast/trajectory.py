@@ -15,7 +15,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The model asked the retriever."""
+    """The model searched."""
 
     query: str
 
@@ -38,7 +38,7 @@ Action = Search | Answer | Invalid
 
 
 class Status(StrEnum):
-    """How an episode ended. Only `OK` and `TRUNCATED` episodes are trained on."""
+    """How a rollout ended. Only `OK` and `TRUNCATED` rollouts are trained on."""
 
     OK = "ok"
     TRUNCATED = "truncated"
@@ -47,7 +47,7 @@ class Status(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """True when the episode says nothing about the policy: an outage must never look like a wrong answer."""
+        """True when the rollout says nothing about the policy: an outage must never look like a wrong answer."""
         return self in (Status.RETRIEVAL_FAILED, Status.ERROR)
 
 
@@ -71,7 +71,7 @@ class Turn:
     observation: tuple[int, ...] = ()
     """Token ids of the feedback; empty after the last turn."""
     text: str = ""
-    """Decoded `tokens`, for people to read."""
+    """Decoded `tokens`."""
     observation_text: str = ""
     hits: tuple[str, ...] = ()
     """Document ids the search returned, best first."""
@@ -79,9 +79,10 @@ class Turn:
     """`stop` (a closing tag), `eos`, or `length`."""
     answer_span: tuple[int, int] | None = None
     """[start, end) into `tokens` of the answer, tags included; a token counts if any of its characters does."""
-    kept_mass: tuple[float, ...] | None = None
-    """Probability mass inside the sampler's top-p / top-k set, per token. None when sampling was untruncated."""
-    cut: bool = False
+    mask_mass: tuple[float, ...] | None = None
+    """Probability mass inside the sampling mask (the sampler's top-p / top-k set), per token. None when sampling was
+    untruncated."""
+    observation_truncated: bool = False
     """True when the observation was shortened to fit its budget."""
 
     def __len__(self) -> int:
@@ -90,7 +91,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """One episode: a prompt, then turns.
+    """One rollout: a prompt, then turns.
 
     Example: a two-token prompt, one search with two tokens of feedback, then an answer whose last two of three
     tokens are the answer span:
@@ -117,14 +118,14 @@ class Trajectory:
     turns: tuple[Turn, ...]
     status: Status = Status.OK
     error: str | None = None
-    """Why it failed, for people to read; None unless `status.is_failure`."""
+    """Why it failed, in words; None unless `status.is_failure`."""
     reward: float | None = None
     """None until scored; None and 0.0 are different events."""
     reward_parts: dict[str, float] = field(default_factory=dict)
 
     @property
     def answer(self) -> str | None:
-        """Text of the final answer; None when the episode gave none."""
+        """Text of the final answer; None when the rollout gave none."""
         last = self.turns[-1].action if self.turns else None
         return last.text if isinstance(last, Answer) else None
 
@@ -151,7 +152,7 @@ class Trajectory:
 
     @cached_property
     def loss_mask(self) -> tuple[bool, ...]:
-        """True on tokens the model sampled. All False when the episode failed for reasons that are not the policy's."""
+        """True on tokens the model sampled. All False when the rollout failed for reasons other than the policy."""
         return tuple(a > 0 and not self.status.is_failure for a in self.action_ids)
 
     @cached_property

@@ -53,8 +53,20 @@ def test_a_class_of_ones_own_goes_by_its_path(hinge: str) -> None:
     penalty = penalty_for("holdfast_custom", {"penalty_path": hinge, "penalty_settings": {"margin": 0.5}})
     assert penalty is not None and (type(penalty).__name__, penalty.coef) == ("Hinge", 0.3)
     assert penalty.margin == 0.5  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="it must name a class, as module:Class"):
-        penalty_for("holdfast_custom", {})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, r"policy_loss\.penalty_path = '': .*module:Class"),
+        ({"penalty_path": "no_such_module:Hinge"}, r"policy_loss\.penalty_path: .*cannot be imported"),
+        ({"penalty_path": "a:B", "penalty_settings": {"coef": 1}}, r"set policy_loss\.penalty_coef"),
+    ],
+)
+def test_errors_of_a_custom_penalty_name_verls_settings(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        penalty_for("holdfast_custom", given)
+    assert "loss.penalty." not in str(caught.value).replace("policy_loss.penalty_", "")
 
 
 @pytest.mark.parametrize(

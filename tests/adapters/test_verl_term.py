@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.adapters import verl_term
 from holdfast.adapters.verl_losses import LOSSES
-from holdfast.adapters.verl_term import Log, base_name, measure, per_token, refuse_cut_actions
+from holdfast.adapters.verl_term import Log, base_name, measure, per_token, refuse_split_actions
 from holdfast.errors import ConfigError
 from holdfast.penalties import LLDS, SAPO
 
@@ -27,11 +27,11 @@ def test_the_base_is_vanilla_unless_named() -> None:
 
 @pytest.mark.parametrize("correction", [None, {}, {"rollout_rs": None}, {"rollout_rs": "seq_max_k2"}])
 def test_whole_rollouts_may_be_rejected(correction: Any) -> None:
-    refuse_cut_actions(LLDS(), correction)
-    refuse_cut_actions(None, {"rollout_rs": "token_k1"})
-    refuse_cut_actions(SAPO(), {"rollout_rs": "token_k1"})
+    refuse_split_actions(LLDS(), correction)
+    refuse_split_actions(None, {"rollout_rs": "token_k1"})
+    refuse_split_actions(SAPO(), {"rollout_rs": "token_k1"})
     with pytest.raises(ConfigError, match="rollout_rs = 'token_k2'"):
-        refuse_cut_actions(LLDS(), {"rollout_rs": "seq_max_k2,token_k2"})
+        refuse_split_actions(LLDS(), {"rollout_rs": "seq_max_k2,token_k2"})
 
 
 def numbers(log: Log, old: Tensor, new: Tensor, advantages: Tensor, mask: Tensor) -> dict[str, float]:
@@ -48,12 +48,12 @@ def test_what_has_nothing_to_count_repeats_what_was_seen_last() -> None:
     first = numbers(log, old, new, down, ones)
     # nothing positive yet: all rollouts stand in for them, (-1 - 3) / 2
     assert (first["holdfast/likelihood/positive"], first["holdfast/likelihood/negative"]) == (-2.0, -2.0)
-    assert (first["holdfast/penalty/drop"], first["holdfast/drift/positive"]) == (0.0, 0.0)
+    assert (first["holdfast/penalty/mean_decrease"], first["holdfast/drift/positive"]) == (0.0, 0.0)
     second = numbers(log, old - 1, new, up, ones)
     assert (second["holdfast/likelihood/positive"], second["holdfast/likelihood/negative"]) == (-3.0, -2.0)
     assert second["holdfast/drift/positive"] == 0.5  # ((-1.5 + 2) + (-3.5 + 4)) / 2
     third = numbers(log, old, new, up, ones)
-    assert (third["holdfast/penalty/drop"], third["holdfast/penalty/active_fraction"]) == (0.5, 1.0)
+    assert (third["holdfast/penalty/mean_decrease"], third["holdfast/penalty/active_fraction"]) == (0.5, 1.0)
     empty = numbers(log, old, new, up, ~ones)
     assert empty == third and all(map(math.isfinite, empty.values()))
 

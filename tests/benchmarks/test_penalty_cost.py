@@ -27,7 +27,10 @@ def test_costs_are_of_the_same_round() -> None:
 def test_the_quickstarts_shape_is_the_recipes() -> None:
     from holdfast.config import load
 
-    recipe, shape = load(Path(__file__).parents[2] / "recipes" / "quickstart.toml"), penalty_cost.SHAPES["quickstart"]
+    recipe, shape = (
+        load(Path(__file__).parents[2] / "src/holdfast/recipes" / "quickstart.toml"),
+        penalty_cost.SHAPES["quickstart"],
+    )
     assert (shape.questions, shape.group) == (recipe.train.questions, recipe.train.group_size)
     assert shape.updates == recipe.train.optimizer_steps_per_rollout
     assert (shape.hidden, shape.layers, shape.heads) == (

@@ -100,7 +100,7 @@ def test_an_episode_from_question_to_answer() -> None:
 
 def test_the_end_of_sequence_is_not_shown_and_the_note_is() -> None:
     assert asked(agent("hm", "<answer> Kelan </answer>")) == (
-        f"question  {QUESTION}\nsays      hm\nhears     {CLEAN.invalid_note}\nanswers   Kelan\n"
+        f"question  {QUESTION}\nsays      hm\nfeedback  {CLEAN.invalid_note}\nanswers   Kelan\n"
     )
 
 
@@ -130,7 +130,7 @@ def test_tokens_appear_before_the_turn_is_over() -> None:
     [
         (["<search> a </search>"] * 2, {"max_turns": 2}, "all 2 turns were used up (protocol.max_turns)"),
         # In letters: the prompt 29, the turn 20, the passage more than what is left of 60.
-        (["<search> a </search>"], {"max_total_tokens": 60}, "the episode reached protocol.max_total_tokens = 60"),
+        (["<search> a </search>"], {"max_total_tokens": 60}, "the rollout reached protocol.max_total_tokens = 60"),
         ([], {"max_total_tokens": 16}, "a prompt of 29 tokens fills protocol.max_total_tokens = 16"),
     ],
 )
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_is_not_there(runs: Any, holdfast: Run) -> None:
 
 def test_a_run_that_is_not_there(runs: Any, holdfast: Run) -> None:
     stderr = holdfast("ask", "odl", QUESTION, code=2).stderr
-    assert stderr == "error: odl is no run folder. Newest runs here: runs/new, runs/old\n"
+    assert stderr == "error: odl is not a run folder\nhint: newest runs here: runs/new, runs/old\n"
     assert "odl" in holdfast("ask", "odl", code=2).stderr  # one word is a run, not a question
 
 
@@ -238,7 +238,7 @@ def test_no_run_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holdfast
     monkeypatch.chdir(tmp_path)
     for arguments in ([], [QUESTION]):
         stderr = holdfast("ask", *arguments, code=2).stderr
-        assert stderr == "error: there is no run in runs/; make one with: holdfast train\n"
+        assert stderr == "error: there is no run in runs/\nhint: train one with: holdfast train\n"
 
 
 def test_an_interrupt_is_no_error_report(runs: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,8 @@ def test_plain_lines_of_a_run() -> None:
     lines.note("a sentence")
     lines.finish()
     step = (
-        "reward 0.250  EM 0.200  right -0.910  wrong -10.13  displ. -0.0123  entropy 0.800  search 1.60  penalty 12.3%"
+        "reward 0.250  EM 0.200  lp(correct) -0.910  lp(incorrect) -10.13  Δlp -0.0123  entropy 0.800  search 1.60  "
+        "penalty 12.3%"
     )
     assert console.file.getvalue() == (  # type: ignore[attr-defined]
         "warm start 0/8\n"
@@ -219,9 +220,10 @@ def test_the_table_fits_its_terminal(width: int) -> None:
     assert "-0.0123" in rows[1]
 
 
-def test_80_columns_show_all_main_metrics() -> None:
-    assert columns_for(80) == COLUMNS
-    assert columns_for(79) != COLUMNS
+def test_80_columns_show_all_main_metrics_but_one() -> None:
+    assert set(COLUMNS) - set(columns_for(80)) == {column for column in COLUMNS if column.title == "lp(incorrect)"}
+    assert columns_for(92) == COLUMNS
+    assert columns_for(91) != COLUMNS
     assert columns_for(120)[: len(COLUMNS)] == COLUMNS
     assert len(columns_for(120)) > len(COLUMNS)
 
@@ -232,9 +234,9 @@ def test_the_metrics_shown_exist() -> None:
 
 
 def test_the_legend_explains_only_what_is_shown() -> None:
-    assert "wrong" in legend(columns_for(80))
-    assert "wrong" not in legend(columns_for(50))
-    assert "displ.: " in legend(columns_for(50))
+    assert "lp(incorrect): " in legend(columns_for(92))
+    assert "lp(incorrect)" not in legend(columns_for(80))
+    assert "Δlp: " in legend(columns_for(50))
 
 
 def test_the_table_keeps_the_last_steps_and_dashes_for_what_is_missing() -> None:
@@ -242,7 +244,7 @@ def test_the_table_keeps_the_last_steps_and_dashes_for_what_is_missing() -> None
     table = LiveTable(screen, Clock())
     table.stage("training", 60)
     table.step(StepResult(step=0, metrics={"eval/em": 0.2}))
-    assert drawn(table, screen).splitlines()[1].split() == ["0", *["–"] * 8, "0.200"]
+    assert drawn(table, screen).splitlines()[1].split() == ["0", *["–"] * 7, "0.200"]
     for step in range(1, 31):
         table.step(StepResult(step=step, metrics=STEP))
     rows = [line.split()[0] for line in drawn(table, screen).splitlines() if line.strip()]

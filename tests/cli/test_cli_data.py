@@ -26,7 +26,7 @@ def sample(tmp_path: Path) -> Path:
 
 
 def test_ls_says_sizes_licences_and_where_from_without_a_network() -> None:
-    result = run("ls")
+    result = run("list")
     assert result.exit_code == 0
     line = next(line for line in result.output.splitlines() if line.startswith("hotpotqa"))
     assert line.split() == ["hotpotqa", "90,447", "7,405*", "multi-hop", "CC", "BY-SA", "4.0", "hotpotqa.github.io"]

@@ -101,17 +101,17 @@ def test_every_code_is_explained(holdfast: Holdfast, code: str) -> None:
 
 
 def test_usage(holdfast: Holdfast, tmp_path: Path) -> None:
-    assert "Give a path" in holdfast("diagnose", code=2).output
+    assert "hint: holdfast diagnose runs/" in holdfast("diagnose", code=2).output
     assert "does not exist" in holdfast("diagnose", str(tmp_path / "nothing"), code=2).output
     (tmp_path / "empty.jsonl").write_text("")
     holdfast("diagnose", str(tmp_path / "empty.jsonl"), code=2)
-    assert "several codes begin so" in holdfast("diagnose", "--explain", "LLD", code=2).output
+    assert "several codes begin with it" in holdfast("diagnose", "--explain", "LLD", code=2).output
 
 
 def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     page = tmp_path / "page.html"
-    holdfast("diagnose", "--html", str(page), run("sick", ill=True), run("well", ill=False), code=1)
+    holdfast("report", "--out", str(page), run("sick", ill=True), run("well", ill=False))
     text = page.read_text(encoding="utf-8")
     assert "RET001" in text and "sick" in text and "well" in text
 
@@ -124,7 +124,7 @@ def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
     assert "did not fall" not in said and "No findings" not in said
 
 
-def test_html_writes_over_its_own_page_and_nothing_else(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
+def test_a_report_replaces_a_report_and_nothing_else(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
     sick, well = run("sick", ill=True), run("well", ill=False)
     log = Path(sick) / "metrics.jsonl"
     before = log.read_bytes()
@@ -132,12 +132,12 @@ def test_html_writes_over_its_own_page_and_nothing_else(holdfast: Holdfast, run:
     other.write_text("<!doctype html>\n<title>mine</title>")
     unreadable.mkdir()
     for somebodys in (log, other, unreadable):
-        stderr = holdfast("diagnose", "--html", str(somebodys), well, code=2).stderr
-        assert "this exists and is not a report of holdfast, so it stays" in " ".join(stderr.split())
-    assert "the place of what it is about" in holdfast("diagnose", str(log), "--html", str(log), code=2).stderr
+        stderr = holdfast("report", "--out", str(somebodys), well, code=2).stderr
+        assert "this exists and is not a report of holdfast" in " ".join(stderr.split())
+    assert "would replace the log" in holdfast("report", str(log), "--out", str(log), code=2).stderr
     assert log.read_bytes() == before and other.read_text().endswith("<title>mine</title>")
     for _ in range(2):
-        holdfast("diagnose", "--html", str(page), well)
+        holdfast("report", "--out", str(page), well)
     assert page.read_text().startswith("<!doctype html>\n<!-- holdfast report -->\n<html")
 
 

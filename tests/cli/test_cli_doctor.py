@@ -33,15 +33,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_without_a_host_it_teaches(holdfast: Run, installed: Callable[..., None]) -> None:
     installed(trl="1.16.0")
     text = holdfast("doctor").stdout
-    assert "TRL's GRPOTrainer: 1.16.0 is here: run `holdfast doctor trl`" in text
-    assert "verl on Ray: not in this environment" in text
+    assert "TRL's GRPOTrainer: 1.16.0 is installed: run `holdfast doctor trl`" in text
+    assert "verl on Ray: not installed" in text
 
 
 @pytest.mark.parametrize("host", ["trl", "verl"])
 def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None], host: str) -> None:
     installed()
     assert holdfast("doctor", host, code=1).stdout == (
-        f"PROBLEM  {host} is not installed in this environment. Run: pip install 'holdfast[{host}]'\n"
+        f"PROBLEM  {host} is not installed in this environment. Run: pip install 'holdfast-rl[{host}]'\n"
     )
 
 
@@ -51,7 +51,7 @@ def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None],
         ("trl", "1.15.2", "trl 1.15.2 is installed; 1.16 or newer, below 2, is needed"),
         ("trl", "2.0.0", "trl 2.0.0 is installed; 1.16 or newer, below 2, is needed"),
         ("verl", "0.7.1", "verl 0.7.1 is installed, but holdfast.adapters.verl needs 0.9."),
-        ("verl", "0.10.0.dev0", "for 0.7 and forks there is holdfast.adapters.verl_legacy"),
+        ("verl", "0.10.0.dev0", "verl 0.10.0.dev0 is installed, but holdfast.adapters.verl needs 0.9."),
     ],
 )
 def test_a_host_of_another_version(
@@ -71,10 +71,10 @@ def test_trl_is_told_about_the_schedule(holdfast: Run, installed: Callable[..., 
 @pytest.mark.parametrize(
     ("plugin", "environment", "good", "sentence"),
     [
-        (True, {}, True, "verl loads holdfast by itself"),
-        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other, holdfast"}, True, "verl loads holdfast by itself"),
+        (True, {}, True, "verl loads holdfast on its own"),
+        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other, holdfast"}, True, "verl loads holdfast on its own"),
         (True, {"VERL_USE_EXTERNAL_PLUGINS": "none"}, False, "VERL_USE_EXTERNAL_PLUGINS=none keeps verl from loading"),
-        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other"}, False, "add it there, or unset that"),
+        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other"}, False, "add holdfast to it, or unset it"),
         (False, {}, False, "declares no verl plugin; install it again"),
         (False, {"VERL_USE_EXTERNAL_MODULES": "a,holdfast.adapters.verl"}, True, "because VERL_USE_EXTERNAL_MODULES"),
     ],

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,14 +11,17 @@ import pytest
 
 from holdfast import __version__
 from holdfast.cli.describe import USEFUL, default_of
+from holdfast.cli.main import app
 from holdfast.config import setting_names
 
 Run = Callable[..., Any]
+RESEARCH = {"table", "reproduce", "baseline"}
+"""Commands that are not the library's."""
 
 
 def test_help_teaches_what_exists(holdfast: Run) -> None:
     text = holdfast("--help").stdout
-    for command in ("holdfast train", "holdfast ask", "holdfast train --dry-run > my.toml"):
+    for command in ("holdfast train", "holdfast ask", "holdfast recipe show > my.toml"):
         assert f" {command} " in text
     assert holdfast("-h").stdout == text
     assert max(map(len, text.splitlines())) <= 80
@@ -31,7 +36,7 @@ def test_help_of_train_lists_useful_settings_on_one_line_each(holdfast: Run) -> 
     for name, meaning in USEFUL.items():
         (line,) = (line for line in lines if line.startswith(f"│ --{name} "))
         assert f"{meaning} [{default_of(name)}]" in line
-    assert any("--dry-run prints every setting" in line for line in lines)
+    assert any("holdfast recipe show" in line for line in lines)
     assert max(map(len, lines)) <= 80
 
 
@@ -46,7 +51,7 @@ def test_every_setting_is_described(name: str) -> None:
 
     info = setting(Config, name)
     assert info is not None
-    assert info.description, f"{name} has no docstring: `holdfast train --dry-run` would print it unexplained"
+    assert info.description, f"{name} has no docstring: `holdfast recipe show` would print it unexplained"
 
 
 def test_version(holdfast: Run) -> None:
@@ -68,3 +73,59 @@ def test_help_loads_neither_torch_nor_a_schema() -> None:
     assert not loaded("--help") & {*heavy, "pydantic"}
     assert not loaded("train", "--help") & heavy
     assert not loaded("train", "--dry-run") & heavy
+    assert not loaded("recipe", "show") & heavy
+
+
+def _commands() -> list[tuple[str, ...]]:
+    from typer.main import get_command
+
+    def below(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+        inner = getattr(command, "commands", {})
+        return [path, *(leaf for name, child in inner.items() for leaf in below(child, (*path, name)))]
+
+    return [path for path in below(get_command(app), ()) if path and path[0] not in RESEARCH]
+
+
+def _command(path: tuple[str, ...]) -> Any:
+    from typer.main import get_command
+
+    command: Any = get_command(app)
+    for name in path:
+        command = command.commands[name]
+    return command
+
+
+@pytest.mark.parametrize("path", _commands(), ids=" ".join)
+def test_every_help_says_what_it_does_with_an_example_and_fits(path: tuple[str, ...], holdfast: Run) -> None:
+    text = re.sub(r"\[/?cyan\]", "", _command(path).help)
+    first, _, rest = text.partition("\n\n")
+    assert first.endswith(".") and first.count(". ") <= 1, "the first paragraph is a sentence"
+    assert f"holdfast {path[0]}" in text or path[-1] == "list", "there is no example"
+    body = [line for line in rest.splitlines() if not line.startswith("holdfast ")]
+    assert max(map(len, body), default=0) <= 78, "a longer line would wrap twice"
+    assert max(map(len, holdfast(*path, "--help").stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("path", _commands(), ids=" ".join)
+def test_every_option_is_explained(path: tuple[str, ...]) -> None:
+    for parameter in _command(path).params:
+        assert parameter.help and parameter.help.endswith((".", "…")), parameter.name
+
+
+def test_the_methods_named_in_the_help_are_those_that_exist() -> None:
+    from holdfast.cli.evaluate import METHOD_NAMES
+    from holdfast.evals.methods import METHODS
+
+    assert tuple(METHODS) == METHOD_NAMES
+
+
+def test_an_error_has_its_hint_on_a_line_of_its_own_and_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.cli.terminal import complain
+    from holdfast.errors import ConfigError
+
+    error = ConfigError("it does not work", hint="holdfast recipe list")
+    complain(error)
+    assert capsys.readouterr().err == "error: it does not work\nhint: holdfast recipe list\n"
+    assert str(error) == "it does not work"
+    assert error.__notes__ == ["hint: holdfast recipe list"]
+    assert pickle.loads(pickle.dumps(error)).hint == error.hint

@@ -19,7 +19,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> None:
-    said = holdfast("index", "corpus.jsonl", "--out", "my-index").stdout
+    said = holdfast("index", "build", "corpus.jsonl", "--out", "my-index").stdout
     assert 'index show my-index "a query"' in said
     shown = holdfast("index", "show", "my-index", "towns")
     assert shown.stdout == "<information>Doc 1(Title: Orsa) A town by the lake.</information>\n"
@@ -32,8 +32,8 @@ def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["index", "corpus.jsonl"], "name the folder of the index: --out DIR"),
-        (["index", "nothing.jsonl", "--out", "x"], "nothing.jsonl does not exist"),
+        (["index", "build", "corpus.jsonl"], "Missing option '--out'"),
+        (["index", "build", "nothing.jsonl", "--out", "x"], "nothing.jsonl does not exist"),
         (["index", "show", "nowhere", "query"], "nowhere holds no index"),
         (
             ["index", "show", "my-index", "query", "--protocol", "nonsense"],
@@ -42,33 +42,32 @@ def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> Non
     ],
 )
 def test_what_cannot_be_done_is_a_sentence(corpus: Path, holdfast: Run, arguments: list[str], message: str) -> None:
-    holdfast("index", "corpus.jsonl", "--out", "my-index")
+    holdfast("index", "build", "corpus.jsonl", "--out", "my-index")
     assert message in holdfast(*arguments, code=2).stderr
 
 
 def test_help_lists_the_commands(holdfast: Run) -> None:
     text = holdfast("index", "--help").stdout
-    assert "build" in text and "show" in text
+    assert "build" in text and "plan" in text and "show" in text
     assert holdfast("index", code=2).output.strip() == text.strip()
     assert "--replace-invalid" in holdfast("index", "build", "--help").stdout
-    assert "--replace-invalid" in holdfast("index", "--replace-invalid", "--help").stdout
 
 
 def test_a_plan_is_printed_and_nothing_done(corpus: Path, holdfast: Run, encoder: Any) -> None:
-    text = holdfast("index", "--plan").stdout
+    text = holdfast("index", "plan").stdout
     assert "21,015,324 passages of" in text
     for kind in ("BM25", "dense 768, fp16", "dense 768, sq8"):
         assert f"\n{kind} " in text
     assert "name the model: --dense MODEL" in text
     assert max(map(len, text.splitlines()[:-1])) <= 90
-    text = holdfast("index", "corpus.jsonl", "--plan", "--dense", str(encoder())).stdout
+    text = holdfast("index", "plan", "corpus.jsonl", "--dense", str(encoder())).stdout
     assert "2 passages of" in text and "dense 32, fp16" in text
-    assert "500 passages of" in holdfast("index", "--plan", "--passages", "500").stdout
+    assert "500 passages of" in holdfast("index", "plan", "--passages", "500").stdout
 
 
 def test_a_dense_index(corpus: Path, holdfast: Run, encoder: Any) -> None:
     model = encoder()
-    holdfast("index", "corpus.jsonl", "--out", "dense", "--dense", str(model))
+    holdfast("index", "build", "corpus.jsonl", "--out", "dense", "--dense", str(model))
     shown = holdfast("index", "show", "dense", "towns", "--topk", "2")
     assert shown.stdout.count("Doc ") == 2
     model.rename(model.with_name("moved"))
@@ -79,6 +78,9 @@ def test_a_dense_index(corpus: Path, holdfast: Run, encoder: Any) -> None:
 
 @pytest.mark.parametrize("options", [["--sq8"], ["--vectors", "v.npy"], ["--query-prefix", ""]])
 def test_options_of_a_dense_index_need_its_model(corpus: Path, holdfast: Run, options: list[str]) -> None:
-    said = holdfast("index", "corpus.jsonl", "--out", "x", *options, code=2).stderr
-    assert "are of a dense index: name its model with --dense MODEL" in said
-    assert "--no-stem is of BM25" in holdfast("index", "c", "--out", "x", "--dense", "m", "--no-stem", code=2).stderr
+    said = holdfast("index", "build", "corpus.jsonl", "--out", "x", *options, code=2).stderr
+    assert "--dense MODEL" in said
+    assert (
+        "--no-stem is for BM25"
+        in holdfast("index", "build", "c", "--out", "x", "--dense", "m", "--no-stem", code=2).stderr
+    )

@@ -30,7 +30,8 @@ def test_a_taken_name_gets_a_number(engine: Any, holdfast: Run) -> None:
 def test_a_name_given_by_hand_is_taken_as_it_is(engine: Any, holdfast: Run) -> None:
     holdfast("train", "--run.name", "night", "--run.dir", "elsewhere")
     stderr = holdfast("train", "--run.name", "night", "--run.dir", "elsewhere", code=2).stderr
-    assert "elsewhere/night exists; continue it with --resume elsewhere/night, replace it with --overwrite" in stderr
+    assert "elsewhere/night exists; replace it with --overwrite" in stderr
+    assert "hint: to continue it: holdfast resume elsewhere/night\n" in stderr
     assert len(engine.calls) == 1
 
 
@@ -47,14 +48,14 @@ def test_overwrite_deletes_runs_only(engine: Any, holdfast: Run) -> None:
     Path("runs/thesis").mkdir(parents=True)
     Path("runs/thesis/chapter.tex").write_text("years of work")
     stderr = holdfast("train", "--run.name=thesis", "--overwrite", code=2).stderr
-    assert "--overwrite would delete runs/thesis, which is no run folder" in stderr
+    assert "--overwrite would delete runs/thesis, which is not a run folder" in stderr
     assert Path("runs/thesis/chapter.tex").read_text() == "years of work"
 
 
 def test_overwrite_does_not_follow_a_link(engine: Any, holdfast: Run) -> None:
     holdfast("train", "--run.name=real")
     Path("runs/link").symlink_to("real")
-    assert "no run folder" in holdfast("train", "--run.name=link", "--overwrite", code=2).stderr
+    assert "not a run folder" in holdfast("train", "--run.name=link", "--overwrite", code=2).stderr
     assert Path("runs/real/config.toml").is_file()
 
 
@@ -99,7 +100,7 @@ def test_a_name_that_no_folder_can_have_leaves_nothing(engine: Any, holdfast: Ru
 
 def test_a_path_that_is_too_long(engine: Any, holdfast: Run) -> None:
     assert "File name too long" in holdfast("train", "--run.dir", "x" * 300, code=2).stderr
-    assert "the name is too long" in holdfast("train", "--resume", "x" * 300, code=2).stderr
+    assert "the name is too long" in holdfast("resume", "x" * 300, code=2).stderr
 
 
 def test_a_run_under_way_is_left_alone(engine: Any, holdfast: Run) -> None:
@@ -110,9 +111,9 @@ def test_a_run_under_way_is_left_alone(engine: Any, holdfast: Run) -> None:
     with locked(config):
         said = holdfast("train", "--overwrite", code=2).stderr
         assert "--overwrite would replace runs/quickstart, in which another process is training" in said
-        holdfast("train", "--resume", "quickstart", code=2)
+        holdfast("resume", "quickstart", code=2)
         assert not discard_if_bare(config.parent) and config.is_file()
-    holdfast("train", "--resume", "quickstart", code=2)
+    holdfast("resume", "quickstart", code=2)
     assert config.is_file(), "a resumed folder may be bare, but it is not fresh"
     assert discard_if_bare(config.parent)
 

@@ -1,4 +1,4 @@
-"""The recipe and the settings that `holdfast train` runs with, as a dry run prints them, and what cannot be read."""
+"""The recipe and the settings that `holdfast train` runs with, as `recipe show` prints them; and what is refused."""
 
 from __future__ import annotations
 
@@ -85,13 +85,11 @@ def test_the_wheel_carries_the_recipes() -> None:
     assert {"quickstart", "collapse"} <= set(recipes.bundled())
 
 
-# ---- the dry run
+# ---- recipe list and show, and the dry run
 
 
-def test_dry_run_prints_a_recipe_that_reads_back_equal(engine: Any, holdfast: Run) -> None:
-    printed = holdfast(
-        "train", "--dry-run", "--train.steps", "7", "--loss.penalty.name=none", "--world.filler_words=20"
-    )
+def test_a_shown_recipe_reads_back_equal(engine: Any, holdfast: Run) -> None:
+    printed = holdfast("recipe", "show", "--train.steps", "7", "--loss.penalty.name=none", "--world.filler_words=20")
     config = validate(tomllib.loads(printed.stdout))
     assert config == load(
         recipes.bundled()["quickstart"], ["--train.steps=7", "--loss.penalty.name=none", "--world.filler_words=20"]
@@ -102,7 +100,7 @@ def test_dry_run_prints_a_recipe_that_reads_back_equal(engine: Any, holdfast: Ru
 
 
 def test_another_penalty_in_a_written_recipe_has_its_own_strength(engine: Any, holdfast: Run) -> None:
-    text = holdfast("train", "--dry-run", "--loss.penalty.name=none").stdout
+    text = holdfast("recipe", "show", "--loss.penalty.name=none").stdout
     edited = validate(tomllib.loads(text.replace('name = "none"', 'name = "sapo"'))).loss.penalty
     assert edited == SAPO()
     Path("resolved.toml").write_text(dump(load(overrides=["--loss.penalty.name=none"])))
@@ -111,14 +109,30 @@ def test_another_penalty_in_a_written_recipe_has_its_own_strength(engine: Any, h
     assert load("own.toml", ["--loss.penalty.name=llds"]).loss.penalty == LLDS()  # γ of SAPO is not λ of LLDS
 
 
-def test_dry_run_explains_and_names_what_is_not_set(engine: Any, holdfast: Run) -> None:
-    text = holdfast("train", "--dry-run").stdout
+def test_a_shown_recipe_explains_and_names_what_is_not_set(engine: Any, holdfast: Run) -> None:
+    text = holdfast("recipe", "show").stdout
     assert "\n# dev =\n" in text
     assert "(a text or none)" in text
     assert "# Rollouts per question.\ngroup_size = " in text
     assert "('none', 'llds', 'sapo', 'nll' or 'custom')" in text.replace("\n# ", " ")
     assert "Under another name: sapo has tau; custom has path, settings." in text.replace("\n# ", " ")
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_bundled_recipes_are_listed_on_one_line_each(holdfast: Run) -> None:
+    lines = holdfast("recipe", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(recipes.bundled())
+    assert all(len(line.split()) > 5 for line in lines)
+
+
+def test_a_dry_run_names_the_folder_and_makes_nothing(engine: Any, holdfast: Run) -> None:
+    for folder in ("runs/quickstart", "runs/quickstart-2"):
+        assert f"{folder}.\n" in holdfast("train", "--dry-run").stdout
+        assert not Path(folder).exists()
+        holdfast("train")
+    assert "runs/quickstart exists" in holdfast("train", "--dry-run", "--run.name=quickstart", code=2).stderr
+    assert "runs/quickstart." in holdfast("train", "--dry-run", "--overwrite").stdout
+    assert Path("runs/quickstart/config.toml").is_file() and len(engine.calls) == 2
 
 
 def test_dry_run_of_a_run_that_cannot_work(engine: Any, holdfast: Run) -> None:
@@ -152,10 +166,10 @@ def test_errors_are_one_sentence_and_exit_code_2(
 
 
 def test_split_keeps_the_order_of_both() -> None:
-    arguments = ["--resume", "RUN", "--train.lr=-1", "--run.seed", "-3", "my.toml", "--overwrite", "--a.b"]
-    assert split(arguments, {"--resume", "--overwrite"}) == (
-        ["--train.lr=-1", "--run.seed", "-3", "--a.b"],
-        ["--resume", "RUN", "my.toml", "--overwrite"],
+    arguments = ["--out", "DIR", "--train.lr=-1", "--run.seed", "-3", "my.toml", "--track.tensorboard", "--overwrite"]
+    assert split(arguments, {"--out", "--overwrite"}) == (
+        ["--train.lr=-1", "--run.seed", "-3", "--track.tensorboard"],
+        ["--out", "DIR", "my.toml", "--overwrite"],
     )
 
 

@@ -42,10 +42,6 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
         (*OWN_DATA, "--model.path=some/model", "--warm_start.steps=0", "--world.scripts.plain_steps=5"),
         "world.scripts.plain_steps = 5 with data.train = 'q.jsonl': not used",
     ),
-    "a stage without steps": (
-        ("--stage=warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0"),
-        "there is no warm start to make",
-    ),
     # code
     "a module that is not there": ((*CUSTOM, "no_such_module:Hinge"), "the module no_such_module cannot be imported"),
     "a class that is not there": ((*CUSTOM, "holdfast.penalties:LLD"), "did you mean LLDS?"),
@@ -76,7 +72,6 @@ def test_the_dry_run_and_the_run_refuse_the_same(case: str, engine: Any, holdfas
 @pytest.mark.parametrize(
     "words",
     [
-        ("--stage=warm-start", "--warm_start.steps=1"),
         (*CUSTOM, "holdfast.penalties:SAPO", "--train.optimizer_steps_per_rollout=2"),
         (*CUSTOM, "holdfast.penalties:NLL", "--train.optimizer_steps_per_rollout=1"),
     ],

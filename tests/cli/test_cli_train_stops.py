@@ -1,4 +1,4 @@
-"""Runs that stop and go on: `--resume`, `--stage`, and what an interrupt, a kill or an error says and leaves."""
+"""`holdfast resume` and `warm-start`, and what an interrupt, a kill or an error prints and leaves."""
 
 from __future__ import annotations
 
@@ -23,48 +23,47 @@ from .conftest import then_raise
 Run = Callable[..., Any]
 
 
-# ---- resume and stage
+# ---- resume and warm-start
 
 
 def test_resume_takes_a_path_or_a_name(engine: Any, holdfast: Run) -> None:
     holdfast("train", "--run.name=night")
-    holdfast("train", "--resume", "runs/night")
-    holdfast("train", "--resume", "night")
+    holdfast("resume", "runs/night")
+    holdfast("resume", "night")
     assert engine.calls[1:] == [("resume", Path("runs/night"))] * 2
 
 
 def test_resume_of_what_is_no_run(engine: Any, holdfast: Run) -> None:
-    assert "gone is no run folder. Make one with: holdfast train" in holdfast("train", "--resume=gone", code=2).stderr
+    stderr = holdfast("resume", "gone", code=2).stderr
+    assert stderr == "error: gone is not a run folder\nhint: train one with: holdfast train\n"
     holdfast("train", "--run.name=night")
-    assert "gone is no run folder. Newest runs here: runs/night" in holdfast("train", "--resume=gone", code=2).stderr
+    assert "hint: newest runs here: runs/night\n" in holdfast("resume", "gone", code=2).stderr
     Path("folder").mkdir()
-    stderr = holdfast("train", "--resume", "folder", code=2).stderr
-    assert "folder has no config.toml, so it is no run folder" in stderr
+    assert "folder has no config.toml" in holdfast("resume", "folder", code=2).stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--train.steps", "9"], "with its own recipe, but you also gave --train.steps 9"),
-        (["collapse"], "with its own recipe, but you also gave collapse"),
-        (["--overwrite"], "does not go with --overwrite or --stage"),
-        (["--stage", "warm-start"], "does not go with --overwrite or --stage"),
+        (["flaky"], "with its own recipe, but you also gave flaky"),
+        (["--overwrite"], "with its own recipe, but you also gave --overwrite"),
     ],
 )
 def test_resume_changes_nothing(engine: Any, holdfast: Run, arguments: list[str], sentence: str) -> None:
     holdfast("train", "--run.name=night")
-    assert sentence in holdfast("train", "--resume", "night", *arguments, code=2).stderr
+    assert sentence in holdfast("resume", "night", *arguments, code=2).stderr
     assert len(engine.calls) == 1
 
 
-def test_dry_run_of_a_resume_prints_the_runs_own_recipe(engine: Any, holdfast: Run) -> None:
+def test_the_recipe_of_a_run_is_shown(engine: Any, holdfast: Run) -> None:
     holdfast("train", "--run.name=night", "--train.steps=7")
-    printed = holdfast("train", "--resume", "night", "--dry-run").stdout
+    printed = holdfast("recipe", "show", "runs/night").stdout
     assert validate(tomllib.loads(printed)) == engine.config
 
 
 def test_the_warm_start_alone(engine: Any, holdfast: Run) -> None:
-    result = holdfast("train", "--stage", "warm-start", "--run.name=start")
+    result = holdfast("warm-start", "--run.name=start")
     assert engine.calls[0][0] == "warm start"
     assert (
         "holdfast train --model.path runs/start/model --warm_start.steps 0 --world.scripts.plain_steps 0"
@@ -73,9 +72,7 @@ def test_the_warm_start_alone(engine: Any, holdfast: Run) -> None:
 
 
 def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:
-    stderr = holdfast(
-        "train", "--stage=warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0", code=2
-    ).stderr
+    stderr = holdfast("warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0", code=2).stderr
     assert "there is no warm start to make; set warm_start.steps" in stderr
     assert not Path("runs").exists()
 
@@ -105,7 +102,7 @@ def make_checkpoint(step: int) -> Callable[[Path, Listener], None]:
 def test_an_interrupt_says_how_to_go_on(engine: Any, holdfast: Run) -> None:
     engine.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
     stderr = holdfast("train", code=130).stderr
-    assert stderr == "Stopped. Step 40 is saved; to go on from there:\n  holdfast train --resume runs/quickstart\n"
+    assert stderr == "Stopped. Step 40 is saved. To continue from there:\n  holdfast resume runs/quickstart\n"
     assert Path("runs/quickstart/config.toml").is_file()
 
 
@@ -118,7 +115,7 @@ def test_a_checkpoint_without_all_its_files_is_not_counted(engine: Any, holdfast
         raise KeyboardInterrupt
 
     engine.script = script
-    assert holdfast("train", code=130).stderr.startswith("Stopped. Step 20 is saved; to go on from there:\n")
+    assert holdfast("train", code=130).stderr.startswith("Stopped. Step 20 is saved. To continue from there:\n")
 
 
 def test_an_impatient_interrupt_cuts_off_no_words(engine: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +136,7 @@ def test_what_stops_the_next_resume_too_is_not_followed_by_one(
 ) -> None:
     holdfast("train", "--run.name=night")
     engine.script = then_raise(error, make_checkpoint(40))
-    assert holdfast("train", "--resume", "night", code=2).stderr == f"error: {error}\n"
+    assert holdfast("resume", "night", code=2).stderr == f"error: {error}\n"
 
 
 def test_an_interrupt_before_the_first_checkpoint(engine: Any, holdfast: Run) -> None:
@@ -150,8 +147,7 @@ def test_an_interrupt_before_the_first_checkpoint(engine: Any, holdfast: Run) ->
     engine.script = script
     stderr = holdfast("train", code=130).stderr
     assert stderr == (
-        "Stopped before the first checkpoint (checkpoint.every). To begin again:\n"
-        "  holdfast train --resume runs/quickstart\n"
+        "Stopped before the first checkpoint (checkpoint.every). To start again:\n  holdfast resume runs/quickstart\n"
     )
 
 
@@ -168,7 +164,7 @@ def test_a_kill_says_it_too(engine: Any, holdfast: Run) -> None:
         time.sleep(5)
 
     engine.script = script
-    assert "--resume runs/quickstart" in holdfast("train", code=143).stderr
+    assert "holdfast resume runs/quickstart" in holdfast("train", code=143).stderr
 
 
 def test_a_kill_is_what_it_was_after_a_run(engine: Any, holdfast: Run) -> None:
@@ -183,7 +179,7 @@ def test_an_error_after_a_checkpoint_says_how_to_go_on(engine: Any, holdfast: Ru
     engine.script = then_raise(RolloutError("the retriever is down"), make_checkpoint(20))
     stderr = holdfast("train", "--run.name=my run", code=2).stderr
     assert stderr.startswith("error: the retriever is down\n")
-    assert stderr.endswith("To go on from there:\n  holdfast train --resume 'runs/my run'\n")
+    assert stderr.endswith("To continue from there:\n  holdfast resume 'runs/my run'\n")
 
 
 def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(engine: Any, holdfast: Run) -> None:
@@ -191,9 +187,9 @@ def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(engine: Any, holdf
     assert holdfast("train", code=3).stderr == "stopped by guard.codes after step 20: LLD003.\n"
 
 
-def test_an_error_that_says_how_to_go_on_says_it_once(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(RolloutError("the disk is full; then --resume runs/x"), make_checkpoint(20))
-    assert holdfast("train", code=2).stderr == "error: the disk is full; then --resume runs/x\n"
+def test_an_error_with_a_hint_gets_no_other(engine: Any, holdfast: Run) -> None:
+    engine.script = then_raise(RolloutError("the disk is full", hint="make room"), make_checkpoint(20))
+    assert holdfast("train", code=2).stderr == "error: the disk is full\nhint: make room\n"
 
 
 def test_a_bug_keeps_its_traceback(engine: Any, holdfast: Run) -> None:
@@ -209,6 +205,6 @@ def test_a_missing_package_is_said_with_the_command(
     for module in ("transformers", "transformers.utils"):
         monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
     assert holdfast("train", code=2).stderr == (
-        "error: transformers is not installed. Run: pip install 'holdfast[train]'\n"
+        "error: transformers is not installed. Run: pip install 'holdfast-rl[train]'\n"
     )
     assert not Path("runs").exists()

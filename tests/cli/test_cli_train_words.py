@@ -47,7 +47,7 @@ def test_closing_shows_episodes_a_person_can_read(engine: Any, holdfast: Run) ->
         "answers   Kelan Orso\n"
         "expected  Kelan Orso ✓\n"
     ) in text
-    assert "says      hm\nexpected  A ✗ (no answer was given)\n" in text
+    assert "says      hm\nexpected  A ✗ (no answer)\n" in text
 
 
 def test_commands_to_copy_name_the_program_as_it_can_be_found(

@@ -25,5 +25,5 @@ def sources() -> Mapping[str, ast.Module]:
     for path in sorted((SRC / "holdfast").rglob("*.py")):
         name = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
         trees[name] = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    assert "holdfast.losses.llds" in trees
+    assert "holdfast.losses.penalties" in trees
     return trees

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnostics.codes import CODES
-from holdfast.diagnostics.observe import LOGGED_BY, logged_by
+from holdfast.diagnostics.diagnose import LOGGED_BY, logged_by
 from holdfast.diagnostics.readers.names import TRL, VERL
 from holdfast.diagnostics.rules import RULES
 

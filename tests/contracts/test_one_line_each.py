@@ -15,7 +15,7 @@ import pytest
 from holdfast.config import load
 from holdfast.config.validation import check_training
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.readers import read_log, registry
+from holdfast.diagnostics.readers import find, read_log
 from holdfast.rewards import score_trajectory
 from holdfast.trajectory import Answer, Invalid, Trajectory, Turn
 
@@ -100,7 +100,7 @@ def test_a_penalty_of_the_package(tmp_path: Path) -> None:
 
     recipe = tmp_path / "my.toml"
     recipe.write_text("[train]\nquestions = 40\n")
-    shown = holdfast("train", "my.toml", "--dry-run", "--loss.penalty.name=ramp", "--loss.penalty.slope=3")
+    shown = holdfast("recipe", "show", "my.toml", "--loss.penalty.name=ramp", "--loss.penalty.slope=3")
     assert 'name = "ramp"\n' in shown and "coef = 0.4\n" in shown and "# How steep.\nslope = 3.0\n" in shown
     assert "'none', 'llds', 'sapo', 'nll', 'ramp' or 'custom'" in " ".join(shown.replace("# ", "").split())
     assert "slope = 0.0: must be more than 0" in holdfast(
@@ -133,7 +133,7 @@ def test_a_reader_of_logs(write: Callable[[str, str], None], tmp_path: Path, mon
     write("toy_pipes", READER)
     from toy_pipes import PIPES  # type: ignore[import-not-found]
 
-    monkeypatch.setattr(registry, "READERS", (PIPES, *registry.READERS))
+    monkeypatch.setattr(find, "READERS", (PIPES, *find.READERS))
     folder = tmp_path / "runs"
     folder.mkdir()
     log = folder / "one.pipes"

@@ -15,11 +15,11 @@ from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.monitor import Monitor
 from holdfast.diagnostics.readers import read_log
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "recordings"
+FOLDER = Path(__file__).parents[2] / "research" / "data" / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.gz"))
 
 
-def told(findings: tuple[Finding, ...]) -> list[str]:
+def codes_and_steps(findings: tuple[Finding, ...]) -> list[str]:
     """Everything but the lead, as text: NaN is not equal to itself."""
     return [repr(replace(finding, lead=None)) for finding in findings]
 
@@ -58,7 +58,7 @@ def test_the_monitor_says_what_the_file_says(path: Path) -> None:
             new = monitor.observe(step, metrics)
             assert all(finding.step == step for finding in new)
             found += new
-        assert told(tuple(found)) == told(diagnose(one).findings)
+        assert codes_and_steps(tuple(found)) == codes_and_steps(diagnose(one).findings)
 
 
 @pytest.mark.parametrize("path", RECORDINGS[::4], ids=[path.name.partition(".")[0] for path in RECORDINGS[::4]])
@@ -68,4 +68,4 @@ def test_a_finding_once_made_stays(path: Path) -> None:
         findings = diagnose(one).findings
         for step in one.steps[2::7].tolist():
             known = tuple(finding for finding in findings if finding.step <= step)
-            assert told(diagnose(one.until(step)).findings) == told(known), step
+            assert codes_and_steps(diagnose(one.until(step)).findings) == codes_and_steps(known), step

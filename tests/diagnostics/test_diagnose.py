@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from holdfast.collapse import Fall, halved
-from holdfast.diagnostics.causal import reward_curve
 from holdfast.diagnostics.codes import CODES, chosen
 from holdfast.diagnostics.diagnose import cannot_tell, diagnose
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.present import as_json, headline, to_text
+from holdfast.diagnostics.finding import as_json, headline, to_text
+from holdfast.diagnostics.log import Log, reward_curve
 from holdfast.diagnostics.rules import RULES
 from holdfast.diagnostics.rules.rule import Hit, without_suppressed
 from holdfast.errors import ConfigError
@@ -117,7 +116,7 @@ def test_leads_are_counted_to_half_of_the_peak(make_log: MakeLog) -> None:
     log = make_log(reward__mean=FALLEN, retrieval__error_fraction=[0.0] * 29 + [0.9] * 31)
     diagnosis = diagnose(log)
     leads = {finding.code: finding.lead for finding in diagnosis.findings}
-    assert diagnosis.half_step == 36 and leads["RET001"] == 6
+    assert diagnosis.halved is not None and diagnosis.halved.step == 36 and leads["RET001"] == 6
     well = diagnose(make_log(retrieval__error_fraction=[0.0] * 29 + [0.9] * 31))
     assert [finding.lead for finding in well.findings] == [None]
 
@@ -182,6 +181,24 @@ def test_a_few_rows_are_no_evidence_and_no_error(make_log: MakeLog, rows: int) -
     assert text.endswith(".")
 
 
+def test_a_few_rewards_in_a_long_log_are_not_judged(make_log: MakeLog) -> None:
+    log = make_log(only=("grad/norm", "eval/em"), eval__em=[0.5] * 2 + [np.nan] * 58)
+    told = diagnose(log)
+    assert told.facts["rewards"] == 2 and told.fall is None
+    assert headline(log, told).endswith("Too few rewards to judge.")
+
+
+def test_a_fall_is_measured_by_what_was_known_at_its_step(make_log: MakeLog) -> None:
+    rewards = [0.8] * 20 + [0.2] * 20
+    for later, measure in ((0.2, "peak"), (-1.0, "peak")):  # below 0 only long after the fall
+        log = make_log(only=("reward/mean",), reward__mean=[*rewards, *[later] * 20])
+        told = diagnose(log)
+        assert told.fall is not None and told.fall.measure == measure
+        assert f"of its {measure} " in headline(log, told)
+    below = diagnose(make_log(only=("reward/mean",), reward__mean=[-0.5] * 5 + [0.8] * 20 + [-0.6] * 35)).fall
+    assert below is not None and below.measure == "range"
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.5, np.nan, np.inf])
 def test_constant_series(make_log: MakeLog, value: float) -> None:
     names = [name for name in make_log().series if not name.startswith(FINITE)]
@@ -218,7 +235,14 @@ def test_rows_count_and_not_steps(make_log: MakeLog, every: int) -> None:
 
 
 def test_what_a_stock_log_of_trl_leaves_open(make_log: MakeLog) -> None:
-    stock = ("reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "grad/norm", "rollout/mixed_groups")
+    stock = (
+        "reward/mean",
+        "entropy/mean",
+        "rollout/length",
+        "clip/fraction",
+        "grad/norm",
+        "rollout/mixed_group_fraction",
+    )
     open_ = {one.code: one for one in cannot_tell(make_log(only=stock, host="trl"))}
     assert {"LLD001", "LLD002", "LLD003", "LLD004", "ISD001", "MSK001", "RET001", "RET002", "RWD002"} <= set(open_)
     assert not {"STP001", "ENT001", "ENT002", "GRD001", "GRD002", "RWD001", "GRP001"} & set(open_)
@@ -234,12 +258,12 @@ def test_in_verl_the_series_it_can_log_are_asked_for(make_log: MakeLog) -> None:
 
 
 def test_without_a_penalty_none_is_inert(make_log: MakeLog) -> None:
-    without = make_log(drop=("penalty/active_fraction", "penalty/preserved_share"))
+    without = make_log(drop=("penalty/active_fraction", "penalty/preserved_fraction"))
     assert "PEN001" not in {one.code for one in cannot_tell(without)}
 
 
 def test_a_baseline_of_its_own_needs_no_contrast(make_log: MakeLog) -> None:
-    flat = {"rollout__mixed_groups": [0.0] * 60}
+    flat = {"rollout__mixed_group_fraction": [0.0] * 60}
     assert "GRP001" in dict(codes(make_log(**flat)))
     assert "GRP001" not in dict(codes(make_log(**flat, settings={"loss.advantage": "reinforce"})))
 

@@ -1,4 +1,4 @@
-"""What a log that cannot answer a question is told: who would log the series, or why its observer did not."""
+"""Undecided codes: what logs the missing series, or why an observer that was on did not."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ RIGHT = ("likelihood/correct", "likelihood/correct/action_1", "likelihood/correc
 LLD = ("LLD001", "LLD002", "LLD003", "LLD004")
 
 
-def told(log: Log, *codes: str) -> set[str]:
-    """What is said of these codes; each has to be among the open questions."""
+def remedies_of(log: Log, *codes: str) -> set[str]:
+    """The remedies for these undecided codes."""
     remedies = {question.code: question.remedy for question in diagnose(log).cannot_tell}
     return {remedies[code] for code in codes}
 
 
 def test_a_stock_log_is_told_of_the_observer_and_how_to_keep_the_log(make_log: MakeLog) -> None:
     log = make_log(host="trl", drop=(*RIGHT, *DISPLACED, "likelihood/incorrect", "optimizer_steps_per_rollout"))
-    assert told(log, "LLD002") == {
+    assert remedies_of(log, "LLD002") == {
         "Logged by `with_penalties(GRPOTrainer)`, which leaves the loss as it is, with `logging_steps=1` and "
         "`trainer.save_state()` or `Monitoring`."
     }
@@ -33,17 +33,17 @@ def test_a_stock_log_is_told_of_the_observer_and_how_to_keep_the_log(make_log: M
 @pytest.mark.parametrize(
     ("drop", "codes", "reason"),
     [
-        ((*RIGHT, *DISPLACED), LLD, "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`"),
-        (DISPLACED, LLD, "measured no displacement: that takes a second rollout batch"),
-        (RIGHT[2:], ("LLD004",), "these rollouts have no second action"),
-        (RIGHT[1:], ("LLD004",), "these rollouts have no second action"),
+        ((*RIGHT, *DISPLACED), LLD, "correct_above"),
+        (DISPLACED, LLD, "measured no displacement"),
+        (RIGHT[2:], ("LLD004",), "no second action"),
+        (RIGHT[1:], ("LLD004",), "no second action"),
     ],
 )
 def test_an_observed_log_is_told_why_not_to_observe(
     make_log: MakeLog, drop: tuple[str, ...], codes: tuple[str, ...], reason: str
 ) -> None:
-    (remedy,) = told(make_log(host="trl", drop=drop), *codes)
-    assert remedy.startswith("`with_penalties` was there, but ") and reason in remedy
+    (remedy,) = remedies_of(make_log(host="trl", drop=drop), *codes)
+    assert reason in remedy
     assert "Logged by" not in remedy
 
 

@@ -94,7 +94,7 @@ def test_trl_rows_of_one_step_merge_and_names_are_ours() -> None:
         "reward_std": "reward_std",
     }.items():
         assert values(log, ours) == {row["step"]: row[theirs] for row in rows if theirs in row}, ours
-    assert values(log, "rollout/mixed_groups") == {
+    assert values(log, "rollout/mixed_group_fraction") == {
         row["step"]: 1 - row["frac_reward_zero_std"] for row in rows if "frac_reward_zero_std" in row
     }
     assert log.settings["per_device_train_batch_size"] == 4 and log.settings["max_steps"] == 6
@@ -256,7 +256,7 @@ def test_a_console_line_keeps_what_is_no_number_in_a_note(tmp_path: Path) -> Non
     path.write_text("step:1 - actor/entropy:0.5 - actor/lr:fast - actor/grad_")
     log = read_log(path)
     assert set(log.series) == {"entropy/mean"}
-    assert log.notes == ("Left out 2 values: no number (the first: line 1: actor/lr:fast).",)
+    assert log.notes == ("Left out 2 values: not a number (the first: line 1: actor/lr:fast).",)
 
 
 def test_a_configuration_that_cannot_be_read_costs_only_the_settings(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_configuration_that_cannot_be_read_costs_only_the_settings(tmp_path: P
     path.write_text("{'actor_rollout_ref': {'actor': <Missing>,\n 'x': 1}}\nstep:1 - actor/entropy:0.5\n")
     log = read_log(path)
     assert log.settings == {} and set(log.series) == {"entropy/mean"}
-    assert log.notes == ("The settings are not known: the configuration that verl printed cannot be read.",)
+    assert log.notes == ("The settings are unknown: the configuration that verl printed cannot be read.",)
 
 
 # ---- W&B
@@ -297,7 +297,7 @@ def test_a_wandb_history_of_verl_and_one_of_ours(tmp_path: Path) -> None:
     assert log.series["entropy/mean"].steps.tolist() == [1, 2, 3]
     assert np.array_equal(log.series["entropy/mean"].values, [0.5, np.nan, np.inf], equal_nan=True)
     assert values(log, "reward/mean") == {2: 0.25}
-    assert log.notes == ("Left out 1 value: no number (line 2: note is a text).",)
+    assert log.notes == ("Left out 1 value: not a number (line 2: note is a text).",)
     ours = jsonl(
         tmp_path / "ours.jsonl",
         {"_step": 0, "_timestamp": 1.0, "step": 11, "reward/mean": 0.5, "grad/norm": "NaN", "eval/em": None},

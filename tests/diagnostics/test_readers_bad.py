@@ -20,7 +20,7 @@ from holdfast.errors import DataError
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 PLAIN = '{"step": 1, "data": {"actor/entropy": 0.5}}\n{"step": 2, "data": {"actor/entropy": 0.25}}\n'
 
-NO_STEP = "the step is no whole number from 0 on"
+NO_STEP = "the step is not a whole number from 0 on"
 
 
 def written(folder: Path, text: str | bytes, name: str = "log.jsonl") -> Path:
@@ -44,11 +44,14 @@ def entropy(log: Any) -> dict[int, float]:
 @pytest.mark.parametrize(
     ("more", "note"),
     [
-        ('{"step": 3, "data": {"actor/ent', "Skipped the last line: no whole JSON object (line 3)."),
-        ('garbage\n{"step": 3, "data": {}}\n', "Skipped 1 line: no JSON object (line 3)."),
-        ('garbage\n[1, 2]\n3\n{"step": 3, "data": {}}\n', "Skipped 3 lines: no JSON object (the first: line 3)."),
-        ('{"step": 3, "data": {"actor/entropy": 1}} {}\n\n{"step": 3}\n', "Skipped 1 line: no JSON object (line 3)."),
-        ("[" * 100_000 + '\n{"step": 3}\n', "Skipped 1 line: no JSON object (line 3)."),
+        ('{"step": 3, "data": {"actor/ent', "Skipped the last line: not a complete JSON object (line 3)."),
+        ('garbage\n{"step": 3, "data": {}}\n', "Skipped 1 line: not a JSON object (line 3)."),
+        ('garbage\n[1, 2]\n3\n{"step": 3, "data": {}}\n', "Skipped 3 lines: not a JSON object (the first: line 3)."),
+        (
+            '{"step": 3, "data": {"actor/entropy": 1}} {}\n\n{"step": 3}\n',
+            "Skipped 1 line: not a JSON object (line 3).",
+        ),
+        ("[" * 100_000 + '\n{"step": 3}\n', "Skipped 1 line: not a JSON object (line 3)."),
         ('{"data": {"actor/entropy": 1}}\n', "Skipped 1 row: no step (line 3)."),
         ('{"step": null, "data": {"actor/entropy": 1}}\n', "Skipped 1 row: no step (line 3)."),
         ('{"step": -1, "data": {}}\n', "Skipped 1 row: STEP (line 3: -1)."),
@@ -60,14 +63,14 @@ def entropy(log: Any) -> dict[int, float]:
             '{"step": {"x": 1}, "data": {}}\n',
             "Skipped 1 row: STEP (line 3: {'x': 1}).",
         ),
-        ('{"step": 3, "data": {"x": "many"}}\n', "Left out 1 value: no number (line 3: x is a text)."),
-        ('{"step": 3, "data": {"x": {"y": 1}}}\n', "Left out 1 value: no number (line 3: x is an object)."),
-        ('{"step": 3, "data": {"x": [1]}}\n', "Left out 1 value: no number (line 3: x is a list)."),
+        ('{"step": 3, "data": {"x": "many"}}\n', "Left out 1 value: not a number (line 3: x is a text)."),
+        ('{"step": 3, "data": {"x": {"y": 1}}}\n', "Left out 1 value: not a number (line 3: x is an object)."),
+        ('{"step": 3, "data": {"x": [1]}}\n', "Left out 1 value: not a number (line 3: x is a list)."),
         (
             f'{{"step": 3, "data": {{"x": {"9" * 400}}}}}\n',
-            "Left out 1 value: no number (line 3: x is too large a number).",
+            "Left out 1 value: not a number (line 3: x is too large a number).",
         ),
-        (f'{{"step": 3, "data": {{"x": {"9" * 5000}}}}}\n{{}}\n', "Skipped 1 line: no JSON object (line 3)."),
+        (f'{{"step": 3, "data": {{"x": {"9" * 5000}}}}}\n{{}}\n', "Skipped 1 line: not a JSON object (line 3)."),
     ],
 )
 def test_what_is_no_row_is_skipped_and_counted(tmp_path: Path, more: str, note: str) -> None:
@@ -221,14 +224,14 @@ def test_a_damaged_archive_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     packed = gzip.compress(lines.encode())
     log = read_log(written(tmp_path, packed[: len(packed) // 2], "log.jsonl.gz"))
     assert 1000 < len(log.steps) < 4000
-    assert "The compressed file is damaged or was cut off; what comes before that was read." in log.notes
+    assert "The compressed file is damaged or was cut off; the part before that was read." in log.notes
 
 
 def test_a_state_that_breaks_off(tmp_path: Path) -> None:
     text = (LOGS / "trl-stock/checkpoint-6/trainer_state.json").read_text()
     log = read_log(written(tmp_path, text[: text.index('"step": 5')], "trainer_state.json"))
     assert log.steps.tolist() == [1, 2, 3, 4] and log.settings == {}
-    assert log.notes[0].startswith("The file breaks off, or has no JSON from here on (row ")
+    assert log.notes[0].startswith("The file ends early, or is not JSON from here on (row ")
 
 
 @pytest.mark.parametrize("block", [7, 1 << 17])
@@ -238,7 +241,7 @@ def test_a_state_in_one_line_with_nan(tmp_path: Path, monkeypatch: pytest.Monkey
     log = read_log(written(tmp_path, json.dumps(state), "other.json"))
     assert np.array_equal(log.series["reward/mean"].values, [math.nan, 1.0], equal_nan=True)
     assert log.settings == {"max_steps": 9}
-    assert log.notes == ("Skipped 1 row: no JSON object (row 2).",)
+    assert log.notes == ("Skipped 1 row: not a JSON object (row 2).",)
 
 
 # ---- CSV
@@ -317,7 +320,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be read|does not exist"):
         read_log(loop)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="is no ordinary file"):
+    with pytest.raises(DataError, match="is not a regular file"):
         read_log(tmp_path / "pipe")
 
 
@@ -331,7 +334,7 @@ def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(DataError, match=r"cannot be read: Permission denied\. Check its permissions"):
         read_log(path)
     monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(DataError, match="may not be read: its permissions forbid it"):
+    with pytest.raises(DataError, match="cannot be read: its permissions forbid it"):
         read_log(tmp_path)
 
 
@@ -345,7 +348,7 @@ def test_settings_that_cannot_be_read_cost_only_themselves(tmp_path: Path, setti
 
 def test_a_file_of_names_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "MOST_NAMES", 50)
-    with pytest.raises(DataError, match="more than 50 different names: that is no log of metrics"):
+    with pytest.raises(DataError, match="more than 50 different names, so it is not a log of metrics"):
         read_log(written(tmp_path, verl(*((i, {f"name{i}": 1}) for i in range(60)))))
     assert len(read_log(written(tmp_path, verl(*((i, {f"name{i}": 1}) for i in range(50))))).series) == 50
 

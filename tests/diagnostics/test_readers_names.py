@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from holdfast.diagnostics.log import Series
-from holdfast.diagnostics.readers.doubts import doubts
 from holdfast.diagnostics.readers.names import (
     CHANGES,
+    FORMER,
     LEFT_ALONE,
     SHARES,
     TABLES,
     TRL,
     VERL,
     Name,
+    ambiguous_names,
     host_of,
     is_share,
     translation,
@@ -93,7 +94,7 @@ def test_the_changes() -> None:
         ("trl", "train/reward", "reward/mean"),
         ("trl", "eval_reward", "eval/reward/mean"),
         ("trl", "eval/holdfast/reward/em", "eval/reward/em"),
-        ("trl", "holdfast/penalty/drop", "penalty/drop"),
+        ("trl", "holdfast/penalty/mean_decrease", "penalty/mean_decrease"),
         ("trl", "train/something_else", "something_else"),
         ("trl", "completion_length", "rollout/length"),
         ("trl", "train/completion_length", "rollout/length"),
@@ -103,6 +104,10 @@ def test_the_changes() -> None:
         ("verl", "actor/holdfast/ratio/max", "ratio/max"),
         ("verl", "reward", "reward"),
         ("holdfast", "reward/mean", "reward/mean"),
+        ("holdfast", "penalty/drop", "penalty/mean_decrease"),
+        ("trl", "holdfast/sampler/mass_kept", "sampler/mask_mass"),
+        ("verl", "actor/holdfast/penalty/drop", "penalty/mean_decrease"),
+        ("verl", "penalty/drop", "penalty/drop"),
         ("unknown", "reward", "reward"),
         ("unknown", "train/reward", "train/reward"),
     ],
@@ -115,6 +120,10 @@ def test_beside_the_new_name_an_old_one_keeps_its_own() -> None:
     both = translation("trl", ["completion_length", "completions/mean_length"])
     assert both["completions/mean_length"].ours == "rollout/length"
     assert both["completion_length"].ours == "completion_length"
+
+
+def test_former_names_become_metrics_of_the_glossary() -> None:
+    assert set(FORMER.values()) <= set(METRICS) and not set(FORMER) & set(METRICS)
 
 
 def test_no_two_names_become_one_series() -> None:
@@ -152,7 +161,7 @@ def series(*values: float) -> Series:
     ],
 )
 def test_doubts(host: str, name: str, values: tuple[float, ...], settings: dict[str, object], doubtful: bool) -> None:
-    assert bool(doubts(host, {name: series(*values)}, settings)) is doubtful  # type: ignore[arg-type]
+    assert bool(ambiguous_names(host, {name: series(*values)}, settings)) is doubtful  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +178,7 @@ def test_rollouts_that_a_limit_has_cut_are_equally_long(
 ) -> None:
     values = {"clipped_ratio": clipped, "min_length": shortest, "max_length": (16.0, 16.0)}
     log = {f"completions/{name}": series(*value) for name, value in values.items()}
-    assert bool(doubts("trl", log, {})) is doubtful
+    assert bool(ambiguous_names("trl", log, {})) is doubtful
 
 
 @pytest.mark.parametrize(

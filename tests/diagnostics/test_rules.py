@@ -55,8 +55,8 @@ def always(value: float) -> Change:
 
 
 LEAK: dict[str, Change] = {
-    "advantage__cut_mean": step(20, -0.3),
-    "sampler__mass_kept": lambda values: np.linspace(0.92, 0.80, len(values)),
+    "advantage__tail_mean": step(20, -0.3),
+    "sampler__mask_mass": lambda values: np.linspace(0.92, 0.80, len(values)),
 }
 DECAY: dict[str, Change] = {
     "displacement__correct": step(20, -0.006),
@@ -152,7 +152,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "GRD002": [
         ({"grad__norm": spike(30, np.nan)}, (31, 31)),
         ({"loss__policy": spike(12, np.inf)}, (13, 13)),
-        ({"grad__skipped": spike(30, 2.0)}, (31, 31)),
+        ({"grad__skipped_steps": spike(30, 2.0)}, (31, 31)),
         ({"reward__mean": spike(30, np.inf)}, (31, 31)),
     ],
     "RWD001": [
@@ -185,7 +185,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "SMP001": [
         ({"sampler__logprob_gap": step(20, 0.25)}, (21, 22)),
         ({"sampler__logprob_gap": step(20, -0.12)}, (21, 24)),
-        ({"sampler__mass_kept": step(20, 0.5)}, (22, 24)),
+        ({"sampler__mask_mass": step(20, 0.5)}, (22, 24)),
         (LEAK, (22, 26)),
         (
             {
@@ -195,7 +195,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
             (22, 24),
         ),
     ],
-    "GRP001": [({"rollout__mixed_groups": always(0.0)}, (5, 5))],
+    "GRP001": [({"rollout__mixed_group_fraction": always(0.0)}, (5, 5))],
     "RET001": [
         ({"retrieval__error_fraction": step(30, 0.8)}, (31, 31)),
         ({"rollout__failed_fraction": step(30, 0.4)}, (31, 31)),
@@ -270,7 +270,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         # Nobody to protect yet.
         {
             "penalty__active_fraction": lambda v: np.where(np.arange(len(v)) < 10, 0.0, v),
-            "penalty__preserved_share": lambda v: np.where(np.arange(len(v)) < 10, 0.0, v),
+            "penalty__preserved_fraction": lambda v: np.where(np.arange(len(v)) < 10, 0.0, v),
         },
     ],
     "MSK001": [
@@ -280,14 +280,14 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
     "SMP001": [
         {"sampler__logprob_gap": step(20, 0.02)},
-        {"sampler__logprob_gap": always(0.14), "sampler__mass_kept": always(0.9)},  # top-p 0.9, as set
+        {"sampler__logprob_gap": always(0.14), "sampler__mask_mass": always(0.9)},  # top-p 0.9, as set
         {"loss__tokens": lambda v: 2.4 * v, "sampler__logprob_gap": always(4.0)},  # it is the mask
-        {"sampler__mass_kept": step(20, 0.5), "sampler__keeps_mask": always(1.0)},  # the loss is over what was kept
-        LEAK | {"sampler__keeps_mask": always(1.0)},
-        LEAK | {"sampler__mass_kept": lambda v: np.linspace(0.88, 0.92, len(v))},  # driven, and nothing leaks
-        LEAK | {"advantage__cut_mean": always(0.1)},  # it loses mass for another reason
+        {"sampler__mask_mass": step(20, 0.5), "sampler__mask_in_loss": always(1.0)},  # the loss is over what was kept
+        LEAK | {"sampler__mask_in_loss": always(1.0)},
+        LEAK | {"sampler__mask_mass": lambda v: np.linspace(0.88, 0.92, len(v))},  # driven, and nothing leaks
+        LEAK | {"advantage__tail_mean": always(0.1)},  # it loses mass for another reason
     ],
-    "GRP001": [{"rollout__mixed_groups": ramp(10, 0.0)}, {"rollout__mixed_groups": always(0.1)}],
+    "GRP001": [{"rollout__mixed_group_fraction": ramp(10, 0.0)}, {"rollout__mixed_group_fraction": always(0.1)}],
     "RET001": [{"retrieval__error_fraction": spike(30, 0.2)}, {"retrieval__error_fraction": always(0.05)}],
     "RET002": [{"retrieval__empty_fraction": always(0.1)}, {"retrieval__empty_fraction": spike(30, 1.0)}],
     "TRN001": [

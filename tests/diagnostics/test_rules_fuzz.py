@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.finding import as_json, headline, to_text
 from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.present import as_json, headline, to_text
 from holdfast.diagnostics.rules import RULES
 
 NAMES = sorted(

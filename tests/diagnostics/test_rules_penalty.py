@@ -24,8 +24,8 @@ def trl_log(k: int, active: Sequence[float], *, moved: Sequence[bool] | None = N
         "reward/mean": [0.5 if new else None for new in opens],
         "optimizer_steps_per_rollout": [float(k) if new else None for new in opens],
         "penalty/active_fraction": list(active),
-        "penalty/preserved_share": [0.5] * rows,
-        "penalty/drop": [drop if m else 0.0 for m in moves],
+        "penalty/preserved_fraction": [0.5] * rows,
+        "penalty/mean_decrease": [drop if m else 0.0 for m in moves],
         "ratio/max": [1.2 if m else 1.0 for m in moves],
     }
     return log_of(series, host="trl")

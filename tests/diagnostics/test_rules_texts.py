@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config import setting_names
-from holdfast.diagnostics.observe import LOGGED_BY, best_set, how_to_log, logged_by
+from holdfast.diagnostics.diagnose import LOGGED_BY, best_set, how_to_log, logged_by
 from holdfast.diagnostics.rules import RULES
 
 CODE = re.compile(r"`([^`]+)`")
@@ -100,7 +100,7 @@ def test_paths_of_verl_exist() -> None:
 def test_what_would_log_a_series() -> None:
     assert "with_penalties" in (logged_by("trl", "displacement/correct") or "")
     assert logged_by("verl", "displacement/correct") is None
-    assert how_to_log("verl", ["displacement/correct"]) == "Nothing in verl logs it; `holdfast train` does."
+    assert how_to_log("verl", ["displacement/correct"]) == "Nothing in verl logs it, but `holdfast train` does."
     for host in ("holdfast", "trl"):
         for rule in RULES.values():
             names, able = best_set(host, rule.needs)  # type: ignore[arg-type]

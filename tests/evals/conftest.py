@@ -15,7 +15,7 @@ import pytest
 from holdfast.config import load
 from holdfast.data import Example
 from holdfast.errors import RetrievalError
-from holdfast.evals.subject import Subject
+from holdfast.evals.model import EvaluatedModel
 from holdfast.retrieval.types import Document, Hit
 from holdfast.rollout.openai import WordTokenizer
 from holdfast.rollout.policy import Completion, Request
@@ -159,8 +159,8 @@ def example(index: int, question: str, *golds: str, source: str = "nq", **metada
     return Example(source=source, split="test", index=index, question=question, golden_answers=golds, metadata=metadata)
 
 
-def subject_of(policy: Any, *settings: str, local: bool = True) -> Subject:
-    return Subject(
+def evaluated_model(policy: Any, *settings: str, local: bool = True) -> EvaluatedModel:
+    return EvaluatedModel(
         name="scripted",
         config=load(None, settings),
         policy=policy,

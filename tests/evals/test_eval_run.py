@@ -15,16 +15,16 @@ import transformers
 from holdfast.config import load
 from holdfast.data import Example
 from holdfast.errors import ConfigError, DataError, RolloutError
-from holdfast.evals.catalogue import METHODS
+from holdfast.evals.methods import METHODS
+from holdfast.evals.model import EvaluatedModel
 from holdfast.evals.questions import load_questions
+from holdfast.evals.results import set_of
 from holdfast.evals.run import Evaluation
-from holdfast.evals.sets import set_of
 from holdfast.evals.state import read_results, read_whole_rows
-from holdfast.evals.subject import Subject
 from holdfast.rollout.hf import HFPolicy
 from holdfast.world.model import build_tokenizer
 
-from .conftest import ScriptedPolicy, Shelf, Told, example, subject_of
+from .conftest import ScriptedPolicy, Shelf, Told, evaluated_model, example
 
 QUESTIONS = [example(i, f"What is number {i}?", str(i % 3), source="nq" if i % 2 else "musique") for i in range(23)]
 DIRECT = METHODS["direct"]
@@ -56,7 +56,7 @@ def tiny() -> tuple[Any, Any]:
         return transformers.AutoModelForCausalLM.from_config(config).eval(), tokenizer
 
 
-def local(tiny: tuple[Any, Any], tokens: int, samples: int | None, *settings: str) -> Subject:
+def local(tiny: tuple[Any, Any], tokens: int, samples: int | None, *settings: str) -> EvaluatedModel:
     """A model that dies, as it were, after so many tokens."""
     left = tokens
 
@@ -66,7 +66,7 @@ def local(tiny: tuple[Any, Any], tokens: int, samples: int | None, *settings: st
         if left < 0:
             raise Killed
 
-    return Subject(
+    return EvaluatedModel(
         name="tiny",
         config=load(None, settings),
         policy=HFPolicy(*tiny, greedy=samples is None, on_token=count),
@@ -110,7 +110,7 @@ def echo(words: Any, **more: Any) -> ScriptedPolicy:
 
 def test_only_what_is_missing_is_asked_again(words: Any, tmp_path: Path) -> None:
     first = echo(words)
-    whole = Evaluation(subject_of(first, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    whole = Evaluation(evaluated_model(first, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     assert len(first.calls) == 23 and whole["micro"]["em"] == pytest.approx(
         3 / 23, abs=1e-6
     )  # 0, 1 and 2 are their own answers
@@ -119,18 +119,18 @@ def test_only_what_is_missing_is_asked_again(words: Any, tmp_path: Path) -> None
     (tmp_path / "questions.jsonl").write_bytes(b"".join(lines[:7] + lines[8:]))
     (tmp_path / "results.json").unlink()
     again, told = echo(words), Told()
-    Evaluation(subject_of(again, local=False), DIRECT, QUESTIONS, None).run(tmp_path, told, batch=5)
+    Evaluation(evaluated_model(again, local=False), DIRECT, QUESTIONS, None).run(tmp_path, told, batch=5)
     assert [id for id, *_ in again.calls] == ["nq/test/7#0"]
-    assert told.notes == [f"22 of 23 answers are there already, in {tmp_path}"]
+    assert told.notes == [f"22 of 23 answers exist already, in {tmp_path}"]
     assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
 
 
 def test_a_local_batch_is_computed_again_as_a_whole(words: Any, tmp_path: Path) -> None:
-    Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     rows = (tmp_path / "questions.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "questions.jsonl").write_bytes(b"".join(rows[:7] + rows[8:]))
     again = echo(words)
-    Evaluation(subject_of(again), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    Evaluation(evaluated_model(again), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     assert [id.split("/")[2] for id, *_ in again.calls] == ["5#0", "6#0", "7#0", "8#0", "9#0"]
 
 
@@ -140,19 +140,19 @@ def test_failed_questions_are_asked_again(words: Any, tmp_path: Path) -> None:
 
     burning = True
     policy = ScriptedPolicy(words, say)
-    results = Evaluation(subject_of(policy, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told())
+    results = Evaluation(evaluated_model(policy, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told())
     assert results["micro"]["failed"] == 1 and results["micro"]["scored"] == 22
     row = next(row for row in read_whole_rows(tmp_path / "questions.jsonl") if row["id"] == "musique/test/4#0")
     assert (row["status"], row["em"], row["error"]) == ("error", None, "the server burns")
     burning = False
-    results = Evaluation(subject_of(policy, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told())
+    results = Evaluation(evaluated_model(policy, local=False), DIRECT, QUESTIONS, None).run(tmp_path, Told())
     assert results["micro"]["failed"] == 0 and len(policy.calls) == 24
 
 
 def test_an_outage_stops_the_evaluation(words: Any, tmp_path: Path) -> None:
     policy = ScriptedPolicy(words, lambda context, request: ("no power", "error"))
     with pytest.raises(RolloutError, match=r"all 5 questions of a batch failed; the first, musique.* no power"):
-        Evaluation(subject_of(policy), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
+        Evaluation(evaluated_model(policy), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     assert not (tmp_path / "results.json").exists()
 
 
@@ -163,38 +163,38 @@ def test_a_question_that_always_fails_is_no_outage(words: Any, tmp_path: Path) -
     for local in (False, True):  # on a server the second run asks what failed alone; here every batch is one question
         folder = tmp_path / str(local)
         for _ in range(2):
-            evaluation = Evaluation(subject_of(policy, local=local), DIRECT, QUESTIONS, None)
+            evaluation = Evaluation(evaluated_model(policy, local=local), DIRECT, QUESTIONS, None)
             assert evaluation.run(folder, Told(), batch=1 if local else 5)["micro"]["failed"] == 1
 
 
 def test_other_settings_are_refused(words: Any, tmp_path: Path) -> None:
-    Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
+    Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
     with pytest.raises(ConfigError, match='holds an evaluation with method = "direct", and this one has "cot";'):
-        Evaluation(subject_of(echo(words)), METHODS["cot"], QUESTIONS, None).run(tmp_path, Told())
+        Evaluation(evaluated_model(echo(words)), METHODS["cot"], QUESTIONS, None).run(tmp_path, Told())
     with pytest.raises(ConfigError, match="with questions = 23, and this one has 4"):
-        Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS[:4], None).run(tmp_path, Told())
+        Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS[:4], None).run(tmp_path, Told())
     changed = [*QUESTIONS[:-1], example(22, QUESTIONS[-1].question, "another")]
     with pytest.raises(ConfigError, match="with questions_digest = "):
-        Evaluation(subject_of(echo(words)), DIRECT, changed, None).run(tmp_path, Told())
+        Evaluation(evaluated_model(echo(words)), DIRECT, changed, None).run(tmp_path, Told())
 
 
 def test_a_damaged_file_is_named_with_its_line(words: Any, tmp_path: Path) -> None:
-    Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
+    Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
     rows = (tmp_path / "questions.jsonl").read_text().splitlines()
     rows[3] = rows[3][:50]
     (tmp_path / "questions.jsonl").write_text("\n".join(rows) + "\n")
-    with pytest.raises(DataError, match=r"questions\.jsonl:4 is no answer"):
-        Evaluation(subject_of(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
+    with pytest.raises(DataError, match=r"questions\.jsonl:4 is not an answer"):
+        Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
 
 
 def test_results_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give a folder of eval"):
         read_results(tmp_path)
     (tmp_path / "questions.jsonl").write_text("")
-    with pytest.raises(DataError, match="not finished; the same command goes on"):
+    with pytest.raises(DataError, match="unfinished; the same command continues it"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"split": "test"}')
-    with pytest.raises(DataError, match="no results of holdfast eval"):
+    with pytest.raises(DataError, match="not a results file of holdfast eval"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"format": ')
     with pytest.raises(DataError, match="cannot be read"):
@@ -204,7 +204,7 @@ def test_results_that_are_none(tmp_path: Path) -> None:
 def test_samples_differ_by_seed_and_are_averaged(words: Any, tmp_path: Path) -> None:
     policy = ScriptedPolicy(words, lambda context, request: "1" if request.seed % 2 else "x")
     one = [example(0, "Who?", "1")]
-    results = Evaluation(subject_of(policy), DIRECT, one, None, samples=50).run(tmp_path, Told())
+    results = Evaluation(evaluated_model(policy), DIRECT, one, None, samples=50).run(tmp_path, Told())
     assert len({request.seed for *_, request in policy.calls}) == 50
     assert results["micro"]["questions"] == 1 and results["micro"]["answers"] == 50
     assert results["samples"] == 50 and 0.2 < results["sets"]["nq"]["em"] < 0.8
@@ -215,7 +215,7 @@ def test_the_official_rule_is_that_of_each_questions_set(words: Any, tmp_path: P
     policy = ScriptedPolicy(words, lambda context, request: "Jean-Luc")
     for scorer, expected in (("table", [0.0, 0.0]), ("official", [1.0, 0.0])):
         out = tmp_path / scorer
-        Evaluation(subject_of(policy), DIRECT, questions, None, scorer=scorer).run(out, Told())
+        Evaluation(evaluated_model(policy), DIRECT, questions, None, scorer=scorer).run(out, Told())
         assert [row["em"] for row in read_whole_rows(out / "questions.jsonl")] == expected
 
 
@@ -244,7 +244,7 @@ def test_questions_know_their_set(write: Callable[..., str]) -> None:
 
 def test_a_prepared_folder_stands_for_its_test_questions(write: Callable[..., str], tmp_path: Path) -> None:
     write("nq/train.jsonl", [ROW])
-    with pytest.raises(DataError, match=r"nq holds none of test\.jsonl"):
+    with pytest.raises(DataError, match=r"nq contains none of test\.jsonl"):
         load_questions([str(tmp_path / "nq")], load(None))
     write("nq/test.jsonl", [ROW] * 2)
     assert [one.id for one in load_questions([str(tmp_path / "nq")], load(None))] == ["nq/test/0", "nq/test/1"]

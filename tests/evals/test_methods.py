@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast.evals import methods, prompts
-from holdfast.evals.catalogue import METHODS
+from holdfast.evals.methods import METHODS
 from holdfast.evals.run import Evaluation
 from holdfast.evals.state import read_whole_rows
 
-from .conftest import ScriptedPolicy, Shelf, Told, example, subject_of
+from .conftest import ScriptedPolicy, Shelf, Told, evaluated_model, example
 
 ORSA = '"Orsa"\nOrsa lies on the Lomme.'
 LOMME = '"Lomme"\nThe Lomme flows into lake Tarn.'
@@ -30,7 +30,7 @@ def asked(
     left = list(turns)
     policy = ScriptedPolicy(words, lambda context, request: left.pop(0))
     questions = [more.pop("question", WHERE)]
-    evaluation = Evaluation(subject_of(policy, *settings), METHODS[method], questions, shelf, **more)
+    evaluation = Evaluation(evaluated_model(policy, *settings), METHODS[method], questions, shelf, **more)
     evaluation.run(tmp_path / "out", Told())
     assert not left, "turns that nobody asked for"
     (row,) = read_whole_rows(tmp_path / "out" / "questions.jsonl")
@@ -198,7 +198,7 @@ def test_a_search_that_fails_is_no_wrong_answer(
 
     policy = ScriptedPolicy(words, say)
     out = tmp_path / "out"
-    results = Evaluation(subject_of(policy), METHODS[method], [good, bad], broken).run(out, Told())
+    results = Evaluation(evaluated_model(policy), METHODS[method], [good, bad], broken).run(out, Told())
     rows = {row["id"]: row for row in read_whole_rows(out / "questions.jsonl")}
     assert rows["nq/test/1#0"]["status"] == "retrieval_failed" and rows["nq/test/1#0"]["em"] is None
     own = results["sets"]["nq"]
@@ -214,7 +214,7 @@ def test_a_passage_cannot_end_the_users_message(words: Any, tmp_path: Path) -> N
 
 def test_a_context_that_fills_the_model_is_an_error_not_a_wrong_answer(words: Any, tmp_path: Path) -> None:
     policy = ScriptedPolicy(words, lambda context, request: "x")
-    small = replace(subject_of(policy), positions=60)
+    small = replace(evaluated_model(policy), positions=60)
     short, long = example(0, "Who?", "x"), example(1, "Who " * 60 + "?", "x")
     out = tmp_path / "out"
     Evaluation(small, METHODS["direct"], [short, long], None).run(out, Told())

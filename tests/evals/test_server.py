@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from holdfast.cli.main import app
 from holdfast.errors import ConfigError, ModelError, RolloutError
 from holdfast.evals import prompts
-from holdfast.evals.catalogue import METHODS
+from holdfast.evals.methods import METHODS
+from holdfast.evals.model import open_model, settings_of
 from holdfast.evals.run import Evaluation
 from holdfast.evals.state import read_whole_rows
-from holdfast.evals.subject import open_subject, settings_of
 from holdfast.rollout.openai import OpenAIPolicy, WordTokenizer, completions_url, parse_completion
 from holdfast.rollout.policy import Request, generate
 
-from .conftest import CompletionServer, Shelf, Told, example, subject_of
+from .conftest import CompletionServer, Shelf, Told, evaluated_model, example
 
 ORSA = '"Orsa"\nOrsa lies on the Lomme.'
 
@@ -100,7 +100,7 @@ def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str
         (b'{"choices": []}', "without `choices`"),
         (b'{"choices": [{"text": "half', "without `choices`"),
         (b'{"choices": [{"message": {"content": "a"}}]}', "without `choices`"),
-        (b'{"choices": [{"text": null, "finish_reason": "stop"}]}', "a text that is none"),
+        (b'{"choices": [{"text": null, "finish_reason": "stop"}]}', "a text that is not a string"),
         (b'{"choices": [{"text": "half a tur", "finish_reason": null}]}', "may be half a turn"),
         (b'{"choices": [{"text": "a", "finish_reason": "abort"}]}', "finish_reason = 'abort'"),
     ],
@@ -189,7 +189,7 @@ def test_methods_through_a_server(completion_server: CompletionServer, words: An
         completion_server.bodies.clear()
         policy = policy_of(completion_server, words)
         out = tmp_path / method
-        results = Evaluation(subject_of(policy, local=False), METHODS[method], questions, shelf).run(
+        results = Evaluation(evaluated_model(policy, local=False), METHODS[method], questions, shelf).run(
             out, Told(), batch=5
         )
         policy.close()
@@ -225,7 +225,7 @@ def test_every_method_makes_exactly_its_calls(
     shelf = Shelf({query: [ORSA] for query in queries})
     policy = policy_of(completion_server, words, concurrency=1)
     question = [example(0, "Who wrote it?", "Mira")]
-    results = Evaluation(subject_of(policy, local=False), METHODS[method], question, shelf).run(tmp_path, Told())
+    results = Evaluation(evaluated_model(policy, local=False), METHODS[method], question, shelf).run(tmp_path, Told())
     policy.close()
     assert left == [] and len(completion_server.bodies) == len(turns)
     assert shelf.queries == queries
@@ -243,7 +243,7 @@ def test_one_bad_question_does_not_fail_the_others(
     completion_server.saying = lambda body: choice("half", "abort") if "number 3?" in body["prompt"] else choice("Mira")
     questions = [example(i, f"Who is number {i}?", "Mira") for i in range(6)]
     policy = policy_of(completion_server, words, retries=1)
-    results = Evaluation(subject_of(policy, local=False), METHODS["search-r1"], questions, Shelf({})).run(
+    results = Evaluation(evaluated_model(policy, local=False), METHODS["search-r1"], questions, Shelf({})).run(
         tmp_path, Told()
     )
     policy.close()
@@ -255,18 +255,18 @@ def test_one_bad_question_does_not_fail_the_others(
 def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: CompletionServer) -> None:
     config, run = settings_of("some/model", ["--sampling.temperature", "0.7", "--sampling.top_p", "0.9"], [])
     given = ["--sampling.top_p", "0.9"]
-    subject = open_subject(
+    model = open_model(
         "some/model", config, run, samples=3, server=completion_server.url, tokenizer="none", given=given
     )
-    assert isinstance(subject.tokenizer, WordTokenizer) and not subject.local
-    assert subject.decoding == "sampled at temperature 0.7, top-p 0.9"
-    assert (subject.policy.temperature, subject.policy.top_p) == (0.7, 0.9)
-    plain = open_subject("some/model", config, run, samples=3, server=completion_server.url, tokenizer="none")
+    assert isinstance(model.tokenizer, WordTokenizer) and not model.local
+    assert model.decoding == "sampled at temperature 0.7, top-p 0.9"
+    assert (model.policy.temperature, model.policy.top_p) == (0.7, 0.9)
+    plain = open_model("some/model", config, run, samples=3, server=completion_server.url, tokenizer="none")
     assert plain.policy.top_p == 1.0, "truncation is used only where it is asked for"
-    with pytest.raises(ModelError, match=r"no tokenizer of the name '/no/such'.*--tokenizer none"):
-        open_subject("some/model", config, run, samples=None, server=completion_server.url, tokenizer="/no/such")
+    with pytest.raises(ModelError, match=r"the tokenizer '/no/such' cannot be loaded.*--tokenizer none"):
+        open_model("some/model", config, run, samples=None, server=completion_server.url, tokenizer="/no/such")
     with pytest.raises(ConfigError, match="--tokenizer goes with --server"):
-        open_subject("some/model", config, run, samples=None, tokenizer="none")
+        open_model("some/model", config, run, samples=None, tokenizer="none")
 
 
 def test_the_command_asks_a_server(
@@ -276,7 +276,17 @@ def test_the_command_asks_a_server(
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     completion_server.saying = lambda body: choice(" Mira")
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n' * 3)
-    words = ["eval", "some/model", "--server", completion_server.url, "--tokenizer", "none", "--method", "direct"]
+    words = [
+        "eval",
+        "run",
+        "some/model",
+        "--server",
+        completion_server.url,
+        "--tokenizer",
+        "none",
+        "--method",
+        "direct",
+    ]
     result = CliRunner().invoke(app, [*words, "--data", "q.jsonl"])
     assert result.exit_code == 0, result.output
     assert "1.000 (1.000–1.000)" in result.output
@@ -286,7 +296,7 @@ def test_the_command_asks_a_server(
 
 @pytest.mark.parametrize("address", ["localhost:8000", "ftp://h", "http://", "http://h:x"])
 def test_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of a server"):
+    with pytest.raises(ConfigError, match="is not the address of a server"):
         completions_url(address)
 
 

@@ -10,7 +10,7 @@ Parts:
     resumes     the same runs, stopped after step 5 and resumed: equal to the runs
     findings    the codes and steps that the rules find in every recorded run
     evaluation  one `holdfast eval` with the agent, one with a prompting method
-    table       one row of `holdfast table --make`, trained and evaluated
+    table       one row of `holdfast table make`, trained and evaluated
     hosts       three equal steps of the local trainer, TRL and verl (where their environments are installed)
 
 On the kind of CPU that made the recording, everything is equal bit for bit. On another kind, sums are rounded
@@ -33,6 +33,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from holdfast.diagnostics.readers.names import FORMER
+
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
 WORK = ROOT / "build" / "golden"
@@ -42,8 +44,8 @@ REWARD_WITHIN = 0.15
 """Of the recorded mean reward, on another kind of CPU: three standard deviations between warm starts."""
 TIMED = ("time", "tokens_per_s", "retrieval/latency_ms")
 """Measured, and never the same: `time` and all of `time/…` too."""
-RENAMED: dict[str, str] = {}
-"""Former metric name -> present name. A rename is entered here, and the recording stays."""
+RENAMED = FORMER
+"""Former metric name -> present name. A rename is entered in `FORMER`, and the recording stays."""
 
 SELF_CHECKED = ("resumes", "hosts")
 """Parts with nothing to record: they compare two things that are made now."""
@@ -75,7 +77,7 @@ def resumes(fresh: bool) -> Numbers:
         shutil.copytree(whole, folder)
         shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:06d}")
         (folder / "results.json").unlink()
-        _holdfast("train", "--resume", str(folder))
+        _holdfast("resume", str(folder))
         if problems := list(differences(_metrics(whole), _metrics(folder), recipe)):
             raise Different("\n    ".join(["the resumed run differs from the whole one", *problems[:20]]))
         for name in ("trajectories.jsonl", "displacement.jsonl"):
@@ -85,18 +87,19 @@ def resumes(fresh: bool) -> Numbers:
 
 
 def findings(fresh: bool) -> Numbers:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "research" / "src"))
     from holdfast.diagnostics.diagnose import diagnose
-    from library import load, read_manifest
+    from holdfast_research.recordings.library import load, read_manifest
 
     found = {}
     for recording in read_manifest():
         for stock in (False, True) if recording.host == "trl" else (False,):
             diagnosis = diagnose(load(recording, stock=stock))
+            half = diagnosis.halved
             found[recording.name + (" (stock)" if stock else "")] = {
                 "findings": " ".join(f"{f.code}@{f.step}" for f in diagnosis.findings),
                 "cannot tell": " ".join(c.code for c in diagnosis.cannot_tell),
-                "fall": [diagnosis.peak_step, diagnosis.half_step],
+                "fall": [None, None] if half is None else [half.peak_step, half.step],
             }
     return found
 
@@ -106,14 +109,14 @@ def evaluation(fresh: bool) -> Numbers:
     found = {}
     for method in ("search-r1", "ircot"):
         out = _fresh_folder(f"eval-{method}")
-        _holdfast("eval", str(folder), "--method", method, "--limit", "20", "--out", str(out))
+        _holdfast("eval", "run", str(folder), "--method", method, "--limit", "20", "--out", str(out))
         found[method] = {p.name: _rows(p.read_text()) for p in sorted(out.iterdir()) if p.suffix == ".jsonl"}
     return found
 
 
 def table(fresh: bool) -> Numbers:
     out = _fresh_folder("table")
-    _holdfast("table", "--make", "world", "--rows", "GSPO + LLDS", "--short", "--jobs", "1", "--out", str(out))
+    _holdfast("table", "make", "world", "--rows", "GSPO + LLDS", "--short", "--jobs", "1", "--out", str(out))
     return {"table.csv": (out / "table.csv").read_text()}
 
 
@@ -148,7 +151,7 @@ def _start(recipe: str, fresh: bool) -> Path:
     if (fresh and recipe not in _STARTED) or not (folder / "model").is_dir():
         shutil.rmtree(folder, ignore_errors=True)
         where = ("--run.dir", str(folder.parent), "--run.name", recipe, "--run.threads", "1")
-        _holdfast("train", recipe, "--stage", "warm-start", *where)
+        _holdfast("warm-start", recipe, *where)
     _STARTED.add(recipe)
     return folder / "model"
 
@@ -185,7 +188,7 @@ def _trained(recipe: str, fresh: bool) -> Path:
 
 
 def _holdfast(*words: str) -> None:
-    command = [sys.executable, "-m", "holdfast", *words]
+    command = [sys.executable, "-m", "holdfast_research" if words[0] == "table" else "holdfast", *words]
     print(f"  holdfast {' '.join(words[:2])} …", flush=True)
     done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True)
     if done.returncode:

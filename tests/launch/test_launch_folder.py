@@ -94,7 +94,7 @@ def test_too_few_questions_for_a_batch_of_trl(small: str) -> None:
 
 
 def test_an_unknown_host_or_setting(small: str) -> None:
-    assert "'trl', 'verl'" in typed("ray", small, code=2)
+    assert "trl|verl" in typed("ray", small, code=2)
     assert "did you mean train.lr" in typed("trl", small, "--train.learning_rate", "1", code=2)
 
 
@@ -128,9 +128,9 @@ def test_the_last_step_is_evaluated_whatever_its_number(recipe: MakeRecipe) -> N
 
 
 def test_what_to_install_depends_on_the_recipe(small: str) -> None:
-    assert "pip install 'holdfast[train,trl]'" in typed("trl", small, "--out", "x")
+    assert "pip install 'holdfast-rl[train,trl]'" in typed("trl", small, "--out", "x")
     text = typed("trl", small, "--out", "y", "--model.lora_rank", "8", "--track.wandb", "p")
-    assert "pip install 'holdfast[train,trl,peft,track]'" in text
+    assert "pip install 'holdfast-rl[train,trl,peft,track]'" in text
 
 
 def test_help_fits_a_terminal() -> None:
@@ -270,7 +270,7 @@ def test_without_pyarrow_the_extra_is_named(small: str, monkeypatch: pytest.Monk
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", no_pyarrow)
-    assert "pip install 'holdfast[data]'" in typed("verl", small, "--out", "x", code=2)
+    assert "pip install 'holdfast-rl[data]'" in typed("verl", small, "--out", "x", code=2)
 
 
 # ---- shipped recipes

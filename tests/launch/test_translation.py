@@ -151,8 +151,8 @@ def test_what_a_setting_becomes_in_verl(overrides: list[str], expected: dict[str
 
 
 @pytest.mark.parametrize(("overrides", "says"), [
-    (["--model.path=tiny"], ["model.path = 'tiny'", "--stage warm-start"]),
-    (["--warm_start.steps=5"], ["warm_start.steps = 5", "--stage warm-start"]),
+    (["--model.path=tiny"], ["model.path = 'tiny'", "holdfast warm-start"]),
+    (["--warm_start.steps=5"], ["warm_start.steps = 5", "holdfast warm-start"]),
     (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'", "preserved_share"]),
     (["--loss.advantage=reinforce"], ["loss.advantage = 'reinforce'", "'dr_grpo'"]),
     (["--loss.baseline=length"], ["loss.baseline = 'length'", "'mean', or use verl"]),
@@ -172,7 +172,7 @@ def test_what_trl_refuses(overrides: list[str], says: list[str], recipe: MakeRec
 
 @pytest.mark.parametrize(("overrides", "says"), [
     (["--model.path=tiny"], ["model.path = 'tiny'", "Qwen2.5-0.5B"]),
-    (["--warm_start.steps=5"], ["warm_start.steps = 5", "--stage warm-start"]),
+    (["--warm_start.steps=5"], ["warm_start.steps = 5", "holdfast warm-start"]),
     (["--retrieval.url=none", "--retrieval.corpus=c.jsonl"], ["retrieval.corpus = 'c.jsonl'", "set retrieval.url"]),
     (["--data.train=world", "--retrieval.url=none"], ["data.train = 'world'", "retrieval.url"]),
     (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'"]),

@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from holdfast.losses import adaptive_answer_weight, llds_penalty, preserving_mask, reduce_loss, sapo_penalty
+from holdfast.losses import adaptive_answer_weight, llds_penalty, preserved_mask, reduce_loss, sapo_penalty
 
 
 def llds(drops, mask=None, a=1.0, **options):
@@ -107,10 +107,10 @@ def test_a_threshold_above_the_noise_silences_it():
 
 def test_preserve_overrides_the_rule_and_only_preserved_tokens_vote():
     assert llds([0.2], a=0.0) == pytest.approx([0.2])  # the paper's rule is A ≥ 0
-    assert llds([0.2], a=0.0, preserve=[False]) == [0.0]
-    assert llds([0.2], a=-1.0, preserve=[True]) == pytest.approx([0.2])
+    assert llds([0.2], a=0.0, preserved=[False]) == [0.0]
+    assert llds([0.2], a=-1.0, preserved=[True]) == pytest.approx([0.2])
     assert llds([0.2, -0.5]) == [0.0, 0.0]
-    assert llds([0.2, -0.5], preserve=[True, False]) == pytest.approx([0.2, 0.0])
+    assert llds([0.2, -0.5], preserved=[True, False]) == pytest.approx([0.2, 0.0])
 
 
 def test_paper_and_code_normalisers_differ_by_the_preserved_share():
@@ -119,7 +119,7 @@ def test_paper_and_code_normalisers_differ_by_the_preserved_share():
     mask = torch.tensor([[True, True, False], [True, True, True]])
     a = torch.tensor([[1.0], [-1.0]])
     penalty = llds_penalty(torch.full((2, 3), -0.5), old, a, mask)
-    code, paper = reduce_loss(penalty, mask), reduce_loss(penalty, preserving_mask(a, mask))
+    code, paper = reduce_loss(penalty, mask), reduce_loss(penalty, preserved_mask(a, mask))
     assert paper.item() == pytest.approx(0.5) and (code / paper).item() == pytest.approx(2 / 5)
 
 
@@ -135,13 +135,13 @@ def test_sapo_at_one_is_lld_and_below_one_a_threshold():
     g = torch.Generator().manual_seed(0)
     lp, old = -torch.rand(6, 40, generator=g), -torch.rand(6, 40, generator=g)
     a, mask = torch.randn(6, 1, generator=g).round(), torch.rand(6, 40, generator=g) < 0.7
-    preserve = preserving_mask(a, mask)
+    preserve = preserved_mask(a, mask)
     lld = llds_penalty(lp, old, a, mask, gate="token")
     assert lld.count_nonzero() > 50
-    assert torch.equal(sapo_penalty(lp, old, a, mask, preserve=preserve), lld)
+    assert torch.equal(sapo_penalty(lp, old, a, mask, preserved=preserve), lld)
     assert not torch.equal(sapo_penalty(lp, old, a, mask), lld)  # the paper's SAPO leaves A = 0 alone
     assert torch.equal(
-        sapo_penalty(lp, old, a, mask, tau=0.8, preserve=preserve),
+        sapo_penalty(lp, old, a, mask, tau=0.8, preserved=preserve),
         llds_penalty(lp, old, a, mask, gate="token", threshold=0.22314355131420976),  # −ln .8
     )
 
@@ -171,8 +171,8 @@ def test_one_step_descends():
         ({"answer_mask": [1, 0]}, ValueError, "answer_mask must be bool"),
         ({"action_ids": [1]}, ValueError, "action_ids has shape"),
         ({"action_ids": [1.0, 1.0]}, TypeError, "action_ids must be integers"),
-        ({"preserve": [1, 0]}, TypeError, "preserve must be bool"),
-        ({"preserve": [True, False, True]}, ValueError, "preserve has shape"),
+        ({"preserved": [1, 0]}, TypeError, "preserved must be bool"),
+        ({"preserved": [True, False, True]}, ValueError, "preserved has shape"),
         ({"sequence_ids": [0, 0]}, ValueError, "advantages has one value per row"),
     ],
 )

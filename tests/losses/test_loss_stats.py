@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from holdfast.losses import llds_penalty, merge_stats, penalty_stats, preserving_mask, ratio_stats
+from holdfast.losses import llds_penalty, merge_stats, penalty_stats, preserved_mask, ratio_stats
 
 OLD = torch.zeros(3, 4)
 MASK = torch.tensor([[True, True, True, False], [True, True, False, False], [True, False, False, False]])
@@ -15,24 +15,24 @@ LP = -torch.tensor([[0.2, -0.1, 0.4, 7.0], [-0.3, 0.1, 7.0, 7.0], [0.5, 7.0, 7.0
 
 def stats(rows=slice(None)):
     lp, old, a, mask = LP[rows], OLD[rows], A[rows], MASK[rows]
-    preserve = preserving_mask(a, mask)
+    preserve = preserved_mask(a, mask)
     penalty = llds_penalty(lp, old, a, mask)
-    return {k: v.item() for k, v in penalty_stats(penalty, lp, old, mask, preserve=preserve).items()}
+    return {k: v.item() for k, v in penalty_stats(penalty, lp, old, mask, preserved=preserve).items()}
 
 
 def test_penalty_stats_golden():
     assert stats() == pytest.approx({
-        "penalty/preserved_share": 5 / 6,
+        "penalty/preserved_fraction": 5 / 6,
         "penalty/active_fraction": 2 / 5,  # tokens .2 and .4
-        "penalty/drop": (0.2 + 0.4 + 0.1) / 5,  # the drop behind the closed gate is a drop all the same
+        "penalty/mean_decrease": (0.2 + 0.4 + 0.1) / 5,  # the drop behind the closed gate is a drop all the same
         "count/tokens": 6,
         "count/preserved": 5,
     })  # fmt: skip
 
 
 def test_active_fraction_counts_preserved_tokens_only():
-    preserve = preserving_mask(A, MASK, rule="positive")  # the first three
-    got = penalty_stats(torch.ones(3, 4), LP, OLD, MASK, preserve=preserve)  # a pull everywhere, even outside the mask
+    preserve = preserved_mask(A, MASK, rule="positive")  # the first three
+    got = penalty_stats(torch.ones(3, 4), LP, OLD, MASK, preserved=preserve)  # a pull everywhere, even outside the mask
     assert got["penalty/active_fraction"].item() == 1 and got["count/preserved"].item() == 3
 
 
@@ -71,9 +71,9 @@ def test_p01_is_the_low_percentile_of_the_mask_only():
 
 def test_merged_micro_batches_equal_one_batch_but_for_the_percentile():
     def both(rows):
-        preserve = preserving_mask(A[rows], MASK[rows])
+        preserve = preserved_mask(A[rows], MASK[rows])
         penalty = llds_penalty(LP[rows], OLD[rows], A[rows], MASK[rows])
-        return penalty_stats(penalty, LP[rows], OLD[rows], MASK[rows], preserve=preserve) | ratio_stats(
+        return penalty_stats(penalty, LP[rows], OLD[rows], MASK[rows], preserved=preserve) | ratio_stats(
             LP[rows], OLD[rows], A[rows], MASK[rows]
         )
 
@@ -82,8 +82,8 @@ def test_merged_micro_batches_equal_one_batch_but_for_the_percentile():
     assert merged.keys() == whole.keys()
     for name in whole.keys() - {"ratio/p01"}:
         assert merged[name].item() == pytest.approx(whole[name].item()), name
-    plain = (parts[0]["penalty/drop"] + parts[1]["penalty/drop"]) / 2
-    assert plain.item() != pytest.approx(whole["penalty/drop"].item())
+    plain = (parts[0]["penalty/mean_decrease"] + parts[1]["penalty/mean_decrease"]) / 2
+    assert plain.item() != pytest.approx(whole["penalty/mean_decrease"].item())
     # p01: (3 · e^−.4 + 3 · e^−.5) / 6
     assert merged["ratio/p01"].item() == pytest.approx((math.exp(-0.4) + math.exp(-0.5)) / 2)
 
@@ -99,17 +99,17 @@ def test_an_empty_batch_gives_zeros_and_merges_without_weight():
 def test_statistics_carry_no_graph():
     lp = LP.clone().requires_grad_()
     penalty = llds_penalty(lp, OLD, A, MASK)
-    got = penalty_stats(penalty, lp, OLD, MASK, preserve=preserving_mask(A, MASK)) | ratio_stats(lp, OLD, A, MASK)
+    got = penalty_stats(penalty, lp, OLD, MASK, preserved=preserved_mask(A, MASK)) | ratio_stats(lp, OLD, A, MASK)
     assert not any(v.requires_grad for v in got.values())
 
 
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="ratio_stats sums over each sequence"):
         ratio_stats(LP[0], OLD[0], A[0], MASK[0])
-    with pytest.raises(TypeError, match="preserve must be bool"):
-        penalty_stats(LP, LP, OLD, MASK, preserve=A)
+    with pytest.raises(TypeError, match="preserved must be bool"):
+        penalty_stats(LP, LP, OLD, MASK, preserved=A)
     with pytest.raises(ValueError, match="penalty has shape"):
-        penalty_stats(LP[:, :2], LP, OLD, MASK, preserve=A >= 0)
+        penalty_stats(LP[:, :2], LP, OLD, MASK, preserved=A >= 0)
     with pytest.raises(ValueError, match="at least one dict"):
         merge_stats([])
     with pytest.raises(ValueError, match="same keys"):

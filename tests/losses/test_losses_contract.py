@@ -19,7 +19,7 @@ from holdfast.losses import (
     merge_stats,
     nll_loss,
     penalty_stats,
-    preserving_mask,
+    preserved_mask,
     ratio_stats,
     reduce_loss,
     sapo_penalty,
@@ -219,7 +219,7 @@ def test_statistics_and_reductions_read_nothing_back_either():
     for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
         assert reduce_loss(lp, mask, mode=mode).dim() == 0
         assert reduce_loss(lp, mask, mode=mode, denominator=mask.sum()).dim() == 0
-    stats = penalty_stats(lp, lp, old, mask, preserve=preserving_mask(a, mask)) | ratio_stats(lp, old, a, mask)
+    stats = penalty_stats(lp, lp, old, mask, preserved=preserved_mask(a, mask)) | ratio_stats(lp, old, a, mask)
     assert all(x.dim() == 0 for x in merge_stats([stats, stats]).values())
     with pytest.raises(RuntimeError):
         mask.sum().item()  # what the tests above rely on

@@ -20,7 +20,7 @@ from holdfast.losses import (
     llds_penalty,
     nll_loss,
     penalty_stats,
-    preserving_mask,
+    preserved_mask,
     ratio_stats,
     reduce_loss,
     sapo_penalty,
@@ -259,11 +259,11 @@ def test_penalties_equal_the_loops(chunk):
         explicit = rng.random() < 0.7
         for x in layouts(batch, rng):
             common = (x.l, x.old, x.A, x.mask)
-            preserve = preserving_mask(x.A, x.mask, rule=rule, correct=x.correct)
+            preserve = preserved_mask(x.A, x.mask, rule=rule, correct=x.correct)
             for gate in ("action", "response", "token"):
                 loss = llds_penalty(
                     *common, gate=gate, threshold=threshold, answer_mask=x.answer, answer_weight=weight,
-                    action_ids=x.action_ids if explicit else None, preserve=preserve, sequence_ids=x.ids,
+                    action_ids=x.action_ids if explicit else None, preserved=preserve, sequence_ids=x.ids,
                 )  # fmt: skip
                 x.check(loss, [
                     naive_llds(s, gate, threshold, weight, rule, s.action if explicit else naive_runs(s.mask))
@@ -271,7 +271,7 @@ def test_penalties_equal_the_loops(chunk):
                 ])  # fmt: skip
             default = llds_penalty(*common, action_ids=x.action_ids, sequence_ids=x.ids)
             x.check(default, [naive_llds(s, "action", 0.0, 1.0, "nonnegative", s.action) for s in batch])
-            loss = sapo_penalty(*common, tau=tau, preserve=preserve, sequence_ids=x.ids)
+            loss = sapo_penalty(*common, tau=tau, preserved=preserve, sequence_ids=x.ids)
             x.check(loss, [naive_sapo(s, tau, rule) for s in batch])
             x.check(sapo_penalty(*common, sequence_ids=x.ids), [naive_sapo(s, 1.0, "positive") for s in batch])
 
@@ -316,9 +316,9 @@ def test_statistics_equal_the_loops(chunk):
         products = [sum(s.l[k] - s.old[k] for k in s.tokens()) for s in batch if s.tokens()]
         n = max(len(every), 1)
         expected = {
-            "penalty/preserved_share": len(kept) / n,
+            "penalty/preserved_fraction": len(kept) / n,
             "penalty/active_fraction": active / max(len(kept), 1),
-            "penalty/drop": sum(drops) / max(len(kept), 1),
+            "penalty/mean_decrease": sum(drops) / max(len(kept), 1),
             "ratio/mean": sum(ratios) / n,
             "ratio/max": max(ratios, default=0.0),
             "ratio/p01": ratios[(len(ratios) - 1) // 100] if ratios else 0.0,
@@ -330,8 +330,8 @@ def test_statistics_equal_the_loops(chunk):
         }
         for x in layouts(batch, rng):
             penalty = llds_penalty(x.l, x.old, x.A, x.mask, action_ids=x.action_ids, sequence_ids=x.ids)
-            preserve = preserving_mask(x.A, x.mask)
-            got = penalty_stats(penalty, x.l, x.old, x.mask, preserve=preserve)
+            preserve = preserved_mask(x.A, x.mask)
+            got = penalty_stats(penalty, x.l, x.old, x.mask, preserved=preserve)
             got |= ratio_stats(x.l, x.old, x.A, x.mask, sequence_ids=x.ids)
             assert got.keys() == expected.keys()
             for name, value in got.items():

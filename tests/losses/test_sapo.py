@@ -30,8 +30,8 @@ def test_above_one_tokens_that_rose_a_little_count_and_are_still_pushed_up():
 
 def test_the_paper_preserves_positive_advantages_only():
     assert sapo([0.3], a=0.0)[0] == [0.0]
-    assert sapo([0.3], a=0.0, preserve=torch.tensor([[True]]))[0] == pytest.approx([0.3])
-    assert sapo([0.3], a=1.0, preserve=torch.tensor([[False]]))[0] == [0.0]
+    assert sapo([0.3], a=0.0, preserved=torch.tensor([[True]]))[0] == pytest.approx([0.3])
+    assert sapo([0.3], a=1.0, preserved=torch.tensor([[False]]))[0] == [0.0]
 
 
 @pytest.mark.parametrize("tau", [0.0, -1.0, float("nan"), float("inf")])

@@ -113,7 +113,7 @@ def test_a_document_without_words_is_indexed_and_never_found():
 def test_corpora_that_cannot_be_indexed():
     with pytest.raises(DataError, match="the corpus is empty"):
         BM25Retriever.build([])
-    with pytest.raises(DataError, match="none of the 1 documents holds a word"):
+    with pytest.raises(DataError, match="none of the 1 documents contains a word"):
         BM25Retriever.build([Document("a", "?!")])
     with pytest.raises(DataError, match="two documents have the id 'a'"):
         BM25Retriever.build([Document("a", "x"), Document("a", "y")])
@@ -160,9 +160,9 @@ def test_an_index_of_another_corpus_is_refused(tmp_path, towns):
 
 
 def test_no_index(tmp_path):
-    with pytest.raises(DataError, match=r"holds no index: there is no manifest\.json"):
+    with pytest.raises(DataError, match=r"is not an index: it has no manifest\.json"):
         BM25Retriever.load(tmp_path)
-    with pytest.raises(DataError, match="holds no index"):
+    with pytest.raises(DataError, match="is not an index"):
         BM25Retriever.load(tmp_path / "missing")
 
 

@@ -18,10 +18,10 @@ import pytest
 from holdfast.errors import DataError
 from holdfast.listener import Listener
 from holdfast.retrieval import building
-from holdfast.retrieval.arrays import NpyWriter
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.corpus import passages
+from holdfast.retrieval.storage import DocumentWriter, NpyWriter
 
 Write = Callable[..., Path]
 
@@ -60,10 +60,10 @@ def test_killed_anywhere_it_goes_on(write_corpus: Write, tmp_path: Path, killing
             build_bm25(corpus, out, chunk=400, pairs_at_once=5000, listener=killing(at))
         except interrupted:
             kills += 1
-            with pytest.raises(DataError, match="its building was interrupted"):
+            with pytest.raises(DataError, match="its build was interrupted"):
                 BM25Retriever.load(out)
             build_bm25(corpus, out, chunk=400, pairs_at_once=5000, listener=(again := killing(-1)))
-            assert any("going on with" in note for note in again.notes)
+            assert any("continuing" in note for note in again.notes)
         assert contents(out) == expected
     assert kills > 10
 
@@ -89,21 +89,24 @@ def test_a_killed_process_loses_nothing_that_was_committed(write_corpus: Write, 
 def test_killed_twice_in_the_middle_of_a_chunk(
     write_corpus: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: Any
 ) -> None:
-    """Passages of an unfinished chunk stand in the file already; they are cut off."""
+    """Passages of an unfinished chunk are in the file already; they are cut off."""
     corpus, out = write_corpus(1000), tmp_path / "index"
     build_bm25(corpus, tmp_path / "whole", chunk=100)
-    commit = building._commit
-    for last in (250, 650):
+    flush = DocumentWriter.flush
+    for finished in (2, 4):  # chunks, before the one that is killed
+        left = finished
 
-        def dying(*args: Any, last: int = last, **kwargs: Any) -> None:
-            if args[2] > last:
+        def killing_flush(writer: DocumentWriter) -> None:
+            nonlocal left
+            flush(writer)
+            left -= 1
+            if left < 0:
                 raise interrupted
-            commit(*args, **kwargs)
 
-        monkeypatch.setattr(building, "_commit", dying)
-        with pytest.raises(interrupted):
+        with monkeypatch.context() as patched, pytest.raises(interrupted):
+            patched.setattr(DocumentWriter, "flush", killing_flush)
             build_bm25(corpus, out, chunk=100)
-    monkeypatch.setattr(building, "_commit", commit)
+    assert len(building.commits(tmp_path / "index.building")) == 6
     build_bm25(corpus, out, chunk=100)
     assert contents(out) == contents(tmp_path / "whole")
 
@@ -118,12 +121,12 @@ def test_other_settings_and_other_corpora_do_not_go_on(
 ) -> None:
     corpus, out = write_corpus(3000), tmp_path / "index"
     interrupt(corpus, out, killing, interrupted)
-    with pytest.raises(DataError, match="unfinished index with stem = True, and you now ask for another"):
+    with pytest.raises(DataError, match="unfinished index with stem = True, and this command has other"):
         build_bm25(corpus, out, chunk=100, stem=False)
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
     for changed in ([{"id": "x", "contents": "new"}, *rows[1:]], rows[:50]):
         write_corpus(changed)
-        with pytest.raises(DataError, match=r"has changed since the building in .* began"):
+        with pytest.raises(DataError, match=r"has changed since the build in .* began"):
             build_bm25(corpus, out, chunk=100)
     write_corpus(rows)
     build_bm25(corpus, out, chunk=100)
@@ -141,7 +144,7 @@ def test_a_full_disk_is_a_sentence_and_no_loss(
         write(self, part)
 
     monkeypatch.setattr(NpyWriter, "write", full)
-    with pytest.raises(DataError, match=r"the disk is full .* run the same command again: it goes on"):
+    with pytest.raises(DataError, match=r"the disk is full .* run the same command again: it continues"):
         build_bm25(corpus, out, chunk=100)
     assert not out.exists()
     monkeypatch.setattr(NpyWriter, "write", write)
@@ -153,7 +156,7 @@ def test_an_index_is_not_replaced_and_a_folder_not_filled(write_corpus: Write, t
     corpus, out = write_corpus(10), tmp_path / "index"
     out.mkdir()  # empty: will do
     build_bm25(corpus, out)
-    with pytest.raises(DataError, match="holds an index already"):
+    with pytest.raises(DataError, match="is an index already"):
         build_bm25(corpus, out)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("years")
@@ -181,7 +184,7 @@ def test_a_corpus_that_is_none_leaves_nothing_behind(write_corpus: Write, tmp_pa
 
 
 def test_a_corpus_without_words(write_corpus: Write, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none of the 1 passages holds a word"):
+    with pytest.raises(DataError, match="none of the 1 passages contains a word"):
         build_bm25(write_corpus([{"id": "a", "contents": "?!"}]), tmp_path / "index")
 
 

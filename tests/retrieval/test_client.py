@@ -45,11 +45,7 @@ def search(request: pytest.FixtureRequest) -> Iterator[Search]:
             client.close()
 
     async def with_loop(address: str, queries: list[str], k: int, **settings: Any) -> list[list[Hit]]:
-        client = AsyncHTTPRetriever(address, **settings)
-        try:
-            return await client.search(queries, k)
-        finally:
-            await client.close()
+        return await AsyncHTTPRetriever(address, **settings).search(queries, k)
 
     yield with_threads if request.param == "sync" else lambda *a, **s: asyncio.run(with_loop(*a, **s))
 
@@ -136,8 +132,8 @@ def test_pauses_double_and_are_spread(search: Search, retrieve_server: Start, mo
         with pytest.raises(RetrieverRefused):
             search(server.url, ["lake"], 1, retries=3, backoff=1.0)
     for attempt in range(3):
-        own = pauses[attempt::3]
-        assert len(set(own)) > 1 and all(2**attempt * 0.5 <= pause <= 2**attempt * 1.5 for pause in own)
+        waits = pauses[attempt::3]
+        assert len(set(waits)) > 1 and all(2**attempt * 0.5 <= wait <= 2**attempt * 1.5 for wait in waits)
 
 
 def test_a_slow_drip_is_a_timeout(search: Search) -> None:

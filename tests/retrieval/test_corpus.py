@@ -151,5 +151,5 @@ def test_a_folder_of_texts(tmp_path):
 
 
 def test_a_folder_without_texts(tmp_path):
-    with pytest.raises(DataError, match=r"holds no \.md or \.txt file"):
+    with pytest.raises(DataError, match=r"contains no \.md or \.txt file"):
         all_of(tmp_path)

@@ -15,12 +15,10 @@ import torch
 from holdfast.errors import DataError
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
-from holdfast.retrieval.dense import DenseRetriever
-from holdfast.retrieval.dense_building import build_dense
+from holdfast.retrieval.dense import DenseRetriever, ExactSearch, SQ8Search
+from holdfast.retrieval.dense_building import build_dense, write_sq8
 from holdfast.retrieval.encoder import Encoder, spec_of
-from holdfast.retrieval.exact import ExactSearch
 from holdfast.retrieval.index import open_index
-from holdfast.retrieval.sq8 import SQ8Search, write_sq8
 
 Write = Callable[..., Path]
 CPU = torch.device("cpu")
@@ -199,7 +197,7 @@ def test_vectors_that_are_there_are_taken(write_corpus: Write, encoder: Any, tmp
 def test_vectors_of_something_else_are_refused(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:
     corpus = write_corpus(60)
     unprefixed = own_vectors(corpus, encoder(), "npy", tmp_path / "unprefixed", prefix="")
-    with pytest.raises(DataError, match=r"is not what .* gives for passage '0'.*without the prefix 'passage: '"):
+    with pytest.raises(DataError, match=r"differs from what .* gives for passage '0'.*without the prefix 'passage: '"):
         build(corpus, tmp_path / "index", encoder(), vectors=unprefixed)
     right = own_vectors(corpus, encoder(), "memmap", tmp_path / "right")
     build(corpus, tmp_path / "index", encoder(), vectors=right)  # and the right ones go on

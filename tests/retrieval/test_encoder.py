@@ -43,7 +43,7 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch, name: str, query: str, passa
 
 def test_an_instruction_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.retrieval.encoder._read", lambda model, file: None)
-    with pytest.raises(ConfigError, match=r"wants an instruction before each query.*--query-prefix"):
+    with pytest.raises(ConfigError, match=r"needs an instruction before each query.*--query-prefix"):
         spec_of("intfloat/e5-mistral-7b-instruct")
     assert spec_of("intfloat/e5-mistral-7b-instruct", query_prefix="Instruct: find\nQuery: ").pooling == "last"
 

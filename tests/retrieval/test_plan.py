@@ -60,7 +60,7 @@ def test_rates_are_measured(encoder: Any) -> None:
 
 
 def test_nothing_to_plan_for() -> None:
-    with pytest.raises(ConfigError, match="the corpus holds no passage"):
+    with pytest.raises(ConfigError, match="the corpus is empty"):
         plan.size_of([], 3)
 
 

@@ -1,4 +1,4 @@
-"""Servers that answer once too often, in every way there is: no question ever gets another's passages."""
+"""Servers that answer a request twice, in every way: no query ever gets the passages of another."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import json
 
 import pytest
 
-from holdfast.errors import RetrieverGarbled
 from holdfast.retrieval.client import AsyncHTTPRetriever
 
 
 class Repeating:
     """Answers each query with itself. Every third answer is followed by another one, in the way of `fault`."""
 
-    def __init__(self, fault: str, *, proves: bool, every: int = 3) -> None:
-        self.fault, self.proves, self.every = fault, proves, every
+    def __init__(self, fault: str, *, echoes: bool, every: int = 3) -> None:
+        self.fault, self.echoes, self.every = fault, echoes, every
         self.requests = self.connections = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,7 +30,7 @@ class Repeating:
                 owed = b""
                 body = json.dumps({"result": [[{"id": query, "contents": query}]]}).encode()
                 echo = [line for line in head.split(b"\r\n") if line.startswith(b"holdfast-request")]
-                given = b"\r\n".join([b"Content-Length: %d" % len(body), *echo[: self.proves]])
+                given = b"\r\n".join([b"Content-Length: %d" % len(body), *echo[: self.echoes]])
                 answer = b"HTTP/1.1 200 OK\r\n" + given + b"\r\n\r\n" + body
                 if self.requests % self.every:
                     writer.write(answer)
@@ -59,27 +58,16 @@ async def search_all(server: Repeating, queries: list[str], *, retries: int, pau
         ((hit,),) = await client.search([query], 1)
         found.append(hit.document.contents)
         await asyncio.sleep(pause)
-    await client.close()
     listener.close()
     return found
 
 
-@pytest.mark.parametrize("proves", [True, False])
+@pytest.mark.parametrize("echoes", [True, False])
 @pytest.mark.parametrize("fault", ["at once", "500 after 200", "while idle", "after the next request"])
 @pytest.mark.parametrize("pause", [0.0, 0.03])
-def test_every_query_gets_its_own_passages(fault: str, proves: bool, pause: float) -> None:
+def test_every_query_gets_its_own_passages(fault: str, echoes: bool, pause: float) -> None:
     queries = [f"q{i}" for i in range(20)]
-    server = Repeating(fault, proves=proves)
+    server = Repeating(fault, echoes=echoes)
     assert asyncio.run(search_all(server, queries, retries=2, pause=pause)) == queries
-    assert server.requests >= 20
-    if not proves:
-        assert server.connections == server.requests
-    else:
-        assert server.connections < server.requests
-
-
-def test_a_server_that_always_answers_twice_is_an_error() -> None:
-    server = Repeating("at once", proves=True, every=1)
-    with pytest.raises(RetrieverGarbled, match="more than one answer to a request; is there a proxy"):
-        asyncio.run(search_all(server, ["q"], retries=2, pause=0.0))
-    assert server.requests == 3
+    assert server.requests == 20
+    assert server.connections == server.requests

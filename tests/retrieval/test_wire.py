@@ -64,7 +64,7 @@ def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment_token() == "a-Z09._~+/=!"
     for bad in ("hushé", "hush hush", " ", "hush\n", "hush\x7f"):
         monkeypatch.setenv("HOLDFAST_TOKEN", bad)
-        with pytest.raises(ConfigError, match="HOLDFAST_TOKEN holds a blank, a line break or a character") as caught:
+        with pytest.raises(ConfigError, match="HOLDFAST_TOKEN has a blank, a line break or a character") as caught:
             environment_token()
         assert "hush" not in str(caught.value)
 
@@ -114,9 +114,9 @@ def test_one_list_per_query_possibly_empty_and_never_more_than_k(queries: int) -
         (404, b"", "answered 404 to 2 queries: an empty answer"),
         (200, b"upstream died", "answered with something that is not JSON: upstream died"),
         (200, b"\xff\xfe", "answered with something that is not JSON"),
-        (200, b"[]", "without a `result` that holds one list per query: []"),
-        (200, b'{"error": "busy"}', 'without a `result` that holds one list per query: {"error": "busy"}'),
-        (200, b'{"result": ["a", "b"]}', "without a `result` that holds one list per query"),
+        (200, b"[]", "without a `result` of one list per query: []"),
+        (200, b'{"error": "busy"}', 'without a `result` of one list per query: {"error": "busy"}'),
+        (200, b'{"result": ["a", "b"]}', "without a `result` of one list per query"),
         (200, b'{"result": [[]]}', "answered 1 of 2 queries; a /retrieve server gives one list per query"),
         (200, b'{"result": [[], [], []]}', "answered 3 of 2 queries"),
         (200, b'{"result": [[], [{"body": "x"}]]}', "neither `contents` nor `text`: it is the fields body"),

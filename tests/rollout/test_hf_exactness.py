@@ -165,7 +165,7 @@ def test_truncated_sampling_reports_whole_logprobs_and_the_mass_kept(make_model,
         context = [4, 5, 6 + int(done.id), *done.token_ids]
         plain = reference(model, context, 3, 1.3)
         torch.testing.assert_close(torch.tensor(done.logprobs), plain, atol=1e-4, rtol=0)
-        for i, (token, mass) in enumerate(zip(done.token_ids, done.kept_mass, strict=True)):
+        for i, (token, mass) in enumerate(zip(done.token_ids, done.mask_mass, strict=True)):
             logits = model(torch.tensor([context[: 3 + i]])).logits[0, -1] / 1.3
             ranked = logits.softmax(-1).sort(descending=True)
             kept = ranked.values[: settings.get("top_k", 300)]

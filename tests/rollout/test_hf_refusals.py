@@ -15,7 +15,7 @@ from .conftest import request
 def test_one_request_per_id(make_model, tokenizer):
     policy = HFPolicy(make_model(), tokenizer)
     policy.submit([request("a", [5], 2)])
-    with pytest.raises(ValueError, match="a is under way"):
+    with pytest.raises(ValueError, match="request a is not finished"):
         policy.submit([request("a", [5], 2)])
 
 

@@ -10,8 +10,8 @@ import torch
 
 from holdfast.errors import ConfigError
 from holdfast.rollout import hf
+from holdfast.rollout.agent import Task, run_rollouts
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, run_rollouts
 from holdfast.rollout.policy import generate
 from holdfast.search.protocol import PRESETS
 
@@ -123,7 +123,7 @@ def test_releasing_a_row_of_a_broken_prefill_leaves_the_others(make_model, token
     model = make_model()
     policy = HFPolicy(model, tokenizer)
     policy.submit([request("first", [5, 6], 30)])
-    monkeypatch.setattr(hf, "_PATIENCE", 0)
+    monkeypatch.setattr(hf, "_MAX_WAIT", 0)
     step = HFPolicy._prefill_pass
 
     def broken(self, families, finished):

@@ -70,7 +70,7 @@ def test_end_ids_of_the_generation_config_count_too(make_chain, tokenizer):
     model.generation_config.temperature = 9.0
     done = generate(HFPolicy(model, tokenizer, greedy=True), [request("x", [10], 9)])[0]
     assert (done.token_ids, done.stop_reason) == ((11, 12), "eos")
-    assert done.kept_mass is None, "its sampling settings do not"
+    assert done.mask_mass is None, "its sampling settings do not"
 
 
 def test_a_turn_stops_at_its_last_allowed_token_when_it_completes_the_tag(make_chain, tokenizer):

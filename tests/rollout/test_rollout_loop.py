@@ -13,8 +13,8 @@ import torch
 
 from holdfast.errors import RetrievalError, RolloutError
 from holdfast.retrieval.types import Document, Hit
+from holdfast.rollout.agent import Task, lose_searches, run_rollouts
 from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.loop import Task, lose_searches, run_rollouts
 from holdfast.rollout.searching import RolloutStats
 from holdfast.search.protocol import CLEAN
 from holdfast.trajectory import Answer, Invalid, Search, Status
@@ -158,8 +158,8 @@ def test_a_prompt_that_fills_the_budget_is_an_error_not_a_wrong_answer(run):
 def test_a_cut_observation_is_counted(run):
     protocol = replace(CLEAN, topk=1, max_observation_tokens=30)
     (trajectory,), _, stats = run({"a": [SEARCH, ANSWER]}, protocol=protocol)
-    assert trajectory.turns[0].cut and stats.cut_observations == 1
-    assert not run({"a": [SEARCH, ANSWER]})[0][0].turns[0].cut
+    assert trajectory.turns[0].observation_truncated and stats.truncated_observations == 1
+    assert not run({"a": [SEARCH, ANSWER]})[0][0].turns[0].observation_truncated
 
 
 @pytest.mark.parametrize("in_process", [True, False])

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from holdfast.rollout.sampling import counter_uniform, draw, kept_tokens, pick_most_likely, seed_key
+from holdfast.rollout.sampling import counter_uniform, draw, pick_most_likely, sampling_mask_ids, seed_key
 
 
 def test_counter_is_splitmix64() -> None:
@@ -54,7 +54,7 @@ def test_inverse_cdf_hits_every_token_as_often_as_its_probability() -> None:
     assert (counts - expected).abs().max() <= 2
     wanted = (logits[0] / 0.7).log_softmax(-1)[drawn.tokens]
     torch.testing.assert_close(drawn.logprobs, wanted, atol=1e-5, rtol=0)
-    assert drawn.kept_mass is None
+    assert drawn.mask_mass is None
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-32])
@@ -92,21 +92,21 @@ def test_truncation_against_a_loop(top_p: float, top_k: int, temperature: float)
         kept = kept_by_loop(logits.double().tolist(), temperature, top_p, top_k)
         drawn = draw(logits.repeat(n, 1), grid, temperature=temperature, top_p=top_p, top_k=top_k)
         mass = sum(kept.values())
-        assert drawn.kept_mass is not None
-        torch.testing.assert_close(drawn.kept_mass, torch.full((n,), mass), atol=1e-5, rtol=0)
+        assert drawn.mask_mass is not None
+        torch.testing.assert_close(drawn.mask_mass, torch.full((n,), mass), atol=1e-5, rtol=0)
         counts = torch.bincount(drawn.tokens, minlength=11).tolist()
         for token in range(11):
             assert abs(counts[token] - n * kept.get(token, 0.0) / mass) <= 2
-        # Log-probs stay those of the whole vocabulary: the mismatch with the sampler is what kept_mass measures.
+        # Log-probs stay those of the whole vocabulary: the mismatch with the sampler is what mask_mass measures.
         wanted = (logits / temperature).log_softmax(-1)[drawn.tokens]
         torch.testing.assert_close(drawn.logprobs, wanted, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 0), (1e-9, 0), (1.0, 3), (0.8, 4), (0.95, 50)])
-def test_the_kept_tokens_against_a_loop(top_p: float, top_k: int) -> None:
+def test_the_sampling_mask_against_a_loop(top_p: float, top_k: int) -> None:
     logits = torch.randn(40, 11, generator=torch.Generator().manual_seed(0)) * 2
     wanted = [set(kept_by_loop(row.double().tolist(), 1.0, top_p, top_k)) for row in logits]
-    ids = kept_tokens(logits, logits.argmax(-1), top_p=top_p, top_k=top_k)
+    ids = sampling_mask_ids(logits, logits.argmax(-1), top_p=top_p, top_k=top_k)
     assert [set(row.tolist()) - {-1} for row in ids] == wanted
     assert ids.shape == (40, max(map(len, wanted))), "no wider than the fullest row"
 
@@ -114,18 +114,18 @@ def test_the_kept_tokens_against_a_loop(top_p: float, top_k: int) -> None:
 def test_the_token_drawn_is_kept_even_beyond_the_boundary() -> None:
     """The trainer's logits differ from the sampler's by rounding, and so may the last token that is kept."""
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
-    ids = kept_tokens(logits, torch.tensor([2, 3]), top_p=1.0, top_k=2)
+    ids = sampling_mask_ids(logits, torch.tensor([2, 3]), top_p=1.0, top_k=2)
     assert ids.tolist() == [[0, 1, 2], [3, 2, -1]]
 
 
 def test_no_tokens_keep_nothing() -> None:
-    assert kept_tokens(torch.zeros(0, 9), torch.zeros(0, dtype=torch.long), top_p=0.9, top_k=4).shape == (0, 0)
+    assert sampling_mask_ids(torch.zeros(0, 9), torch.zeros(0, dtype=torch.long), top_p=0.9, top_k=4).shape == (0, 0)
 
 
 def test_equal_logits_are_kept_by_token_id() -> None:
     drawn = draw(torch.zeros(100, 6), torch.linspace(0, 0.999, 100).double(), top_k=2)
     assert set(drawn.tokens.tolist()) == {0, 1}
-    assert drawn.kept_mass is not None and drawn.kept_mass[0].item() == pytest.approx(2 / 6)
+    assert drawn.mask_mass is not None and drawn.mask_mass[0].item() == pytest.approx(2 / 6)
 
 
 def test_most_likely() -> None:

@@ -8,8 +8,7 @@ import weakref
 import pytest
 import torch
 
-from holdfast.rollout.cache import SlotCache
-from holdfast.rollout.slots import Row, SlotTable, common_prefix
+from holdfast.rollout.cache import Row, SlotCache, SlotTable, common_prefix
 
 CPU = torch.device("cpu")
 

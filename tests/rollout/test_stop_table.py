@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.rollout.stops import END, MAYBE, StopTable
+from holdfast.rollout.hf import END, MAYBE, StopTable
 
 
 def test_flags(tokenizer) -> None:

@@ -19,7 +19,7 @@ def hits(*texts: str) -> list[Hit]:
 def test_passages_that_fit_are_shown_whole(tokenizer):
     seen = observation(hits("the lake", "漢字"), CLEAN, tokenizer)
     assert seen.text == "\n\n<information>Doc 1(Title: T0) the lake\nDoc 2(Title: T1) 漢字</information>\n\n"
-    assert not seen.cut
+    assert not seen.truncated
     assert decode(tokenizer, seen.token_ids) == seen.text
 
 
@@ -34,7 +34,7 @@ def test_no_hits_say_so_and_an_invalid_turn_gets_the_note(tokenizer):
     note = observation(None, CLEAN, tokenizer)
     assert note.text == f"\n\n{CLEAN.invalid_note}\n\n"
     assert "<information>" not in note.text
-    assert not note.cut
+    assert not note.truncated
 
 
 def test_the_budget_is_exact_at_the_boundary(tokenizer):
@@ -42,7 +42,7 @@ def test_the_budget_is_exact_at_the_boundary(tokenizer):
     n = len(whole.token_ids)
     assert observation(hits("the lake " * 9), replace(CLEAN, max_observation_tokens=n), tokenizer) == whole
     less = observation(hits("the lake " * 9), replace(CLEAN, max_observation_tokens=n - 1), tokenizer)
-    assert less.cut
+    assert less.truncated
     assert len(less.token_ids) == n - 1
 
 
@@ -78,7 +78,7 @@ def test_any_passages_any_budget(tokenizer):
         assert seen.text.endswith("</information>\n\n")  # the closing tag survives every cut
         assert REPLACEMENT not in seen.text  # and no character is halved
         assert tokenizer.eos_token_id not in seen.token_ids
-        if seen.cut:
+        if seen.truncated:
             cuts += 1
             # A halved character is up to three tokens per passage; otherwise a cut wastes nothing.
             assert len(seen.token_ids) >= limit - 3 * len(found) - 2
@@ -96,7 +96,7 @@ def test_a_tiny_budget_keeps_the_best_passage(tokenizer):
 
 def test_a_note_that_does_not_fit_is_cut(tokenizer):
     note = observation(None, replace(CLEAN, invalid_note="Orsa " * 50, max_observation_tokens=10), tokenizer)
-    assert note.cut
+    assert note.truncated
     assert len(note.token_ids) == 10
 
 

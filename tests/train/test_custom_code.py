@@ -44,7 +44,7 @@ import sys, torch
 from pathlib import Path
 from holdfast.config import Config, Model
 from holdfast.errors import HoldfastError
-from holdfast.evals.subject import _tokenizer_for
+from holdfast.evals.model import _tokenizer_for
 from holdfast.retrieval.encoder import Encoder, spec_of
 from holdfast.language_model import load_model
 

@@ -22,7 +22,7 @@ def test_a_full_disk_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.tracking.MetricsFile.step", full)
-        with pytest.raises(CheckpointError, match=r"metrics\.jsonl cannot be written: the disk is full.*--resume"):
+        with pytest.raises(CheckpointError, match=r"metrics\.jsonl cannot be written: the disk is full"):
             train(recipe(), tmp_path / "run")
     assert resume(tmp_path / "run").steps == 2  # once there is room
 

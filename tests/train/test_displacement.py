@@ -88,7 +88,7 @@ def test_shown_episodes_change_no_metric(step: Measure) -> None:
     plain, without, _, _, one = step(shown=0, rows=4)
     metrics, displacement, _, _, other = step(shown=4, rows=4)
     assert without.shown == {} and len(displacement.shown) == 4
-    assert metrics == pytest.approx(plain, abs=1e-5) and metrics["displacement/rows"] == 4
+    assert metrics == pytest.approx(plain, abs=1e-5) and metrics["displacement/rollouts"] == 4
     assert displacement.correct == pytest.approx(without.correct, abs=1e-5)
     assert displacement.incorrect == pytest.approx(without.incorrect, abs=1e-5)
     assert torch.equal(one.get_state(), other.get_state())

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.config import Config, load
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.present import as_json
+from holdfast.diagnostics.finding import as_json
 from holdfast.diagnostics.readers import read_log
 from holdfast.errors import ConfigError, GuardStop
 from holdfast.listener import StepResult
@@ -60,7 +60,7 @@ def test_the_guard_saves_and_stops(recipe: Recipe, tmp_path: Path, told: Any, mo
     with pytest.raises(GuardStop) as stop:
         train(config, run_dir, listener=told)
     sentence = str(stop.value)
-    assert "after step 2: GRD002" in sentence and f"--resume {run_dir}" in sentence
+    assert "after step 2: GRD002" in sentence and f"holdfast resume {run_dir}" in sentence
     (checkpoint,) = list_checkpoints(run_dir)
     assert str(checkpoint) in sentence and (checkpoint / "model").is_dir()
     assert [finding["code"] for finding in written(run_dir)["findings"]] == ["GRD002"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.diagnostics.report import write
+from holdfast.diagnostics.report import page
 from holdfast.listener import StepResult
 from holdfast.train import live_report
 from holdfast.train.live_report import SHARE, LiveReport
@@ -72,13 +72,13 @@ def test_without_plotly_the_run_goes_on(run_dir: Path, monkeypatch: pytest.Monke
             raise ImportError(name)
         return load(name, *args, **more)
 
-    write._plotly.cache_clear()
+    page._plotly.cache_clear()
     monkeypatch.setattr(builtins, "__import__", no_plotly)
     said: list[str] = []
     report = LiveReport(run_dir, said.append)
     report.write()
     report.write()
-    assert said == ["there will be no report.html: plotly is not installed. Run: pip install 'holdfast[report]'"]
+    assert said == ["there will be no report.html: plotly is not installed. Run: pip install 'holdfast-rl[report]'"]
     assert not (run_dir / "report.html").exists()
 
 

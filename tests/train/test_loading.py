@@ -123,7 +123,7 @@ def load(setting: str, config: Config, **options: Any) -> object:
         ("data.train", '{"question": "?", "golden_answers": []}\n' * 3, "none of 3 rows can be used as a question"),
         ("data.test", "not json\n", r"test\.jsonl:1: row: is not JSON"),
         ("retrieval.corpus", "", "is empty; it needs one JSON object a line, at least one passage"),
-        ("retrieval.corpus", '{"id": "1", "contents": "?!"}\n', "none of the 1 documents holds a word"),
+        ("retrieval.corpus", '{"id": "1", "contents": "?!"}\n', "none of the 1 documents contains a word"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(
@@ -178,7 +178,7 @@ def test_an_index_brings_its_own_passages(
 
 def test_an_index_that_is_not_there_is_said(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
     del own_files["retrieval.corpus"]
-    with pytest.raises(DataError, match="holds no index"):
+    with pytest.raises(DataError, match="is not an index"):
         load_retriever(recipe(own_files | {"retrieval.index": str(tmp_path / "absent")}))
 
 

@@ -12,7 +12,7 @@ import torch
 
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
-from holdfast.logprobs import kept_logprobs, token_logprobs
+from holdfast.logprobs import masked_logprobs, token_logprobs
 from holdfast.train.trainer import Trainer
 
 from .whole_runs import a_trainer
@@ -39,7 +39,7 @@ def test_the_old_log_probs_are_the_samplers_own(recipe: Recipe) -> None:
     batch = trainer.make_batch(groups)
     minis, whole, _ = trainer.learner.old_pass(batch, [[[row] for row in range(len(batch))]])
     episodes = [episode for group in groups for episode in group.trajectories]
-    masses = [torch.tensor([mass for turn in one.turns for mass in turn.kept_mass or ()]) for one in episodes]
+    masses = [torch.tensor([mass for turn in one.turns for mass in turn.mask_mass or ()]) for one in episodes]
     assert whole.old_logprobs is not None and float(torch.cat(masses).min()) < 0.9
     for row, (micro, mass) in enumerate(zip(minis[0], masses, strict=True)):
         mask = micro.loss_mask
@@ -54,49 +54,49 @@ def test_the_old_log_probs_are_the_samplers_own(recipe: Recipe) -> None:
 def test_the_kept_log_probs_sum_to_one_and_are_those_of_every_later_pass(make_model: Callable[..., Any]) -> None:
     model, (ids, mask) = make_model(), ragged()
     with torch.no_grad():
-        logprobs, kept = kept_logprobs(model, ids, mask, temperature=0.7, top_p=0.8, top_k=9)
-        again, entropies = token_logprobs(model, ids, mask, temperature=0.7, kept=kept, entropy=True)
+        logprobs, sampling_mask = masked_logprobs(model, ids, mask, temperature=0.7, top_p=0.8, top_k=9)
+        again, entropies = token_logprobs(model, ids, mask, temperature=0.7, sampling_mask=sampling_mask, entropy=True)
         whole, its_entropies = token_logprobs(model, ids, mask, temperature=0.7, entropy=True)
         logits = model(input_ids=ids, use_cache=False).logits / 0.7
     assert torch.equal(logprobs, again) and torch.equal(entropies, its_entropies)
     assert bool((logprobs[mask] > whole[mask]).all()) and bool((logprobs[~mask] == 0).all())
-    for (row, t), ids_kept in zip(mask.nonzero().tolist(), kept.tolist(), strict=True):
-        among = [k for k in ids_kept if k >= 0]
+    for (row, t), drawable in zip(mask.nonzero().tolist(), torch.cat(sampling_mask.rows).tolist(), strict=True):
+        among = [k for k in drawable if k >= 0]
         assert int(ids[row, t]) in among
         restricted = logits[row, t - 1, among].log_softmax(-1)
         assert float(logprobs[row, t]) == pytest.approx(float(restricted[among.index(int(ids[row, t]))]), abs=1e-5)
 
 
 def test_nothing_pushes_on_what_was_not_kept(make_model: Callable[..., Any]) -> None:
-    """Without the mask every token outside gains what a wrong token inside loses (docs/laboratory/organism.md)."""
+    """Without the mask every token outside gains what a wrong token inside loses (research/docs/organism.md)."""
     model, (ids, mask) = make_model(), ragged()
-    _, kept = kept_logprobs(model, ids, mask, temperature=1.0, top_p=0.8, top_k=9)
+    _, sampling_mask = masked_logprobs(model, ids, mask, temperature=1.0, top_p=0.8, top_k=9)
     head = model.get_output_embeddings()
     grads = {}
-    for name, its in (("kept", kept), ("whole", None)):
+    for name, its in (("masked", sampling_mask), ("whole", None)):
         seen: list[torch.Tensor] = []
         hook = head.register_forward_hook(lambda _, __, out, seen=seen: (out.retain_grad(), seen.append(out))[1])
-        logprobs, _ = token_logprobs(model, ids, mask, kept=its)
+        logprobs, _ = token_logprobs(model, ids, mask, sampling_mask=its)
         hook.remove()
         (-logprobs.sum()).backward()
         grads[name] = seen[0].grad[0]
-    inside = torch.zeros_like(grads["kept"], dtype=torch.bool)
-    rows = kept.long()
+    inside = torch.zeros_like(grads["masked"], dtype=torch.bool)
+    rows = torch.cat(sampling_mask.rows).long()
     inside.scatter_(1, rows.clamp(min=0), True)
     inside[:, 0] = (rows == 0).any(-1)  # where -1 had been written to
-    assert bool((grads["kept"][~inside] == 0).all()) and bool((grads["whole"][~inside] > 0).all())
-    torch.testing.assert_close(grads["kept"].sum(-1), torch.zeros(len(rows)), atol=1e-5, rtol=0)
+    assert bool((grads["masked"][~inside] == 0).all()) and bool((grads["whole"][~inside] > 0).all())
+    torch.testing.assert_close(grads["masked"].sum(-1), torch.zeros(len(rows)), atol=1e-5, rtol=0)
 
 
 def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
     kept = make_trainer(recipe).step()
     metrics = kept.metrics
-    assert metrics["sampler/keeps_mask"] == 1 and abs(metrics["sampler/logprob_gap"]) < 1e-4
-    assert metrics["penalty/noise_floor"] == 0 and metrics["sampler/mass_kept"] < 0.95
+    assert metrics["sampler/mask_in_loss"] == 1 and abs(metrics["sampler/logprob_gap"]) < 1e-4
+    assert metrics["penalty/noise_floor"] == 0 and metrics["sampler/mask_mass"] < 0.95
     whole = make_trainer(recipe, **{"sampling.mask_logprobs": False}).step()
     mismatched = whole.metrics
     assert whole.groups == kept.groups, "the first rollouts are the same"
-    assert mismatched["sampler/logprob_gap"] > 0.05 and "sampler/keeps_mask" not in mismatched
+    assert mismatched["sampler/logprob_gap"] > 0.05 and "sampler/mask_in_loss" not in mismatched
     assert mismatched["likelihood/incorrect"] == metrics["likelihood/incorrect"]
     assert mismatched["displacement/incorrect"] != metrics["displacement/incorrect"]
     assert all(math.isfinite(value) for value in metrics.values())
@@ -117,13 +117,16 @@ def test_rows_of_a_batch_take_their_mask_along(recipe: Recipe) -> None:
     (micro,) = trainer.learner.old_pass(batch, [[list(range(len(batch)))]]).minibatches[0]
     last, short = len(micro) - 1, int(micro.lengths.argmin())
     part = micro.select([last, short]).trim()
-    assert part.kept_ids is not None and torch.equal(micro.select(torch.arange(len(micro))).kept_ids, micro.kept_ids)
-    logprobs, _ = trainer.learner.logprobs(part.token_ids, part.loss_mask, kept=part.kept_ids)
+    same = micro.select(torch.arange(len(micro))).sampling_mask
+    assert part.sampling_mask is not None and micro.sampling_mask is not None and same is not None
+    assert all(torch.equal(a, b) for a, b in zip(same.rows, micro.sampling_mask.rows, strict=True))
+    logprobs, _ = trainer.learner.logprobs(part.token_ids, part.loss_mask, sampling_mask=part.sampling_mask)
     torch.testing.assert_close(logprobs.detach(), part.old_logprobs, atol=1e-5, rtol=1e-5)
     picked = micro.select(torch.tensor([row == short for row in range(len(micro))]))
-    assert picked.kept_ids is not None and len(picked.kept_ids) == int(picked.loss_mask.sum())
-    with pytest.raises(ValueError, match="kept_ids has shape"):
-        replace(micro, kept_ids=micro.kept_ids[0])
+    assert picked.sampling_mask is not None
+    assert [len(row) for row in picked.sampling_mask.rows] == [int(picked.loss_mask.sum())]
+    with pytest.raises(ValueError, match="sampling_mask has 1 rows"):
+        replace(micro, sampling_mask=micro.sampling_mask.select([0]))
 
 
 @pytest.mark.parametrize("cut", [(), ("--sampling.top_p", "0.9")])

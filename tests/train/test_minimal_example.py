@@ -38,7 +38,7 @@ def test_it_is_short_and_imports_no_trainer() -> None:
 
 
 def test_its_settings_are_the_quickstarts(example: ModuleType) -> None:
-    config = load(EXAMPLE.parents[1] / "recipes" / "quickstart.toml")
+    config = load(EXAMPLE.parents[1] / "src/holdfast/recipes" / "quickstart.toml")
     train = config.train
     assert load_protocol(config) == example.PROTOCOL
     assert (train.questions, train.group_size, train.optimizer_steps_per_rollout) == (

@@ -18,22 +18,7 @@ from .whole_runs import comparable
 
 Recipe = Callable[..., Config]
 
-CODE = """
-import torch
-from holdfast.losses import preserving_mask
-from holdfast.penalties import Penalty
-
-class Lld(Penalty):
-    coef: float = 0.2
-    least: float = 0.0
-
-    def preserved(self, advantages, loss_mask, correct=None):
-        return preserving_mask(advantages, loss_mask, rule="nonnegative")
-
-    def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
-        drop = torch.where(loss_mask, old_logprobs.detach() - logprobs, 0.0)
-        return torch.where(preserved & (drop.detach() > self.least), drop, 0.0)
-
+REWARDS = """
 def brevity(trajectory, golden_answers):
     return 1.0 / (1 + len(trajectory.turns))
 
@@ -43,15 +28,15 @@ def broken(trajectory, golden_answers):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def code(tmp_path_factory: pytest.TempPathFactory) -> object:
+def code(tmp_path_factory: pytest.TempPathFactory, lld_class: str) -> object:
     folder = tmp_path_factory.mktemp("code")
-    (folder / "own_code_of_train.py").write_text(CODE)
+    (folder / "user_code_for_train.py").write_text(lld_class + REWARDS)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield
 
 
-OWN = {"loss.penalty.name": "custom", "loss.penalty.path": "own_code_of_train:Lld"}
+OWN = {"loss.penalty.name": "custom", "loss.penalty.path": "user_code_for_train:Lld"}
 
 
 def test_it_is_what_the_same_formula_of_the_package_is(make_model: Callable[..., object], recipe: Recipe) -> None:
@@ -65,7 +50,7 @@ def test_it_is_what_the_same_formula_of_the_package_is(make_model: Callable[...,
 
 
 def test_a_run_with_both_resumes_and_is_the_same(recipe: Recipe, tmp_path: Path) -> None:
-    config = recipe({**OWN, "reward.custom": {"own_code_of_train:brevity": 0.5}, "checkpoint.every": 1})
+    config = recipe({**OWN, "reward.custom": {"user_code_for_train:brevity": 0.5}, "checkpoint.every": 1})
     train(config, tmp_path / "whole")
     train(config, tmp_path / "again")
     for leftover in ("results.json", "checkpoints/step-000002"):
@@ -75,13 +60,13 @@ def test_a_run_with_both_resumes_and_is_the_same(recipe: Recipe, tmp_path: Path)
     assert comparable(tmp_path / "whole") == comparable(tmp_path / "again")
     row = json.loads((tmp_path / "whole" / "trajectories.jsonl").read_text().splitlines()[0])
     parts = row["reward_parts"]
-    assert parts["own_code_of_train:brevity"] == pytest.approx(1 / (1 + len(row["turns"])))
+    assert parts["user_code_for_train:brevity"] == pytest.approx(1 / (1 + len(row["turns"])))
     rest = parts["em"] + parts["f1"] + 0.5 * parts["format"]
-    assert row["reward"] == pytest.approx(rest + 0.5 * parts["own_code_of_train:brevity"])
+    assert row["reward"] == pytest.approx(rest + 0.5 * parts["user_code_for_train:brevity"])
     rows = comparable(tmp_path / "whole")
     assert all("loss/penalty" in row for row in rows if row["step"]) and "penalty/answer_weight" not in rows[-1]
 
 
 def test_a_part_that_stops_returning_numbers_is_named(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="reward part 'own_code_of_train:broken' must return a finite number; it re"):
-        train(recipe({"reward.custom": {"own_code_of_train:broken": 1.0}}), tmp_path / "run")
+    with pytest.raises(ConfigError, match="reward part 'user_code_for_train:broken' must return a finite number"):
+        train(recipe({"reward.custom": {"user_code_for_train:broken": 1.0}}), tmp_path / "run")

@@ -13,9 +13,9 @@ import torch
 
 from holdfast.config import Config
 from holdfast.errors import CheckpointError
-from holdfast.lab.probes.subject import checkpoint_folder
 from holdfast.language_model import load_model
 from holdfast.loading import load_questions, load_retrievers
+from holdfast.probes.subject import checkpoint_folder
 from holdfast.run_folder import KEPT
 from holdfast.train import rejection
 from holdfast.train.checkpoint import model_folder

@@ -94,7 +94,7 @@ def test_so_does_another_recipe(recipe: Recipe, tmp_path: Path, told: Any) -> No
     assert_same_run(tmp_path / "whole", tmp_path / "run")
     rows = comparable(tmp_path / "whole")
     assert all(row["penalty/noise_floor"] == 0.0 for row in rows)
-    assert all(row["sampler/mass_kept"] < 1 for row in rows)
+    assert all(row["sampler/mask_mass"] < 1 for row in rows)
 
 
 def test_so_does_a_process_killed_in_the_middle(whole: Path, recipe: Recipe, tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_a_stop_in_the_middle_of_a_prefill_says_how_to_go_on(
     (run_dir / "results.json").unlink()
     shutil.rmtree(step_folder(run_dir, 6))
     monkeypatch.setattr(HFPolicy, "_prefill_pass", lambda *_: os.kill(os.getpid(), sent))
-    result = CliRunner().invoke(app, ["train", "--resume", str(run_dir)])
+    result = CliRunner().invoke(app, ["resume", str(run_dir)])
     assert result.exit_code == code, result.output
-    assert f"Stopped. Step 4 is saved; to go on from there:\n  holdfast train --resume {run_dir}\n" in result.stderr
+    assert f"Stopped. Step 4 is saved. To continue from there:\n  holdfast resume {run_dir}\n" in result.stderr
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tmp_path: Path, told: Any) -> None:
@@ -187,7 +187,7 @@ def test_when_all_are_damaged_no_resume_is_recommended(whole: Path, tmp_path: Pa
     for folder in list_checkpoints(run_dir):
         weights = folder / "model" / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-    result = CliRunner().invoke(app, ["train", "--resume", str(run_dir)])
+    result = CliRunner().invoke(app, ["resume", str(run_dir)])
     assert result.exit_code == 2 and "start the run anew with --overwrite" in " ".join(result.stderr.split())
     assert "To go on from there" not in result.stderr
 

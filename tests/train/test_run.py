@@ -48,21 +48,21 @@ def test_the_metrics(whole: Path) -> None:
         assert row["penalty/noise_floor"] == 0.0 and row["optimizer_steps_per_rollout"] == 3
         assert row["lr"] == pytest.approx(3e-3 * min(1, step / 4))  # three steps of warm-up
         assert row["loss/kl"] >= 0 and abs(row["sampler/logprob_gap"]) < 1e-4
-        assert ("displacement/rows" in row) == (step % 2 == 1)  # every second one, the first among them
+        assert ("displacement/rollouts" in row) == (step % 2 == 1)  # every second one, the first among them
     # So small a model is not the same on every build of torch: some step, not a certain one, has something to learn.
-    assert any(row["rollout/mixed_groups"] > 0 and row["penalty/active_fraction"] > 0 for row in rows[1:])
+    assert any(row["rollout/mixed_group_fraction"] > 0 and row["penalty/active_fraction"] > 0 for row in rows[1:])
     assert all(row["grad/norm"] > 0 for row in rows[2:])
     assert rows[1]["loss/kl"] < rows[6]["loss/kl"]  # the policy leaves its reference
 
 
 def test_the_displacement_of_single_rollouts(whole: Path) -> None:
     """The lists are what the metrics are means of."""
-    metrics = {row["step"]: row for row in comparable(whole) if "displacement/rows" in row}
+    metrics = {row["step"]: row for row in comparable(whole) if "displacement/rollouts" in row}
     rows = [json.loads(line) for line in (whole / "displacement.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(metrics) == [1, 3, 5]
     for row in rows:
         own = metrics[row["step"]]
-        assert len(row["correct"]) + len(row["incorrect"]) == own["displacement/rows"]
+        assert len(row["correct"]) + len(row["incorrect"]) == own["displacement/rollouts"]
         for kind in ("correct", "incorrect"):
             if row[kind]:
                 assert sum(row[kind]) / len(row[kind]) == pytest.approx(own[f"displacement/{kind}"], rel=1e-3, abs=1e-6)
@@ -110,7 +110,7 @@ def test_the_listener_is_told_everything(recipe: Recipe, tmp_path: Path, told: A
 
 def test_a_run_folder_that_is_taken_is_refused(whole: Path, recipe: Recipe) -> None:
     before = (whole / "config.toml").read_bytes()
-    with pytest.raises(ConfigError, match=r"holds a run already \(metrics\.jsonl\); continue it with --resume"):
+    with pytest.raises(ConfigError, match=r"holds a run already \(metrics\.jsonl\)"):
         train(recipe({"train.steps": 1}), whole)
     assert (whole / "config.toml").read_bytes() == before
 
@@ -168,7 +168,7 @@ def test_a_run_without_contrast_is_told_of_and_ends(recipe: Recipe, tmp_path: Pa
     config = recipe({"reward": {"em": 1.0}, "train.steps": 6, "train.weight_decay": 0.0})
     train(config, tmp_path / "run", listener=told)
     rows = comparable(tmp_path / "run")
-    assert all(row["rollout/mixed_groups"] == 0 and row["grad/norm"] == 0 for row in rows)
+    assert all(row["rollout/mixed_group_fraction"] == 0 and row["grad/norm"] == 0 for row in rows)
     assert all(row["penalty/active_fraction"] == 0 for row in rows)
     assert ("GRP001", 5) in [(alarm.code, alarm.step) for alarm in told.alarms]
     assert "PEN001" not in [alarm.code for alarm in told.alarms]  # with nothing to learn, nothing drifts

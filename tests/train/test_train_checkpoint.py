@@ -154,7 +154,7 @@ def test_a_save_that_fails_leaves_the_old_one(
     before = (folder / "checksums.json").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, where, full_disk)
-        with pytest.raises(CheckpointError, match=r"No space left on device.*--resume"):
+        with pytest.raises(CheckpointError, match=r"No space left on device"):
             save_checkpoint(folder, language_model, state={"step": 2})
     assert find_damage(folder) is None and (folder / "checksums.json").read_bytes() == before
     assert [p.name for p in folder.parent.iterdir()] == [folder.name]  # nor does it waste the room it had taken
@@ -169,7 +169,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, language_model: LanguageMode
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(CheckpointError, match=r"cannot be written \(.*--resume"):
+        with pytest.raises(CheckpointError, match=r"cannot be written \("):
             save_checkpoint(tmp_path / "c", language_model, state={})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -79,7 +79,7 @@ def test_nothing_has_changed_on_the_first_optimizer_step(
     metrics = learner.step(minis, mean_searches=1.0)
     assert metrics["penalty/noise_floor"] == 0.0
     assert metrics["penalty/active_fraction"] > 0 and metrics["ratio/max"] > 1
-    assert metrics["optimizer_steps_per_rollout"] == 3 and metrics["grad/skipped"] == 0
+    assert metrics["optimizer_steps_per_rollout"] == 3 and metrics["grad/skipped_steps"] == 0
 
 
 def test_the_noise_floor_sees_an_old_pass_of_other_shapes(make_model: Callable[..., Any]) -> None:

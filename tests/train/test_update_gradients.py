@@ -37,8 +37,8 @@ def test_a_step_without_a_finite_gradient_is_skipped_and_counted(make_model: Cal
 
     metrics, weights, optimizer = update([[[0, 1]], [[2, 3]], [[4, 5, 6]]], poisoned=2)
     clean_metrics, clean_weights, clean_optimizer = update([[[0, 1]], [[4, 5, 6]]], poisoned=None)
-    assert (metrics["grad/skipped"], metrics["optimizer_steps_per_rollout"]) == (1, 3)
-    assert (clean_metrics["grad/skipped"], clean_metrics["optimizer_steps_per_rollout"]) == (0, 2)
+    assert (metrics["grad/skipped_steps"], metrics["optimizer_steps_per_rollout"]) == (1, 3)
+    assert (clean_metrics["grad/skipped_steps"], clean_metrics["optimizer_steps_per_rollout"]) == (0, 2)
     assert metrics["grad/norm"] == clean_metrics["grad/norm"]  # a mean over the finite ones
     for one, other in zip(weights, clean_weights, strict=True):
         assert torch.equal(one, other)

@@ -216,6 +216,6 @@ def test_observations_are_written_as_the_environment_writes_them(kit, index: BM2
     found: list[list[Hit] | None] = [None, [], *index.search(["mentor", "the badge of nobody"], 3)]
     for hits in found:
         theirs = observation(hits, protocol, kit.tokenizer)
-        assert not theirs.cut
+        assert not theirs.truncated
         assert observation_text(hits, protocol) == theirs.text
         assert tuple(encode_feedback(observation_text(hits, protocol), protocol, kit.tokenizer)) == theirs.token_ids

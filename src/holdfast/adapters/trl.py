@@ -8,12 +8,12 @@
 With `with_penalties(GRPOTrainer)` and no penalty, the loss and its gradient stay as they are, bit for bit, and the log
 gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displacement, the importance ratio.
 
-How. The subclass calls `super()` everywhere and copies nothing of the trainer. The log-probs are those of the host's
-own forward pass, kept on their way through. The penalty is reduced with the host's own denominator, so that its
-strength means the same under every `loss_type`. What lies outside the mask is set to 0 before the host computes with
-it: TRL multiplies by the mask afterwards, and there 0 · inf is NaN.
+How it works. The subclass calls `super()` everywhere and copies nothing of the trainer. It reads the log-probs of the
+host's forward pass. The penalty is reduced with the host's denominator, so that its coefficient means the same under
+every `loss_type`. Values outside the mask are set to 0 before the host computes with them: TRL multiplies by the mask
+afterwards, where 0 · inf would be NaN.
 
-Off in evaluation: there the host computes what it always does.
+It is off in evaluation, which TRL computes as always.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from holdfast.trajectory import Trajectory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    _Trainer = Any  # whatever trainer the mixin is put before
+    _Trainer = Any  # the trainer class that follows the mixin
 else:
     _Trainer = object
 
@@ -46,7 +46,7 @@ T = TypeVar("T", bound=type)
 
 _TESTED = (1, 16), (2, 0)  # from, below
 
-# What a per-token term is divided by, in the words of `reduce_loss`; `_denominator` has the numbers.
+# TRL's `loss_type` -> `mode` of `reduce_loss`; `reduction` has the denominators.
 _MODES = {
     "grpo": "seq-mean-token-mean",
     "sapo": "seq-mean-token-mean",  # TRL's: Soft Adaptive Policy Optimization
@@ -73,18 +73,19 @@ def with_penalties(
         trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`.
         penalty: `LLDS(...)`, `SAPO(...)`, `NLL(...)`, or a class of yours derived from `holdfast.penalties.Penalty`;
             None observes only.
-        correct_above: a rollout counts as correct when its reward, weighted and summed as TRL does, exceeds this; where
-            a reward function is named `em`, when that gave it 1. Read by the rule `preserve="correct"`, and by the
-            series of correct and incorrect rollouts. The default suits rewards of 0 and 1.
-        displacement_every: measure displacement for every n-th rollout batch; 0 never. It costs two forward passes.
-        displacement_rows: over at most this many rollouts, on all processes together.
+        correct_above: a rollout is correct when its reward, weighted and summed as TRL does, exceeds this; or, where a
+            reward function is named `em`, when that is 1. Used by `preserve="correct"` and by the series of correct and
+            incorrect rollouts. The default suits rewards of 0 and 1.
+        displacement_every: measure displacement on every n-th rollout batch, at the cost of two forward passes; 0 is
+            never.
+        displacement_rows: on at most this many rollouts, over all processes.
 
     Returns:
         A class to use in place of the given one: same arguments, same checkpoints.
 
     Raises:
         ConfigError: the class or the penalty is of another kind, or the installed TRL is too old. When the trainer is
-            made: a schedule under which the penalty is always zero, or a loss type that is not known here.
+            constructed: a schedule under which the penalty is always zero, or an unknown loss type.
     """
     from trl import GRPOTrainer
 
@@ -99,8 +100,8 @@ def with_penalties(
         )
     if penalty is not None and not isinstance(penalty, Penalty):
         raise ConfigError(
-            f"with_penalties(..., {penalty!r}): pass a penalty such as LLDS(coef=0.2), SAPO(coef=0.1) or "
-            "NLL(coef=0.1), made already; leave it out to observe only"
+            f"with_penalties(..., {penalty!r}): pass a penalty object such as LLDS(coef=0.2), SAPO(coef=0.1) or "
+            "NLL(coef=0.1); leave it out to observe only"
         )
     if penalty is not None and type(penalty) not in PENALTIES.values():
         try_out(penalty)
@@ -114,7 +115,7 @@ def with_penalties(
     return type(name, (PenaltyMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
 
 
-_INSTALL = "pip install 'holdfast[trl]'"
+_INSTALL = "pip install 'holdfast-rl[trl]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +129,21 @@ class Settings:
 
 
 class PenaltyMixin(_Trainer):
-    """What `with_penalties` puts before the trainer; every method calls `super()`."""
+    """The methods that `with_penalties` adds to the trainer; each calls `super()`."""
 
     holdfast_settings: Settings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         penalty = self.holdfast_settings.penalty
         if kwargs.get("args") is not None:
-            refuse_what_cannot_work(kwargs["args"], penalty)  # before a model is loaded
+            check_config(kwargs["args"], penalty)  # before a model is loaded
         super().__init__(*args, **kwargs)
-        refuse_what_cannot_work(self.args, penalty)
+        check_config(self.args, penalty)
         self._observer = Observer(self, every=self.holdfast_settings.displacement_every)
         self._loss_watch = LossWatch()
         self._reward_watch = RewardWatch(self.holdfast_settings.correct_above)
         self._rewards: Tensor | None = None
-        self._kept: _Kept | None = None
+        self._host_pass: _HostPass | None = None
 
     # ---- a rollout batch
 
@@ -155,29 +156,29 @@ class PenaltyMixin(_Trainer):
             return super()._generate_and_score_completions(inputs)
         self._observer.finish_displacement()  # the weights now hold the whole update of the batch before
         batch = super()._generate_and_score_completions(inputs)
-        own = self.holdfast_settings
+        settings = self.holdfast_settings
         batch["holdfast_correct"] = self._correct(len(inputs))
         mask = loss_mask(batch)
         batch |= row_tensors(inputs, mask)
-        if own.penalty is not None and own.penalty.uses_answer_mask:
-            batch["holdfast_answer_weight"] = answer_weight(self, inputs, own.penalty)
-        ours = isinstance(inputs[0].get("trajectory"), Trajectory)
-        episodes = [given["trajectory"] for given in inputs] if ours else None
-        self._observer.rollout_batch(batch, mask, episodes)
-        self._observer.start_displacement(batch, mask, rows=own.displacement_rows)
+        if settings.penalty is not None and settings.penalty.uses_answer_mask:
+            batch["holdfast_answer_weight"] = answer_weight(self, inputs, settings.penalty)
+        is_search_agent = isinstance(inputs[0].get("trajectory"), Trajectory)
+        trajectories = [row["trajectory"] for row in inputs] if is_search_agent else None
+        self._observer.rollout_batch(batch, mask, trajectories)
+        self._observer.start_displacement(batch, mask, rows=settings.displacement_rows)
         return batch
 
     def _correct(self, rows: int) -> Tensor:
-        """bool [B] for this process's rollouts. One that no reward function could score is not correct."""
+        """bool [B] for this process's rollouts. One without a reward is not correct."""
         assert self._rewards is not None
         names: list[str] = self.reward_func_names
         totals = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(-1)
         totals = torch.where(self._rewards.isnan().all(-1), torch.nan, totals)
         by_em = "em" in names
         correct = self._rewards[:, names.index("em")] == 1 if by_em else totals > self.holdfast_settings.correct_above
-        doubt = self._reward_watch.doubt(totals, correct, by_em=by_em)  # of all processes
-        if doubt is not None and self.accelerator.is_main_process:
-            warn(doubt)
+        warning = self._reward_watch.warning(totals, correct, by_em=by_em)  # of all processes
+        if warning is not None and self.accelerator.is_main_process:
+            warn(warning)
         start = self.accelerator.process_index * rows
         return correct[start : start + rows]
 
@@ -186,51 +187,51 @@ class PenaltyMixin(_Trainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients:
-            self._loss_watch.step_ends(self, self.holdfast_settings.penalty)
+            self._loss_watch.on_step_end(self, self.holdfast_settings.penalty)
         return loss
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         training = self.model.training
         inputs = super()._prepare_inputs(*args, **kwargs)
         if training:
-            self._loss_watch.asked(inputs)
+            self._loss_watch.on_inputs(inputs)
         return inputs
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         logprobs, entropies, *more = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        if self._kept is not None:
-            logprobs = self._kept.logprobs = torch.where(self._kept.mask, logprobs, 0.0)
-            entropies = None if entropies is None else torch.where(self._kept.mask, entropies, 0.0)
+        if self._host_pass is not None:
+            logprobs = self._host_pass.logprobs = torch.where(self._host_pass.mask, logprobs, 0.0)
+            entropies = None if entropies is None else torch.where(self._host_pass.mask, entropies, 0.0)
         return logprobs, entropies, *more
 
     @contextmanager
-    def _keeping(self, mask: Tensor) -> Iterator[_Kept]:
-        """Within this, the log-probs of the host's forward pass are kept, and 0 outside the mask."""
-        self._kept = _Kept(mask)
+    def _recording(self, mask: Tensor) -> Iterator[_HostPass]:
+        """Within this context the log-probs of the host's forward pass are recorded, and 0 outside the mask."""
+        self._host_pass = _HostPass(mask)
         try:
-            yield self._kept
+            yield self._host_pass
         finally:
-            self._kept = None
+            self._host_pass = None
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        self._loss_watch.reached()
+        self._loss_watch.on_compute_loss()
         mask = loss_mask(inputs)
         inputs = inputs | {
             name: torch.where(mask, inputs[name], 0.0)
             for name in ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
             if inputs.get(name) is not None
         }
-        with self._keeping(mask) as kept:
+        with self._recording(mask) as host_pass:
             loss = super()._compute_loss(model, inputs)
-        assert kept.logprobs is not None
+        assert host_pass.logprobs is not None
         penalty = self.holdfast_settings.penalty
         old = inputs.get("old_per_token_logps")
-        old = kept.logprobs.detach() if old is None else old
+        old = host_pass.logprobs.detach() if old is None else old
         advantages = inputs["advantages"]
         advantages = advantages[:, None] if advantages.dim() == 1 else advantages
-        arguments = (kept.logprobs, old, advantages, mask)
+        arguments = (host_pass.logprobs, old, advantages, mask)
         self._observer.micro_batch(inputs, *arguments, host=loss)
         if penalty is not None:
             action_ids = inputs.get("holdfast_action_ids")
@@ -250,7 +251,9 @@ class PenaltyMixin(_Trainer):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _HostPass:
+    """A forward pass of the host."""
+
     mask: Tensor
     logprobs: Tensor | None = None
 
@@ -262,43 +265,43 @@ def loss_mask(batch: dict[str, Any]) -> Tensor:
 
 
 def row_tensors(inputs: list[dict[str, Any]], mask: Tensor) -> dict[str, Tensor]:
-    """What a `rollout_func` said about each token of a completion, as tensors that TRL shuffles and splits with the
-    batch: `action_ids` (0 outside actions, k on the k-th) and `answer_mask`. Absent where it said nothing."""
+    """The per-token facts that a `rollout_func` returned, as tensors [B, T] that TRL shuffles and splits with the
+    batch: `action_ids` (0 outside actions, k on the k-th) and `answer_mask`. Absent where it returned none."""
     result: dict[str, Tensor] = {}
     for name, dtype in (("action_ids", torch.long), ("answer_mask", torch.bool)):
         if name in inputs[0]:
             rows = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
-            for row, given in zip(rows, inputs, strict=True):
-                values = torch.as_tensor(given[name], dtype=dtype, device=mask.device)
+            for row, fields in zip(rows, inputs, strict=True):
+                values = torch.as_tensor(fields[name], dtype=dtype, device=mask.device)
                 row[: len(values)] = values
             result[f"holdfast_{name}"] = rows * mask
     return result
 
 
 def answer_weight(trainer: Any, inputs: list[dict[str, Any]], penalty: Penalty) -> Tensor:
-    """The weight of answer tokens for this rollout batch, from its mean number of searches on all processes."""
+    """0-d: the weight of answer tokens for this rollout batch, from its mean number of searches over all processes."""
     if "answer_mask" not in inputs[0]:
         raise ConfigError(
-            f"{penalty!r}: answer_weight needs to know the answer's tokens, and these rollouts do not say. Use "
+            f"{penalty!r}: answer_weight needs the tokens of the answer, and these rollouts have no `answer_mask`. Use "
             "SearchRollouts, or let your rollout_func return `answer_mask` (0 or 1 for each token of a completion), or "
             "leave answer_weight at 1"
         )
     if penalty.uses_search_count and "searches" not in inputs[0]:
         raise ConfigError(
-            f"{penalty!r}: an adaptive answer_weight follows the number of searches, and these rollouts do not say. "
-            "Let your rollout_func return `searches` (a number for each completion), or set answer_weight to a number"
+            f"{penalty!r}: an adaptive answer_weight needs the number of searches, and these rollouts have no "
+            "`searches`. Let your rollout_func return it (a number for each completion), or set answer_weight to a "
+            "number"
         )
     device = trainer.accelerator.device
-    searches = torch.tensor([float(given.get("searches", 0.0)) for given in inputs], device=device)
+    searches = torch.tensor([float(row.get("searches", 0.0)) for row in inputs], device=device)
     weight = penalty.weight_at(float(trainer.accelerator.gather(searches).mean()))
     return torch.tensor(1.0 if weight is None else weight, device=device)
 
 
 def reduction(trainer: Any, inputs: dict[str, Any], mask: Tensor) -> dict[str, Any]:
-    """The arguments of `reduce_loss` with which a term counts as the host's own does in this micro-batch.
+    """The arguments of `reduce_loss` that reduce a term as TRL reduces its loss in this micro-batch.
 
-    Source: `GRPOTrainer._compute_loss`. The sum over an accumulation window's micro-batches is what the host takes its
-    step on.
+    Source: `GRPOTrainer._compute_loss`. TRL steps on the sum over the micro-batches of an accumulation window.
     """
     window = trainer.current_gradient_accumulation_steps
     mode = _MODES[trainer.loss_type]
@@ -311,25 +314,25 @@ def reduction(trainer: Any, inputs: dict[str, Any], mask: Tensor) -> dict[str, A
     return {"mode": mode, "denominator": len(mask) * window, **longest}
 
 
-def refuse_what_cannot_work(args: Any, penalty: Penalty | None) -> None:
-    """Raise `ConfigError` for a `GRPOConfig` under which the penalty would do nothing, or not what it says."""
+def check_config(args: Any, penalty: Penalty | None) -> None:
+    """Raise `ConfigError` for a `GRPOConfig` under which the penalty would have no effect, or another one."""
     if penalty is None:
         return
     if args.loss_type not in _MODES:
         raise ConfigError(
-            f"loss_type={args.loss_type!r}: its denominator is not known here, so the penalty's strength would mean "
-            f"something else. Use one of {', '.join(_MODES)}"
+            f"loss_type={args.loss_type!r}: its denominator is unknown, so coef would mean something else. "
+            f"Use one of {', '.join(_MODES)}"
         )
     micro_batches = args.steps_per_generation * args.num_iterations
     window = args.gradient_accumulation_steps
     if penalty.normalizer != "policy":
         raise ConfigError(
             f"{penalty!r}: TRL divides every term by one count. Leave normalizer at 'policy', and divide coef by the "
-            "share of protected tokens, which is logged as penalty/preserved_share"
+            "share of preserved tokens, which is logged as holdfast/penalty/preserved_fraction"
         )
     if not penalty.acts_without_drift and micro_batches <= window:
         raise ConfigError(
-            f"{type(penalty).__name__} compares the policy with the one that made the rollouts, but with "
+            f"{type(penalty).__name__} compares the policy with the one that sampled the rollouts, but with "
             f"steps_per_generation={args.steps_per_generation}, gradient_accumulation_steps={window} and "
             f"num_iterations={args.num_iterations} TRL takes one optimizer step per rollout batch, before which the "
             f"two are equal: the penalty would always be zero. Set steps_per_generation={window * 2} or more (the "

@@ -4,8 +4,8 @@
 
     trainer = Trainer(..., callbacks=[Monitoring(on="LLD003", action="stop")])
 
-Works with any GRPOTrainer. What stock TRL logs answers few questions; with `with_penalties(GRPOTrainer)`, which may
-leave the loss as it is, the likelihood of correct rollouts and its displacement are in the log too.
+Works with any GRPOTrainer. The log of stock TRL decides few codes. `with_penalties(GRPOTrainer)`, which can leave the
+loss as it is, adds the likelihood of correct rollouts and its displacement.
 """
 
 from __future__ import annotations
@@ -21,41 +21,39 @@ from transformers import TrainerCallback
 
 from holdfast.adapters.trl_watch import warn
 from holdfast.diagnostics.codes import chosen
-from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.finding import Finding, write_findings
 from holdfast.diagnostics.log import Series
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.present import write_findings
-from holdfast.diagnostics.readers.doubts import doubts
-from holdfast.diagnostics.readers.names import CHANGES, translation
+from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, translation
 from holdfast.errors import ConfigError
 
 __all__ = ["Monitoring"]
 
 
 class Monitoring(TrainerCallback):
-    """Tells what the log shows, once each, and may stop the run.
+    """Reports each finding once, and may stop the run.
 
     Findings go to the logger `holdfast` as warnings, and to `findings.json` in `output_dir`: the JSON of
-    `holdfast diagnose --json`. A resumed trainer is told only what is new.
+    `holdfast diagnose --json`. A resumed trainer reports only new findings.
 
     Args:
-        on: codes to act on, or their beginnings, with commas between; all of them when empty.
+        on: codes to act on, or beginnings of codes, separated by commas; all codes if empty.
         action: `warn`, or `stop`: save a checkpoint after this step and end the training.
 
     Raises:
-        ConfigError: `on` names no code, or `action` is another word.
+        ConfigError: a part of `on` begins no code, or `action` is not one of the two.
     """
 
     def __init__(self, *, on: str = "", action: Literal["warn", "stop"] = "warn") -> None:
         if action not in ("warn", "stop"):
-            raise ConfigError(f"Monitoring(action={action!r}): it is 'warn' or 'stop'")
+            raise ConfigError(f"Monitoring(action={action!r}): action must be 'warn' or 'stop'")
         self._codes = chosen(on, where="Monitoring(on=...)")
         self._stops = action == "stop"
         self.monitor = Monitor(host="trl")
         self.findings: list[Finding] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """What a resumed run had logged before is known already."""
+        """Findings from before a resume are not reported again."""
         self.monitor = Monitor(host="trl", name=Path(args.output_dir).name, settings=_settings(args))
         self.findings = []
         for row in state.log_history:
@@ -71,12 +69,12 @@ class Monitoring(TrainerCallback):
                 warn(f"{finding.code} step {finding.step}: {finding.summary} {change}")
             if new:
                 self._write(Path(args.output_dir))
-        if self._stops and _anywhere(bool(guarded), args.device):
+        if self._stops and _decided_by_first(bool(guarded), args.device):
             control.should_save = control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if state.is_world_process_zero:
-            self._write(Path(args.output_dir))  # leads and facts are those of the whole run
+            self._write(Path(args.output_dir))  # with the leads and facts of the whole run
 
     def _write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +89,7 @@ def _ours(row: Mapping[str, Any]) -> dict[str, float]:
         if (value is None or isinstance(value, int | float)) and name not in ("step", "epoch")
     }
     alone = {name: Series(np.zeros(1, np.int64), np.array([value])) for name, value in numbers.items()}
-    names = translation("trl", numbers, doubtful=doubts("trl", alone, {}))
+    names = translation("trl", numbers, doubtful=ambiguous_names("trl", alone, {}))
     return {names[name].ours: float(CHANGES[names[name].change](value)) for name, value in numbers.items()}  # type: ignore[arg-type]
 
 
@@ -100,10 +98,10 @@ def _settings(args: Any) -> dict[str, object]:
     return {name: value for name, value in vars(args).items() if isinstance(value, plain)}
 
 
-def _anywhere(wanted: bool, device: Any) -> bool:
-    """The first process decides for all: logs may differ in a digit, and a run that half of them leave hangs."""
+def _decided_by_first(stop: bool, device: Any) -> bool:
+    """The first process decides for all. Logs may differ in a digit, and a run hangs if only some processes stop."""
     if not torch.distributed.is_initialized():
-        return wanted
-    flag = torch.tensor(int(wanted), device=device)
+        return stop
+    flag = torch.tensor(int(stop), device=device)
     torch.distributed.broadcast(flag, 0)
     return bool(flag)

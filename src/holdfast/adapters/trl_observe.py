@@ -1,7 +1,7 @@
-"""What `with_penalties` adds to TRL's log. Reads, never changes: no random number is drawn from the run's generators.
+"""What `with_penalties` adds to TRL's log. It only reads: no random number is drawn from the run's generators.
 
-All series go through the trainer's own metrics, under `holdfast/`, to whatever the user reports to. Names are those of
-docs/metrics.md.
+All series go into the trainer's metrics, under `holdfast/`, and so to every tracker the user has set up. Their names
+are in docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from holdfast.metrics import (
     per_token_mean,
     rows_to_probe,
 )
+from holdfast.rollout.sampling import truncate
 from holdfast.rollout.support import accepts_logits_to_keep
 from holdfast.trajectory import Trajectory
 
@@ -35,7 +36,7 @@ _MASS_ROWS, _MASS_TOKENS = 8, 64  # per process; 300 MB of logits at a vocabular
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How TRL's own sampler cuts the policy's distribution, in the order of transformers and vLLM."""
+    """How TRL's sampler truncates the policy's distribution, in the order of transformers and vLLM."""
 
     temperature: float
     top_k: int
@@ -51,17 +52,14 @@ class Truncation:
         return cls(given["temperature"], max(given["top_k"] or 0, 0), 1.0 if top_p is None else top_p, min_p or 0.0)
 
     @property
-    def cuts(self) -> bool:
-        """Whether anything is left out."""
+    def active(self) -> bool:
+        """Whether any token can be left out."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
-    def mass_kept(self, logits: Tensor) -> Tensor:
-        """[...] of float [..., V]: the probability of what may be drawn."""
-        mass = (logits / self.temperature).softmax(-1).sort(-1, descending=True).values
-        mass = mass[..., : self.top_k or None]
-        cdf = mass.cumsum(-1)
-        mass = mass.masked_fill(cdf - mass >= self.top_p * cdf[..., -1:], 0.0) if self.top_p < 1 else mass
-        return mass.masked_fill(mass < self.min_p * mass[..., :1], 0.0).sum(-1)
+    def mask_mass(self, logits: Tensor) -> Tensor:
+        """float [N], of logits [N, V]: the probability of the tokens that can be drawn."""
+        mass, _ = truncate((logits / self.temperature).softmax(-1), self.top_p, self.top_k)
+        return mass.masked_fill(mass < self.min_p * mass[:, :1], 0.0).sum(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class _Probe:
 
 
 class Observer:
-    """Collects over micro-batches, logs once per optimizer step or rollout batch."""
+    """Collects over micro-batches; logs once per optimizer step or rollout batch."""
 
     def __init__(self, trainer: Any, *, every: int) -> None:
         self.trainer, self.every = trainer, every
@@ -91,18 +89,18 @@ class Observer:
 
     # ---- once per rollout batch
 
-    def rollout_batch(self, batch: dict[str, Any], mask: Tensor, episodes: Sequence[Trajectory] | None) -> None:
-        """What can be read off before the first optimizer step.
+    def rollout_batch(self, batch: dict[str, Any], mask: Tensor, trajectories: Sequence[Trajectory] | None) -> None:
+        """Logs what is known before the first optimizer step.
 
-        `episodes`: of a search agent, whose rewards log the length as it was sampled. `loss/tokens` stands beside that
-        count alone: without episodes all that is known of the sampled tokens is the mask of the loss itself, and two
-        numbers from one mask would only seem to agree.
+        `trajectories` are those of a search agent, whose rewards log the sampled length. Only then is `loss/tokens`
+        logged too: without them the sampled tokens are known from the loss mask alone, and two numbers from one mask
+        would agree without meaning anything.
         """
         args = self.trainer.args
         steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
         trained = float(mask.sum(-1).float().mean())
         metrics = {"optimizer_steps_per_rollout": steps}
-        metrics["rollout/length" if episodes is None else "loss/tokens"] = trained
+        metrics["rollout/length" if trajectories is None else "loss/tokens"] = trained
         advantages = batch["advantages"]
         metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
         old, sampled = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
@@ -112,8 +110,8 @@ class Observer:
         self._log(self._mean_over_processes(metrics))
         if self.trainer.rollout_func is None:
             self._log_mass(batch, mask)
-        if episodes is not None and advantages.numel() == len(episodes):
-            self._log_cut(advantages.flatten(), mask, episodes)
+        if trajectories is not None and advantages.numel() == len(trajectories):
+            self._log_tail(advantages.flatten(), mask, trajectories)
         if old is not None:
             self._log_likelihood([(likelihood_rows(old, mask, action_ids_of(batch, mask)), batch["holdfast_correct"])])
 
@@ -178,7 +176,7 @@ class Observer:
         *,
         host: Tensor,
     ) -> None:
-        """Start of a micro-batch: the ratio, and the likelihood where the host keeps no old log-probs."""
+        """At the start of a micro-batch: the ratio, and the likelihood where the host has no old log-probs."""
         trainer = self.trainer
         stats = ratio_stats(
             logprobs,
@@ -211,10 +209,10 @@ class Observer:
     ) -> None:
         """What the penalty did in this micro-batch."""
         self._add("loss/penalty", term)
-        self._stats[-1] |= penalty_stats(per_token, logprobs, old_logprobs, mask, preserve=preserved)
+        self._stats[-1] |= penalty_stats(per_token, logprobs, old_logprobs, mask, preserved=preserved)
 
     def micro_batch_done(self) -> None:
-        """At the end of an accumulation window, log what it was."""
+        """At the end of an accumulation window, log its statistics."""
         if not self.trainer.accelerator.sync_gradients:
             return
         merged = merge_stats(self._stats)
@@ -227,26 +225,26 @@ class Observer:
             self._log_likelihood(self._rows)
         self._stats, self._parts, self._rows = [], {}, []
 
-    # ---- putting together
+    # ---- combining and logging
 
     def _add(self, name: str, value: Tensor) -> None:
         self._parts[name] = self._parts.get(name, 0) + value.detach()
 
-    def _log_cut(self, advantages: Tensor, mask: Tensor, episodes: Sequence[Trajectory]) -> None:
-        """`advantages` [B]: of episodes, one each. Nothing is logged where the sampler cut nothing, or does not say."""
-        learned = mask.any(-1).tolist()
-        rows = [(a, t) for a, t, counts in zip(advantages.tolist(), episodes, learned, strict=True) if counts]
+    def _log_tail(self, advantages: Tensor, mask: Tensor, trajectories: Sequence[Trajectory]) -> None:
+        """`advantages` [B]: one per trajectory. Logs nothing where the sampler truncated nothing or is silent."""
+        trained = mask.any(-1).tolist()
+        rows = [(a, t) for a, t, counts in zip(advantages.tolist(), trajectories, trained, strict=True) if counts]
         sums = torch.tensor([cut_sums([a for a, _ in rows], [t for _, t in rows])], device=mask.device)
-        weighed, cut = self.trainer.accelerator.gather(sums).sum(0).tolist()
-        if cut > 0:
-            self._log({"advantage/cut_mean": weighed / cut})
+        weighted, tail_mass = self.trainer.accelerator.gather(sums).sum(0).tolist()
+        if tail_mass > 0:
+            self._log({"advantage/tail_mean": weighted / tail_mass})
 
     def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
-        """What TRL's own sampler keeps of the policy's probability. Where it is truncated, that is measured on a few
-        tokens of a few rollouts: the whole vocabulary of every token would not fit into memory."""
+        """The policy's probability inside the sampling mask of TRL's sampler. A truncated sampler's is measured on a
+        few tokens of a few rollouts: the whole vocabulary at every token would not fit into memory."""
         sampler = Truncation.of(self.trainer)
-        if not sampler.cuts:
-            self._log({"sampler/mass_kept": 1.0})
+        if not sampler.active:
+            self._log({"sampler/mask_mass": 1.0})
             return
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         if any(name in batch for name in _IMAGES) or not accepts_logits_to_keep(model):
@@ -259,11 +257,11 @@ class Observer:
         with torch.no_grad(), self._evaluating(), self.trainer.accelerator.autocast():
             before = batch["prompt_ids"].size(1) + columns - 1  # the position that predicts a token
             logits = self.trainer.model(input_ids=ids, attention_mask=attention, logits_to_keep=before).logits
-        kept = sampler.mass_kept(logits.float())[mask[rows][:, columns]]
-        sums = torch.stack([kept.sum(), torch.tensor(float(len(kept)), device=kept.device)])[None]
+        masses = sampler.mask_mass(logits.float()[mask[rows][:, columns]])
+        sums = torch.stack([masses.sum(), torch.tensor(float(len(masses)), device=masses.device)])[None]
         total, count = self.trainer.accelerator.gather(sums).sum(0).tolist()
         if count:
-            self._log({"sampler/mass_kept": total / count})
+            self._log({"sampler/mask_mass": total / count})
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -301,6 +299,6 @@ class Observer:
 
 
 def action_ids_of(batch: dict[str, Any], mask: Tensor) -> Tensor:
-    """[B, T]: as the rollouts said, else the runs of the mask."""
+    """int [B, T]: those of the rollouts, else the runs of the mask."""
     ids = batch.get("holdfast_action_ids")
     return action_ids_from_mask(mask) if ids is None else ids

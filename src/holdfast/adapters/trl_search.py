@@ -11,27 +11,29 @@
     )
 
 Token in, token out: the ids TRL trains on are the sampled ones, with observations between them and masked by
-`env_mask`. Without `use_vllm` the trainer's own model samples, over a cache that lives for an episode; with it, TRL's
-vLLM does, colocated or as a server. Temperature, top-p and top-k are the trainer's.
+`env_mask`. Without `use_vllm` the trainer's model samples, with a cache that lasts for a rollout; with it, TRL's vLLM
+does, colocated or as a server. Temperature, top-p and top-k are the trainer's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.trl_vllm import VLLMPolicy
+import torch
+
 from holdfast.data import Example
 from holdfast.errors import ConfigError, DataError, MissingExtra, RolloutError
 from holdfast.metrics import retrieval_metrics, rollout_metrics
 from holdfast.retrieval.types import Retriever
 from holdfast.rewards import EM, check_weights, score_trajectory
-from holdfast.rollout.loop import Task, run_rollouts
-from holdfast.rollout.policy import Policy, rollout_seed
+from holdfast.rollout.agent import Task, run_rollouts
+from holdfast.rollout.policy import Completion, Policy, Request, StopReason, rollout_seed
 from holdfast.rollout.searching import PATIENCE, RolloutStats
 from holdfast.search.protocol import CLEAN, SearchProtocol, render_prompt
+from holdfast.search.tokens import decode
 from holdfast.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
@@ -56,18 +58,18 @@ def question_dataset(examples: Sequence[Example]) -> Any:
 def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[..., list[float | None]]], list[float]]:
     """TRL reward functions for the parts of `weights` (see `holdfast.rewards`), and their `reward_weights`.
 
-    They score the episodes of `SearchRollouts` against the column `golden_answers`. An episode that failed for reasons
-    that are not the policy's gets None, which TRL leaves out of its group's mean. The first also logs what the episodes
-    tell: `holdfast/reward/em`, `holdfast/rollout/searches` and so on.
+    They score the rollouts of `SearchRollouts` against the column `golden_answers`. A rollout that failed for reasons
+    other than the policy gets None, which TRL leaves out of its group's mean. The first function also logs
+    `holdfast/reward/em`, `holdfast/rollout/searches` and so on.
     """
     check_weights(weights)
-    wanted = {name: weight for name, weight in weights.items() if weight}
+    nonzero = {name: weight for name, weight in weights.items() if weight}
 
     def function(name: str, reports: bool) -> Callable[..., list[float | None]]:
         def reward(
             trajectory: Sequence[Trajectory], golden_answers: Sequence[Sequence[str]], **more: Any
         ) -> list[float | None]:
-            scored = [score_trajectory(t, golds, wanted) for t, golds in zip(trajectory, golden_answers, strict=True)]
+            scored = [score_trajectory(t, golds, nonzero) for t, golds in zip(trajectory, golden_answers, strict=True)]
             if reports:
                 for key, value in rollout_metrics(_groups(scored, more.get("example_id"))).items():
                     more["log_metric"](f"holdfast/{key}", value)
@@ -76,7 +78,7 @@ def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[.
         reward.__name__ = name
         return reward
 
-    return [function(name, reports=i == 0) for i, name in enumerate(wanted)], list(wanted.values())
+    return [function(name, reports=i == 0) for i, name in enumerate(nonzero)], list(nonzero.values())
 
 
 def _groups(trajectories: Sequence[Trajectory], ids: Sequence[str] | None) -> list[Group]:
@@ -93,17 +95,17 @@ class SearchRollouts:
         retriever: answers the searches; anything with `search(queries, k)`.
         protocol: tags, prompt and limits. A prompt of the data set is a question; the protocol's prompt goes around it.
         chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
-        seed: of the sampler of the trainer's own model. vLLM has a seed of its own.
-        max_failed: stop the run when a larger share of a batch's episodes fails.
-        eval_retriever: for evaluation, if another.
+        seed: of the sampler when the trainer's model samples. vLLM has its own seed.
+        max_failed: stop the run when a larger fraction of a batch's rollouts fails.
+        eval_retriever: the retriever in evaluation; None is the same one.
 
-    The dict holds, beside what TRL asks for, `env_mask` (1 on sampled tokens), `action_ids`, `answer_mask`, `searches`
-    and `trajectory`. A failed episode has an all-zero mask: nothing is learned from it.
+    The dict holds what TRL requires, and `env_mask` (1 on sampled tokens), `action_ids`, `answer_mask`, `searches`
+    and `trajectory`. A failed rollout has an all-zero mask: nothing is learned from it.
 
     Raises, when called:
-        ConfigError: `mask_truncated_completions`, which would take every episode for truncated; a prompt that is no
-            question.
-        RolloutError: too many episodes failed.
+        ConfigError: `mask_truncated_completions`, which would treat every rollout as truncated.
+        DataError: a prompt that is not a question.
+        RolloutError: too many rollouts failed.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class SearchRollouts:
         if trainer.args.mask_truncated_completions:
             raise ConfigError(
                 "mask_truncated_completions=True: TRL takes a completion for truncated when it does not end with the "
-                "end-of-sequence token, and episodes end with a closing tag, so all would be masked. Set it to False"
+                "end-of-sequence token, and rollouts end with a closing tag, so all would be masked. Set it to False"
             )
         tokenizer = trainer.processing_class
         step = (self.seed, "train" if trainer.model.training else "eval", trainer.state.global_step)
@@ -152,9 +154,9 @@ class SearchRollouts:
         failed = [t for t in trajectories if t.status.is_failure]
         if len(failed) > self.max_failed * len(trajectories):
             raise RolloutError(
-                f"{len(failed)} of {len(trajectories)} episodes failed, more than max_failed = {self.max_failed} "
-                f"allows; the first because {failed[0].error}. Once that is put right, go on from the last checkpoint "
-                "with resume_from_checkpoint"
+                f"{len(failed)} of {len(trajectories)} rollouts failed, more than max_failed = {self.max_failed} "
+                f"allows; the first because {failed[0].error}. Fix that, then continue from the last checkpoint with "
+                "resume_from_checkpoint"
             )
         for name, value in retrieval_metrics(stats).items():
             trainer._log_metric(f"holdfast/{name}", value)
@@ -162,13 +164,12 @@ class SearchRollouts:
 
     @contextmanager
     def _policy_of(self, trainer: Any, tokenizer: Any) -> Iterator[Policy]:
-        """The source of turns: TRL's vLLM, or the trainer's own model, gathered as TRL gathers it to generate."""
+        """The policy: TRL's vLLM, or the trainer's model, gathered as TRL gathers it to generate."""
         if trainer.use_vllm:
             vllm = VLLMPolicy(trainer.vllm_generation, trainer.accelerator, tokenizer, trainer.eos_token_ids)
             yield vllm
             vllm.join()
             return
-        import torch
         from trl.models import unwrap_model_for_generation
 
         from holdfast.rollout.hf import HFPolicy
@@ -196,9 +197,9 @@ class SearchRollouts:
 
 
 def columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, Any]:
-    """Trajectories as what TRL wants of a `rollout_func`, one list entry a rollout.
+    """Trajectories as the dict that TRL expects from a `rollout_func`, one list entry per rollout.
 
-    TRL needs a token in every completion: an episode that never began gets `filler`, masked.
+    TRL needs a token in every completion: a rollout without one gets `filler`, masked.
     """
 
     def completion(trajectory: Trajectory, name: str, fill: Any, kind: type) -> list[Any]:
@@ -226,3 +227,88 @@ def _question(prompt: Any) -> str:
         f"a prompt of the data set is {str(prompt)[:80]!r}, but SearchRollouts needs a question: a text, or a list of "
         "one message with a text. The protocol's prompt is put around it; `question_dataset` makes such rows"
     )
+
+
+class VLLMPolicy:
+    """A `Policy` on TRL's own vLLM, colocated or as a server, through the calls that TRL makes.
+
+    A call answers all pending requests at once, so rollouts advance turn by turn: vLLM's offline interface is the
+    barrier, not the rollout loop. With a server and several processes, every call is a collective of all processes, and
+    one that has no requests takes part until all others have finished.
+
+    Args:
+        generation: the trainer's `vllm_generation`. Its sampling settings apply; length and stop texts are set here.
+        accelerator: the trainer's.
+        tokenizer: decodes sampled ids.
+        end_ids: tokens that end a text.
+
+    Raises:
+        ConfigError: colocated over several processes, whose calls would have to be equal in number and size.
+    """
+
+    def __init__(self, generation: Any, accelerator: Any, tokenizer: Any, end_ids: Sequence[int]) -> None:
+        if generation.mode == "colocate" and generation.tensor_parallel_size > 1:
+            raise ConfigError(
+                f"vllm_tensor_parallel_size={generation.tensor_parallel_size} with vllm_mode='colocate': rollouts of "
+                "different processes end after different numbers of turns. Set it to 1, or use vllm_mode='server'"
+            )
+        self.generation, self.accelerator = generation, accelerator
+        self.tokenizer, self.end_ids = tokenizer, frozenset(end_ids)
+        self.together = generation.mode == "server" and accelerator.num_processes > 1
+        self._waiting: list[Request] = []
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests for the next call."""
+        self._waiting += requests
+
+    def poll(self) -> list[Completion]:
+        """One call for all that waits; [] when nothing does."""
+        requests, self._waiting = self._waiting, []
+        if not requests and not self.together:
+            return []
+        return self._call(requests, rows=self._most(len(requests)))
+
+    def release(self, ids: Iterable[str]) -> None:
+        """Nothing to do: vLLM manages its prefix cache."""
+
+    def join(self) -> None:
+        """Take part in the calls of the other processes until all have finished."""
+        while self.together and (rows := self._most(0)):
+            self._call([], rows=rows)
+
+    def _most(self, rows: int) -> int:
+        """The largest number of requests of any process: calls must be equally large on all."""
+        if not self.together:
+            return rows
+        counts = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device))
+        return int(counts.max())
+
+    def _call(self, requests: list[Request], *, rows: int) -> list[Completion]:
+        if not rows:
+            return []
+        filler = list(requests[0].token_ids) if requests else sorted(self.end_ids)[:1] or [0]
+        prompts = [list(r.token_ids) for r in requests] + [filler] * (rows - len(requests))
+        generation = self.generation
+        before = generation.max_completion_length, generation.generation_kwargs
+        generation.max_completion_length = max((r.max_new_tokens for r in requests), default=1)
+        stop = sorted({text for r in requests for text in r.stop})
+        generation.generation_kwargs = before[1] | {"stop": stop, "include_stop_str_in_output": True}
+        try:
+            _, ids, logprobs, *_ = generation.generate(prompts=prompts, images=None, num_generations=1)
+        finally:
+            generation.max_completion_length, generation.generation_kwargs = before
+        return [self._completion(r, *row) for r, *row in zip(requests, ids, logprobs, strict=False)]
+
+    def _completion(self, request: Request, ids: list[int], logprobs: list[list[float | None]]) -> Completion:
+        """A turn, cut to the tokens it asked for: all requests of a call share vLLM's limit."""
+        ids, logprobs = ids[: request.max_new_tokens], logprobs[: request.max_new_tokens]
+        ended = bool(ids) and ids[-1] in self.end_ids
+        text = decode(self.tokenizer, ids[:-1] if ended else ids)
+        reason: StopReason = "eos" if ended else "stop" if any(stop in text for stop in request.stop) else "length"
+        return Completion(
+            id=request.id,
+            token_ids=tuple(ids),
+            logprobs=tuple(float("nan") if top[0] is None else top[0] for top in logprobs),
+            stop_reason=reason,
+            text=text,
+        )

@@ -1,4 +1,4 @@
-"""What makes `with_penalties` do nothing while a trainer runs, told as soon as it shows."""
+"""Detects, while a trainer runs, what would make `with_penalties` do nothing, and reports it at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from holdfast.errors import ConfigError
 _logger = logging.getLogger("holdfast")
 
 _BATCHES = 5
-"""Rollout batches before anything is said of the rewards: a few may be all wrong, or all right, by chance."""
+"""Rollout batches before a warning about rewards: a few may be all incorrect, or all correct, by chance."""
 _NEARLY = 0.95
 _LOW = 0.25
-"""A threshold in the lowest quarter of the rewards' range tells the worst from the others, not right from wrong."""
+"""A threshold in the lowest quarter of the rewards' range separates the worst from the rest, not correct from
+incorrect."""
 
 
 def warn(text: str) -> None:
-    """A warning of the logger `holdfast`, on a line of its own although a progress bar may be on the screen."""
+    """Log a warning on its own line, even while a progress bar is on the screen."""
     from tqdm import tqdm
 
     with tqdm.external_write_mode():
@@ -32,29 +33,28 @@ class LossWatch:
     measured. A trainer that replaces `compute_loss`, as Unsloth's does, need not call it."""
 
     def __init__(self) -> None:
-        self._asked = self._reached = False
+        self._expected = self._computed = False
 
-    def asked(self, inputs: Any) -> None:
-        """A micro-batch of training is about to have its loss computed. One without a sampled token needs none."""
-        self._asked = self._asked or self._reached or _has_tokens(inputs)
+    def on_inputs(self, inputs: Any) -> None:
+        """The loss of a training micro-batch is due. One without a sampled token needs no loss."""
+        self._expected = self._expected or self._computed or _has_tokens(inputs)
 
-    def reached(self) -> None:
+    def on_compute_loss(self) -> None:
         """`_compute_loss` ran."""
-        self._reached = True
+        self._computed = True
 
-    def step_ends(self, trainer: Any, penalty: Any) -> None:
-        """At the end of an accumulation window. Raises `ConfigError` where a loss was asked for in it and
-        `_compute_loss` never ran."""
-        missed = self._asked and not self._reached
-        self._asked = self._reached = False
+    def on_step_end(self, trainer: Any, penalty: Any) -> None:
+        """At the end of an accumulation window. Raises `ConfigError` if a loss was due in it and `_compute_loss` never
+        ran."""
+        missed = self._expected and not self._computed
+        self._expected = self._computed = False
         if missed:
             lost = "nothing is observed" if penalty is None else f"{penalty!r} is not added to the loss"
             raise ConfigError(
                 f"with_penalties: {lost}, because this step did not pass through `_compute_loss`, the method of TRL's "
                 f"GRPOTrainer that with_penalties extends. `compute_loss` is now {_where(trainer.compute_loss)}, "
                 f"{_whose(trainer, 'compute_loss')}. If this is Unsloth, train without `import unsloth`; if the class "
-                "is yours, let its compute_loss return `self._compute_loss(model, inputs)`; else take with_penalties "
-                "away"
+                "is yours, let its compute_loss return `self._compute_loss(model, inputs)`; else remove with_penalties"
             )
 
 
@@ -77,20 +77,20 @@ def _whose(trainer: Any, method: str) -> str:
 
 
 class RewardWatch:
-    """Whether `correct_above` tells rollouts apart, over the first rollout batches of a trainer."""
+    """Whether `correct_above` separates correct from incorrect rollouts, over a trainer's first rollout batches."""
 
     def __init__(self, correct_above: float) -> None:
         self._above = correct_above
         self._batches = self._correct = self._count = 0
         self._low, self._high = float("inf"), float("-inf")
 
-    def doubt(self, rewards: Tensor, correct: Tensor, *, by_em: bool) -> str | None:
-        """A sentence, once, where no rollout or nearly every one counts as correct though their rewards differ.
+    def warning(self, rewards: Tensor, correct: Tensor, *, by_em: bool) -> str | None:
+        """A sentence, once, if no rollout or nearly every rollout is correct though their rewards differ.
 
         Args:
             rewards: [N] of a rollout batch, weighted and summed; NaN where there is none.
             correct: bool [N].
-            by_em: a reward function named `em` decides, and not `correct_above`.
+            by_em: a reward function named `em` decides instead of `correct_above`.
         """
         if self._batches == _BATCHES:
             return None
@@ -109,12 +109,12 @@ class RewardWatch:
         if not self._correct:
             return (
                 f"none {given} counts as correct: correct is a reward above correct_above={self._above:g}. {reads}: "
-                "pass with_penalties(..., correct_above=X), with X between the rewards of wrong and of right rollouts"
+                "pass with_penalties(..., correct_above=X), with X between the rewards of incorrect and correct ones"
             )
         share = self._correct / self._count
         if by_em or share < _NEARLY or self._above > self._low + _LOW * (self._high - self._low):
             return None
         return (
             f"{share:.0%} {given} count as correct: correct is a reward above correct_above={self._above:g}. {reads}: "
-            "pass with_penalties(..., correct_above=X), with X between the rewards of wrong and of right rollouts"
+            "pass with_penalties(..., correct_above=X), with X between the rewards of incorrect and correct ones"
         )

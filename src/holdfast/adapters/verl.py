@@ -1,18 +1,18 @@
-"""verl 0.9: policy losses with a likelihood-preserving penalty, under names in verl's own registry.
+"""verl 0.9: policy losses with a likelihood-preserving penalty, registered with verl.
 
-    pip install 'holdfast[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
+    pip install 'holdfast-rl[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
     actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds
 
-Each of `LOSSES` calls a registered base loss (`vanilla` unless `base_loss_mode` says otherwise), adds coef × penalty,
-reduced by verl's own `agg_loss` with the same global denominators, and returns the base's metrics with `holdfast/…`
-beside them, which verl shows as `actor/holdfast/…`. `holdfast_observe`, and any of them with `penalty_coef=0`, leave
-loss and gradient as they are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
+Each of `LOSSES` calls a registered base loss (`base_loss_mode`, by default `vanilla`) and adds coef × penalty, reduced
+by verl's `agg_loss` with the same global denominators. It returns the base loss's metrics and `holdfast/…`, which verl
+logs as `actor/holdfast/…`. `holdfast_observe`, and any of them with `penalty_coef=0`, leave loss and gradient as they
+are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
 
     actor_rollout_ref.actor.policy_loss._target_=holdfast.adapters.verl.HoldfastPolicyLossConfig
     +actor_rollout_ref.actor.policy_loss.penalty_coef=0.2
 
-What a loss in verl cannot see: token ids, which rollouts are correct, and how many optimizer steps a rollout batch is
-used for. `holdfast doctor verl` reads the last one off the configuration.
+A loss in verl cannot see token ids, which rollouts are correct, or how many optimizer steps a rollout batch is used
+for. `holdfast doctor verl` reads the last one from the configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from verl.trainer.ppo import core_algos
 from verl.workers.config import PolicyLossConfig
 
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
-from holdfast.adapters.verl_term import Log, Seen, base_name, measure, per_token, refuse_cut_actions
+from holdfast.adapters.verl_term import CountedMean, Log, base_name, measure, per_token, refuse_split_actions
 from holdfast.errors import ConfigError
 from holdfast.penalties import Penalty
 
@@ -43,13 +43,13 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     """
 
     base_loss_mode: str = "vanilla"
-    """The registered loss the penalty is added to."""
+    """The registered loss to which the penalty is added."""
     penalty_coef: float | None = None
     """λ of LLDS and LLD, γ of SAPO."""
     penalty_preserve: str | None = None
-    """Rollouts it protects: `nonnegative` (A ≥ 0), `positive` (A > 0) or `all`."""
+    """Rollouts it preserves: `nonnegative` (A ≥ 0), `positive` (A > 0) or `all`."""
     penalty_threshold: float | None = None
-    """LLDS and LLD: nats per token a drop must exceed to count."""
+    """LLDS and LLD: nats per token that a decrease must exceed to count."""
     penalty_tau: float | None = None
     """SAPO: a token counts when its ratio is below this."""
     penalty_path: str | None = None
@@ -73,7 +73,7 @@ def _plan(name: str, settings: Any) -> tuple[Penalty | None, str]:
     """The penalty and the name of the base loss; `ConfigError` for what cannot work."""
     penalty = penalty_for(name, settings)
     base = base_name(settings, core_algos.POLICY_LOSS_REGISTRY)
-    refuse_cut_actions(penalty, settings.get("rollout_correction"))
+    refuse_split_actions(penalty, settings.get("rollout_correction"))
     return penalty, base
 
 
@@ -111,27 +111,24 @@ class _Loss:
         )
         mask = response_mask.bool()
         term = None if penalty is None else per_token(penalty, log_prob, old_log_prob, advantages, mask)
-        seen = measure(penalty, term, log_prob, old_log_prob, advantages, mask)
+        series = measure(penalty, term, log_prob, old_log_prob, advantages, mask)
         if penalty is not None and term is not None:
             if penalty.coef:
                 added = core_algos.agg_loss(term, mask, loss_agg_mode, **config.global_batch_info)
                 loss = loss + penalty.coef * added
             with torch.no_grad():
-                # By this micro-batch's own denominator: verl takes a mean over micro-batches, and shares of the global
-                # one would shrink with their number.
+                # With this micro-batch's denominator: verl takes a mean over micro-batches, and parts of a global sum
+                # would shrink with their number.
                 scale = config.global_batch_info.get("loss_scale_factor")
-                own = core_algos.agg_loss(term, mask, loss_agg_mode, loss_scale_factor=scale)
-                seen["loss/penalty"] = Seen(penalty.coef * own, mask.sum(), 0.0)
-        return loss, {**metrics, **self._log.numbers(self.name, seen)}
+                logged = core_algos.agg_loss(term, mask, loss_agg_mode, loss_scale_factor=scale)
+                series["loss/penalty"] = CountedMean(penalty.coef * logged, mask.sum(), 0.0)
+        return loss, {**metrics, **self._log.numbers(self.name, series)}
 
 
 def _register() -> None:
     version = verl.__version__
     if not version.startswith("0.9."):
-        sentence = (
-            f"verl {version} is installed, but holdfast.adapters.verl needs 0.9; install verl==0.9.*, or, for 0.7 and "
-            "forks whose losses return four values, call holdfast.adapters.verl_legacy.register"
-        )
+        sentence = f"verl {version} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"
         print(f"holdfast: no losses registered: {sentence}", file=sys.stderr)  # verl hides what a plugin raises
         raise ConfigError(sentence)
     if all(name in core_algos.POLICY_LOSS_REGISTRY for name in LOSSES):

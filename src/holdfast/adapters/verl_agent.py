@@ -1,19 +1,19 @@
 """verl 0.9: a search agent as an agent loop, with holdfast's protocol, against any `/retrieve` server.
 
-verl reads a YAML file, named by `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
+verl reads a YAML file, the value of `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
 
     - name: holdfast_search
       _target_: holdfast.adapters.verl_agent.SearchAgentLoop
       retriever: http://127.0.0.1:8000/retrieve
 
 and `actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` selects it. Every other key is an argument of
-`SearchAgentLoop`. Episodes go through `rollout/episode.py`, so they are those of `holdfast train`: token in, token out;
+`SearchAgentLoop`. Rollouts go through `rollout/state.py`, so they are those of `holdfast train`: token in, token out;
 `response_mask` is 1 on what the model sampled and 0 on what came back; one assistant message, observations inside it.
 
-The reward is ours (exact match unless told otherwise) where a row has `reward_model.ground_truth`, so verl needs no
-reward function. A rollout whose search failed is no wrong answer: verl's current trainer gets nothing for it, and its
-group is compared without it. The older trainer needs a row: it gets one whose mask is all 0, but whose reward, 0, still
-counts in its group's mean.
+Where a row has `reward_model.ground_truth`, holdfast computes the reward (by default exact match), so verl needs no
+reward function. A rollout whose search failed is not a wrong answer: verl's current trainer gets nothing for it, and
+compares its group without it. The older trainer needs a row: it gets one whose mask is all 0, but whose reward of 0
+still counts in its group's mean.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from holdfast.errors import ConfigError, RetrievalError
 from holdfast.retrieval.client import AsyncHTTPRetriever
 from holdfast.rewards import EM, check_weights, score_trajectory
-from holdfast.rollout.episode import Episode
 from holdfast.rollout.policy import Completion
+from holdfast.rollout.state import RolloutState
 from holdfast.search.protocol import PRESETS, SearchProtocol, render_prompt
 from holdfast.search.tokens import decode, token_span
 from holdfast.trajectory import Status, Trajectory
@@ -48,10 +48,10 @@ _failures = 0
 
 
 class SearchAgentLoop(AgentLoopBase):
-    """One episode of a search agent.
+    """One rollout of a search agent.
 
-    Not registered by verl's decorator: verl imports this module with the first rollout, after it has read the YAML
-    file, and the decorator would then replace what the file says by the bare class.
+    It does not use verl's decorator: verl imports this module at the first rollout, after reading the YAML file, and
+    the decorator would then replace the file's entry with the bare class.
 
     Args:
         retriever: address of a `/retrieve` server.
@@ -59,10 +59,10 @@ class SearchAgentLoop(AgentLoopBase):
         prompt: `data` takes the messages of the data set's prompt column; `protocol` writes the preset's prompt around
             the row's `question` (or `extra_info.question`).
         max_turns, max_turn_tokens, max_observation_tokens, topk: as in a recipe's `[protocol]`; None is the preset's.
-            The episode as a whole ends with verl's `response_length`.
+            The rollout as a whole ends with verl's `response_length`.
         reward: weights of reward parts (`em`, `f1`, `format`, `retrieval`); None leaves scoring to verl.
         timeout, retries: of a search; see `holdfast.retrieval.client`.
-        others: what verl passes to every agent loop.
+        others: the arguments that verl passes to every agent loop.
 
     Raises:
         ConfigError: an argument that does not exist or cannot work, or a rollout engine that cannot stop at text.
@@ -119,20 +119,20 @@ class SearchAgentLoop(AgentLoopBase):
         ids = self._prompt(row)
         total = len(ids) + self.rollout_config.response_length
         protocol = replace(self._protocol, max_total_tokens=total)
-        episode = Episode(ids, protocol, self.tokenizer)
+        state = RolloutState(ids, protocol, self.tokenizer)
         if len(ids) > self.rollout_config.prompt_length:  # verl would cut it from the left, and lose the question
-            episode.fail(f"a prompt of {len(ids)} tokens is longer than rollout.prompt_length")
+            state.fail(f"a prompt of {len(ids)} tokens is longer than rollout.prompt_length")
         server = _Server(self, sampling_params, protocol, f"det-{int(row.get('priority', 0))}")
         seconds = 0.0
-        while room := episode.room():
-            completion = await server.turn(episode.context, room)
+        while room := state.room():
+            completion = await server.turn(state.context, room)
             if completion is None:
-                episode.fail("verl's server gave a turn up")
-            elif (query := episode.take_turn(completion)) is not None:
+                state.fail("verl's server aborted a turn")
+            elif (query := state.take_turn(completion)) is not None:
                 started = time.perf_counter()
-                episode.take_hits(await self._search(query))
+                state.take_hits(await self._search(query))
                 seconds += time.perf_counter() - started
-        trajectory = episode.trajectory(f"{row.get('data_source', 'verl')}/{row.get('index', 0)}")
+        trajectory = state.trajectory(f"{row.get('data_source', 'verl')}/{row.get('index', 0)}")
         if trajectory.status.is_failure:
             _count_failure(trajectory)
             if "session_id" in row:  # the current trainer, which keeps rollouts one by one
@@ -168,12 +168,12 @@ class SearchAgentLoop(AgentLoopBase):
 
 
 class _Server:
-    """verl's token server for one episode, and what it told besides tokens."""
+    """verl's token server for one rollout, and the facts it returns besides tokens."""
 
     def __init__(self, loop: SearchAgentLoop, params: Mapping[str, Any], protocol: SearchProtocol, fixed: str) -> None:
         self._loop, self._stop = loop, protocol.stop
         self._params = {**params, "stop": list(protocol.stop)}
-        # One id for all turns keeps the episode on one server, whose prefix cache then holds it.
+        # One id for all turns keeps the rollout on one server, whose prefix cache then holds it.
         self._id = fixed if loop.rollout_config.get("full_determinism", False) else uuid4().hex
         self.fields: dict[str, Any] = {}
         self.seconds = 0.0
@@ -181,7 +181,7 @@ class _Server:
         self.has_logprobs = True
 
     async def turn(self, context: Sequence[int], room: int) -> Completion | None:
-        """The next turn; None when the server gave it up."""
+        """The next turn; None if the server aborted it."""
         started = time.perf_counter()
         params = {**self._params, "max_tokens": room}  # a copy each time: servers take out what they have read
         output = await self._loop.server_manager.generate(
@@ -190,7 +190,7 @@ class _Server:
         self.seconds += time.perf_counter() - started
         if output.num_preempted is not None:
             self.preempted = max(self.preempted, 0) + output.num_preempted
-        # The first turn knows with which weights the episode began, the last with which it ended.
+        # The first turn knows with which weights the rollout began, the last with which it ended.
         latest = output.extra_fields.get("max_global_steps")
         self.fields = {**output.extra_fields, **self.fields}
         if latest is not None:
@@ -212,14 +212,14 @@ def to_completion(
     ends = set(tokenizer.all_special_ids)
     body = ids[:-1] if ids[-1] in ends else ids
     reason = "eos" if len(body) < len(ids) else "length"
-    text, kept = decode(tokenizer, body), tuple(ids)
+    text, turn_ids = decode(tokenizer, body), tuple(ids)
     closings = [(at, at + len(tag)) for tag in stop if (at := text.find(tag)) >= 0]
     if closings:
         last = token_span(body, (0, min(closings)[1]), tokenizer)[1]
-        kept, reason = tuple(ids[:last]), "stop"
-        text = decode(tokenizer, kept)
-    values = (0.0,) * len(kept) if logprobs is None else tuple(float(x) for x in logprobs[: len(kept)])
-    return Completion(id=name, token_ids=kept, logprobs=values, stop_reason=reason, text=text)  # type: ignore[arg-type]
+        turn_ids, reason = tuple(ids[:last]), "stop"
+        text = decode(tokenizer, turn_ids)
+    values = (0.0,) * len(turn_ids) if logprobs is None else tuple(float(x) for x in logprobs[: len(turn_ids)])
+    return Completion(id=name, token_ids=turn_ids, logprobs=values, stop_reason=reason, text=text)  # type: ignore[arg-type]
 
 
 def to_output(
@@ -230,7 +230,7 @@ def to_output(
     with_logprobs: bool,
     scored: bool,
 ) -> AgentLoopOutput:
-    """A trajectory in verl's words. `extra_fields` holds, beside the server's `fields`: `action_ids` (one per response
+    """A trajectory as verl's output. `extra_fields` holds the server's `fields`, and `action_ids` (one per response
     token), `answer_span` ([start, end) in the response, or None), `answer`, `searches`, `status`."""
     start = len(trajectory.prompt)
     answer = [i for i, inside in enumerate(trajectory.answer_mask[start:]) if inside]
@@ -280,16 +280,16 @@ def golden_answers(reward_model: Any) -> list[str]:
 def _refuse_unknown(others: Mapping[str, Any]) -> None:
     """A misspelt key of the YAML file would otherwise vanish in verl's own `**kwargs`."""
     hosts = set(inspect.signature(AgentLoopBase.__init__).parameters) | {"name", "tools"}
-    own = [n for n, p in inspect.signature(SearchAgentLoop.__init__).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    ours = [n for n, p in inspect.signature(SearchAgentLoop.__init__).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for key in others:
         if key not in hosts:
-            near = difflib.get_close_matches(key, own, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(own)}"
+            near = difflib.get_close_matches(key, ours, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ours)}"
             raise ConfigError(f"holdfast_search has no argument {key!r}; {hint}")
 
 
 def _count_failure(trajectory: Trajectory) -> None:
-    """Said at the 1st, 10th, 100th … failure of a process: an outage fails thousands."""
+    """Warn at the 1st, 10th, 100th … failure of a process: an outage fails thousands."""
     global _failures
     _failures += 1
     if str(_failures).strip("0") == "1":

@@ -1,7 +1,7 @@
-"""Does a verl configuration do what its owner wants of holdfast? Composed and instantiated as verl does it, on a CPU.
+"""Checks a verl configuration for holdfast. It is composed and instantiated as verl does it, on a CPU.
 
-Everything here is known before a GPU is touched, and most of it no loss can see while it runs: how many optimizer steps
-a rollout batch is used for, and what is done to `response_mask` before.
+All of this is known before a GPU is used, and most of it is invisible to a loss that runs: how many optimizer steps a
+rollout batch is used for, and how `response_mask` is changed before the loss.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.adapters.verl import LOSSES, HoldfastPolicyLossConfig
 from holdfast.adapters.verl_losses import penalty_for
-from holdfast.adapters.verl_term import refuse_cut_actions
+from holdfast.adapters.verl_term import refuse_split_actions
 from holdfast.errors import ConfigError
 
 TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
@@ -30,7 +30,7 @@ EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     good: bool
     text: str
@@ -66,23 +66,23 @@ def findings(config: Any) -> Iterator[Finding]:
     settings = config.actor_rollout_ref.actor.policy_loss
     name, steps = settings.loss_mode, steps_per_rollout(config)
     if name not in LOSSES:
-        yield Finding(False, f"{_LOSS}.loss_mode = {name!r} is none of holdfast's, which are {', '.join(LOSSES)}")
+        yield Finding(False, f"{_LOSS}.loss_mode = {name!r} is not a loss of holdfast; those are {', '.join(LOSSES)}")
         return
     try:
         omega_conf_to_dataclass(config.actor_rollout_ref.actor)
         penalty = penalty_for(name, settings)
-        refuse_cut_actions(penalty, config.algorithm.get("rollout_correction"))
+        refuse_split_actions(penalty, config.algorithm.get("rollout_correction"))
     except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
         yield Finding(False, str(_innermost(error)))
         return
     what = "no penalty" if penalty is None else repr(penalty)
     base = settings.get("base_loss_mode") or "vanilla"
-    yield Finding(True, f"the actor's configuration can be made: {name} on {base}, {what}")
+    yield Finding(True, f"the actor's configuration is valid: {name} on {base}, {what}")
     count = f"{steps} optimizer step{'s' * (steps != 1)} per rollout batch"
     sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {count}"
     idle = penalty is not None and not penalty.acts_without_drift  # on the first of the steps
     if steps > idle:
-        yield Finding(True, sizes if penalty is None else f"{sizes}; the penalty is at work on {steps - idle} of them")
+        yield Finding(True, sizes if penalty is None else f"{sizes}; the penalty acts on {steps - idle} of them")
     else:
         yield Finding(
             False,

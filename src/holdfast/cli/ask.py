@@ -1,4 +1,4 @@
-"""`holdfast ask`: one question to a trained agent, or one after another, answered before your eyes."""
+"""`holdfast ask`: a trained agent answers a question, or one after another, and each token is shown at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.terminal import err, is_live, out
+from holdfast.cli.runs import ROOT, find_run, newest_run
+from holdfast.cli.terminal import err, is_live, out, train_extra
 from holdfast.errors import ConfigError
 from holdfast.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
 
@@ -25,27 +26,27 @@ if TYPE_CHECKING:
 def ask(
     run: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN", help="Run folder, or a name in runs/. Default: the newest run there.", show_default=False
-        ),
+        typer.Argument(metavar="RUN", help="A run folder, or the name of a run in runs/. Default: the newest run."),
     ] = None,
     question: Annotated[
         str | None,
         typer.Argument(
-            metavar="QUESTION", help="Without one, you are asked for one after another.", show_default=False
+            metavar="QUESTION", help="Default: questions from the keyboard or from standard input, one per line."
         ),
     ] = None,
-    greedy: Annotated[
-        bool,
-        typer.Option("--greedy/--sample", help="The most likely token each time, or chance."),
-    ] = True,
+    greedy: Annotated[bool, typer.Option("--greedy/--sample", help="Decode greedily, or sample.")] = True,
     checkpoint: Annotated[
-        str, typer.Option(metavar="WHICH", help="`last`, `best` on dev, a step, or a checkpoint's folder.")
+        str, typer.Option(metavar="WHICH", help="Checkpoint: `last`, `best` on dev, a step, or a folder.")
     ] = "last",
 ) -> None:
-    """Ask a trained agent and watch it search.
+    """Ask a trained agent a question, and watch it search and answer.
+
+    Reads the model and the recipe of a run, and searches what the run searched.
+    Writes nothing.
 
     [cyan]holdfast ask runs/quickstart "Who is the mentor of …?"[/cyan]
+
+    [cyan]holdfast ask runs/quickstart --checkpoint best < questions.txt[/cyan]
     """
     folder, question = _which(run, question)
     console = out()
@@ -54,8 +55,8 @@ def ask(
         answer(agent, question, console)
     elif sys.stdin.isatty() and is_live(console):
         _welcome(folder, console)
-        for asked in _typed_questions():
-            answer(agent, asked, console, echo=False)
+        for typed in _typed_questions():
+            answer(agent, typed, console, echo=False)
     else:
         for number, line in enumerate(filter(str.strip, sys.stdin)):
             if number:
@@ -64,8 +65,8 @@ def ask(
 
 
 def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
-    """Run one episode and print it as it happens; ends with the answer, or with why there is none."""
-    from holdfast.cli.episode import Writer
+    """Roll out one question and print it as it happens, up to the answer, or the reason why there is none."""
+    from holdfast.cli.transcript import Writer
 
     writer = Writer(console)
     if echo:
@@ -79,10 +80,10 @@ def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = 
 
 
 class _Show:
-    """Prints tokens as they are sampled, and what comes back after each turn."""
+    """Prints tokens as they are sampled, and the observation after each turn."""
 
     def __init__(self, agent: SearchAgent, writer: Any) -> None:
-        from holdfast.cli.episode import TagReader
+        from holdfast.cli.transcript import TagReader
         from holdfast.rollout.support import end_ids
 
         self._new_reader = lambda: TagReader(agent.protocol)
@@ -120,13 +121,11 @@ def _why(trajectory: Trajectory, agent: SearchAgent) -> str:
         return trajectory.error
     if len(trajectory.turns) >= protocol.max_turns:
         return f"all {protocol.max_turns} turns were used up (protocol.max_turns)"
-    return f"the episode reached protocol.max_total_tokens = {protocol.max_total_tokens}"
+    return f"the rollout reached protocol.max_total_tokens = {protocol.max_total_tokens}"
 
 
 def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
     """The run folder and the question; `holdfast ask "a question"` asks the newest run."""
-    from holdfast.cli.runs import ROOT, find_run, newest_run
-
     if run is None:
         return newest_run(), None
     if question is None and " " in run and not is_run(Path(run)) and not is_run(ROOT / run):
@@ -135,7 +134,7 @@ def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
 
 
 def _checkpoint(folder: Path, which: str) -> str:
-    """`last`, `best`, a step, or a folder that exists: a path, or the name of one of the run's checkpoints."""
+    """`last`, `best`, a step, or a folder: a path, or the name of one of the run's checkpoints."""
     named = checkpoints_of(folder) / which
     if which in ("last", "best") or which.isdigit() or Path(which).is_dir():
         return which
@@ -148,10 +147,7 @@ def _checkpoint(folder: Path, which: str) -> str:
 
 
 def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
-    from holdfast.cli.extra import train_extra
-
-    console = err()
-    with train_extra(console, "loading the agent"):
+    with train_extra(err(), "loading the agent"):
         from holdfast.loading import load_agent
 
         return load_agent(folder, checkpoint, greedy=greedy)
@@ -160,12 +156,12 @@ def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
 def _welcome(folder: Path, console: Console) -> None:
     console.print(f"holdfast · {folder}")
     if examples := _examples(folder):
-        console.print("Questions of its training, for example:\n" + "\n".join(f"  {text}" for text in examples))
-    console.print("An empty line ends.", style="dim")
+        console.print("Questions from its training, for example:\n" + "\n".join(f"  {text}" for text in examples))
+    console.print("Press Enter on an empty line to quit.", style="dim")
 
 
 def _typed_questions() -> Iterator[str]:
-    """Lines typed behind a prompt, until an empty one."""
+    """Lines typed after a prompt, until an empty one."""
     import readline  # noqa: F401  (arrow keys and history in input())
 
     while True:
@@ -185,4 +181,4 @@ def _examples(folder: Path) -> list[str]:
         rows = (folder / TRAJECTORIES).read_text(encoding="utf-8").splitlines()[-3:]
         return list(dict.fromkeys(str(json.loads(row)["question"]) for row in reversed(rows)))
     except (OSError, ValueError, KeyError, TypeError):
-        return []  # a hint is not worth an error
+        return []  # examples are not worth an error

@@ -1,4 +1,4 @@
-"""The last words of a run: what came of it, three episodes to read, and what to type next."""
+"""What is printed at the end of a run: verdict, scores, sampled rollouts, and commands to type next."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.episode import Writer, show_turn
 from holdfast.cli.terminal import ABSENT, duration, program
+from holdfast.cli.transcript import Writer, show_turn
 from holdfast.run_folder import REPORT
 from holdfast.scoring import exact_match
 from holdfast.train.summary import Sample, Summary
@@ -25,7 +25,7 @@ _SCORES = {
 
 
 def close(summary: Summary, console: Console) -> None:
-    """Print it all."""
+    """Print the closing words of a run."""
     console.print()
     title = Text(f"{summary.steps} steps in {duration(summary.seconds)}")
     console.print(Rule(title, align="left", style="dim") if console.is_terminal else title)
@@ -35,26 +35,26 @@ def close(summary: Summary, console: Console) -> None:
     console.print(_scores(summary))
     for number, sample in enumerate(summary.samples, start=1):
         console.print()
-        console.print(Text(f"Episode {number} of {len(summary.samples)}, on {summary.split} questions", style="dim"))
+        console.print(Text(f"Rollout {number} of {len(summary.samples)}, on {summary.split} questions", style="dim"))
         show_sample(sample, console)
     console.print()
     _next(summary, console)
 
 
 def show_sample(sample: Sample, console: Console) -> None:
-    """One episode; its answer is green when it is right, red when it is wrong."""
-    right = exact_match(sample.answer, sample.golden_answers) == 1.0
+    """Print a rollout, with a correct answer in green and an incorrect one in red."""
+    correct = exact_match(sample.answer, sample.golden_answers) == 1.0
     writer = Writer(console)
     writer.line("question", sample.question)
     for text, observation in sample.turns:
-        show_turn(writer, text, answer_style="bold green" if right else "bold red")
+        show_turn(writer, text, answer_style="bold green" if correct else "bold red")
         if observation.strip():
             writer.passages(observation)
     expected = " or ".join(sample.golden_answers)
-    if right:
+    if correct:
         writer.line("expected", f"{expected} ✓", style="green")
     else:
-        writer.line("expected", f"{expected} ✗" + ("" if sample.answer else " (no answer was given)"), style="red")
+        writer.line("expected", f"{expected} ✗" + ("" if sample.answer else " (no answer)"), style="red")
 
 
 def _scores(summary: Summary) -> Table:
@@ -66,8 +66,8 @@ def _scores(summary: Summary) -> Table:
         before, after = summary.before.get(name), summary.after.get(name)
         change = Text(ABSENT)
         if before is not None and after is not None:
-            good = name != "searches" and round(after - before, 3)  # more searches are neither good nor bad
-            change = Text(f"{after - before:+.3f}", style="" if not good else "green" if good > 0 else "red")
+            gain = 0 if name == "searches" else round(after - before, 3)  # more searches are neither good nor bad
+            change = Text(f"{after - before:+.3f}", style="green" if gain > 0 else "red" if gain < 0 else "")
         table.add_row(_SCORES.get(name, name), *[ABSENT if v is None else f"{v:.3f}" for v in (before, after)], change)
     return table
 
@@ -75,9 +75,9 @@ def _scores(summary: Summary) -> Table:
 def _next(summary: Summary, console: Console) -> None:
     run = shlex.quote(str(summary.run_dir))
     question = shlex.quote(summary.samples[0].question) if summary.samples else '"your question"'
-    console.print(Text.assemble(("Everything is in ", "dim"), str(summary.run_dir)))
+    console.print(Text.assemble(("The run is in ", "dim"), str(summary.run_dir)))
     if (report := summary.run_dir / REPORT).is_file():
-        console.print(Text.assemble(("Curves, findings and sampled episodes: ", "dim"), str(report)))
-    console.print(Text("Ask the agent something:", style="dim"))
-    # Never wrapped: a command is copied.
+        console.print(Text.assemble(("Curves, findings and sampled rollouts: ", "dim"), str(report)))
+    console.print(Text("Ask the agent a question:", style="dim"))
+    # Never wrapped, because people copy it.
     console.print(Text(f"  {program()} ask {run} {question}", style="cyan"), soft_wrap=True)

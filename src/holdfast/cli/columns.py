@@ -1,4 +1,4 @@
-"""Which metrics of a step a person sees, and how: one list for the table and for the plain lines."""
+"""The metrics of a step that the console shows: one list for the table and for the plain lines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Column:
     metric: str
     format: str
     width: int = 6
-    """Characters; a value too long for them is shown with fewer decimals."""
+    """Characters of a value; a longer one is shown with fewer decimals."""
     meaning: str = ""
-    """For the legend, where the title does not say it."""
+    """For the legend; empty where the title says it."""
 
     def text(self, metrics: Mapping[str, float]) -> str:
         """The formatted value; a dash when the step has none.
 
-        >>> [Column("right", "x", ".3f").text(m) for m in ({"x": -0.5}, {"x": -10.126}, {"x": -1e9}, {})]
+        >>> [Column("lp", "x", ".3f").text(m) for m in ({"x": -0.5}, {"x": -10.126}, {"x": -1e9}, {})]
         ['-0.500', '-10.13', '-1e+09', '–']
         """
         value = metrics.get(self.metric)
@@ -38,34 +38,32 @@ GAP = 2
 _MAIN = (
     Column("reward", "reward/mean", ".3f"),
     Column("EM", "reward/em", ".3f"),
-    Column("right", "likelihood/correct", ".3f", meaning="log-likelihood per token of correct episodes"),
-    Column("wrong", "likelihood/incorrect", ".3f", meaning="of incorrect ones"),
-    Column(
-        "displ.", "displacement/correct", "+.4f", 7, "what the step's own update did to right; below 0 is displacement"
-    ),
+    Column("lp(correct)", "likelihood/correct", ".3f", meaning="log-prob per token of correct rollouts"),
+    Column("lp(incorrect)", "likelihood/incorrect", ".3f", meaning="of incorrect ones"),
+    Column("Δlp", "displacement/correct", "+.4f", 7, "change of lp(correct) by the step's update"),
     Column("entropy", "entropy/mean", ".3f", 7),
     Column("search", "rollout/searches", ".2f"),
-    Column("penalty", "penalty/active_fraction", ".1%", 7, "tokens it acts on"),
+    Column("penalty", "penalty/active_fraction", ".1%", 7, "tokens on which it acts"),
     Column("dev EM", "eval/em", ".3f"),
 )
 _MORE = (
     Column("greedy", "eval/em_greedy", ".3f", meaning="dev EM, greedy"),
-    Column("length", "rollout/length", ".1f", meaning="tokens an episode"),
-    Column("grad", "grad/norm", ".2f", meaning="norm of the gradient"),
+    Column("length", "rollout/length", ".1f", meaning="tokens per rollout"),
+    Column("grad", "grad/norm", ".2f", meaning="gradient norm"),
     Column("clip", "clip/fraction", ".1%", meaning="tokens clipped"),
     Column("seconds", "time/step_s", ".1f", 7),
 )
 COLUMNS = _MAIN
 
-# What a narrow terminal does without, the least important first.
-_SPARED = ("search", "wrong", "EM", "penalty", "entropy", "right", "displ.")
+# The columns that a narrow terminal leaves out, the least important first.
+_SPARED = ("lp(incorrect)", "search", "EM", "penalty", "entropy", "lp(correct)", "Δlp")
 
 
 def columns_for(width: int) -> tuple[Column, ...]:
-    """The columns a table of `width` characters has room for: all the main ones at 80, more on wider terminals.
+    """The columns that fit into a table of `width` characters: at 80 the main ones without lp(incorrect).
 
     >>> [column.title for column in columns_for(50)]
-    ['reward', 'right', 'displ.', 'entropy', 'dev EM']
+    ['reward', 'lp(correct)', 'Δlp', 'dev EM']
     """
     chosen: tuple[Column, ...] = _MAIN
     for title in _SPARED:
@@ -78,9 +76,9 @@ def columns_for(width: int) -> tuple[Column, ...]:
 
 
 def _width(columns: Sequence[Column]) -> int:
-    return STEP_WIDTH + sum(GAP + column.width for column in columns)
+    return STEP_WIDTH + sum(GAP + max(column.width, len(column.title)) for column in columns)
 
 
 def legend(columns: Sequence[Column]) -> str:
-    """What the titles of some columns mean, in one line."""
+    """The meanings of the columns, in one line."""
     return " · ".join(f"{column.title}: {column.meaning}" for column in columns if column.meaning)

@@ -1,4 +1,4 @@
-"""Watching a run: a table redrawn in place on a terminal, one plain line a step anywhere else."""
+"""The console of a run: a table redrawn in place on a terminal, one plain line per step anywhere else."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from holdfast.diagnostics.finding import Finding
 from holdfast.listener import Listener, StepResult
 
 _ROWS = 12
-_RECENT = 10  # steps whose mean time predicts the rest
+_RECENT = 10
+"""Steps whose mean time predicts the time left."""
 _DOWN = "red"
 _UP = "green"
-_ALARM = "bold red"
+_FINDING = "bold red"
 
 
 @contextmanager
 def open_console(console: Console, run_dir: Path) -> Iterator[Listener]:
-    """The listener that suits the console, for the length of a run."""
+    """A listener for the console while a run lasts: live on a terminal, plain lines elsewhere."""
     console.print(Text.assemble(("holdfast", "bold"), f" · {run_dir}"))
     listener: LiveTable | Lines = LiveTable(console) if is_live(console) else Lines(console)
     with listener.running():
@@ -58,7 +59,7 @@ class _Stage:
     def advance(self, done: int) -> None:
         now = self.clock()
         if done > self.done:
-            # The first of a resumed run is not `done` steps long; one that was told to begin at 0 is.
+            # A resumed run did not make `done` steps since it started; a run that started from 0 did.
             self.recent.append((now - self.last) / (done - self.done if self.recent or self.from_zero else 1))
         elif done == 0:
             self.from_zero = True
@@ -70,7 +71,7 @@ class _Stage:
 
     @property
     def left(self) -> float | None:
-        """Seconds to go, from the mean of recent steps; None while nothing is known."""
+        """Seconds left, from the mean of recent steps; None while unknown."""
         if self.total is None or not self.recent:
             return None
         mean = sum(self.recent) / len(self.recent)
@@ -86,7 +87,7 @@ class Lines(Listener):
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
         self._stage: _Stage | None = None
-        self._said = 0
+        self._quarter = 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -94,8 +95,8 @@ class Lines(Listener):
 
     def stage(self, name: str, total: int | None = None) -> None:
         self.finish()
-        self._stage, self._said = _Stage(name, total, self._clock), 0
-        self._say(name + (f" 0/{total}" if total else ""))
+        self._stage, self._quarter = _Stage(name, total, self._clock), 0
+        self._print(name + (f" 0/{total}" if total else ""))
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
         stage = self._stage
@@ -104,43 +105,43 @@ class Lines(Listener):
         stage.advance(done)
         stage.detail = dict(detail or {})
         quarter = 4 * done // stage.total if stage.total else 0
-        if quarter > self._said and done != stage.total:
-            self._said = quarter
-            self._say(f"{stage.name} {done}/{stage.total}{stage.details()}{_left(stage)}")
+        if quarter > self._quarter and done != stage.total:
+            self._quarter = quarter
+            self._print(f"{stage.name} {done}/{stage.total}{stage.details()}{_left(stage)}")
 
     def step(self, result: StepResult) -> None:
         number = str(result.step)
         if self._stage is not None:
             self._stage.advance(result.step)
-            number += f"/{self._stage.total}"
+            number += f"/{self._stage.total}" if self._stage.total else ""
         shown = [f"{c.title} {c.text(result.metrics)}" for c in COLUMNS if c.metric in result.metrics]
-        self._say("  ".join([f"step {number}", *shown]) + (_left(self._stage) if self._stage else ""))
+        self._print("  ".join([f"step {number}", *shown]) + (_left(self._stage) if self._stage else ""))
 
     def note(self, message: str) -> None:
-        self._say(f"note: {message}")
+        self._print(f"note: {message}")
 
     def alarm(self, finding: Finding) -> None:
-        self._say(f"{finding.code} step {finding.step}: {finding.summary}")
+        self._print(f"{finding.code} step {finding.step}: {finding.summary}")
 
     def finish(self) -> None:
         """End the current stage."""
         if self._stage is not None:
-            self._say(f"{self._stage.name}: done in {duration(self._stage.elapsed)}{self._stage.details()}")
+            self._print(f"{self._stage.name}: done in {duration(self._stage.elapsed)}{self._stage.details()}")
             self._stage = None
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
         self._console.file.flush()
 
 
 class LiveTable(Listener):
-    """What is over stands above as plain lines; what runs is redrawn below: progress, and the last steps as a table."""
+    """Plain lines for what is finished. Below them progress and the last steps as a table, redrawn in place."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
         self._stage: _Stage | None = None
         self._steps: list[tuple[int, Mapping[str, float]]] = []
-        self._alarms: set[int] = set()
+        self._marked: set[int] = set()
         self._drawn = 0.0
         # Once a second is enough for a clock, and leaves the cores to the training.
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=1, transient=True)
@@ -151,7 +152,7 @@ class LiveTable(Listener):
             try:
                 yield
             finally:
-                # A run that was stopped leaves its last steps on the screen too.
+                # The last steps of a stopped run stay on the screen too.
                 self._stage = None
                 self._keep_table()
 
@@ -176,12 +177,12 @@ class LiveTable(Listener):
         self._console.print(Text.assemble(("note ", "yellow"), message))
 
     def alarm(self, finding: Finding) -> None:
-        self._alarms.add(finding.step)
-        self._console.print(Text.assemble((f"{finding.code} ", _ALARM), f"step {finding.step}: {finding.summary}"))
+        self._marked.add(finding.step)
+        self._console.print(Text.assemble((f"{finding.code} ", _FINDING), f"step {finding.step}: {finding.summary}"))
         self._draw(now=True)
 
     def finish(self) -> None:
-        """End the current stage: what it showed last stays on the screen."""
+        """End the current stage; what it showed last stays on the screen."""
         if self._stage is None:
             return
         stage, self._stage = self._stage, None
@@ -192,7 +193,7 @@ class LiveTable(Listener):
     def _keep_table(self) -> None:
         table = self._table(_ROWS) if self._steps else None
         self._steps = []
-        self._live.refresh()  # clears the live table first, or both would stand there for a moment
+        self._live.refresh()  # clears the live table first, or both would show for a moment
         if table is not None:
             self._console.print(table)
 
@@ -207,7 +208,7 @@ class LiveTable(Listener):
             return Text("")
         parts: list[RenderableType] = []
         if self._steps:
-            # Title, header, rule, trend, legend, progress: what must fit besides rows into a low terminal.
+            # 11 lines for title, header, rule, trend, legend and progress.
             parts.append(self._table(max(min(_ROWS, self._console.height - 11), 1)))
         return Group(*parts, self._progress(self._stage))
 
@@ -236,7 +237,7 @@ class LiveTable(Listener):
             trend = Text(self._trend(column), style="cyan")
             table.add_column(column.title, justify="right", min_width=column.width, no_wrap=True, footer=trend)
         for step, metrics in self._steps[-rows:]:
-            number = Text(str(step), style=_ALARM if step in self._alarms else "")
+            number = Text(str(step), style=_FINDING if step in self._marked else "")
             table.add_row(number, *[Text(c.text(metrics), style=_style(c, metrics)) for c in columns])
         return table
 
@@ -251,7 +252,7 @@ def _left(stage: _Stage) -> str:
 
 
 def _style(column: Column, metrics: Mapping[str, float]) -> str:
-    """Colour only where a sign means something."""
+    """Colour only where the sign has a meaning."""
     value = metrics.get(column.metric)
     if value is None:
         return "dim"

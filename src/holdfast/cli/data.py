@@ -1,4 +1,4 @@
-"""`holdfast data`: question sets, listed, prepared, checked and converted."""
+"""`holdfast data`: list, prepare, check and convert question sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.terminal import err, out
+from holdfast.cli.terminal import HELP_OPTIONS, err, out
 from holdfast.datasets.catalogue import FORMS
 from holdfast.errors import ConfigError
 
@@ -15,19 +15,22 @@ if TYPE_CHECKING:
     from holdfast.datasets.catalogue import Form
     from holdfast.jsonl import Skipped
 
-app = typer.Typer(
-    help="List, prepare, check and convert question sets.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
 _FORM = f"{', '.join(FORMS[:-1])} or {FORMS[-1]}"
 
 
-@app.command("ls")
-def ls() -> None:
-    """What there is: sizes, licences, where from. Needs no network."""
+@app.callback()
+def data() -> None:
+    """List, prepare, check and convert question sets.
+
+    [cyan]holdfast data prepare nq+hotpotqa --out data/train[/cyan]
+    """
+
+
+@app.command("list")
+def list_sets() -> None:
+    """Print the published question sets: sizes, licences, sources. Needs no network."""
     from rich.table import Table
     from rich.text import Text
 
@@ -67,53 +70,52 @@ def ls() -> None:
 @app.command("prepare")
 def prepare(
     what: Annotated[
-        str,
-        typer.Argument(metavar="WHAT", help="A set, sets joined with +, seven, or sample.", show_default=False),
+        str, typer.Argument(metavar="WHAT", help="A set, sets joined with +, `seven` (all tests), or `sample`.")
     ],
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")],
     origin: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="FOLDER_OR_HUB_ID",
-            help="Where the published files are: SET/SPLIT.jsonl, or train and test files of several sets. "
+            help="Source of the published files: SET/SPLIT.jsonl, or train and test files of several sets. "
             "Default: the FlashRAG collection on the hub.",
-            show_default=False,
         ),
     ] = None,
-    form: Annotated[str, typer.Option("--form", metavar="FORM", help=f"{_FORM}.")] = "jsonl",
+    form: Annotated[str, typer.Option("--form", metavar="FORM", help=f"File format: {_FORM}.")] = "jsonl",
 ) -> None:
-    """Write the training and test questions of published sets.
+    """Download published question sets, and write their training and test questions.
 
-    Sizes are checked against the published ones, and ids are unique over all sets.
+    Sizes are compared with the published ones. Ids are unique over all sets.
 
     [cyan]holdfast data prepare nq+hotpotqa --out data/train[/cyan]
-        the papers' training mix
+        the training mix of the papers
 
     [cyan]holdfast data prepare seven --out data/test[/cyan]
         the 51,713 test questions
 
     [cyan]holdfast data prepare sample --out data/sample[/cyan]
-        questions and passages to try things with
+        a few questions and passages that need no download
     """
     from holdfast.datasets.catalogue import SAMPLE
     from holdfast.datasets.prepare import prepare as write
 
     if what == SAMPLE and origin is not None:
-        raise ConfigError(f"--from {origin} with sample: the sample ships with holdfast; leave --from out")
+        raise ConfigError(f"--from {origin} with sample: the sample ships with holdfast; leave out --from")
     written = write(what, folder, origin=origin, form=_form(form))
     for path, count in written.items():
         out().print(f"{path}: {count:,} {'passages' if path.name == 'corpus.jsonl' else 'questions'}")
 
 
 @app.command("validate")
-def validate(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Question files.", show_default=False)],
-) -> None:
-    """Check question files of any form: schema, ids, sizes.
+def validate(paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Question files.")]) -> None:
+    """Check question files of any format: fields, ids, sizes.
 
-    All files at once, because an id must be unique over them. The exit code is
-    1 when something is wrong.
+    Give all files of a data set at once, because an id must be unique over them.
+
+    [cyan]holdfast data validate train.jsonl test.jsonl[/cyan]
+
+    Exit codes: 0 all rows are valid, 1 some are not, 2 a file cannot be read.
     """
     from holdfast.datasets.check import check_files, size_lines
 
@@ -135,47 +137,35 @@ def validate(
 
 @app.command("convert")
 def convert(
-    source_file: Annotated[
-        Path, typer.Argument(metavar="IN", help="A .jsonl, .jsonl.gz or .parquet file.", show_default=False)
-    ],
-    target_file: Annotated[
-        Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file to write.", show_default=False)
-    ],
+    source_file: Annotated[Path, typer.Argument(metavar="IN", help="A .jsonl, .jsonl.gz or .parquet file.")],
+    target_file: Annotated[Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file to write.")],
     form: Annotated[
         str | None,
-        typer.Option(
-            "--form", metavar="FORM", help=f"{_FORM}. Default: jsonl, or searchr1 for .parquet.", show_default=False
-        ),
+        typer.Option("--form", metavar="FORM", help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet."),
     ] = None,
-    source: Annotated[
-        str | None, typer.Option(help="The set's name, for rows that do not say.", show_default=False)
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="The split's name, for rows that do not say.", show_default=False)
-    ] = None,
-    reword: Annotated[
-        bool, typer.Option("--reword", help="Write prompts anew. Without: a row that brings a prompt keeps it.")
-    ] = False,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the set, for rows without one.")] = None,
+    split: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the split, for rows without one.")] = None,
+    reword: Annotated[bool, typer.Option("--reword", help="Replace the prompts of rows that have one.")] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used. Without: stop at the first.")
+        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, instead of stopping at the first.")
     ] = False,
 ) -> None:
-    """Turn a question file into another form.
+    """Convert a question file to another format.
 
     [cyan]holdfast data convert train.parquet train.jsonl[/cyan]
-        Search-R1's, verl's or SkyRL's parquet into a file for [cyan]holdfast train[/cyan]
+        parquet of Search-R1, verl or SkyRL, for [cyan]holdfast train[/cyan]
 
     [cyan]holdfast data convert mine.jsonl mine.parquet --form verl[/cyan]
     """
     from holdfast.datasets.files import form_of, iter_examples, write_examples
 
     skipped: list[Skipped] = []
-    wanted = _form(form) if form else "jsonl" if form_of(target_file) == "jsonl" else "searchr1"
+    target_form = _form(form) if form else "jsonl" if form_of(target_file) == "jsonl" else "searchr1"
     if target_file.exists() and source_file.exists() and target_file.samefile(source_file):
-        raise ConfigError(f"{target_file} would be written over itself; name another file")
+        raise ConfigError(f"{target_file} would overwrite itself; name another file")
     form_of(source_file)
     examples = iter_examples(source_file, source=source, split=split, on_bad=skipped.append if skip_bad else None)
-    count = write_examples(target_file, examples, wanted, reword=reword)
+    count = write_examples(target_file, examples, target_form, reword=reword)
     if skipped:
         err().print(f"{len(skipped):,} row(s) left out; the first: {skipped[0]}")
     out().print(f"{target_file}: {count:,} questions")
@@ -185,4 +175,4 @@ def _form(name: str) -> Form:
     for form in FORMS:
         if form == name:
             return form
-    raise ConfigError(f"--form {name}: there is no such form; it is {_FORM}")
+    raise ConfigError(f"--form {name}: there is no such format; give {_FORM}")

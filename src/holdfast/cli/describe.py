@@ -16,7 +16,7 @@ from holdfast.section import Root, choice_of, either, field_of, held, kind_of, s
 
 WIDTH = 88
 
-# What a newcomer changes first, in words that fit on one line of 80 columns. `--dry-run` prints all.
+# What a newcomer changes first, in words that fit on one line of 80 columns. `recipe show` prints all.
 USEFUL = {
     "data.train": "your questions, JSONL",
     "retrieval.corpus": "your passages, JSONL",

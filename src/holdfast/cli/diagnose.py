@@ -1,4 +1,4 @@
-"""`holdfast diagnose`: findings about anybody's log, like a linter's."""
+"""`holdfast diagnose` and `report`: the findings in a log, as text like a linter's, as JSON, or as a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.terminal import err, out, program
+from holdfast.cli.terminal import out, program
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,83 +20,95 @@ _WIDTH = 80
 _TITLE = 8
 
 
+PathsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="PATH…",
+        help="A run folder, trainer_state.json or a checkpoint of TRL, verl's JSONL or console log, a W&B export.",
+    ),
+]
+
+
 def diagnose(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="PATH…",
-            help="A run folder, trainer_state.json or a checkpoint, verl's JSONL or console log, a W&B export.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object; a list of them for several runs.")] = False,
+    paths: PathsArgument = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list for several runs.")] = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(metavar="CODES", help="Only these codes or beginnings of codes: LLD,ENT001. May be repeated."),
+        typer.Option(metavar="CODES", help="Only these codes, or beginnings of codes: LLD,ENT001. May be repeated."),
     ] = None,
     explain: Annotated[
-        str | None, typer.Option(metavar="CODE", help="What a code means, and what to change.", show_default=False)
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="OUT", help="Also write a page of plots, all runs on one.", show_default=False),
+        str | None, typer.Option(metavar="CODE", help="Explain a code and its remedies; reads no log.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also what would log the series that are missing.")
+        bool, typer.Option("--verbose", "-v", help="Also say how to log the series that are missing.")
     ] = False,
 ) -> None:
-    """Tell from a log why a run is dying.
+    """Say from the log of a run what goes wrong in it.
 
-    Reads logs of holdfast, TRL and verl, and W&B exports of them. Prints what
-    was found, when it began, what to change, and what the log cannot tell.
+    Reads the logs of holdfast, TRL and verl, and W&B exports. Prints each finding
+    with its code, the first step at which it is visible, the evidence, and the
+    settings to change. Also prints what the log cannot tell. Writes nothing.
 
-    Exit code 0: nothing found. 1: findings. 2: the path cannot be read.
+    [cyan]holdfast diagnose output/checkpoint-500[/cyan]
+
+    [cyan]holdfast diagnose runs/quickstart --json[/cyan]
+
+    Exit codes: 0 no findings, 1 findings, 2 the path cannot be read.
     """
     if explain is not None:
         _explain(explain)
         return
-    if not paths:
-        raise ConfigError(f"what should be diagnosed? Give a path: {program()} diagnose runs/quickstart")
     from holdfast.diagnostics.codes import chosen
 
     codes = chosen(",".join(select or []), where="--select")
-    if html is not None:
-        _refuse_to_replace(html, paths)
-    found = [(log, path) for path in paths for log in _read(path)]
-    logs = [log for log, _ in found]
+    logs = [log for log, _ in _read(paths, "diagnose")]
     diagnoses = [_diagnose(log, codes) for log in logs]
-    if html is not None:
-        _write_page(html, [(log, told, path) for (log, path), told in zip(found, diagnoses, strict=True)])
     if as_json:
-        from holdfast.diagnostics import present
+        from holdfast.diagnostics import finding
 
-        values = [present.as_json(log, told) for log, told in zip(logs, diagnoses, strict=True)]
-        typer.echo(present.to_text(values[0] if len(values) == 1 else values), nl=False)
+        values = [finding.as_json(log, diagnosis) for log, diagnosis in zip(logs, diagnoses, strict=True)]
+        typer.echo(finding.to_text(values[0] if len(values) == 1 else values), nl=False)
     else:
         console = out()
-        for number, (log, told) in enumerate(zip(logs, diagnoses, strict=True)):
+        for number, (log, diagnosis) in enumerate(zip(logs, diagnoses, strict=True)):
             if number:
                 console.print()
-            _show(console, log, told, verbose=verbose)
-    if any(told.findings for told in diagnoses):
+            _show(console, log, diagnosis, verbose=verbose)
+    if any(diagnosis.findings for diagnosis in diagnoses):
         raise typer.Exit(1)
 
 
-def _refuse_to_replace(page: Path, paths: list[Path]) -> None:
-    """Raise `ConfigError` where `--html` would destroy a file: often somebody takes it for a switch."""
-    from holdfast.diagnostics.report import is_replaceable
+def report(
+    paths: PathsArgument = None,
+    page: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write a web page with the curves, findings and sampled rollouts of one or several runs.
 
-    usage = "Name a page to write, before the paths to read: --html report.html PATH…"
-    if any(path.resolve() == page.resolve() for path in paths):
-        raise ConfigError(f"--html {page}: the page would take the place of what it is about. {usage}")
+    Reads the same logs as [cyan]holdfast diagnose[/cyan]. The page is one file that needs no
+    network. Several runs are drawn over each other. A page that holdfast wrote is
+    replaced; any other file is not.
+
+    [cyan]holdfast report runs/a runs/b --out both.html[/cyan]
+    """
+    from holdfast.diagnostics.diagnose import diagnose
+    from holdfast.diagnostics.report import is_replaceable, reported, write_report
+
+    if any(path.resolve() == page.resolve() for path in paths or ()):
+        raise ConfigError(f"--out {page}: the page would replace the log that it is about; give another name")
     if not is_replaceable(page):
-        raise ConfigError(f"--html {page}: this exists and is not a report of holdfast, so it stays. {usage}")
+        raise ConfigError(f"--out {page}: this exists and is not a report of holdfast; give another name")
+    runs = _read(paths, "report")
+    write_report(page, [reported(log, diagnose(log), path) for log, path in runs])
+    out().print(f"Wrote {page}", soft_wrap=True)
 
 
-def _read(path: Path) -> tuple[Log, ...]:
+def _read(paths: list[Path] | None, command: str) -> list[tuple[Log, Path]]:
+    """Each log with the path it came from."""
     from holdfast.diagnostics.readers import read_logs
 
-    return read_logs(path)
+    if not paths:
+        raise ConfigError("no path is given", hint=f"{program()} {command} runs/quickstart")
+    return [(log, path) for path in paths for log in read_logs(path)]
 
 
 def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
@@ -104,45 +116,39 @@ def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
 
     from holdfast.diagnostics.diagnose import diagnose
 
-    told = diagnose(log)
+    diagnosis = diagnose(log)
     return replace(
-        told,
-        findings=tuple(one for one in told.findings if one.code in codes),
-        cannot_tell=tuple(one for one in told.cannot_tell if one.code in codes),
+        diagnosis,
+        findings=tuple(finding for finding in diagnosis.findings if finding.code in codes),
+        cannot_tell=tuple(open_ for open_ in diagnosis.cannot_tell if open_.code in codes),
     )
-
-
-def _write_page(page: Path, runs: list[tuple[Log, Diagnosis, Path]]) -> None:
-    from holdfast.diagnostics.report import reported, write_report
-
-    write_report(page, [reported(log, told, path) for log, told, path in runs])
-    err().print(f"wrote {page}", soft_wrap=True)
 
 
 # ---- on the screen
 
 
-def _show(console: Console, log: Log, told: Diagnosis, *, verbose: bool) -> None:
-    from holdfast.diagnostics.present import headline
+def _show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) -> None:
+    from holdfast.diagnostics.finding import headline
 
     console.print(Text.assemble((log.name, "bold"), f"  ({_kind(log)})"), soft_wrap=True)
-    _paragraph(console, headline(log, told))
+    _paragraph(console, headline(log, diagnosis))
     for note in log.notes:
         _paragraph(console, f"note: {note}", style="dim")
-    said: dict[str, str] = {}
-    for finding in told.findings:
+    printed: dict[str, str] = {}
+    for finding in diagnosis.findings:
         console.print()
-        _finding(console, finding, said)
+        _finding(console, finding, printed)
     console.print()
-    _close(console, log, told, verbose=verbose)
+    _close(console, diagnosis, verbose=verbose)
 
 
 def _kind(log: Log) -> str:
     return f"{log.format} log" if log.format == log.host or log.host == "unknown" else f"{log.format} log of {log.host}"
 
 
-def _finding(console: Console, finding: Finding, said: dict[str, str]) -> None:
-    from holdfast.diagnostics.present import lead_of
+def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> None:
+    """`printed`: each remedy -> the code under which it was printed already."""
+    from holdfast.diagnostics.finding import lead_of
     from holdfast.diagnostics.rules import RULES
 
     head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (RULES[finding.code].title, "bold"))
@@ -152,32 +158,33 @@ def _finding(console: Console, finding: Finding, said: dict[str, str]) -> None:
     _entry(console, "evidence", evidence)
     if lead := lead_of(finding.lead):
         _entry(console, "lead", lead)
-    before = said.get(finding.remedy)
+    before = printed.get(finding.remedy)
     _entry(console, "change", f"as for {before}" if before else finding.remedy)
-    said.setdefault(finding.remedy, finding.code)
+    printed.setdefault(finding.remedy, finding.code)
 
 
-def _close(console: Console, log: Log, told: Diagnosis, *, verbose: bool) -> None:
-    from holdfast.diagnostics.present import too_short
+def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
+    from holdfast.diagnostics.finding import too_short
 
-    found = len(told.findings)
-    nothing = "Too few rows to judge." if too_short(told) else "No findings."
-    count = nothing if not found else f"{found} finding{'s' if found > 1 else ''}."
-    if told.findings:
-        count += f" More about one: {program()} diagnose --explain {told.findings[0].code}"
-    if told.cannot_tell and verbose:
+    if diagnosis.cannot_tell and verbose:
         console.print("Cannot tell from this log:")
-        for one in told.cannot_tell:
-            _entry(console, one.code, f"it has no {', '.join(one.missing)}. {one.remedy}")
+        for open_ in diagnosis.cannot_tell:
+            _entry(console, open_.code, f"it has no {', '.join(open_.missing)}. {open_.remedy}")
         console.print()
-    elif told.cannot_tell:
-        codes = ", ".join(one.code for one in told.cannot_tell)
-        _paragraph(console, f"Cannot tell from this log: {codes}. What would log the missing series: --verbose")
-    console.print(Text(count, "bold" if found or too_short(told) else "bold green"), soft_wrap=True)
+    elif diagnosis.cannot_tell:
+        codes = ", ".join(open_.code for open_ in diagnosis.cannot_tell)
+        _paragraph(console, f"Cannot tell from this log: {codes}. How to log the missing series: --verbose")
+    count = len(diagnosis.findings)
+    if count:
+        more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"
+        text = f"{count} finding{'s' if count > 1 else ''}. To read more: {more}"
+    else:
+        text = "Too few rows to judge." if too_short(diagnosis) else "No findings."
+    console.print(Text(text, "bold" if count or too_short(diagnosis) else "bold green"), soft_wrap=True)
 
 
 def _entry(console: Console, title: str, text: str) -> None:
-    """A titled paragraph, its lines under each other."""
+    """A titled paragraph, its lines aligned behind the title."""
     first = Text.assemble("  ", (title.ljust(_TITLE), "dim"), "  ")
     _lines(console, _coded(text), first=first, rest=Text(" " * len(first)))
 
@@ -188,7 +195,7 @@ def _paragraph(console: Console, text: str, *, indent: int = 0, style: str = "")
 
 
 def _lines(console: Console, text: Text, *, first: Text, rest: Text) -> None:
-    """Wrapped at 80 columns or fewer, without the blanks at line ends that a table would leave in a pipe."""
+    """Wrapped at 80 columns or fewer, without trailing blanks."""
     width = max(min(console.width, _WIDTH) - len(first), 20)
     for number, line in enumerate(text.wrap(console, width)):
         line.rstrip()
@@ -196,7 +203,7 @@ def _lines(console: Console, text: Text, *, first: Text, rest: Text) -> None:
 
 
 def _coded(text: str) -> Text:
-    """Text whose parts in backticks are settings: coloured, the backticks gone."""
+    """Text with its parts in backticks coloured, and the backticks removed."""
     result = Text()
     for number, part in enumerate(text.split("`")):
         result.append(part, "cyan" if number % 2 else "")
@@ -207,12 +214,12 @@ def _explain(code: str) -> None:
     from holdfast.diagnostics.codes import chosen
     from holdfast.diagnostics.rules import RULES
 
-    (found, *more) = sorted(chosen(code, where="--explain"))
+    (first, *more) = sorted(chosen(code, where="--explain"))
     if more:
-        raise ConfigError(f"--explain {code}: several codes begin so: {', '.join([found, *more])}; give one")
-    rule = RULES[found]
+        raise ConfigError(f"--explain {code}: several codes begin with it: {', '.join([first, *more])}; give one")
+    rule = RULES[first]
     console = out()
-    console.print(Text.assemble((found, "bold"), f"  {rule.title}"))
+    console.print(Text.assemble((first, "bold"), f"  {rule.title}"))
     for part in (rule.meaning, rule.impact):
         console.print()
         _paragraph(console, part)

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is a host trainer installed so that holdfast works in it? One function a host."""
+"""`holdfast doctor`: whether holdfast works inside the installed TRL or verl. One function per host."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.terminal import out
+from holdfast.cli.terminal import HELP_OPTIONS, out
 
-app = typer.Typer(
-    help="Check that holdfast works inside the trainer you use.",
-    rich_markup_mode="rich",
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True, context_settings=HELP_OPTIONS)
 
 Line = tuple[bool, str]
 
-_BESIDE_VERL = {name: name for name in ("cachetools", "uvicorn", "fastapi", "h11")}
-_BESIDE_VERL["transfer_queue"] = "TransferQueue"
-"""Module -> package; verl itself lists most of them only in an extra."""
+_VERL_NEEDS = {name: name for name in ("cachetools", "uvicorn", "fastapi", "httpx")}
+_VERL_NEEDS["transfer_queue"] = "TransferQueue"
+"""Module -> package, needed by verl's trainer or agent loops. verl lists most of them only in an extra."""
 
 _HOSTS = {"trl": "TRL's GRPOTrainer", "verl": "verl on Ray"}
 
@@ -32,22 +27,30 @@ _HOSTS = {"trl": "TRL's GRPOTrainer", "verl": "verl on Ray"}
 def doctor(ctx: typer.Context) -> None:
     """Check that holdfast works inside the trainer you use.
 
-    [cyan]holdfast doctor trl[/cyan] and [cyan]holdfast doctor verl[/cyan]
-    look at versions and settings, and say what to change. The exit code is 1
-    when something must change.
+    Looks at versions, plug-ins and settings, and says what to change. Changes
+    nothing. Without a trainer it says which ones are installed.
+
+    [cyan]holdfast doctor trl[/cyan]
+
+    [cyan]holdfast doctor verl algorithm.adv_estimator=grpo[/cyan]
+
+    Exit codes: 0 all is well, 1 something must be changed.
     """
     if ctx.invoked_subcommand is not None:
         return
     for host, what in _HOSTS.items():
         installed = _version(host)
-        state = f"{installed} is here: run `holdfast doctor {host}`" if installed else "not in this environment"
+        state = f"{installed} is installed: run `holdfast doctor {host}`" if installed else "not installed"
         out().print(f"{what}: {state}")
-    out().print("The local trainer (`holdfast train`) needs no doctor.")
+    out().print("The local trainer (`holdfast train`) needs no check.")
 
 
 @app.command("trl")
 def trl() -> None:
-    """Version, and the one setting that makes a penalty live."""
+    """Check TRL: its version, and the setting without which a penalty has no effect.
+
+    [cyan]holdfast doctor trl[/cyan]
+    """
     _report(trl_lines())
 
 
@@ -55,22 +58,25 @@ def trl() -> None:
 def verl(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="The Hydra overrides of your run, to check them too.", show_default=False),
+        typer.Argument(metavar="OVERRIDES…", help="The Hydra overrides of your run, to check them too."),
     ] = None,
 ) -> None:
-    """Version, plugin, losses, and your Hydra overrides if you give them."""
+    """Check verl: its version, plug-in and losses, and the Hydra overrides of your run.
+
+    [cyan]holdfast doctor verl algorithm.adv_estimator=grpo[/cyan]
+    """
     _report(verl_lines(overrides or []))
 
 
 def trl_lines() -> Iterator[Line]:
-    """(is it good, what was found) for TRL."""
+    """(whether it is right, what was found) for TRL."""
     if (installed := _version("trl")) is None:
-        yield False, "trl is not installed in this environment. Run: pip install 'holdfast[trl]'"
+        yield False, "trl is not installed in this environment. Run: pip install 'holdfast-rl[trl]'"
         return
     if not _between(installed, (1, 16), (2, 0)):
         yield (
             False,
-            f"trl {installed} is installed; 1.16 or newer, below 2, is needed. Run: pip install 'holdfast[trl]'",
+            f"trl {installed} is installed; 1.16 or newer, below 2, is needed. Run: pip install 'holdfast-rl[trl]'",
         )
         return
     yield True, f"trl {installed}, transformers {_version('transformers')}"
@@ -83,28 +89,25 @@ def trl_lines() -> Iterator[Line]:
 
 
 def verl_lines(overrides: list[str]) -> Iterator[Line]:
-    """(is it good, what was found) for verl; stops at the first problem that hides the others."""
+    """(whether it is right, what was found) for verl. Stops at the first problem that hides the others."""
     if (installed := _version("verl")) is None:
-        yield False, "verl is not installed in this environment. Run: pip install 'holdfast[verl]'"
+        yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return
     if not _between(installed, (0, 9), (0, 10)):
         yield (
             False,
-            (
-                f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*' "
-                "(for 0.7 and forks there is holdfast.adapters.verl_legacy)"
-            ),
+            (f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"),
         )
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"
     yield from _plugin_lines()
-    absent = [package for module, package in _BESIDE_VERL.items() if find_spec(module) is None]
+    absent = [package for module, package in _VERL_NEEDS.items() if find_spec(module) is None]
     if absent:
         missing = f"{', '.join(absent)} missing, which verl's trainer or its agent loops need"
         yield False, f"{missing}. Run: pip install {' '.join(absent)}"
     try:
         from holdfast.adapters import verl_check
-    except Exception as error:  # whatever stops this import stops it in every worker, where verl says nothing
+    except Exception as error:  # it fails in every worker too, where verl prints nothing
         yield False, f"holdfast.adapters.verl cannot be imported: {error}"
         return
     yield True, f"policy losses in verl's registry: {', '.join(verl_check.LOSSES)}"
@@ -113,14 +116,14 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
         yield finding.good, finding.text
     if not overrides:
         yield True, "checked with the overrides\n    " + "\n    ".join(verl_check.EXAMPLE)
-        yield True, "give the overrides of your own run behind `holdfast doctor verl` to have them checked"
+        yield True, "to check the overrides of your run, give them after `holdfast doctor verl`"
 
 
 def _plugin_lines() -> Iterator[Line]:
-    wanted = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
+    plugins = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
     modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "")
     declared = any(point.name == "holdfast" for point in entry_points(group="verl.plugins"))
-    allowed = wanted.lower() == "auto" or "holdfast" in (name.strip() for name in wanted.lower().split(","))
+    allowed = plugins.lower() == "auto" or "holdfast" in (name.strip() for name in plugins.lower().split(","))
     if "holdfast.adapters.verl" in modules.split(","):
         yield True, "verl imports holdfast.adapters.verl because VERL_USE_EXTERNAL_MODULES names it"
     elif not declared:
@@ -132,17 +135,20 @@ def _plugin_lines() -> Iterator[Line]:
             ),
         )
     elif not allowed:
-        yield False, f"VERL_USE_EXTERNAL_PLUGINS={wanted} keeps verl from loading holdfast; add it there, or unset that"
+        yield (
+            False,
+            f"VERL_USE_EXTERNAL_PLUGINS={plugins} keeps verl from loading holdfast; add holdfast to it, or unset it",
+        )
     else:
-        yield True, "verl loads holdfast by itself (entry point verl.plugins)"
+        yield True, "verl loads holdfast on its own (entry point verl.plugins)"
 
 
 def _report(lines: Iterator[Line]) -> None:
-    well = True
+    healthy = True
     for good, text in lines:
-        well = well and good
+        healthy = healthy and good
         out().print(("ok       " if good else "PROBLEM  ") + text)
-    if not well:
+    if not healthy:
         raise typer.Exit(1)
 
 

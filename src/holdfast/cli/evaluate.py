@@ -1,4 +1,4 @@
-"""`holdfast eval`: a model, a method, questions; and `holdfast eval compare`, whether two results differ."""
+"""`holdfast eval`: `run` evaluates a model with a method on questions, `compare` says whether two results differ."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.terminal import ABSENT, err, out
-from holdfast.errors import ConfigError
-from holdfast.evals.catalogue import METHODS, Method, method_named
-from holdfast.run_folder import is_run, list_checkpoints
+from holdfast.cli.command import SettingsCommand
+from holdfast.cli.runs import in_runs
+from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
+from holdfast.run_folder import list_checkpoints
+
+METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
+"""Those of `holdfast.evals.methods`, which takes long to import for a help text. A test compares them."""
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
 
 class Scorer(StrEnum):
@@ -19,220 +24,202 @@ class Scorer(StrEnum):
     OFFICIAL = "official"
 
 
-def evaluate(
+@app.callback()
+def evaluate() -> None:
+    """Evaluate a model on questions, or compare two evaluations.
+
+    [cyan]holdfast eval run runs/quickstart[/cyan]
+
+    [cyan]holdfast eval compare runs/evals/a runs/evals/b[/cyan]
+    """
+
+
+@app.command("run", cls=SettingsCommand)
+def run(
     ctx: typer.Context,
-    words: Annotated[
-        list[str],
+    model: Annotated[
+        str,
         typer.Argument(
-            metavar="MODEL | compare A B",
-            help="A run folder, a checkpoint, a model folder, a hub id, or a server's model. Or `compare` and two "
-            "folders of results.",
-            show_default=False,
+            metavar="MODEL",
+            help="A run folder, a checkpoint, a model folder, a name on the hub, or the name of a server's model.",
         ),
     ],
-    method: Annotated[str, typer.Option(metavar="METHOD", help=f"{', '.join(METHODS)}.")] = "search-r1",
+    method: Annotated[
+        str, typer.Option(metavar="METHOD", help=f"How the model is asked: {', '.join(METHOD_NAMES)}.")
+    ] = "search-r1",
     data: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DATA",
-            help="A file of questions, a set (nq, seven …), world, test or dev. May be repeated. Default: the run's "
-            "own test questions.",
+            help="A file of questions, a published set (nq, seven …), world, test or dev. May be repeated. Default: "
+            "the test questions of the run.",
         ),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(metavar="URL", help="Ask an OpenAI-compatible server.", show_default=False)
+        str | None, typer.Option(metavar="URL", help="Ask the model of an OpenAI-compatible server.")
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of the server's model. Default: MODEL. `none`: plain text."),
+        typer.Option(metavar="NAME", help="Tokenizer of the server's model; `none` sends plain text. Default: MODEL."),
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Answers per question, sampled. Default: one, greedy.", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="Answers to sample per question. Default: one, greedy.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first so many questions of each set.", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="Only the first N questions of each set.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where. Default: runs/evals/…", show_default=False)
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: runs/evals/…")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="ROW", help="What a table calls it.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="ROW", help="Row name in tables.")] = None,
     checkpoint: Annotated[
-        str, typer.Option(metavar="WHICH", help="Of a run: `last`, `best`, a step, or a folder.")
+        str, typer.Option(metavar="WHICH", help="Checkpoint of the run: `last`, `best`, a step, or a folder.")
     ] = "last",
-    scorer: Annotated[Scorer, typer.Option(help="One rule for all sets, or each set's official one.")] = Scorer.TABLE,
+    scorer: Annotated[
+        Scorer, typer.Option(help="`table`: one scoring rule for all sets; `official`: the rule of each set.")
+    ] = Scorer.TABLE,
     bare: Annotated[
-        bool, typer.Option("--bare", help="direct and rag: no instructions, as a model taught on examples is asked.")
+        bool,
+        typer.Option("--bare", help="For direct and rag: ask without instructions, as after training on examples."),
     ] = False,
-    batch: Annotated[
-        int, typer.Option(min=1, help="Answers at once: fewer take less memory, and a stop loses less.")
-    ] = 128,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Questions at a time; fewer need less memory.")] = 128,
 ) -> None:
-    """Evaluate a model with a method, or compare two results.
+    """Evaluate a model with a method on questions.
 
-    Greedy unless --samples is given. Stop at any time: the same command goes on.
-    Settings stand above a run's own:
+    Answers are greedy unless --samples is given. A run is evaluated with its own
+    recipe; settings on the command line replace those of the recipe. Writes the
+    answers and results.json to the output folder. After a stop, the same command
+    continues.
 
-    [cyan]holdfast eval runs/quickstart[/cyan]
-    [cyan]holdfast eval Qwen/Qwen2.5-3B-Instruct --method rag --data nq.jsonl --retrieval.url http://127.0.0.1:8000[/cyan]
-    [cyan]holdfast eval compare runs/evals/a runs/evals/b[/cyan]
+    [cyan]holdfast eval run runs/quickstart[/cyan]
+
+    [cyan]holdfast eval run Qwen/Qwen2.5-3B-Instruct --method rag --data nq.jsonl --retrieval.url http://127.0.0.1:8000[/cyan]
     """
-    settings: list[str] = ctx.meta["settings"]
-    if words[0] == "compare":
-        _compare(words[1:])
-        return
-    if len(words) > 1:
-        raise ConfigError(f"one model at a time: {words[0]} was given, and {' '.join(words[1:])} besides")
-    results, where = _evaluate(
-        words[0],
-        method_named(method),
-        data or [],
-        settings,
-        server=server,
-        tokenizer=tokenizer,
-        samples=samples,
-        limit=limit,
-        folder=folder,
-        name=name,
-        checkpoint=checkpoint,
-        scorer=scorer.value,
-        bare=bare,
-        batch=batch,
-    )
-    _show(results, where)
-
-
-def _evaluate(
-    model: str,
-    method: Method,
-    data: list[str],
-    settings: list[str],
-    *,
-    folder: Path | None,
-    name: str | None,
-    limit: int | None,
-    batch: int,
-    scorer: str,
-    bare: bool,
-    samples: int | None,
-    **opening: Any,
-) -> tuple[dict[str, Any], Path]:
     from holdfast.cli.console import open_console
-    from holdfast.cli.extra import train_extra
+    from holdfast.evals.methods import method_named
 
+    settings: list[str] = ctx.meta["settings"]
+    chosen = method_named(method)
     with train_extra(err(), "loading PyTorch and transformers"):
+        from holdfast.evals.model import open_model, retriever_for, settings_of
         from holdfast.evals.questions import load_questions
         from holdfast.evals.run import Evaluation
-        from holdfast.evals.subject import open_subject, retriever_for, settings_of
         from holdfast.language_model import set_up_torch
 
-    model = _in_runs(model)
-    config, run = settings_of(model, settings, data)
-    if not data:
-        data = ["world"] if config.data.train == "world" else ["test"]
-    folder = folder or _usual_folder(model, method.name, data, samples)
+    model = in_runs(model)
+    config, run_dir = settings_of(model, settings, data or [])
+    data = data or (["world"] if config.data.train == "world" else ["test"])
+    folder = folder or _default_folder(model, method, data, samples)
     with open_console(err(), folder) as listener:
         set_up_torch(config)
         listener.stage("questions and passages")
         examples = load_questions(data, config, limit=limit)
-        retriever = retriever_for(method, config, data, listener.note)
+        retriever = retriever_for(chosen, config, data, listener.note)
         listener.stage("loading the model")
-        subject = open_subject(model, config, run, samples=samples, given=settings, **opening)
-        taught = run is not None and config.warm_start.teaches == method.name and not _trained_on(run)
+        evaluated = open_model(
+            model,
+            config,
+            run_dir,
+            samples=samples,
+            given=settings,
+            server=server,
+            tokenizer=tokenizer,
+            checkpoint=checkpoint,
+        )
+        taught = run_dir is not None and config.warm_start.teaches == method and not list_checkpoints(run_dir)
         evaluation = Evaluation(
-            subject,
-            method,
+            evaluated,
+            chosen,
             examples,
             retriever,
             samples=samples,
-            scorer=scorer,
+            scorer=scorer.value,
             bare=bare or taught,
-            row=name or f"{Path(model).name} {method.name}",
+            row=name or f"{Path(model).name} {method}",
         )
         try:
-            return evaluation.run(folder, listener, batch=batch), folder
+            results = evaluation.run(folder, listener, batch=batch)
         finally:
-            if hasattr(subject.policy, "close"):
-                subject.policy.close()
+            if hasattr(evaluated.policy, "close"):
+                evaluated.policy.close()
+    _show(results, folder)
 
 
-def _trained_on(run: Path) -> bool:
-    """Whether reinforcement learning followed the warm start."""
-    return bool(list_checkpoints(run))
+@app.command("compare")
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A folder of results.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+) -> None:
+    """Say whether two evaluations differ, question by question.
+
+    Reads two output folders of [cyan]holdfast eval run[/cyan]. Prints for each question set
+    the difference of exact match (EM), its 95 % interval, and the p-value of an
+    exact McNemar test.
+
+    [cyan]holdfast eval compare runs/evals/a runs/evals/b[/cyan]
+    """
+    from holdfast.evals.results import compare
+
+    comparison = compare(first, second)
+    table = _table("EM", "asked", "A", "B", "B - A (95 %)", "only A", "only B", "p")
+    for row in comparison.rows:
+        table.add_row(
+            row.set,
+            str(row.questions),
+            f"{row.a:.3f}",
+            f"{row.b:.3f}",
+            f"{row.difference:+.3f} ({row.low:+.3f} to {row.high:+.3f})",
+            ABSENT if row.only_a is None else str(row.only_a),
+            ABSENT if row.only_b is None else str(row.only_b),
+            ABSENT if row.p is None else f"{row.p:.2g}",
+        )
+    console = out()
+    console.print(f"A  {comparison.name_a}\nB  {comparison.name_b}\n")
+    console.print(table)
+    console.print("\nonly A, only B: questions that only A, or only B, answers correctly", style="dim")
+    for note in comparison.notes:
+        console.print(f"note: {note}", soft_wrap=True)
 
 
-def _in_runs(model: str) -> str:
-    """The name of a run in runs/ stands for its folder."""
-    from holdfast.cli.runs import ROOT
-
-    return str(ROOT / model) if not Path(model).exists() and is_run(ROOT / model) else model
-
-
-def _usual_folder(model: str, method: str, data: list[str], samples: int | None) -> Path:
-    """runs/evals/MODEL-METHOD-DATA; other settings under the same name are refused there, not mixed."""
-    parts = [Path(model).name or "model", method, *[Path(one).name.split(".")[0] for one in data]]
+def _default_folder(model: str, method: str, data: list[str], samples: int | None) -> Path:
+    """runs/evals/MODEL-METHOD-DATA. Results with other settings in that folder are refused, not mixed."""
+    parts = [Path(model).name or "model", method, *[Path(name).name.split(".")[0] for name in data]]
     return Path("runs") / "evals" / "-".join([*parts, *([f"{samples}-samples"] if samples else [])])
 
 
 def _show(results: dict[str, Any], folder: Path) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), collapse_padding=True, pad_edge=False, header_style="bold")
-    table.add_column(results["method"], style="dim", no_wrap=True)
-    for title in ("asked", "EM (95 %)", "F1", "subEM", "hit", "searches", "cut", "failed"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _table(results["method"], "asked", "EM (95 %)", "F1", "subEM", "hit", "searches", "cut", "failed")
+    table.columns[0].style = "dim"
     totals = {"mean of sets": results["macro"], "all questions": results["micro"]}
-    for title, own in {**results["sets"], **totals}.items():
-        low, high = own.get("em_interval", (None, None))
+    for title, row in {**results["sets"], **totals}.items():
+        low, high = row.get("em_interval", (None, None))
         table.add_row(
             title,
-            str(own["questions"]) if "questions" in own else "",
-            f"{own['em']:.3f} ({low:.3f}–{high:.3f})" if low is not None else ABSENT,
-            _number(own.get("f1")),
-            _number(own.get("sub_em")),
-            _number(own.get("hit")),
-            _number(own.get("searches"), ".2f"),
-            _number(own.get("truncated")),
-            str(own["failed"]) if "failed" in own else "",
+            str(row["questions"]) if "questions" in row else "",
+            f"{row['em']:.3f} ({low:.3f}–{high:.3f})" if low is not None else ABSENT,
+            _number(row.get("f1")),
+            _number(row.get("sub_em")),
+            _number(row.get("hit")),
+            _number(row.get("searches"), ".2f"),
+            _number(row.get("truncated")),
+            str(row["failed"]) if "failed" in row else "",
         )
     console = out()
     console.print(table)
     if failed := results["micro"]["failed"]:
-        console.print(f"\n{failed} answer(s) failed and are in no mean; the same command asks them again.")
+        console.print(f"\n{failed} answer(s) failed and count in no mean; the same command asks them again.")
     console.print(f"\n{folder / 'results.json'}", soft_wrap=True)
 
 
-def _compare(words: list[str]) -> None:
-    if len(words) != 2:
-        raise ConfigError("compare takes two folders of results: holdfast eval compare A B")
+def _table(first: str, *others: str) -> Any:
+    """A plain table: the first column to the left, the others to the right."""
     from rich.table import Table
 
-    from holdfast.evals.compare import compare
-
-    found = compare(Path(words[0]), Path(words[1]))
     table = Table(box=None, padding=(0, 1), collapse_padding=True, pad_edge=False, header_style="bold")
-    for title in ("EM", "asked", "A", "B", "B - A (95 %)", "only A", "only B", "p"):
-        table.add_column(title, justify="left" if title == "EM" else "right", no_wrap=True)
-    for own in found.rows:
-        table.add_row(
-            own.set,
-            str(own.questions),
-            f"{own.a:.3f}",
-            f"{own.b:.3f}",
-            f"{own.difference:+.3f} ({own.low:+.3f} to {own.high:+.3f})",
-            ABSENT if own.only_a is None else str(own.only_a),
-            ABSENT if own.only_b is None else str(own.only_b),
-            ABSENT if own.p is None else f"{own.p:.2g}",
-        )
-    console = out()
-    console.print(f"A  {found.name_a}\nB  {found.name_b}\n")
-    console.print(table)
-    console.print(
-        "\nonly A, only B: questions that one has right and the other wrong; p: exact McNemar test.", style="dim"
-    )
-    for note in found.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+    table.add_column(first, no_wrap=True)
+    for title in others:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
 
 
 def _number(value: float | None, form: str = ".3f") -> str:

@@ -1,103 +1,82 @@
-"""`holdfast index`: from a corpus to an index, and what a search in it finds."""
+"""`holdfast index`: build an index from a corpus, plan one, and show what a search in it returns."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from holdfast.cli.terminal import duration, err, out, program
+from holdfast.cli.terminal import HELP_OPTIONS, duration, err, out, program, train_extra
 from holdfast.errors import ConfigError
 
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
-class _BuildUnlessNamed(TyperGroup):
-    """`holdfast index corpus.jsonl …` builds; `holdfast index show …` is a command of its own."""
-
-    default = "build"
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in {*self.commands, "-h", "--help"}:
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
+Dense = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL", help="Build a dense index with this encoder, a folder or a name on the hub. Default: BM25."
+    ),
+]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="Where the encoder runs: auto, cpu or cuda.")]
 
 
-app = typer.Typer(
-    cls=_BuildUnlessNamed,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Make passages searchable.
+@app.callback()
+def index() -> None:
+    """Make passages searchable.
 
-    [cyan]holdfast index corpus.jsonl --out my-index[/cyan]
+    [cyan]holdfast index plan corpus.jsonl[/cyan]
+
+    [cyan]holdfast index build corpus.jsonl --out my-index[/cyan]
 
     [cyan]holdfast index show my-index "a query"[/cyan]
-
-    Without a command it builds; [cyan]holdfast index build --help[/cyan] lists the options.
-    """,
-)
+    """
 
 
 @app.command("build")
 def build(
     corpus: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="CORPUS",
-            help="JSONL (also .gz), a .tsv of DPR, or a folder of .md and .txt files.",
-            show_default=False,
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The index folder.", show_default=False)
-    ] = None,
+        Path,
+        typer.Argument(metavar="CORPUS", help="JSONL (also .gz), a .tsv of DPR, or a folder of .md and .txt files."),
+    ],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The index folder.")],
     replace: Annotated[
-        bool, typer.Option("--replace-invalid", help="Replace what is not UTF-8 instead of skipping the row.")
+        bool, typer.Option("--replace-invalid", help="Replace bytes that are not UTF-8 instead of skipping the row.")
     ] = False,
-    stem: Annotated[bool, typer.Option(help="BM25: fold English inflections.")] = True,
-    dense: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Dense instead: an encoder, folder or hub id.", show_default=False),
-    ] = None,
-    sq8: Annotated[bool, typer.Option("--sq8", help="Dense: a byte a dimension instead of two (faiss).")] = False,
+    stem: Annotated[bool, typer.Option(help="BM25: search word stems, so that towns finds town.")] = True,
+    dense: Dense = None,
+    sq8: Annotated[
+        bool, typer.Option("--sq8", help="Dense: one byte per dimension instead of two; needs faiss.")
+    ] = False,
     vectors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Dense: vectors of the passages, already there (.npy, e5_Flat.index, .memmap).",
-            show_default=False,
-        ),
+        typer.Option(metavar="FILE", help="Dense: vectors of the passages made before (.npy, e5_Flat.index, .memmap)."),
     ] = None,
     query_prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Dense: before queries, if not the model's.", show_default=False)
+        str | None, typer.Option(metavar="TEXT", help="Dense: text before each query. Default: the encoder's.")
     ] = None,
     passage_prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Dense: before passages, likewise.", show_default=False)
+        str | None, typer.Option(metavar="TEXT", help="Dense: text before each passage. Default: the encoder's.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Dense: auto, cpu or cuda.")] = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Dense: passages encoded at once.")] = 64,
-    plan: Annotated[bool, typer.Option("--plan", help="Print disk, memory and time, and do nothing.")] = False,
-    passages: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="--plan: of so many; without a corpus, wiki-18.", show_default=False),
-    ] = None,
-    dimensions: Annotated[
-        int, typer.Option("--dimensions", min=1, help="--plan: of the vectors, if no model is named.")
-    ] = 768,
+    device: Device = "auto",
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Dense: passages to encode at a time.")] = 64,
 ) -> None:
-    """Index a corpus. Interrupted, the same command goes on where it stopped."""
-    if plan:
-        _print_plan(corpus, passages, dense, dimensions, device)
-        return
-    if corpus is None:
-        raise ConfigError("name a corpus: holdfast index CORPUS --out DIR")
-    if folder is None:
-        raise ConfigError("name the folder of the index: --out DIR")
-    _refuse_misfits(stem=stem, dense=dense, sq8=sq8, vectors=vectors, prefixes=(query_prefix, passage_prefix))
+    """Build an index of a corpus.
+
+    Reads the passages and writes the index folder, which recipes name as
+    retrieval.index and [cyan]holdfast serve[/cyan] serves. After a stop, the same command
+    continues where it stopped.
+
+    [cyan]holdfast index build corpus.jsonl --out my-index[/cyan]
+
+    [cyan]holdfast index build corpus.jsonl --out e5 --dense intfloat/e5-base-v2[/cyan]
+    """
+    if dense is None and (sq8 or vectors is not None or query_prefix is not None or passage_prefix is not None):
+        raise ConfigError("--sq8, --vectors and the prefixes need a dense index: name its encoder with --dense MODEL")
+    if dense is not None and not stem:
+        raise ConfigError("--no-stem is for BM25; an encoder reads whole texts. Leave out --no-stem or --dense")
     from holdfast.cli.console import open_console
-    from holdfast.cli.extra import train_extra
 
     with train_extra(err(), "loading"):
         from holdfast.retrieval.bm25_building import build_bm25
@@ -123,32 +102,40 @@ def build(
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
 
 
-def _refuse_misfits(
-    *, stem: bool, dense: str | None, sq8: bool, vectors: Path | None, prefixes: tuple[str | None, str | None]
+@app.command("plan")
+def plan(
+    corpus: Annotated[
+        Path | None, typer.Argument(metavar="CORPUS", help="As for build. Default: wiki-18, 21 M passages.")
+    ] = None,
+    passages: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Assume N passages. Default: those of the corpus.")
+    ] = None,
+    dense: Dense = None,
+    dimensions: Annotated[
+        int, typer.Option("--dimensions", min=1, metavar="N", help="Size of the vectors when no encoder is named.")
+    ] = 768,
+    device: Device = "auto",
 ) -> None:
-    if dense is None and (sq8 or vectors is not None or any(prefix is not None for prefix in prefixes)):
-        raise ConfigError("--sq8, --vectors and the prefixes are of a dense index: name its model with --dense MODEL")
-    if dense is not None and not stem:
-        raise ConfigError("--no-stem is of BM25; an encoder reads whole texts. Leave it out, or leave --dense out")
+    """Print the disk, memory and time that each kind of index would need.
 
+    Measures a little on this machine and scales it. Builds and writes nothing.
 
-def _print_plan(corpus: Path | None, passages: int | None, dense: str | None, dimensions: int, device: str) -> None:
-    from holdfast.cli.extra import train_extra
-
+    [cyan]holdfast index plan corpus.jsonl --dense intfloat/e5-base-v2[/cyan]
+    """
     with train_extra(err(), "measuring"):
-        from holdfast.retrieval import plan
+        from holdfast.retrieval import plan as planning
 
-        sample, count = plan.sample_of(corpus, passages)
-        size = plan.size_of(sample, count)
+        sample, count = planning.sample_of(corpus, passages)
+        size = planning.size_of(sample, count)
         rate = None
         if dense is not None:
-            rate, dimensions = plan.encoding_rate(dense, sample, device)
-        row = plan.row_seconds(dimensions, device)
-        rows = [plan.bm25_needs(size, plan.bm25_rate(sample))]
-        rows += [plan.dense_needs(size, dimensions, rate, row, sq8=sq8) for sq8 in (False, True)]
+            rate, dimensions = planning.encoding_rate(dense, sample, device)
+        row = planning.row_seconds(dimensions, device)
+        rows = [planning.bm25_needs(size, planning.bm25_rate(sample))]
+        rows += [planning.dense_needs(size, dimensions, rate, row, sq8=sq8) for sq8 in (False, True)]
 
     lines: list[tuple[str, ...]] = [
-        ("", "disk", "at most,", "memory,", "memory,", "time to", f"{plan.QUERIES}"),
+        ("", "disk", "at most,", "memory,", "memory,", "time to", f"{planning.QUERIES}"),
         ("index", "", "building", "building", "searching", "build", "queries"),
     ]
     for needs in rows:
@@ -162,8 +149,8 @@ def _print_plan(corpus: Path | None, passages: int | None, dense: str | None, di
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         console.print("  ".join([name.ljust(widths[0]), *numbers]), soft_wrap=True)
     console.print(
-        "Memory: with less, it works from disk, slower. Times: measured here on a little and scaled"
-        + (". To learn how long encoding takes, name the model: --dense MODEL." if dense is None else ".")
+        "With less memory, the index is read from disk, which is slower. Times are measured on a little and scaled."
+        + (" For the time that encoding takes, name the model: --dense MODEL." if dense is None else "")
     )
 
 
@@ -178,18 +165,16 @@ def _bytes(count: float) -> str:
 
 @app.command("show")
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.", show_default=False)],
-    query: Annotated[str, typer.Argument(metavar="QUERY", show_default=False)],
-    k: Annotated[int, typer.Option("--topk", min=1, help="Passages.")] = 3,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Dense: the encoder, if it has moved.", show_default=False),
-    ] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.")],
+    k: Annotated[int, typer.Option("--topk", min=1, metavar="N", help="Passages to return.")] = 3,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Dense: the encoder, if it was moved.")] = None,
     protocol: Annotated[str, typer.Option(metavar="PRESET", help="`clean` or `search-r1`.")] = "clean",
 ) -> None:
-    """Print what an agent would see for a query, as it would see it. The scores go to standard error."""
-    from holdfast.cli.extra import train_extra
+    """Print what an agent would read for a query. Ids and scores go to standard error.
 
+    [cyan]holdfast index show my-index "Which river flows through Orsa?"[/cyan]
+    """
     with train_extra(err(), "loading"):
         from holdfast.retrieval.index import open_index
         from holdfast.search.protocol import PRESETS, format_hits
@@ -197,8 +182,8 @@ def show(
         if protocol not in PRESETS:
             raise ConfigError(f"--protocol {protocol}: there is no such preset; give {' or '.join(PRESETS)}")
         (hits,) = open_index(folder, model=model).search([query], k)
-    own = PRESETS[protocol]
-    passages = format_hits(hits, title_quotes=own.title_quotes) if hits else [own.nothing_found]
-    out().print(f"{own.information_open}{''.join(passages).strip()}{own.information_close}")
+    preset = PRESETS[protocol]
+    passages = format_hits(hits, title_quotes=preset.title_quotes) if hits else [preset.nothing_found]
+    out().print(f"{preset.information_open}{''.join(passages).strip()}{preset.information_close}")
     if hits:
         err().print("\n".join(f"{hit.score:9.4f}  {hit.document.id}" for hit in hits), style="dim")

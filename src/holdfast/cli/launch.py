@@ -1,4 +1,4 @@
-"""`holdfast launch`: a recipe as a command and files for another engine. It writes; starting them is yours."""
+"""`holdfast launch`: a recipe as files and a command for another trainer. It writes them and starts nothing."""
 
 from __future__ import annotations
 
@@ -24,62 +24,64 @@ class Host(StrEnum):
 
 def launch(
     ctx: typer.Context,
-    host: Annotated[Host, typer.Argument(help="The engine.", show_default=False)],
-    recipe: Annotated[
-        str,
-        typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe.", show_default=False),
-    ],
-    show: Annotated[bool, typer.Option("--print", help="Print the files; write nothing, read no data.")] = False,
+    host: Annotated[Host, typer.Argument(metavar="trl|verl", help="The trainer.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe.")],
+    show: Annotated[
+        bool, typer.Option("--print", help="Print the files instead of writing them; reads no questions.")
+    ] = False,
     folder: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Where to write. Default: launch/NAME-HOST.", show_default=False),
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: launch/NAME-HOST.")
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of each machine.")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into the folder though it is in use.")] = False,
+    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs per machine.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of machines.")] = 1,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write even if the folder already has files.")] = False,
 ) -> None:
-    """Translate a recipe for TRL or verl.
+    """Translate a recipe into files for TRL or verl.
 
-    Writes a folder with the engine's own command and files, questions included:
-    run.sh starts it. What the engine lacks is refused by name, with the nearest
-    it has. Settings may be given here as well:
+    Reads the recipe and its questions. Writes a folder with the trainer's own
+    configuration, the questions and run.sh, which starts the training. It starts
+    nothing itself. A setting that the trainer lacks is an error that names the
+    nearest one it has.
 
-    [cyan]holdfast launch verl my.toml --gpus 8 --loss.penalty.name none[/cyan]
+    [cyan]holdfast launch verl my.toml --gpus 8[/cyan]
+
+    [cyan]holdfast launch trl my.toml --loss.penalty.name none --print[/cyan]
     """
-    from holdfast.cli.train import read_recipe
-    from holdfast.launch import Machines, plan, write_plan
+    from holdfast.cli.recipes import read_recipe
+    from holdfast.launch import Machines, write_plan
+    from holdfast.launch import plan as translate
 
     config, _ = read_recipe(recipe, ctx.meta["settings"])
-    made = plan(host.value, config, Machines(gpus=gpus, nodes=nodes))
+    plan = translate(host.value, config, Machines(gpus=gpus, nodes=nodes))
     console = out()
     if show:
-        _print(made, console)
+        _print(plan, console)
         return
     folder = folder or Path("launch") / f"{config.run.name}-{host.value}"
-    write_plan(made, folder, overwrite=overwrite)
-    console.print(f"Wrote {folder}: {', '.join([*made.files, *made.data])}", soft_wrap=True)
-    _remarks(made, console)
+    write_plan(plan, folder, overwrite=overwrite)
+    console.print(f"Wrote {folder}: {', '.join([*plan.files, *plan.data])}", soft_wrap=True)
+    _remarks(plan, console)
     console.print("\nNext:", soft_wrap=True)
-    for line in (f"cd {quote(str(folder))}", *made.first, "./run.sh"):
+    for line in (f"cd {quote(str(folder))}", *plan.first, "./run.sh"):
         console.print(f"  {line}", soft_wrap=True)
 
 
-def _print(made: Plan, console: Console) -> None:
-    for name, text in made.files.items():
+def _print(plan: Plan, console: Console) -> None:
+    for name, text in plan.files.items():
         if name == "recipe.toml":
-            continue  # `holdfast train --dry-run` prints it better
+            continue  # `holdfast recipe show` prints it better
         console.print(f"#### {name}\n", style="bold", soft_wrap=True)
         console.print(text, soft_wrap=True)
     console.print("#### and\n", style="bold")
     console.print("recipe.toml: the recipe, every setting written out", soft_wrap=True)
-    for name, origin in made.data.items():
+    for name, origin in plan.data.items():
         console.print(f"{name}: {origin}", soft_wrap=True)
-    _remarks(made, console)
+    _remarks(plan, console)
 
 
-def _remarks(made: Plan, console: Console) -> None:
-    console.print(f"\nOptimizer steps per rollout batch: {made.schedule}", soft_wrap=True)
-    if made.notes:
-        console.print("\nNot the same there:", soft_wrap=True)
-    for note in made.notes:
+def _remarks(plan: Plan, console: Console) -> None:
+    console.print(f"\nOptimizer steps per rollout batch: {plan.schedule}", soft_wrap=True)
+    if plan.notes:
+        console.print("\nDifferent there:", soft_wrap=True)
+    for note in plan.notes:
         console.print(f"  {note}", soft_wrap=True)

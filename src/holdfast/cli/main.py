@@ -1,22 +1,41 @@
-"""The `holdfast` command. Subcommands live in files of their own and import what is heavy only when they run."""
+"""The `holdfast` command. Each subcommand has its own file and imports heavy packages only when it runs."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import ask, data, diagnose, doctor, evaluate, index, launch, probe, reproduce, serve, table, train
+from holdfast.cli import (
+    ask,
+    data,
+    diagnose,
+    doctor,
+    evaluate,
+    index,
+    launch,
+    probe,
+    recipes,
+    serve,
+    train,
+    watch,
+)
 from holdfast.cli.command import SettingsCommand
-from holdfast.cli.terminal import complain, err, out, survive_any_encoding
+from holdfast.cli.plugins import PluginGroup
+from holdfast.cli.terminal import HELP_OPTIONS, complain, err, out, survive_any_encoding
 from holdfast.errors import HoldfastError
 from holdfast.files import UNWRITABLE
 
+_ORDER: list[str] = []
+"""The commands as the help lists them; panels come in the order of their first commands."""
 
-class _Group(TyperGroup):
-    """Turns what holdfast raises on purpose into a sentence and exit code 2. Everything else keeps its traceback."""
+
+class _Group(PluginGroup):
+    """Prints a `HoldfastError` as a sentence and exits with code 2. Any other exception keeps its traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*_ORDER, *(name for name in super().list_commands(ctx) if name not in _ORDER)]
 
     def invoke(self, ctx: Any) -> Any:
         survive_any_encoding()
@@ -41,12 +60,12 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_OPTIONS,
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         out().print(f"holdfast {__version__}")
         raise typer.Exit
 
@@ -62,29 +81,45 @@ def main(
     Start here:
 
       [cyan]holdfast train[/cyan]
-          trains a small search agent on a CPU core, in about six minutes
+          trains a small search agent on one CPU core, in about six minutes
 
       [cyan]holdfast ask[/cyan]
-          lets you ask it something, and shows how it searches and answers
+          asks the trained agent a question, and shows how it searches
 
-      [cyan]holdfast train --dry-run > my.toml[/cyan]
-          writes a recipe with every setting explained: make it yours, and run
-          it with [cyan]holdfast train my.toml[/cyan]
+      [cyan]holdfast recipe show > my.toml[/cyan]
+          writes a recipe with every setting explained. Edit it, then run
+          [cyan]holdfast train my.toml[/cyan]
 
       [cyan]holdfast diagnose PATH[/cyan]
-          says why a run is dying, from its log: holdfast's, TRL's, verl's, W&B's
+          reads the log of a run (holdfast, TRL, verl, W&B) and says why it is
+          failing and what to change
+
+    [cyan]holdfast COMMAND --help[/cyan] explains a command. Exit code 2 means an error.
     """
 
 
-app.command("train", cls=SettingsCommand)(train.train)
-app.command("ask")(ask.ask)
-app.command("diagnose")(diagnose.diagnose)
-app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
-app.add_typer(index.app, name="index")
-app.command("serve")(serve.serve)
-app.add_typer(data.app, name="data", rich_help_panel="Papers")
-app.command("table", cls=SettingsCommand, rich_help_panel="Papers")(table.table)
-app.command("reproduce", cls=SettingsCommand, rich_help_panel="Papers")(reproduce.reproduce)
-app.command("probe", cls=SettingsCommand, rich_help_panel="Papers")(probe.probe)
-app.command("launch", cls=SettingsCommand, rich_help_panel="Other trainers")(launch.launch)
-app.add_typer(doctor.app, name="doctor", rich_help_panel="Other trainers")
+def _add(panel: str, name: str, command: Any, *, settings: bool = False, **context: Any) -> None:
+    """Register a function, which takes `settings` of a recipe as options or not, or a group of commands."""
+    _ORDER.append(name)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, rich_help_panel=panel)
+    else:
+        kind = SettingsCommand if settings else None
+        app.command(name, cls=kind, rich_help_panel=panel, context_settings=HELP_OPTIONS | context)(command)
+
+
+_add("Train", "train", train.train, settings=True)
+_add("Train", "resume", train.resume, allow_extra_args=True, ignore_unknown_options=True)
+_add("Train", "warm-start", train.warm_start, settings=True)
+_add("Train", "ask", ask.ask)
+_add("Diagnose", "diagnose", diagnose.diagnose)
+_add("Diagnose", "watch", watch.watch)
+_add("Diagnose", "report", diagnose.report)
+_add("Diagnose", "probe", probe.probe, settings=True)
+_add("Data and retrieval", "data", data.app)
+_add("Data and retrieval", "index", index.app)
+_add("Data and retrieval", "serve", serve.serve)
+_add("Evaluate", "eval", evaluate.app)
+_add("Other trainers", "launch", launch.launch, settings=True)
+_add("Other trainers", "doctor", doctor.app)
+_add("Recipes", "recipe", recipes.app)

@@ -1,33 +1,128 @@
-"""The bundled recipes, from a checkout (`recipes/` at its top) and from a wheel (`holdfast/recipes/`) alike."""
+"""`holdfast recipe`, and how a recipe is found and read. Bundled recipes are the TOML files in `holdfast/recipes`."""
 
 from __future__ import annotations
 
 import difflib
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from holdfast.cli.command import SettingsCommand
+from holdfast.cli.terminal import HELP_OPTIONS, out, program
 from holdfast.errors import ConfigError
+from holdfast.run_folder import CONFIG, is_run
 
-_PACKAGE = Path(__file__).parents[1]
-_FOLDERS = (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes")
+if TYPE_CHECKING:
+    from holdfast.config import Config
+
+RecipeArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe. Default: quickstart."),
+]
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
+
+
+@app.callback()
+def recipe() -> None:
+    """List the bundled recipes, or print one with every setting explained.
+
+    A recipe is a TOML file that describes a training run. Your own recipe starts
+    best as a copy of a bundled one:
+
+    [cyan]holdfast recipe show > my.toml[/cyan]
+    """
+
+
+@app.command("list")
+def list_recipes() -> None:
+    """Print the names of the bundled recipes, one line each."""
+    recipes = bundled()
+    width = max(map(len, recipes), default=0)
+    console = out()
+    for name, path in recipes.items():
+        line = f"{name:<{width}}  {_summary(path)}"
+        console.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=not console.is_terminal)
+
+
+@app.command("show", cls=SettingsCommand)
+def show(
+    ctx: typer.Context,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE", help="A TOML file, the name of a bundled recipe, or a run folder. Default: quickstart."
+        ),
+    ] = None,
+) -> None:
+    """Print a recipe with every setting explained, as TOML that can be edited and trained.
+
+    Settings on the command line change the recipe that is printed. For a run
+    folder, it prints the recipe that the run was started with.
+
+    [cyan]holdfast recipe show > my.toml[/cyan]
+
+    [cyan]holdfast recipe show flaky --loss.penalty.name sapo > my.toml[/cyan]
+    """
+    from rich.text import Text
+
+    from holdfast.cli.describe import annotated
+    from holdfast.config import load
+
+    settings: list[str] = ctx.meta["settings"]
+    if recipe is not None and is_run(Path(recipe)):
+        config = load(Path(recipe) / CONFIG, settings)
+    else:
+        config, _ = read_recipe(recipe, settings)
+    console = out()
+    for line in annotated(config).splitlines():
+        style = "dim" if line.startswith("#") else "bold" if line.startswith("[") else ""
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 def bundled() -> dict[str, Path]:
-    """Name of every bundled recipe, without `.toml`, and where it lies."""
-    for folder in _FOLDERS:
-        if found := {path.stem: path for path in sorted(folder.glob("*.toml"))}:
-            return found
-    return {}
+    """Name without `.toml` -> file, for each bundled recipe."""
+    folder = Path(str(resources.files("holdfast"))) / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def find(recipe: str) -> Path:
-    """The TOML file for what somebody typed: a path, or the name of a bundled recipe. Raises `ConfigError`."""
+    """The TOML file of a recipe, given as a path or as the name of a bundled one. Raises `ConfigError`."""
     path, known = Path(recipe), bundled()
     if path.is_file() or (path.exists() and recipe not in known):  # `runs/flaky` does not hide the recipe `flaky`
         return path
     if recipe in known:
         return known[recipe]
     if path.suffix == ".toml" and path.stem in known and path.parent.name in ("", "recipes"):
-        return known[path.stem]  # `recipes/collapse.toml`, typed outside a checkout
+        return known[path.stem]  # `recipes/flaky.toml`, typed outside a checkout
     near = difflib.get_close_matches(path.stem, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"give the path of a TOML file, or one of {', '.join(known)}"
-    raise ConfigError(f"there is no recipe {recipe!r} here; {hint}")
+    remedy = f"did you mean {near[0]}?" if near else f"give the path of a TOML file, or one of {', '.join(known)}"
+    raise ConfigError(f"there is no recipe {recipe!r} here; {remedy}", hint=f"{program()} recipe list")
+
+
+def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
+    """(the config, whether the user chose the run's name). A recipe without a run name gives its own to the run."""
+    from holdfast.config import Config, load
+    from holdfast.settings import parse_overrides, read_toml
+
+    path = find(recipe or "quickstart")
+    named = "run.name" in parse_overrides(settings, Config)
+    run = read_toml(path).get("run", {})
+    if not named and isinstance(run, dict) and "name" not in run:
+        settings = [f"--run.name={path.stem}", *settings]
+    return load(path, settings), named
+
+
+def _summary(path: Path) -> str:
+    """The first sentence of the recipe's description, which is the second paragraph of its comments."""
+    paragraphs: list[list[str]] = [[]]
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.removeprefix("#").strip()
+        paragraphs[-1].append(text) if text else paragraphs.append([])
+    description = " ".join(paragraphs[1]) if len(paragraphs) > 1 else ""
+    sentence, stop, _ = description.partition(". ")
+    return sentence + stop.strip()

@@ -1,36 +1,46 @@
-"""Run folders: which one a new run gets, which one a name means, and what may be deleted."""
+"""Run folders: the folder of a new run, the folder that a name means, and which folders may be deleted."""
 
 from __future__ import annotations
 
 import shutil
+from os.path import lexists
 from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
 
 from holdfast.cli.terminal import program
-from holdfast.config import Config, dump
 from holdfast.errors import ConfigError
 from holdfast.files import is_locked
 from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import CONFIG, is_run
 
+if TYPE_CHECKING:
+    from holdfast.config import Config
+
 ROOT = Path("runs")
 
 
 def newest_run(root: Path = ROOT) -> Path:
-    """The run folder in `root` that was begun last. Raises `ConfigError`."""
+    """The run folder in `root` that was started last. Raises `ConfigError`."""
     if runs := _runs(root):
         return runs[0]
-    raise ConfigError(f"there is no run in {root}/; make one with: {program()} train")
+    raise ConfigError(f"there is no run in {root}/", hint=f"train one with: {program()} train")
 
 
 def find_run(name: str, root: Path = ROOT) -> Path:
-    """The run folder somebody means by a path, or by a name in `root`. Raises `ConfigError`."""
+    """The run folder for a path, or for a name in `root`. Raises `ConfigError`."""
     for folder in (Path(name), root / name):
         if is_run(folder):
             return folder
     listed = ", ".join(str(path) for path in _runs(root)[:5])
-    hint = f"Newest runs here: {listed}" if listed else f"Make one with: {program()} train"
-    what = f"has no {CONFIG}, so it is no run folder" if Path(name).is_dir() else "is no run folder"
-    raise ConfigError(f"{name} {what}. {hint}")
+    hint = f"newest runs here: {listed}" if listed else f"train one with: {program()} train"
+    problem = f"has no {CONFIG}, so it is not a run folder" if Path(name).is_dir() else "is not a run folder"
+    raise ConfigError(f"{name} {problem}", hint=hint)
+
+
+def in_runs(name: str, root: Path = ROOT) -> str:
+    """The folder of a run for its name in `root`; anything else as it is."""
+    return str(root / name) if not Path(name).exists() and is_run(root / name) else name
 
 
 def _runs(root: Path) -> list[Path]:
@@ -39,38 +49,60 @@ def _runs(root: Path) -> list[Path]:
 
 
 def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
-    """Make the folder of a new run, put its recipe there and return it: two processes never get the same.
+    """Make the folder of a new run, write its recipe there and return it: two processes never get the same.
 
-    `named`: the user chose the name, so it is taken as it is; otherwise a number is put behind a name that is taken.
-    `overwrite` moves what is there aside, if it is a run: `forget_replaced` deletes it once the new run has begun, and
+    `named`: the user chose the name, so it is not changed; otherwise a taken name gets a number.
+    `overwrite` moves an existing run aside: `forget_replaced` deletes it once the new run has started, and
     `discard_if_bare` moves it back if that never happens. Raises `ConfigError`.
     """
+    from holdfast.config import dump
+
+    folder = Path(config.run.dir) / config.run.name
+    if overwrite and folder.exists():
+        _refuse_to_replace(folder)
+        forget_replaced(folder)
+        folder.rename(_aside(folder))
+    while True:
+        folder = free_folder(config, named=named, overwrite=False)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / CONFIG).open("x", encoding="utf-8") as file:
+                file.write(dump(config))
+            return folder
+        except FileExistsError:  # another process was faster
+            continue
+        except OSError as error:
+            raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror}; set run.dir") from None
+
+
+def free_folder(config: Config, *, named: bool, overwrite: bool) -> Path:
+    """The folder that `claim` would make, without making it. Raises `ConfigError` as `claim` does."""
     root, name = Path(config.run.dir), config.run.name
     folder = root / name
     if overwrite and folder.exists():
-        _set_aside(folder)
+        _refuse_to_replace(folder)
+        return folder
     number = 2
-    while True:
-        try:
-            if not folder.is_dir() or not any(folder.iterdir()):
-                folder.mkdir(parents=True, exist_ok=True)
-                with (folder / CONFIG).open("x", encoding="utf-8") as file:
-                    file.write(dump(config))
-                return folder
-        except FileExistsError:  # a file of that name, or another process was faster
-            pass
-        except OSError as error:
-            raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror}; set run.dir") from None
+    while _is_taken(folder):
         if named:
-            raise ConfigError(_taken(folder))
+            raise _taken(folder)
         folder = root / f"{name}-{number}"
         number += 1
+    return folder
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether something is there that is not an empty folder. Raises `ConfigError` when the folder cannot be read."""
+    try:
+        return lexists(folder) and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror}; set run.dir") from None
 
 
 def discard_if_bare(folder: Path) -> bool:
-    """Remove a run folder that holds nothing but its recipe, because the run never began; whether it did so.
+    """Remove a run folder that holds only its recipe, because the run never started; True when it was removed.
 
-    The run it was to replace comes back. Another process's folder is left alone.
+    The run that it was to replace is moved back. A folder in which another process trains is left alone.
     """
     bare = folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}
     if not bare or is_locked(folder / CONFIG):
@@ -82,12 +114,12 @@ def discard_if_bare(folder: Path) -> bool:
 
 
 def forget_replaced(folder: Path) -> None:
-    """Delete the run that `folder` replaces, if there is one."""
+    """Delete the run that `folder` replaces, if any."""
     shutil.rmtree(_aside(folder), ignore_errors=True)
 
 
 class Replacing(Listener):
-    """Deletes the run that a new one replaces, as soon as the new one has made a step."""
+    """Deletes the run that a new run replaces, as soon as the new run has made a step."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -96,27 +128,26 @@ class Replacing(Listener):
         forget_replaced(self._run_dir)
 
 
-def _taken(folder: Path) -> str:
+def _taken(folder: Path) -> ConfigError:
     if not is_run(folder):
-        return f"{folder} exists and is no run folder; give another --run.name"
-    return (
-        f"{folder} exists; continue it with --resume {folder}, replace it with --overwrite, or give another --run.name"
+        return ConfigError(f"{folder} exists and is not a run folder; give another --run.name")
+    return ConfigError(
+        f"{folder} exists; replace it with --overwrite, or give another --run.name",
+        hint=f"to continue it: {program()} resume {quote(str(folder))}",
     )
 
 
-def _set_aside(folder: Path) -> None:
+def _refuse_to_replace(folder: Path) -> None:
     if folder.is_symlink() or not is_run(folder):
         raise ConfigError(
-            f"--overwrite would delete {folder}, which is no run folder (it has no {CONFIG}); move it away, "
+            f"--overwrite would delete {folder}, which is not a run folder (it has no {CONFIG}); move it away, "
             "or give another --run.name"
         )
     if is_locked(folder / CONFIG):
         raise ConfigError(
-            f"--overwrite would replace {folder}, in which another process is training. Stop that one first, or give "
-            "another --run.name"
+            f"--overwrite would replace {folder}, in which another process is training. Stop that process first, or "
+            "give another --run.name"
         )
-    forget_replaced(folder)
-    folder.rename(_aside(folder))
 
 
 def _aside(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""`holdfast serve`: an index behind Search-R1's `/retrieve`."""
+"""`holdfast serve`: an index over HTTP, with the protocol of Search-R1's `/retrieve`."""
 
 from __future__ import annotations
 
@@ -7,42 +7,48 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.terminal import err, out
+from holdfast.cli.terminal import err, out, train_extra
 from holdfast.retrieval.wire import TOKEN, environment_token
 
 
 def serve(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.", show_default=False)],
-    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
-    topk: Annotated[int, typer.Option(min=1, help="Passages when a request does not say.")] = 3,
-    batch: Annotated[int, typer.Option(min=1, help="Queries searched together.")] = 64,
-    wait_ms: Annotated[float, typer.Option(min=0, help="What the first of them waits for others.")] = 2.0,
-    waiting: Annotated[int, typer.Option(min=1, help="Queries that may wait; more are refused (429).")] = 20_000,
-    cache_size: Annotated[int, typer.Option(min=0, help="Queries remembered; 0: none.")] = 100_000,
-    keep_cache: Annotated[bool, typer.Option(help="Remember them over restarts, in DIR.")] = True,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.")],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 admits other machines.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8000,
+    topk: Annotated[int, typer.Option(min=1, help="Passages to return when a request gives no number.")] = 3,
+    batch: Annotated[int, typer.Option(min=1, help="Most queries that are searched together.")] = 64,
+    wait_ms: Annotated[
+        float, typer.Option(min=0, help="Longest time in ms that a query waits for its batch to fill.")
+    ] = 2.0,
+    waiting: Annotated[
+        int, typer.Option(min=1, help="Most queries that may wait; more are refused with status 429.")
+    ] = 20_000,
+    cache_size: Annotated[int, typer.Option(min=0, help="Queries whose results are cached; 0: none.")] = 100_000,
+    keep_cache: Annotated[bool, typer.Option(help="Keep the cache in DIR over restarts.")] = True,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Of a dense index: the encoder, if it has moved.", show_default=False),
+        str | None, typer.Option(metavar="MODEL", help="Dense index: the encoder, if it was moved.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Of a dense index: auto, cpu or cuda.")] = "auto",
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Dense index: where the encoder runs: auto, cpu or cuda.")
+    ] = "auto",
 ) -> None:
-    """Answer searches over HTTP, as Search-R1, verl, SkyRL and ReCall ask.
+    """Serve an index over HTTP to trainers (Search-R1, verl, SkyRL, ReCall).
+
+    Answers POST /retrieve as the server of Search-R1 does, until Ctrl-C. In a
+    recipe, set retrieval.url = "http://127.0.0.1:8000". If the environment
+    variable HOLDFAST_TOKEN is set, clients must send it; those of holdfast do.
 
     [cyan]holdfast serve my-index --port 8000[/cyan]
-
-    A recipe uses it with [cyan]retrieval.url = "http://127.0.0.1:8000"[/cyan]. If the
-    environment has HOLDFAST_TOKEN, callers must send it; holdfast's own do.
     """
-    from holdfast.cli.extra import train_extra
-
     token = environment_token()
     with train_extra(err(), "opening the index"):
+        from holdfast.retrieval.server import serve as run
         from holdfast.retrieval.server.batching import Batching
-        from holdfast.retrieval.server.run import serve as run
 
     if host not in ("127.0.0.1", "localhost", "::1") and token is None:
-        err().print(f"note: whoever reaches {host} can search; set {TOKEN} to ask for a token", style="yellow")
+        err().print(f"note: anyone who reaches {host} can search; set {TOKEN} to require a token", style="yellow")
     console = out()
 
     def on_ready(address: str) -> None:
@@ -62,4 +68,4 @@ def serve(
         keep_cache=keep_cache,
         on_ready=on_ready,
     )
-    console.print("Stopped; every request it had read is answered.")
+    console.print("Stopped. Every request that was read is answered.")

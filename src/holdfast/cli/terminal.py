@@ -1,4 +1,4 @@
-"""Where words go: consoles, durations, small drawings. Everything here is light; nothing imports torch."""
+"""Consoles, durations, small drawings, and a status line while heavy packages load. Importing it loads no torch."""
 
 from __future__ import annotations
 
@@ -6,21 +6,36 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, MissingExtra
 
 ABSENT = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+"""Context settings of every command."""
+
+# Modules of the [train] extra, and the packages that hold them.
+_TRAIN = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "tokenizers": "tokenizers",
+    "safetensors": "safetensors",
+    "bm25s": "bm25s",
+    "Stemmer": "PyStemmer",
+}
+
 
 def out() -> Console:
-    """Standard output. Numbers and paths are not coloured on their own, and `[brackets]` are no markup."""
+    """Standard output. Numbers and paths are not coloured, and `[brackets]` are not markup."""
     return Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
 
 
@@ -30,7 +45,7 @@ def err() -> Console:
 
 
 def is_live(console: Console) -> bool:
-    """True when a display may be redrawn in place: a real terminal and a person before it."""
+    """True when a display may be redrawn in place: a real terminal, not CI."""
     return console.is_terminal and not console.is_dumb_terminal and sys.stdout.isatty() and "CI" not in os.environ
 
 
@@ -42,22 +57,44 @@ def survive_any_encoding() -> None:
 
 
 def complain(error: HoldfastError) -> None:
-    """The sentence of an error, for a person."""
+    """Print an error, and its hint on a line of its own."""
     err().print(Text.assemble(("error: ", "bold red"), str(error)))
+    if error.hint is not None:
+        err().print(Text.assemble(("hint: ", "bold cyan"), error.hint), soft_wrap=True)
+
+
+def missing_train_module() -> str | None:
+    """A package of the [train] extra that is not installed; None when all are."""
+    return next((package for module, package in _TRAIN.items() if find_spec(module) is None), None)
+
+
+@contextmanager
+def train_extra(console: Console, status: str) -> Iterator[None]:
+    """Show a status line during the imports inside. Raises `MissingExtra` when a [train] package is missing."""
+    try:
+        with console.status(status) if is_live(console) else nullcontext():
+            from transformers.utils import logging
+
+            logging.disable_progress_bar()  # for reading and writing weights; downloads keep theirs
+            yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _TRAIN:
+            raise
+        raise MissingExtra(_TRAIN[package], "train") from None
 
 
 def program() -> str:
-    """What to type to get this program again: `holdfast`, or its path when the shell would not find it."""
-    own = Path(sys.argv[0])
-    found = shutil.which("holdfast")
-    if own.name != "holdfast" or (found and Path(found).resolve() == own.resolve()):
+    """What to type to run this program again: `holdfast`, or its path when the shell would not find it."""
+    script, on_path = Path(sys.argv[0]), shutil.which("holdfast")
+    if script.name != "holdfast" or (on_path and Path(on_path).resolve() == script.resolve()):
         return "holdfast"
-    own, here = own.absolute(), Path.cwd()
-    return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
+    script, folder = script.absolute(), Path.cwd()
+    return shlex.quote(str(script.relative_to(folder) if script.is_relative_to(folder) else script))
 
 
 def duration(seconds: float) -> str:
-    """Rounded as people say it.
+    """Seconds as text, rounded.
 
     >>> [duration(s) for s in (0.04, 7.26, 59.6, 83, 3599.7, 3700)]
     ['0.0 s', '7.3 s', '1 min 00 s', '1 min 23 s', '1 h 00 min', '1 h 01 min']
@@ -74,7 +111,7 @@ def duration(seconds: float) -> str:
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """A series as a line of `width` blocks at most, from its smallest to its largest value; each is a mean.
+    """A series as at most `width` blocks. Each is a mean; heights go from the smallest to the largest.
 
     >>> spark([0, 1, 2, 3, 4, 5, 6, 7], 4)
     '▁▃▆█'

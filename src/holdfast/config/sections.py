@@ -141,7 +141,7 @@ class Retrieval(Section):
     corpus: str = "world"
     """`world`, or a JSONL file of passages (`id`, `contents`)."""
     index: str | None = None
-    """Folder of an index (`holdfast index`), BM25 or dense, that brings its own passages. With `corpus` set as well:
+    """Folder that `holdfast index build` wrote, BM25 or dense, with its own passages. With `corpus` set as well:
     must be of that corpus; a BM25 index is built and saved there when absent."""
     url: str | None = None
     """Address of a `/retrieve` server (Search-R1's protocol) that searches instead of an index of our own."""

@@ -134,4 +134,4 @@ def set_named(name: str) -> QASet:
     known = [*SETS, SEVEN, SAMPLE]
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    raise DataError(f"there is no question set {name!r}; {hint} `holdfast data ls` lists them")
+    raise DataError(f"there is no question set {name!r}; {hint} `holdfast data list` lists them")

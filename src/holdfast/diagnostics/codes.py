@@ -1,41 +1,41 @@
-"""The registry of rules, and choosing among its codes. Light: what checks a recipe imports this."""
+"""The codes of all rules, and a selection of codes. Imports little, because the check of a recipe imports it."""
 
 from __future__ import annotations
 
 from holdfast.errors import ConfigError
 
 CODES: dict[str, str] = {
-    "GRD002": "gradient",
+    "GRD002": "updates",
     "MSK001": "sampling",
     "SMP001": "sampling",
     "PEN001": "penalty",
-    "RET001": "retrieval",
-    "RET002": "retrieval",
+    "RET001": "rollouts",
+    "RET002": "rollouts",
     "GRP001": "reward",
-    "STP001": "step_size",
+    "STP001": "updates",
     "LLD001": "likelihood",
     "LLD002": "likelihood",
     "LLD003": "likelihood",
     "LLD004": "likelihood",
-    "ISD001": "step_size",
-    "ENT001": "entropy",
-    "ENT002": "entropy",
-    "GRD001": "gradient",
-    "TRN001": "truncation",
+    "ISD001": "updates",
+    "ENT001": "likelihood",
+    "ENT002": "likelihood",
+    "GRD001": "updates",
+    "TRN001": "rollouts",
     "RWD002": "reward",
     "RWD001": "reward",
 }
-"""Every code, and its rule's file in `holdfast/diagnostics/rules`. Causes before symptoms: findings of one step are
-reported in this order."""
+"""Every code, and the file of its rule in `holdfast/diagnostics/rules`. Causes come before symptoms: findings of the
+same step are reported in this order."""
 
 
 def chosen(text: str, *, where: str) -> set[str]:
-    """The codes that begin with one of the parts between commas; all of them when there are no parts.
+    """The codes that begin with one of the comma-separated parts; all codes if there are no parts.
 
     >>> sorted(chosen("LLD,ent001", where="--select"))
     ['ENT001', 'LLD001', 'LLD002', 'LLD003', 'LLD004']
 
-    Raises `ConfigError` for a part that no code begins with; `where` is who asked.
+    Raises `ConfigError` for a part that no code begins with. The message begins with `where`, such as an option.
     """
     parts = [part.strip().upper() for part in text.split(",") if part.strip()]
     for part in parts:

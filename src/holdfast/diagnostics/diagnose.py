@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from holdfast.collapse import WINDOW, fell, halved
-from holdfast.diagnostics.causal import has, reward_curve
+from holdfast.collapse import WINDOW, Curve, fell, halved
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.observe import best_set, remedy_for
+from holdfast.diagnostics.log import Host, Log, has, reward_curve
 from holdfast.diagnostics.rules import RULES
 from holdfast.diagnostics.rules.rule import Hit, Rule, without_suppressed
 
 
 def diagnose(log: Log) -> Diagnosis:
-    """Everything a log shows.
+    """Everything that a log shows.
 
-    Findings are those of a monitor that looked at every step: each depends on the log up to its step alone. Leads,
-    facts and what cannot be told may change as a log grows.
+    The findings are those of a monitor at every step: each depends only on the log up to its step. Leads, facts and
+    undecided codes may change as the log grows.
     """
     curve = reward_curve(log)
     half = None if curve is None else halved(curve)
-    half_step = None if half is None else half.step
+    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(log)) is not None}
     return Diagnosis(
-        findings=findings_of(log, half_step=half_step),
+        findings=as_findings(log, hits, None if half is None else half.step),
         cannot_tell=cannot_tell(log),
         fall=None if curve is None else fell(curve),
-        peak_step=None if half is None else half.peak_step,
-        half_step=half_step,
-        facts=facts_of(log),
+        halved=half,
+        facts=facts_of(log, curve),
     )
 
 
-def findings_of(log: Log, *, half_step: int | None = None) -> tuple[Finding, ...]:
-    """By first step; at equal steps causes before symptoms. Leads are counted to `half_step`."""
-    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(log)) is not None}
-    return as_findings(log, hits, half_step)
-
-
 def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:
-    """The findings that some hits make."""
+    """The findings of some hits by first step; at equal steps causes before symptoms. Leads count to `half_step`."""
     remaining, order = without_suppressed(hits, RULES), list(RULES)
     return tuple(
         Finding(
@@ -56,7 +47,7 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
 
 
 def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
-    """The codes whose series are missing."""
+    """The codes that apply to the log but lack series."""
     return tuple(
         CannotTell(code=code, missing=missing, remedy=remedy_for(log, missing))
         for code, rule in RULES.items()
@@ -65,23 +56,119 @@ def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
 
 
 def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
-    """What the log lacks to answer a rule's question; nothing when one set of its series is logged."""
+    """The series that a rule lacks; none if one set of its series is complete."""
     if any(has(log, *names) for names in rule.needs):
         return ()
     names, _ = best_set(log.host, rule.needs)
     return tuple(name for name in names if not has(log, name))
 
 
-def facts_of(log: Log) -> dict[str, float]:
+def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
     """Numbers for a headline."""
     facts: dict[str, float] = {"rows": float(len(log.steps))}
     if len(log.steps):
         facts |= {"first step": float(log.steps[0]), "last step": float(log.steps[-1])}
-    curve = reward_curve(log)
     if curve is not None:
         means = curve.short.means
+        facts["rewards"] = float(len(means))
         facts["first reward"] = float(means[min(WINDOW, len(means)) - 1])
         facts["peak reward"] = float(means.max())
-        facts["lowest reward"] = float(curve.rewards.min())
         facts["last reward"] = float(means[-1])
     return facts
+
+
+_VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
+_TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
+_TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/engines.md)"
+_TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` with `SearchRollouts`, which samples from the model of the trainer"
+
+# What logs a series, by the first prefix that its name has. Nothing logs a name without one.
+LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
+    "holdfast": {
+        "displacement/": "`train.displacement_every = 1`",
+        "eval/": "`eval.every`",
+        "penalty/": '`loss.penalty.name` other than "none"',
+        "": "every run of `holdfast train`; this log is from an older version, or incomplete",
+    },
+    "trl": {
+        "displacement/": _TRL_LOSS,
+        "likelihood/correct": _TRL_LOSS,
+        "likelihood/incorrect": _TRL_LOSS,
+        "ratio/": _TRL_LOSS,
+        "loss/tokens": "`with_penalties(GRPOTrainer)` with `SearchRollouts`",
+        "penalty/": "`with_penalties(GRPOTrainer, LLDS(coef=0.2))`",
+        "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
+        "clip/": "every GRPOTrainer (`clip_ratio/region_mean`)",
+        "grad/norm": "every trainer, with `max_grad_norm` set",
+        "entropy/mean": "every GRPOTrainer (`entropy`)",
+        "rollout/mixed_group_fraction": "every GRPOTrainer (`frac_reward_zero_std`)",
+        "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
+        "sampler/mask_mass": _TRL_LOSS,
+        "advantage/tail_mean": _TRL_SAMPLED_HERE,
+        "retrieval/": _TRL_ROLLOUTS,
+        "rollout/": _TRL_ROLLOUTS,
+        "reward/mean": "every GRPOTrainer (`reward`)",
+        "reward/": _TRL_ROLLOUTS,
+    },
+    "verl": {
+        "drift/": _VERL_LOSS,
+        "likelihood/positive": _VERL_LOSS,
+        "likelihood/negative": _VERL_LOSS,
+        "ratio/": _VERL_LOSS,
+        "penalty/": "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`",
+        "clip/": "every actor of verl (`actor/pg_clipfrac`)",
+        "grad/norm": "every actor of verl (`actor/grad_norm`)",
+        "entropy/mean": "verl's trainer (`actor/entropy`)",
+        "rollout/length": "verl's trainer (`response_length/mean`)",
+        "reward/mean": "verl's trainer (`critic/score/mean`)",
+        "sampler/logprob_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` (`rollout_corr/kl`)",
+    },
+    "unknown": {},
+}
+_TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
+"""What brings logged series into a file, with a row for every optimizer step."""
+
+
+def logged_by(host: Host, name: str) -> str | None:
+    """What logs a series on this host; None if nothing does."""
+    return next((how for start, how in LOGGED_BY[host].items() if name.startswith(start)), None)
+
+
+def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
+    """The first set of series that this host can log, and whether there is one; without one, the first set."""
+    sets = tuple(needs)
+    loggable = next((names for names in sets if all(logged_by(host, name) for name in names)), None)
+    return (sets[0], False) if loggable is None else (loggable, True)
+
+
+def remedy_for(log: Log, missing: Iterable[str]) -> str:
+    """How the next log gets the series: why an observer that was on did not log them, or else what logs them."""
+    names = tuple(missing)
+    return (observed_without(log, names) if log.host == "trl" else None) or how_to_log(log.host, names)
+
+
+def observed_without(log: Log, missing: Iterable[str]) -> str | None:
+    """Why a TRL log of `with_penalties` lacks series of correct rollouts; None if it was not on."""
+    absent = [name for name in missing if name.startswith(("likelihood/", "displacement/"))]
+    if not absent or not has(log, "optimizer_steps_per_rollout"):
+        return None
+    if not has(log, "likelihood/correct"):
+        why = (
+            "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, where X is between the "
+            "rewards of incorrect and of correct rollouts"
+        )
+    elif all("/action_" in name for name in absent):
+        why = "these rollouts have no second action to compare with"
+    else:
+        why = "it measured no displacement, which needs a second rollout batch and `displacement_every` above 0"
+    return f"`with_penalties` was on, but {why}."
+
+
+def how_to_log(host: Host, names: Iterable[str]) -> str:
+    """One sentence: which setting logs the series."""
+    ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
+    if ways:
+        return f"Logged by {'; '.join(ways)}{_TO_FILE.get(host, '')}."
+    if host == "unknown":
+        return "The observers of holdfast for TRL and verl log it (docs/engines.md)."
+    return f"Nothing in {host} logs it, but `holdfast train` does."

@@ -1,56 +1,150 @@
-"""A diagnosis as values: findings like a linter's, and the questions the log cannot answer."""
+"""A diagnosis: as values, as JSON (`--json`, `findings.json`) and in a headline."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from holdfast.collapse import Fall
+from holdfast.collapse import FEWEST, Fall
+from holdfast.diagnostics.log import Log
+from holdfast.files import write_whole
+from holdfast.run_folder import FINDINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that happened."""
+    """One problem that the log shows."""
 
     code: str
     """Stable, such as `LLD003`; docs/diagnose.md has a section on each."""
     step: int
-    """The first step at which the log showed it: a monitor reports it then."""
+    """The first step at which the log shows it. A monitor reports it at this step."""
     lead: int | None = None
-    """Steps from `step` to where the reward has lost half its peak (negative: it came after); None without that."""
+    """Steps from `step` until the reward had lost half (negative: that was earlier); None if it never did."""
     summary: str
-    """What it means, in one sentence."""
+    """What happened, with its numbers."""
     evidence: Mapping[str, float]
-    """Names of series, or of what was computed from them, and their numbers at `step`."""
+    """Values at `step`, by the name of the series or of what was computed from it."""
     series: tuple[str, ...]
-    """The series to look at: where a chart pins it."""
+    """The series to look at. A chart of one of them marks the finding."""
     remedy: str
-    """What to change, as settings of the host."""
+    """What to change, in settings of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotTell:
-    """A question that the log leaves open."""
+    """A code that the log cannot decide, because series are missing."""
 
     code: str
     missing: tuple[str, ...]
-    """Names of the series it would take."""
+    """Names of the missing series."""
     remedy: str
-    """Which setting of the host, or which observer, would log them."""
+    """The setting of the host, or the observer of holdfast, that logs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that a log says."""
+    """Everything that the rules find in a log."""
 
     findings: tuple[Finding, ...]
-    """By first step."""
+    """Ordered by step."""
     cannot_tell: tuple[CannotTell, ...] = ()
     fall: Fall | None = None
-    """When the reward first fell, as `holdfast.collapse` says; None when it did not."""
-    peak_step: int | None = None
-    """Where the reward's running mean was highest before it had lost half; None when it never did."""
-    half_step: int | None = None
-    """The first step at which that mean had lost half of its range."""
+    """When the reward first fell (`holdfast.collapse`); None if it did not."""
+    halved: Fall | None = None
+    """When the reward had first lost half of its range; None if it never did. Leads are counted to this step."""
     facts: Mapping[str, float] = field(default_factory=dict)
-    """A few numbers of the run for the headline: first, peak and last reward, and so on."""
+    """Numbers for the headline: `rows`, `rewards` (how many), `first step`, `last reward` and so on."""
+
+
+def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
+    """Write `findings.json` into a folder, whole."""
+    write_whole(folder / FINDINGS, to_text(as_json(log, diagnosis)))
+
+
+def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain values: docs/diagnose.md explains the keys. Numbers that are not finite are null."""
+    return {
+        "format": log.format,
+        "host": log.host,
+        "name": log.name,
+        "steps": int(log.steps[-1]) if len(log.steps) else 0,
+        "fall_step": None if diagnosis.fall is None else diagnosis.fall.step,
+        "peak_step": None if diagnosis.halved is None else diagnosis.halved.peak_step,
+        "half_step": None if diagnosis.halved is None else diagnosis.halved.step,
+        "facts": _numbers(diagnosis.facts),
+        "findings": [
+            {
+                "code": finding.code,
+                "step": finding.step,
+                "lead": finding.lead,
+                "summary": finding.summary,
+                "evidence": _numbers(finding.evidence),
+                "series": list(finding.series),
+                "remedy": finding.remedy,
+            }
+            for finding in diagnosis.findings
+        ],
+        "cannot_tell": [
+            {"code": undecided.code, "missing": list(undecided.missing), "remedy": undecided.remedy}
+            for undecided in diagnosis.cannot_tell
+        ],
+        "notes": list(log.notes),
+    }
+
+
+def to_text(value: Any) -> str:
+    """The JSON text of one diagnosis, or of a list of them."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def headline(log: Log, diagnosis: Diagnosis) -> str:
+    """The course of the reward, in one or two sentences."""
+    facts = diagnosis.facts
+    rows = int(facts.get("rows", 0))
+    if not rows:
+        return "The log has no rows."
+    span = f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
+    if "peak reward" not in facts:
+        return f"No reward in this log ({span})."
+    course = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"
+    course += f", {facts['last reward']:.3g} at the end ({span})."
+    if too_short(diagnosis):
+        return f"{course} Too few rows to judge."
+    if facts["rewards"] < FEWEST:
+        return f"{course} Too few rewards to judge."
+    fall, half = diagnosis.fall, diagnosis.halved
+    if fall is None:
+        return f"{course} It did not fall."
+    fell = (
+        f"{course} It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
+    )
+    return f"{fell}." if half is None else f"{fell}, half by step {half.step}."
+
+
+def too_short(diagnosis: Diagnosis) -> bool:
+    """Whether the log has too few rows to say that there is no problem."""
+    return diagnosis.facts.get("rows", 0) < FEWEST
+
+
+def lead_of(lead: int | None) -> str:
+    """`lead` in words; empty without one.
+
+    >>> [lead_of(lead) for lead in (12, 1, 0, -3)]
+    ['12 steps before half of the reward was lost', '1 step before half of the reward was lost', \
+'when half of the reward was lost', '3 steps after half of the reward was lost']
+    """
+    if lead is None:
+        return ""
+    if lead == 0:
+        return "when half of the reward was lost"
+    steps = f"{abs(lead)} step{'s' if abs(lead) > 1 else ''}"
+    return f"{steps} {'before' if lead > 0 else 'after'} half of the reward was lost"

@@ -1,4 +1,4 @@
-"""The rules while a run goes on: the same functions on the log so far, so the same findings."""
+"""The rules while a run continues: the same functions on the log so far, so the same findings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from holdfast.diagnostics.rules.rule import Hit
 
 
 class Monitor:
-    """Looks at a run's metrics step by step.
+    """Applies the rules to the metrics of a run, step by step.
 
     >>> monitor = Monitor()
     >>> [[f.code for f in monitor.observe(step, {"grad/norm": norm})] for step, norm in ((1, 0.5), (2, math.nan))]
     [[], ['GRD002']]
 
     Args:
-        host: whose settings remedies name.
-        name: of the run.
-        settings: the run's configuration by the host's own dotted names.
+        host: the trainer whose settings remedies name.
+        name: the name of the run.
+        settings: settings of the run by the dotted names of the host.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Monitor:
         self._reported: set[str] = set()
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
-        """Take the metrics of a step (under holdfast's names); the findings that are new with it.
+        """Add the metrics of a step, by holdfast's names. Returns the new findings.
 
-        A step that was seen before is where a resumed run continues: later steps are forgotten. More metrics of
-        the newest step are added to it.
+        An earlier step means that a run was resumed: later steps are forgotten. Metrics for the newest step are added
+        to it.
         """
         if self._steps.count and step < self._steps.last_step:
             self._forget_from(step)
@@ -56,7 +56,7 @@ class Monitor:
         return new
 
     def replay(self, rows: Iterable[Mapping[str, object]]) -> tuple[Finding, ...]:
-        """Take rows of `metrics.jsonl`; what was found in them."""
+        """Add rows of `metrics.jsonl`. Returns the findings."""
         found: list[Finding] = []
         for row in rows:
             dropped = row.get("dropped")
@@ -66,7 +66,7 @@ class Monitor:
         return tuple(found)
 
     def log(self) -> Log:
-        """What has been observed."""
+        """The log so far."""
         return Log(
             format="holdfast",
             host=self._host,
@@ -77,7 +77,7 @@ class Monitor:
         )
 
     def diagnosis(self) -> Diagnosis:
-        """The whole diagnosis of what has been observed."""
+        """The whole diagnosis of the log so far."""
         return diagnose(self.log())
 
     def _forget_from(self, step: int) -> None:
@@ -89,7 +89,7 @@ class Monitor:
 
 
 class _Column:
-    """Steps and values of a series, in arrays that double when they are full."""
+    """Steps and values of a series, in arrays that double if they are full."""
 
     __slots__ = ("_steps", "_values", "count")
 

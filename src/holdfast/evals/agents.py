@@ -1,7 +1,7 @@
-"""Methods as agents of the scheduler: a conversation, whose texts become tokens here, or a search agent's episode.
+"""Methods as agents of the scheduler: conversations, whose texts become tokens here, and rollouts of the search agent.
 
-Nothing of a conversation is kept for training, so its whole text is encoded again for each call; the cache of a local
-policy still serves what the calls have in common.
+Nothing of a conversation is used for training, so its whole text is encoded again for each call; the cache of a local
+policy still holds what the calls have in common.
 """
 
 from __future__ import annotations
@@ -13,35 +13,34 @@ from typing import Any
 from holdfast.errors import RetrievalError
 from holdfast.evals.methods import Conversation, Outcome, Prompt, Reply
 from holdfast.retrieval.types import Document, Hit
-from holdfast.rollout.loop import Task, search_agent
+from holdfast.rollout.agent import Task, search_agent
 from holdfast.rollout.policy import Completion
 from holdfast.rollout.scheduler import Agent, ModelCall
 from holdfast.rollout.searching import SEARCH
-from holdfast.search.bare import PLAIN
-from holdfast.search.protocol import SearchProtocol, render_prompt
+from holdfast.search.protocol import PLAIN, SearchProtocol, render_prompt
 from holdfast.search.tokens import encode
 from holdfast.trajectory import Search, Status
 
 Step = dict[str, Any]
-"""`{"says": str}` or `{"searches": str, "hits": [id]}`: what a row keeps of an attempt."""
+"""`{"says": str}` or `{"searches": str, "hits": [id]}`: one step of an attempt, as a row records it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What an agent made of a question."""
+    """The result of an agent on a question."""
 
     status: Status
     steps: Sequence[Step]
     passages: Sequence[str]
-    """Texts of all passages that came back from searches."""
+    """Texts of all passages that searches returned."""
     prediction: str | None = None
     raw: str | None = None
-    """All of the text the prediction was taken from; None of an episode, or when there is none."""
+    """The full text that the prediction was extracted from. None for the search agent, or when there is none."""
     error: str | None = None
 
     @property
     def calls(self) -> int:
-        """Calls of the model."""
+        """Number of model calls."""
         return sum("says" in step for step in self.steps)
 
     @property
@@ -51,22 +50,23 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PromptEncoder:
-    """How texts become tokens, and how many a context may have."""
+    """Encodes user messages; knows how long a context may be."""
 
     tokenizer: Any
     chat_template: str
     positions: float
-    """Most tokens of a context with its answer; infinite when nobody knows."""
+    """The most tokens of a context with its answer; infinite when unknown."""
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of a user message, up to where the model's turn begins."""
+        """Token ids of a user message, up to the start of the model's turn."""
         return render_prompt(text, PLAIN, self.tokenizer, self.chat_template)
 
 
 def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> Agent[Attempt]:
-    """A conversation as an agent.
+    """A conversation as an agent of the scheduler.
 
-    It ends as `ERROR` when its context outgrows the model or a call fails, as `RETRIEVAL_FAILED` when a search does.
+    Its status is `ERROR` when the context does not fit the model or a call fails, and `RETRIEVAL_FAILED` when a search
+    fails.
     """
     steps: list[Step] = []
     passages: list[str] = []
@@ -77,37 +77,37 @@ def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> A
     reply: Any = None
     while True:
         try:
-            wanted = conversation.send(reply)
+            request = conversation.send(reply)
         except StopIteration as end:
             outcome: Outcome = end.value
             status = Status.TRUNCATED if outcome.truncated else Status.OK
             return Attempt(
                 status=status, steps=steps, passages=passages, prediction=outcome.prediction, raw=outcome.raw
             )
-        if isinstance(wanted, Prompt):
-            context = encoder(wanted.user) + encode(encoder.tokenizer, wanted.begun)
+        if isinstance(request, Prompt):
+            context = encoder(request.user) + encode(encoder.tokenizer, request.begun)
             room = encoder.positions - len(context)
             if room < 1:
                 return failed(
                     Status.ERROR, f"a context of {len(context)} tokens fills the model's {encoder.positions:g}"
                 )
-            completion: Completion = yield ModelCall(context, int(min(wanted.max_tokens, room)), wanted.stop, seed)
+            completion: Completion = yield ModelCall(context, int(min(request.max_tokens, room)), request.stop, seed)
             if completion.error is not None:
                 return failed(Status.ERROR, completion.error)
             steps.append({"says": completion.text})
-            reply = Reply(_to_stop(completion.text, wanted.stop), completion.stop_reason)
+            reply = Reply(_to_stop(completion.text, request.stop), completion.stop_reason)
         else:
-            reply = yield wanted
+            reply = yield request
             if isinstance(reply, RetrievalError):
                 return failed(Status.RETRIEVAL_FAILED, str(reply))
-            if wanted.tool == SEARCH:
-                steps.append({"searches": wanted.argument, "hits": [hit.document.id for hit in reply]})
+            if request.tool == SEARCH:
+                steps.append({"searches": request.argument, "hits": [hit.document.id for hit in reply]})
                 passages += [hit.document.contents for hit in reply]
-                reply = [Hit(_defused(hit.document, encoder.tokenizer), hit.score) for hit in reply]
+                reply = [Hit(_without_special_tokens(hit.document, encoder.tokenizer), hit.score) for hit in reply]
 
 
-def attempt_episode(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Agent[Attempt]:
-    """An episode of the search agent, with the outcome of a conversation."""
+def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Agent[Attempt]:
+    """A rollout of the search agent, as an attempt."""
     trajectory = yield from search_agent(task, protocol, tokenizer)
     steps: list[Step] = []
     for turn in trajectory.turns:
@@ -123,8 +123,8 @@ def attempt_episode(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Age
     )
 
 
-def _defused(document: Document, tokenizer: Any) -> Document:
-    """Without texts that the tokenizer takes for special tokens: no passage may end the user's message."""
+def _without_special_tokens(document: Document, tokenizer: Any) -> Document:
+    """Remove texts that the tokenizer reads as special tokens, so that no passage can end the user's message."""
     contents = document.contents
     for token in getattr(tokenizer, "all_special_tokens", ()):
         contents = contents.replace(token, " ")
@@ -132,6 +132,6 @@ def _defused(document: Document, tokenizer: Any) -> Document:
 
 
 def _to_stop(text: str, stop: Sequence[str]) -> str:
-    """Up to the first stop text; the token that completed it may have brought more."""
+    """The text up to its first stop text; the token that completed it may contain more."""
     ends = [text.index(mark) + len(mark) for mark in stop if mark in text]
     return text[: min(ends)] if ends else text

@@ -1,29 +1,33 @@
-"""The prompting methods, each as a conversation: what is asked of the model, what is searched, what is the answer.
+"""The methods of evaluation, and one table of them.
 
-A conversation is a generator. It yields a `Prompt` and is sent a `Reply`, yields a `ToolCall` and is sent what the tool
-returned, and returns an `Outcome`. It knows no tokens, no server and no batch; `agents.py` makes it an agent of the
-scheduler. The search agent (`search-r1`, `r1`) exchanges tokens, not texts, and is the one of `rollout/loop.py`.
+A prompting method is a conversation, which is a generator. It yields a `Prompt` and is sent a `Reply`, yields a
+`ToolCall` and is sent the tool's result, and returns an `Outcome`. It knows nothing of tokens, servers and batches;
+`agents.py` makes it an agent of the scheduler. The search agent (`search-r1`, `r1`) exchanges tokens instead of texts;
+it is the agent of `rollout/agent.py`.
 
-Definitions follow the published methods as far as these are defined; docs/evaluate.md lists the differences.
+The methods follow their publications as far as these define them; docs/evaluate.md lists the differences. The module is
+light, because the command line checks names here.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.errors import ConfigError
 from holdfast.evals import prompts
 from holdfast.rollout.policy import StopReason
 from holdfast.rollout.scheduler import ToolCall
 from holdfast.rollout.searching import SEARCH
-from holdfast.search.bare import bare_question, bare_question_with_passages
+from holdfast.search.protocol import R1, SearchProtocol, bare_question, bare_question_with_passages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One call of the model: a user message, and the beginning of the answer, which the model continues."""
+    """One model call: a user message, and the beginning of the answer, which the model continues."""
 
     user: str
     begun: str = ""
@@ -33,7 +37,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model wrote, up to and with the text that stopped it."""
+    """What the model wrote, up to and including the stop text."""
 
     text: str
     stop_reason: StopReason
@@ -41,36 +45,36 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a conversation."""
+    """The result of a conversation."""
 
     prediction: str | None
-    """The extracted answer; None when there is none to extract."""
+    """The extracted answer; None if there is none."""
     raw: str
-    """All of the text the answer was taken from."""
+    """The full text that the answer was extracted from."""
     truncated: bool = False
-    """True when a budget ended it before an answer."""
+    """Whether a budget ended it before an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Budgets of the prompting methods, the published ones unless stated otherwise."""
+    """Budgets of the prompting methods; the published ones unless stated otherwise."""
 
     answer_tokens: int = 32
-    """Of a short answer (FlashRAG)."""
+    """For a short answer (FlashRAG)."""
     thought_tokens: int = 512
-    """Of a chain of thought."""
+    """For a chain of thought."""
     sentence_tokens: int = 100
-    """Of one step of IRCoT; only the first sentence is kept."""
+    """For one step of IRCoT, of which the first sentence is used."""
     reasoning_tokens: int = 8192
-    """Of all reasoning of Search-o1."""
+    """For each call of Search-o1."""
     sentences: int = 10
     """Steps of IRCoT."""
     paragraphs: int = 15
-    """Passages IRCoT collects."""
+    """Passages that IRCoT collects."""
     searches: int = 10
     """Searches of Search-o1: 10 on multi-hop questions; `SINGLE_HOP_LIMITS` for others."""
     turns: int = 15
-    """Calls of Search-o1 on its line of reasoning."""
+    """Reasoning calls of Search-o1."""
 
 
 LIMITS = Limits()
@@ -85,19 +89,19 @@ def search(query: str) -> ToolCall:
 
 
 def direct(question: str, limits: Limits) -> Conversation:
-    """From memory: one call, the first line of the reply is the answer."""
+    """From memory: one call. The first line of the reply is the answer."""
     reply = yield Prompt(user=prompts.direct(question), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
 def bare_direct(question: str, limits: Limits) -> Conversation:
-    """`direct` as it is taught: the question alone."""
+    """`direct` as models are trained on it: the question alone."""
     reply = yield Prompt(user=bare_question(question), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
 def chain_of_thought(question: str, limits: Limits) -> Conversation:
-    """One call that reasons first; the answer stands in tags."""
+    """One call that reasons first and gives the answer in tags."""
     reply = yield Prompt(
         user=prompts.chain_of_thought(question), max_tokens=limits.thought_tokens, stop=(prompts.ANSWER_CLOSE,)
     )
@@ -106,14 +110,14 @@ def chain_of_thought(question: str, limits: Limits) -> Conversation:
 
 
 def rag(question: str, limits: Limits) -> Conversation:
-    """One search with the question, one call with what it found."""
+    """One search with the question, one call with its passages."""
     hits = yield search(question)
     reply = yield Prompt(user=prompts.with_documents(question, hits), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
 def bare_rag(question: str, limits: Limits) -> Conversation:
-    """`rag` as it is taught: passages and the question, without instructions."""
+    """`rag` as models are trained on it: passages and the question, without instructions."""
     hits = yield search(question)
     reply = yield Prompt(user=bare_question_with_passages(question, hits), max_tokens=limits.answer_tokens)
     return _first_line(reply)
@@ -122,8 +126,8 @@ def bare_rag(question: str, limits: Limits) -> Conversation:
 def ircot(question: str, limits: Limits) -> Conversation:
     """IRCoT (arXiv 2212.10509): each sentence of a chain of thought is the next query; a reader answers at the end.
 
-    A sentence that only concludes ("So …", arithmetic) is no query. It ends with a sentence that gives the answer, at
-    `limits.sentences`, or with an empty reply; then one separate call reads all collected passages.
+    A sentence that only concludes ("So …", arithmetic) is not a query. The chain ends with a sentence that gives the
+    answer, after `limits.sentences`, or with an empty reply. Then one more call reads all collected passages.
     """
     collected = list((yield search(_without_question_words(question)))[: limits.paragraphs])
     sentences: list[str] = []
@@ -148,11 +152,11 @@ def ircot(question: str, limits: Limits) -> Conversation:
 def search_o1(question: str, limits: Limits) -> Conversation:
     """Search-o1 (arXiv 2501.05366): searches inside one long reasoning, read by a second call before they enter it.
 
-    A query that was asked before, and one beyond the limit, gets a notice instead of results. Without a boxed answer it
+    A repeated query, and one beyond the limit, gets a notice instead of results. Without a boxed answer, the method
     falls back to `direct`.
     """
     user = prompts.search_o1(question, limits.searches)
-    reasoning, asked = "", list[str]()
+    reasoning, queries = "", list[str]()
     stop = (prompts.QUERY_CLOSE,)
     for _ in range(limits.turns):
         reply = yield Prompt(user=user, begun=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
@@ -160,12 +164,12 @@ def search_o1(question: str, limits: Limits) -> Conversation:
         query = _query_in(reply.text)
         if query is None:
             break
-        if query in asked:
+        if query in queries:
             findings = prompts.REPEAT_NOTICE
-        elif len(asked) >= limits.searches:
+        elif len(queries) >= limits.searches:
             findings = prompts.LIMIT_NOTICE
         else:
-            asked.append(query)
+            queries.append(query)
             hits = yield search(query)
             reader = prompts.reason_in_documents(shortened(reasoning), query, hits)
             reading = (yield Prompt(user=reader, max_tokens=limits.reasoning_tokens)).text
@@ -184,8 +188,8 @@ def tagged_answer(text: str) -> str | None:
     >>> tagged_answer("so <answer> Orsa </answer>, no: <answer>Mora</answer>")
     'Mora'
     """
-    found = re.findall(rf"{prompts.ANSWER_OPEN}(.*?){prompts.ANSWER_CLOSE}", text, re.S)
-    return (found[-1].strip() or None) if found else None
+    answers = re.findall(rf"{prompts.ANSWER_OPEN}(.*?){prompts.ANSWER_CLOSE}", text, re.S)
+    return (answers[-1].strip() or None) if answers else None
 
 
 def boxed(text: str) -> str | None:
@@ -204,7 +208,7 @@ def boxed(text: str) -> str | None:
                 inner = text[start + len(mark) : i].strip()
                 unwrapped = re.fullmatch(r"\\text\{(.*)\}", inner, re.S)
                 return (unwrapped[1].strip() if unwrapped else inner) or None
-        start = text.rfind(mark, 0, start)  # that one was never closed
+        start = text.rfind(mark, 0, start)  # its brace was never closed
     return None
 
 
@@ -215,18 +219,18 @@ def first_sentence(text: str) -> str:
     'J. R. Smith wrote it.'
     """
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    found = re.match(r".*?(?:\w{2,}|\d|[^\w\s])[.!?](?=\s|$)", line)
-    return found[0] if found else line
+    match = re.match(r".*?(?:\w{2,}|\d|[^\w\s])[.!?](?=\s|$)", line)
+    return match[0] if match else line
 
 
 def shortened(reasoning: str) -> str:
-    """Search-o1's cut of a long reasoning: its first step, its last four, and the steps that searched or found."""
+    """Search-o1's cut of a long reasoning: its first step, its last four, and the steps with a query or a result."""
     steps = [step for step in reasoning.split("\n\n") if step.strip()]
     marks = (prompts.QUERY_OPEN, prompts.RESULT_OPEN)
-    kept = [i in (0, *range(len(steps) - 4, len(steps))) or any(m in s for m in marks) for i, s in enumerate(steps)]
+    shown = [i in (0, *range(len(steps) - 4, len(steps))) or any(m in s for m in marks) for i, s in enumerate(steps)]
     lines: list[str] = []
-    for step, keep in zip(steps, kept, strict=True):
-        if keep:
+    for step, show in zip(steps, shown, strict=True):
+        if show:
             lines.append(step)
         elif lines[-1] != "...":
             lines.append("...")
@@ -248,7 +252,7 @@ def _without_question_words(question: str) -> str:
 
 
 def _query_in(text: str) -> str | None:
-    """The query a text ends with; None when it does not ask for a search."""
+    """The query at the end of a text; None when the text does not ask for a search."""
     before, closed, _ = text.partition(prompts.QUERY_CLOSE)
     _, opened, query = before.rpartition(prompts.QUERY_OPEN)
     return (query.strip() or None) if closed and opened else None
@@ -258,3 +262,55 @@ def _first_line(reply: Reply) -> Outcome:
     lines: Sequence[str] = [line.strip() for line in reply.text.splitlines() if line.strip()]
     cut = reply.stop_reason == "length" and len(lines) <= 1
     return Outcome(lines[0] if lines else None, reply.text, cut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One way to get answers from a model."""
+
+    name: str
+    conversation: Callable[[str, Limits], Conversation] | None = None
+    """Makes the conversation about a question. None: rollouts of the search agent, under the recipe's protocol."""
+    bare: Callable[[str, Limits], Conversation] | None = None
+    """The conversation without instructions, for a model that was trained on the method."""
+    preset: SearchProtocol | None = None
+    """For the search agent: a protocol whose prompt and turns replace the recipe's."""
+    searches: bool = False
+    most_searches: str = ""
+    """How many searches a question may have, as tables print it. Empty: one in every turn but the last."""
+    single_call: bool = False
+    """Whether the whole output is scored too, as some published rows seem to have been."""
+
+    def searches_allowed(self, protocol: SearchProtocol) -> str:
+        """What tables print: `none`, or how many searches a question may have."""
+        if not self.searches:
+            return "none"
+        return self.most_searches or str(protocol.max_turns - 1)
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(name="direct", conversation=direct, bare=bare_direct, single_call=True),
+        Method(name="cot", conversation=chain_of_thought, single_call=True),
+        Method(name="rag", conversation=rag, bare=bare_rag, searches=True, most_searches="1", single_call=True),
+        Method(name="ircot", conversation=ircot, searches=True, most_searches=str(LIMITS.sentences + 1)),
+        Method(
+            name="search-o1",
+            conversation=search_o1,
+            searches=True,
+            most_searches=f"{SINGLE_HOP_LIMITS.searches} (multi-hop {LIMITS.searches})",
+        ),
+        Method(name="r1", preset=R1),
+        Method(name="search-r1", searches=True),
+    )
+}
+
+
+def method_named(name: str) -> Method:
+    """Raises `ConfigError` for an unknown name."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the methods are {', '.join(METHODS)}"
+        raise ConfigError(f"--method {name}: there is no such method; {hint}")
+    return METHODS[name]

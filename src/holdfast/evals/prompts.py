@@ -1,17 +1,17 @@
-"""What the prompting methods say to a model. Texts of our own; each names what it keeps of the published method."""
+"""The prompts of the prompting methods. The texts are ours; each docstring names its published method."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from holdfast.retrieval.types import Hit
-from holdfast.search.bare import bare_question, passage_lines
+from holdfast.search.protocol import bare_question, passage_lines
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 QUERY_OPEN, QUERY_CLOSE = "<|begin_search_query|>", "<|end_search_query|>"
 RESULT_OPEN, RESULT_CLOSE = "<|begin_search_result|>", "<|end_search_result|>"
 FINDINGS = "**Final Information**"
-"""Search-o1's marker: what follows it is what a second reading took from the documents."""
+"""Search-o1's marker. After it comes what the second call took from the documents."""
 NO_FINDINGS = "No helpful information found."
 LIMIT_NOTICE = "The search limit is reached. No more searches are possible; answer with what you know."
 REPEAT_NOTICE = "This query was searched before. Look at its results above."
@@ -55,7 +55,7 @@ def direct(question: str) -> str:
 
 
 def chain_of_thought(question: str) -> str:
-    """Reason first, the answer in tags, so that it can be told from the reasoning."""
+    """Reason first; the answer is in tags, which separate it from the reasoning."""
     return f"{_COT}\n\n{bare_question(question)}"
 
 
@@ -75,7 +75,7 @@ def search_o1(question: str, searches: int) -> str:
 
 
 def reason_in_documents(reasoning: str, query: str, hits: Sequence[Hit]) -> str:
-    """Search-o1's second call, which reads the documents so that the line of reasoning need not."""
+    """Search-o1's second call, which reads the documents for the line of reasoning."""
     return (
         f"{_REASON_IN_DOCUMENTS}\n\nThe reasoning so far:\n{reasoning}\n\nThe query: {query}\n\n"
         f"The documents:\n{passage_lines(hits)}"

@@ -1,8 +1,9 @@
-"""Questions to evaluate on: the bundled world's, a recipe's own, or what `holdfast data` knows: sets and files."""
+"""Questions to evaluate on: the bundled world's, the recipe's, or the sets and files that `holdfast data` knows."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,42 +11,40 @@ from holdfast.config import Config
 from holdfast.data import Example
 from holdfast.datasets.prepare import open_questions
 from holdfast.errors import ConfigError, DataError
-from holdfast.evals.sets import set_of
+from holdfast.evals.results import set_of
 from holdfast.world.bundle import world_of
 
 WORLD = {"world": "test", "world-dev": "dev", "world-train": "train"}
-"""Names of the bundled world's regions."""
+"""Names of the bundled world's questions, and the region of each."""
 _IN_FOLDER = ("test.jsonl", "test.parquet", "questions.jsonl", "questions.parquet")
 
 
 def load_questions(names: Sequence[str], config: Config, *, limit: int | None = None) -> list[Example]:
-    """The questions that `names` name, in that order; of each set the first `limit`, if that is given.
+    """The questions of `names`, in that order; with `limit`, the first ones of each set.
 
-    A name is `world`, `world-dev` or `world-train`; `test` or `dev`, the recipe's own files; or, as `open_questions`
-    reads them, a file (or a folder with one), a set, several joined with `+`, `seven`, or `sample`. Raises
-    `ConfigError` for a file the recipe does not name, and `DataError` for everything that cannot be read and for two
-    questions with one id.
+    A name is `world`, `world-dev` or `world-train`; `test` or `dev`, the recipe's files; or, as in `open_questions`, a
+    file (or a folder with one), a set, several sets joined with `+`, `seven`, or `sample`. Raises `ConfigError` for a
+    file that the recipe does not name. Raises `DataError` for what cannot be read, and for two questions with one id.
     """
     examples = [example for name in names for example in _named(name, config)]
-    _refuse_twins(examples)
+    _refuse_equal_ids(examples)
     if limit is None:
         return examples
-    kept: dict[str, int] = {}
-    chosen = []
+    counts: Counter[str] = Counter()
+    limited = []
     for example in examples:
-        own = set_of(example)
-        kept[own] = kept.get(own, 0) + 1
-        if kept[own] <= limit:
-            chosen.append(example)
-    return chosen
+        counts[set_of(example)] += 1
+        if counts[set_of(example)] <= limit:
+            limited.append(example)
+    return limited
 
 
 def digest(examples: Sequence[Example]) -> str:
-    """Of ids, questions and golden answers."""
-    found = hashlib.sha256()
+    """A hash of ids, questions and golden answers."""
+    sha256 = hashlib.sha256()
     for example in examples:
-        found.update(repr((example.id, example.question, example.golden_answers)).encode())
-    return found.hexdigest()[:16]
+        sha256.update(repr((example.id, example.question, example.golden_answers)).encode())
+    return sha256.hexdigest()[:16]
 
 
 def _named(name: str, config: Config) -> Sequence[Example]:
@@ -63,19 +62,19 @@ def _named(name: str, config: Config) -> Sequence[Example]:
 
 
 def _file_in(folder: str) -> str:
-    """The test questions of a folder that `holdfast data prepare` wrote."""
+    """The file of test questions in a folder that `holdfast data prepare` wrote."""
     for name in _IN_FOLDER:
-        if (found := Path(folder) / name).is_file():
-            return str(found)
-    raise DataError(f"{folder} holds none of {', '.join(_IN_FOLDER)}; give a file of questions")
+        if (path := Path(folder) / name).is_file():
+            return str(path)
+    raise DataError(f"{folder} contains none of {', '.join(_IN_FOLDER)}; give a file of questions")
 
 
-def _refuse_twins(examples: Sequence[Example]) -> None:
+def _refuse_equal_ids(examples: Sequence[Example]) -> None:
     seen: set[str] = set()
     for example in examples:
         if example.id in seen:
             raise DataError(
-                f"two questions have the id {example.id}: the same data was named twice, or two files have one name. "
-                "Name each once, and rename one of the files"
+                f"two questions have the id {example.id}: the same data was named twice, or two files have the same "
+                "name. Name each once, or rename one of the files"
             )
         seen.add(example.id)

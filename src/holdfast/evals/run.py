@@ -1,9 +1,8 @@
 """An evaluation from questions to results: batch by batch, each written before the next begins.
 
-The batches are cut from the questions once and for all. A local policy computes the rows of a batch together, and which
-rows these are moves the last bits of a logit, so an unfinished batch is computed again as a whole: what a stop at any
-moment leaves is, byte for byte, what a run that never stopped would have written. A server's answers do not depend on
-their neighbours here, and only what is missing is asked again.
+A question's batch never changes. A local policy computes the rows of a batch together, and which rows these are moves
+the last bits of a logit. So an unfinished batch is computed again as a whole: an evaluation that was stopped at any
+time writes, byte for byte, what one without a stop writes. From a server, only missing answers are requested.
 """
 
 from __future__ import annotations
@@ -16,42 +15,40 @@ from typing import Any
 
 from holdfast.data import Example
 from holdfast.errors import RolloutError
-from holdfast.evals.agents import Attempt, PromptEncoder, attempt_episode, converse
-from holdfast.evals.catalogue import Method
-from holdfast.evals.methods import LIMITS, SINGLE_HOP_LIMITS
+from holdfast.evals.agents import Attempt, PromptEncoder, converse, run_search_agent
+from holdfast.evals.methods import LIMITS, SINGLE_HOP_LIMITS, Method
+from holdfast.evals.model import EvaluatedModel, agent_protocol
 from holdfast.evals.questions import digest
-from holdfast.evals.results import results_of
-from holdfast.evals.sets import MULTI_HOP_SETS, set_of
+from holdfast.evals.results import MULTI_HOP_SETS, results_of, set_of
 from holdfast.evals.state import FAILED, EvalFolder, Row
-from holdfast.evals.subject import Subject, agent_protocol
 from holdfast.listener import Listener
-from holdfast.rollout.loop import Task
+from holdfast.rollout.agent import Task
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.scheduler import Agent, run_agents
 from holdfast.rollout.searching import SEARCH, SearchQueue
-from holdfast.scoring import MODES, Mode, exact_match, f1, normalize_answer, normalized_golds, sub_em
+from holdfast.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
 from holdfast.search.protocol import render_prompt
 
 _OUTAGE = 8
-"""Questions in a row that fail for the first time: the server is gone, or the retriever."""
+"""So many new failures in a row mean that the server or the retriever is gone."""
 
 
 class Evaluation:
-    """One method of one subject on some questions.
+    """One method and one model on some questions.
 
     Args:
-        subject: who answers.
-        method: one of `catalogue.METHODS`.
+        model: the model that answers.
+        method: one of `METHODS`.
         retriever: None for methods that do not search.
         samples: answers per question; None is one, greedy.
         scorer: `table`, or `official` for the rule of each question's own set.
-        bare: ask without instructions, as a model is asked that was taught the method.
-        row: what the table calls this.
+        bare: ask without instructions, as a model that was trained on the method expects.
+        row: name of this row in tables.
     """
 
     def __init__(
         self,
-        subject: Subject,
+        model: EvaluatedModel,
         method: Method,
         examples: Sequence[Example],
         retriever: Any,
@@ -61,23 +58,23 @@ class Evaluation:
         bare: bool = False,
         row: str = "",
     ) -> None:
-        self.subject, self.method, self.examples, self.retriever = subject, method, examples, retriever
+        self.model, self.method, self.examples, self.retriever = model, method, examples, retriever
         self.samples, self.scorer, self.row = samples, scorer, row
         self.bare = bare and method.bare is not None
-        self.protocol = agent_protocol(method, subject.config)
+        self.protocol = agent_protocol(method, model.config)
         self._failed_in_a_row = 0
 
     def settings(self) -> dict[str, Any]:
-        """What the answers depend on; results.json repeats it."""
-        subject, method, config = self.subject, self.method, self.subject.config
+        """What the answers depend on; results.json repeats these settings."""
+        model, method, config = self.model, self.method, self.model.config
         prompting = asdict(LIMITS) if method.conversation else None
         return {
             "row": self.row,
-            "model": subject.name,
-            "weights": subject.weights,
+            "model": model.name,
+            "weights": model.weights,
             "method": method.name,
             "prompt": "bare" if self.bare else "instructed" if prompting else self.protocol.name,
-            "decoding": subject.decoding,
+            "decoding": model.decoding,
             "samples": self.samples or 1,
             "seed": config.run.seed,
             "searches": method.searches_allowed(self.protocol),
@@ -86,7 +83,7 @@ class Evaluation:
             "questions_digest": digest(self.examples),
             "retrieval": config.retrieval.model_dump() if method.searches else None,
             "passages": getattr(self.retriever, "corpus_hash", None),
-            "tokenizer": subject.spoken,
+            "tokenizer": model.tokenizer_name,
             "topk": self.protocol.topk,
             "protocol": None if prompting else asdict(self.protocol),
             "limits": prompting,
@@ -94,66 +91,64 @@ class Evaluation:
         }
 
     def run(self, out: Path, listener: Listener, *, batch: int = 128) -> dict[str, Any]:
-        """Answer what is not answered yet, and write everything; returns what results.json holds.
+        """Answer the questions that are not answered yet, and write everything. Returns the content of results.json.
 
-        `batch` is in answers, of whole questions. Raises `RolloutError` when every question of a batch failed.
+        `batch` counts answers; a question's samples stay together. Raises `RolloutError` when every question of a batch
+        failed.
         """
         folder = EvalFolder(out)
-        settings = self.settings() | {"batch": batch if self.subject.local else None}
+        settings = self.settings() | {"batch": batch if self.model.local else None}
         done = folder.begin(settings)
         count = self.samples or 1
         total = len(self.examples) * count
         if done:
-            listener.note(f"{len(done)} of {total} answers are there already, in {out}")
-        there = len(done)
-        listener.stage(f"evaluating {self.method.name}", total - there)
+            listener.note(f"{len(done)} of {total} answers exist already, in {out}")
+        existing = len(done)
+        listener.stage(f"evaluating {self.method.name}", total - existing)
         listener.advance(0, _running(done))
         size = max(batch // count, 1)
         for start in range(0, len(self.examples), size):
             part = self.examples[start : start + size]
-            asked = [(example, k) for example in part for k in range(count)]
-            missing = [(example, k) for example, k in asked if _id(example, k) not in done]
+            batch_answers = [(example, k) for example in part for k in range(count)]
+            missing = [(example, k) for example, k in batch_answers if _id(example, k) not in done]
             if not missing:
                 continue
-            rows = self._answer(asked if self.subject.local else missing)
+            rows = self._answer(batch_answers if self.model.local else missing)
             self._refuse_outage(rows, folder)
             folder.add(rows)
             done = folder.rows
-            listener.advance(len(done) - there, _running(done))
+            listener.advance(len(done) - existing, _running(done))
         ids = [_id(example, k) for example in self.examples for k in range(count)]
-        kept = folder.rows
-        results = results_of([kept[id] for id in ids], settings)
+        rows_by_id = folder.rows
+        results = results_of([rows_by_id[id] for id in ids], settings)
         folder.finish(ids, results)
         return results
 
-    def _answer(self, asked: Sequence[tuple[Example, int]]) -> list[Row]:
-        agents = {_id(example, k): self._agent(example, k) for example, k in asked}
+    def _answer(self, requested: Sequence[tuple[Example, int]]) -> list[Row]:
+        agents = {_id(example, k): self._agent(example, k) for example, k in requested}
         if self.retriever is None:
-            attempts = run_agents(agents, policy=self.subject.policy, tools={})
+            attempts = run_agents(agents, policy=self.model.policy, tools={})
         else:
             with closing(SearchQueue(self.retriever, self.protocol.topk)) as queue:
-                attempts = run_agents(agents, policy=self.subject.policy, tools={SEARCH: queue})
-        return [self._row(example, k, attempt) for (example, k), attempt in zip(asked, attempts, strict=True)]
+                attempts = run_agents(agents, policy=self.model.policy, tools={SEARCH: queue})
+        return [self._row(example, k, attempt) for (example, k), attempt in zip(requested, attempts, strict=True)]
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
-        subject, conversation = self.subject, self.method.bare if self.bare else self.method.conversation
-        seed = rollout_seed("evals", subject.config.run.seed, example.id, k)
-        template = subject.config.model.chat_template
+        model, conversation = self.model, self.method.bare if self.bare else self.method.conversation
+        seed = rollout_seed("evals", model.config.run.seed, example.id, k)
+        template = model.config.model.chat_template
         if conversation is not None:
             limits = LIMITS if set_of(example) in MULTI_HOP_SETS else SINGLE_HOP_LIMITS
-            encoder = PromptEncoder(subject.tokenizer, template, subject.positions)
+            encoder = PromptEncoder(model.tokenizer, template, model.positions)
             return converse(conversation(example.question.strip(), limits), encoder, seed)
-        prompt = tuple(render_prompt(example.question, self.protocol, subject.tokenizer, template))
+        prompt = tuple(render_prompt(example.question, self.protocol, model.tokenizer, template))
         task = Task(id=_id(example, k), example_id=example.id, prompt=prompt, seed=seed)
-        return attempt_episode(task, self.protocol, subject.tokenizer)
+        return run_search_agent(task, self.protocol, model.tokenizer)
 
     def _row(self, example: Example, k: int, attempt: Attempt) -> Row:
         golds, mode, failed = example.golden_answers, self._mode(example), attempt.status.is_failure
         prediction, searches = attempt.prediction, attempt.searches
-        hit = None
-        if searches and not failed:
-            passages = [normalize_answer(text) for text in attempt.passages]
-            hit = float(any(gold in text for gold in normalized_golds(golds) for text in passages))
+        hit = in_passages(attempt.passages, golds) if searches and not failed else None
         row: Row = {
             "id": _id(example, k),
             "set": set_of(example),
@@ -183,14 +178,14 @@ class Evaluation:
         if len(failed) < len(rows):
             self._failed_in_a_row = 0
             return
-        # What failed before may fail for ever, by its length say: no sign of an outage.
-        fresh = [row for row in failed if row["id"] not in folder.failed_before]
-        self._failed_in_a_row += len(fresh)
-        if self._failed_in_a_row >= _OUTAGE or (len(fresh) > 1 and not folder.rows):
+        # A question that failed before may always fail, for its length say. That is not an outage.
+        new = [row for row in failed if row["id"] not in folder.failed_before]
+        self._failed_in_a_row += len(new)
+        if self._failed_in_a_row >= _OUTAGE or (len(new) > 1 and not folder.rows):
             reason = failed[0].get("error") or f"status {failed[0]['status']}"
             raise RolloutError(
-                f"all {len(rows)} questions of a batch failed; the first, {failed[0]['id']}, because {reason}. Put it "
-                "right; the same command goes on where it stopped"
+                f"all {len(rows)} questions of a batch failed; the first, {failed[0]['id']}, because {reason}. Fix "
+                "this and run the same command again: it continues where it stopped"
             )
 
 

@@ -1,7 +1,7 @@
-"""The folder of an evaluation: settings, one line per answer, results. Stopped at any moment, it can be gone on with.
+"""The folder of an evaluation: settings, one line per answer, results. It can be continued after a stop at any time.
 
-settings.json      what the answers depend on; a folder is never gone on with under other settings
-questions.jsonl    one row per question and sample: the state, whole lines only
+settings.json      what the answers depend on; a folder is never continued under other settings
+questions.jsonl    one row per question and sample, in complete lines
 results.json       written last, from the rows alone
 """
 
@@ -17,9 +17,10 @@ from holdfast.errors import ConfigError, DataError
 from holdfast.files import write_whole
 from holdfast.jsonl import write_jsonl
 
+FORMAT = "holdfast-eval-1"
 SETTINGS, ROWS, RESULTS = "settings.json", "questions.jsonl", "results.json"
 FAILED = ("retrieval_failed", "error")
-"""Statuses of a row that says nothing about the model; such a question is asked again."""
+"""Statuses that say nothing about the model. Such a question is asked again."""
 
 Row = dict[str, Any]
 
@@ -32,37 +33,37 @@ class EvalFolder:
         self._rows: dict[str, Row] = {}
 
     def begin(self, settings: Mapping[str, Any]) -> dict[str, Row]:
-        """The answers that are there already, by id: whole rows of questions that did not fail.
+        """The answers that the folder has already, by id: rows of questions that did not fail.
 
         Raises `ConfigError` when the folder was made under other settings, or cannot be written.
         """
-        wanted = json.loads(json.dumps(settings))
-        there = self._settings()
-        if there is not None and there != wanted:
-            name = next(name for name in {**wanted, **there} if there.get(name) != wanted.get(name))
+        new = json.loads(json.dumps(settings))
+        old = self._settings()
+        if old is not None and old != new:
+            name = next(name for name in {**new, **old} if old.get(name) != new.get(name))
             raise ConfigError(
-                f"{self.path} holds an evaluation with {name} = {_shown(there.get(name))}, and this one has "
-                f"{_shown(wanted.get(name))}; give another --out, or delete that folder"
+                f"{self.path} holds an evaluation with {name} = {_shown(old.get(name))}, and this one has "
+                f"{_shown(new.get(name))}; give another --out, or delete that folder"
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if there is None:
+            if old is None:
                 if (self.path / ROWS).exists():
                     raise ConfigError(f"{self.path} holds answers without {SETTINGS}; give another --out")
-                write_json(self.path / SETTINGS, wanted)
+                write_json(self.path / SETTINGS, new)
         except OSError as error:
             raise ConfigError(
                 f"{self.path} cannot be written ({error.strerror}); give --out a folder that can"
             ) from error
-        found = read_whole_rows(self.path / ROWS)
-        self._rows = {row["id"]: row for row in found if row["status"] not in FAILED}
-        self.failed_before = {row["id"] for row in found if row["status"] in FAILED}
-        if len(self._rows) < len(found) or not _ends_whole(self.path / ROWS):
+        rows = read_whole_rows(self.path / ROWS)
+        self._rows = {row["id"]: row for row in rows if row["status"] not in FAILED}
+        self.failed_before = {row["id"] for row in rows if row["status"] in FAILED}
+        if len(self._rows) < len(rows) or not _ends_whole(self.path / ROWS):
             write_jsonl(self.path / ROWS, self._rows.values())
         return dict(self._rows)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Append answers, of ids that are not there, in one go."""
+        """Append answers with new ids, in one write."""
         new = [row for row in rows if row["id"] not in self._rows]
         if not new:
             return
@@ -74,7 +75,7 @@ class EvalFolder:
         self._rows.update((row["id"], row) for row in new)
 
     def finish(self, ids: Sequence[str], results: Mapping[str, Any]) -> None:
-        """Put the rows into the order of the questions, whatever order they came in, and write the results."""
+        """Sort the rows into the order of the questions, and write the results."""
         ordered = [self._rows[id] for id in ids]
         if [row["id"] for row in read_whole_rows(self.path / ROWS)] != list(ids):
             write_jsonl(self.path / ROWS, ordered)
@@ -96,7 +97,7 @@ class EvalFolder:
 
 
 def read_whole_rows(path: Path) -> list[Row]:
-    """Rows of a file that may be missing or end in the middle of a line. Raises `DataError` for any other damage."""
+    """Rows of a file that may be missing or end in an incomplete line. Raises `DataError` for any other damage."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -105,14 +106,14 @@ def read_whole_rows(path: Path) -> list[Row]:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     rows = []
     lines = raw.split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):  # what stands behind the last line end was never finished
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end was never finished
         try:
             row = json.loads(line)
             if not isinstance(row["id"], str) or not isinstance(row["status"], str):
                 raise TypeError
         except (ValueError, KeyError, TypeError):
             raise DataError(
-                f"{path}:{number} is no answer of an evaluation; remove the line, and the question is asked again"
+                f"{path}:{number} is not an answer of an evaluation; remove the line, and the question is asked again"
             ) from None
         rows.append(row)
     return rows
@@ -130,12 +131,12 @@ def read_results(path: Path) -> dict[str, Any]:
         results = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         unfinished = (file.parent / ROWS).is_file()
-        hint = "the evaluation is not finished; the same command goes on" if unfinished else "give a folder of eval"
+        hint = "the evaluation is unfinished; the same command continues it" if unfinished else "give a folder of eval"
         raise DataError(f"{file} does not exist: {hint}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read ({error}); evaluate again to renew it") from None
-    if not isinstance(results, dict) or results.get("format") != "holdfast-eval-1":
-        raise DataError(f"{file} holds no results of holdfast eval (no format 'holdfast-eval-1')")
+    if not isinstance(results, dict) or results.get("format") != FORMAT:
+        raise DataError(f"{file} is not a results file of holdfast eval (its format is not {FORMAT!r})")
     return results
 
 

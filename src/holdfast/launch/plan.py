@@ -166,7 +166,7 @@ def truncation(config: Config) -> Iterator[str]:
         )
 
 
-def own_code(config: Config) -> Iterator[str]:
+def code_notes(config: Config) -> Iterator[str]:
     """What the recipe names by import path must be there where the host runs."""
     penalty = [config.loss.penalty.path] if isinstance(config.loss.penalty, CustomPenalty) else []
     for path in (*penalty, *config.reward.custom):

@@ -13,8 +13,8 @@ from holdfast.launch.plan import (
     Machines,
     Option,
     Plan,
+    code_notes,
     noted,
-    own_code,
     refuse,
     refused,
     section,
@@ -23,7 +23,7 @@ from holdfast.launch.plan import (
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
 
 _NOT_TINY = (
-    "a tiny model is made and warm-started by `holdfast train RECIPE --stage warm-start`; set model.path to the folder "
+    "a tiny model is made and warm-started by `holdfast warm-start RECIPE`; set model.path to the folder "
     "it names, and warm_start.steps = 0"
 )
 
@@ -63,7 +63,7 @@ REFUSED: Mapping[str, str] = {
     "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
     "loss.penalty.normalizer": (
         "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "protected tokens, which is logged as penalty/preserved_share"
+        "protected tokens, which is logged as penalty/preserved_fraction"
     ),
 }
 
@@ -81,7 +81,7 @@ def translate(config: Config, machines: Machines) -> Plan:
         data=trl_files.data_files(config),
         write_data=partial(trl_files.copy_data, config),
         schedule=_schedule(config, machines),
-        first=(f"pip install 'holdfast[{','.join(_extras(config))}]'", "holdfast doctor trl"),
+        first=(f"pip install 'holdfast-rl[{','.join(_extras(config))}]'", "holdfast doctor trl"),
         notes=(*noted(config, NOTED), *_differences(config)),
     )
 
@@ -104,7 +104,7 @@ def _differences(config: Config) -> Iterator[str]:
         yield "TRL's entropy is a mean over tokens under every loss.reduction"
     if trl_files.correct_above(config.reward) is None:
         yield "with these reward weights right and wrong overlap: the log counts a reward above 0.5 as right"
-    yield from own_code(config)
+    yield from code_notes(config)
 
 
 def _schedule(config: Config, machines: Machines) -> str:

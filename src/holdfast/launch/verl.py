@@ -12,8 +12,8 @@ from holdfast.launch.plan import (
     Machines,
     Option,
     Plan,
+    code_notes,
     noted,
-    own_code,
     refuse,
     refused,
     section,
@@ -74,7 +74,7 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "retrieval.corpus": (
-        "rollouts of verl run on many machines and ask a server. Serve these passages (`holdfast index`, then "
+        "rollouts of verl run on many machines and ask a server. Serve these passages (`holdfast index build`, then "
         "`holdfast serve`), and set retrieval.url to its address"
     ),
     "retrieval.index": (
@@ -83,12 +83,12 @@ REFUSED: Mapping[str, str] = {
     ),
     "sampling.mask_logprobs": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
     "warm_start.steps": (
-        "verl's trainer has no warm start. Make the model with `holdfast train RECIPE --stage warm-start`, set "
+        "verl's trainer has no warm start. Make the model with `holdfast warm-start RECIPE`, set "
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
     "loss.penalty.normalizer": (
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "protected tokens, which is logged as penalty/preserved_share"
+        "protected tokens, which is logged as penalty/preserved_fraction"
     ),
     "loss.penalty.answer_weight": (
         "a loss function of verl does not see which tokens are the answer. Leave it at 1.0, or use TRL"
@@ -113,7 +113,7 @@ def translate(config: Config, machines: Machines) -> Plan:
             f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
             f"{verl_mini_batch(train)} × ppo_epochs 1"
         ),
-        first=("pip install '/path/to/holdfast[verl]' vllm", "./run.sh --check"),
+        first=("pip install 'holdfast-rl[verl]' vllm", "./run.sh --check"),
         notes=(*noted(config, NOTED), *_differences(config)),
     )
 
@@ -176,7 +176,7 @@ def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
     yield "the best checkpoint on dev is not kept apart; verl keeps the newest"
     yield "verl limits prompt and response apart: an episode of a short prompt ends before protocol.max_total_tokens"
-    yield from own_code(config)
+    yield from code_notes(config)
     if config.train.warmup:
         yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
 

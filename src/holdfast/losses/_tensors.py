@@ -48,9 +48,9 @@ def check_paired(name: str, values: Tensor, like: Tensor) -> Tensor:
 
 
 def check_per_row(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
-    """`values` [..., 1] (one per row) or [..., T] (one per token), detached. `[B]` beside `[B, T]` is refused.
+    """`values` [..., 1] (one per row) or [..., T] (one per token), detached. `[B]` for tokens `[B, T]` is refused.
 
-    A packed row holds several sequences, so one value per row cannot be meant there.
+    So is one value per row for packed rows, which hold several sequences each.
     """
     row = (*like.shape[:-1], 1)
     if values.shape != like.shape and values.shape != row:
@@ -102,13 +102,12 @@ def run_index(*ids: Tensor) -> Tensor:
     """Number the runs of equal ids: flat int64 [N] over tokens [..., T], 0 for the first run.
 
     A run ends where any of `ids` changes and at the end of a row. There are at most N runs, so a buffer of N slots
-    always suffices and nobody has to ask the device how many there are.
+    always suffices, without a read from the device.
     """
-    first = ids[0]
-    starts = torch.ones(first.shape, dtype=torch.bool, device=first.device)
-    starts[..., 1:] = first[..., 1:] != first[..., :-1]
-    for more in ids[1:]:
-        starts[..., 1:] |= more[..., 1:] != more[..., :-1]
+    starts = torch.ones(ids[0].shape, dtype=torch.bool, device=ids[0].device)
+    starts[..., 1:] = False
+    for values in ids:
+        starts[..., 1:] |= values[..., 1:] != values[..., :-1]
     return starts.flatten().cumsum(0) - 1
 
 

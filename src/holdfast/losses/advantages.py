@@ -19,19 +19,19 @@ def group_advantages(
     lengths: Tensor | None = None,
     valid: Tensor | None = None,
 ) -> Tensor:
-    """GRPO advantages: how much better a rollout did than the others of its question.
+    """GRPO advantages: how much better a rollout is than the others of its question.
 
         A_i = (r_i − mean_group) / (std_group + eps)      scale=True  (GRPO), std with n − 1
         A_i =  r_i − mean_group                           scale=False (Dr.GRPO)
         A_i =  r_i − Σ l r / Σ l                          scale=False, with lengths l (OPO)
 
-    With `lengths` the mean that is subtracted weighs each rollout by its length, so that the advantages of a group sum
-    to 0 over its tokens instead of its rollouts. The standard deviation stays the plain one.
+    With `lengths`, the subtracted mean weighs each rollout by its length, so that the advantages of a group sum to 0
+    over its tokens instead of its rollouts. The standard deviation stays unweighted.
 
     * A group whose rewards are all equal gets exactly 0. (In float32 the mean of 0.1, 0.1, 0.1 is not 0.1, and the
       rounding error divided by eps would become an advantage.)
     * A group of one has no others: A = r, which is REINFORCE without a baseline.
-    * A group of which failures left a single valid rollout has lost its contrast: A = 0, not A = r.
+    * A group in which only one rollout is valid has nothing to compare with: A = 0, not A = r.
     * Rows that are not `valid` get 0 and stay out of mean and std; their rewards may be NaN.
 
     Args:
@@ -39,25 +39,24 @@ def group_advantages(
         group_ids: int [B], equal for rollouts of one question.
         scale: divide by the group's standard deviation.
         eps: added to the standard deviation, in reward units.
-        lengths: int or float [B], tokens of each rollout that are learned from. None: all count alike.
-            A group without a token keeps the plain mean.
-        valid: bool [B], False for rollouts that failed for reasons that are not the policy's. None: all are valid.
+        lengths: int or float [B], tokens of each rollout that are learned from. None: equal weights.
+            A group without a token uses the unweighted mean.
+        valid: bool [B], False for rollouts that failed for reasons other than the policy. None: all are valid.
 
     Returns:
         float [B, 1], ready for the losses; detached; float32, or float64 for float64 rewards.
 
     Raises:
-        TypeError, ValueError: dtypes or shapes do not fit, or the reward of a valid row is NaN or infinite: it would
-            void its whole group.
+        TypeError, ValueError: dtypes or shapes do not fit, or the reward of a valid row is NaN or infinite, which
+            would void its whole group.
 
-    Source: GRPO (arXiv 2402.03300); Dr.GRPO (2503.20783); OPO (2505.23585). The papers write the standard deviation
-    without saying which; Search-R1's and LLDS's code, like this function, use the unbiased one and give a group of one
-    A = r.
+    Source: GRPO (arXiv 2402.03300); Dr.GRPO (2503.20783); OPO (2505.23585). The unbiased standard deviation and A = r
+    for a group of one are those of Search-R1's and LLDS's code.
 
-    Five rollouts, one right: mean 0.2, std sqrt(0.8 / 4) = 0.447, so 0.8 / 0.447 and −0.2 / 0.447.
+    Five rollouts, one correct: mean 0.2, std sqrt(0.8 / 4) = 0.447, so 0.8 / 0.447 and −0.2 / 0.447.
 
-    >>> a = group_advantages(torch.tensor([1.0, 0, 0, 0, 0]), torch.zeros(5, dtype=torch.long))
-    >>> [round(x, 3) for x in a[:, 0].tolist()]
+    >>> advantages = group_advantages(torch.tensor([1.0, 0, 0, 0, 0]), torch.zeros(5, dtype=torch.long))
+    >>> [round(x, 3) for x in advantages[:, 0].tolist()]
     [1.789, -0.447, -0.447, -0.447, -0.447]
     """
     rewards, valid = _check(rewards, valid)
@@ -74,27 +73,30 @@ def group_advantages(
     if eps < 0:
         raise ValueError(f"eps={eps} must not be negative; it keeps the division by the standard deviation finite")
     _, group = torch.unique(group_ids, return_inverse=True)  # B slots suffice for any number of groups
-    r = torch.where(valid, rewards, 0.0)
+    reward = torch.where(valid, rewards, 0.0)
 
-    def total(x: Tensor) -> Tensor:
+    def group_sum(x: Tensor) -> Tensor:
+        """[B]: for each rollout the sum over its group."""
         return torch.zeros_like(x).index_add_(0, group, x)[group]
 
-    n = total(valid.to(r.dtype))
-    size = total(torch.ones_like(r))
-    mean = total(r) / n.clamp(min=1)
-    advantages = r - mean
+    size = group_sum(torch.ones_like(reward))
+    valid_count = group_sum(valid.to(reward.dtype))
+    mean = group_sum(reward) / valid_count.clamp(min=1)
+    advantages = reward - mean
     if lengths is not None:
-        weight = torch.where(valid, lengths.to(r.dtype), 0.0)
-        tokens = total(weight)
-        advantages = r - torch.where(tokens > 0, total(weight * r) / tokens.clamp(min=1), mean)
+        weight = torch.where(valid, lengths.to(reward.dtype), 0.0)
+        tokens = group_sum(weight)
+        advantages = reward - torch.where(tokens > 0, group_sum(weight * reward) / tokens.clamp(min=1), mean)
     if scale:
-        spread = torch.where(valid, r - mean, 0.0)
-        std = (total(spread.square()) / (n - 1).clamp(min=1)).sqrt()
+        deviation = torch.where(valid, reward - mean, 0.0)
+        std = (group_sum(deviation.square()) / (valid_count - 1).clamp(min=1)).sqrt()
         advantages = advantages / (std + eps)
-    high = torch.full_like(r, -torch.inf).scatter_reduce_(0, group, torch.where(valid, rewards, -torch.inf), "amax")
-    low = torch.full_like(r, torch.inf).scatter_reduce_(0, group, torch.where(valid, rewards, torch.inf), "amin")
+    high = torch.full_like(reward, -torch.inf)
+    high.scatter_reduce_(0, group, torch.where(valid, rewards, -torch.inf), "amax")
+    low = torch.full_like(reward, torch.inf)
+    low.scatter_reduce_(0, group, torch.where(valid, rewards, torch.inf), "amin")
     advantages = torch.where((high > low)[group], advantages, 0.0)
-    advantages = torch.where(size == 1, r, advantages)
+    advantages = torch.where(size == 1, reward, advantages)
     return torch.where(valid, advantages, 0.0)[:, None]
 
 
@@ -126,10 +128,10 @@ def reinforce_advantages(
     """
     check_choice("baseline", baseline, ("none", "batch"))
     rewards, valid = _check(rewards, valid)
-    r = torch.where(valid, rewards, 0.0)
+    advantages = torch.where(valid, rewards, 0.0)
     if baseline == "batch":
-        r = torch.where(valid, r - r.sum() / valid.sum().clamp(min=1), 0.0)
-    return r[:, None]
+        advantages = torch.where(valid, advantages - advantages.sum() / valid.sum().clamp(min=1), 0.0)
+    return advantages[:, None]
 
 
 def _check(rewards: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -148,7 +150,7 @@ def _check(rewards: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     if len(bad):
         row = int(bad[0])
         raise ValueError(
-            f"rewards[{row}] = {float(rewards[row])}: no advantage can be made of it; rollouts whose reward is not "
-            "known must not be `valid`"
+            f"rewards[{row}] = {float(rewards[row])}, which gives no advantage; rollouts whose reward is not known "
+            "must not be `valid`"
         )
     return upcast(rewards.detach()), valid

@@ -1,4 +1,4 @@
-"""From per-token losses to one number. The only place that chooses a mean."""
+"""From per-token losses to one number. The mean is chosen here and nowhere else."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def reduce_loss(
         "seq-mean-token-sum-norm"   Σ_i (Σ_k x_ik / max_tokens) / S     S: `denominator`     (Dr.GRPO)
 
     When an optimizer step is split into micro-batches or ranks, pass as `denominator` the count of the **whole step**
-    and add the results up: the sum is then what one big batch gives, wherever the cuts fall. Without it each call
-    divides by its own count, and the mean over micro-batches weighs short ones too much.
+    and sum the results: the sum equals that of one big batch, wherever the splits are. Without it each call divides by
+    its own count, and the mean over micro-batches weighs short ones too much.
 
-    To divide a penalty by the preserved tokens (LLDS's paper), reduce it over the preserving mask instead of the loss
+    To divide a penalty by the preserved tokens (LLDS's paper), reduce it over `preserved_mask` instead of the loss
     mask; by default it shares the policy loss's denominator (LLDS's code).
 
     Args:
@@ -45,8 +45,8 @@ def reduce_loss(
         denominator: tokens or sequences (see above) of the whole optimizer step; a number or a 0-d tensor. None: those
             of this call. A count of 0 divides by 1, so an empty step gives exactly 0.
         max_tokens: for "seq-mean-token-sum-norm", a constant of the run (the longest response allowed). verl falls back
-            to the padded width, which changes from batch to batch; here it must be said.
-        sequence_ids: int [..., T] for packed rows. Needed for 1-D tokens by the modes that know sequences.
+            to the padded width, which changes from batch to batch; here it is required.
+        sequence_ids: int [..., T] for packed rows. Required for 1-D tokens by the modes that average over sequences.
 
     Returns:
         Scalar, with a graph even when the mask is empty (0, zero gradient).

@@ -1,7 +1,7 @@
 """Statistics of a batch, for the log: detached tensors, no host sync. Read the numbers once, at log time.
 
-Each function returns means together with the counts they are means over, so `merge_stats` can put the micro-batches of
-a step together exactly. Names are the metrics' own (docs/metrics.md); `count/*` are the weights.
+Each function returns means together with the counts they are means over, so that `merge_stats` can combine the
+micro-batches of a step exactly. Names are those of docs/metrics.md; `count/*` are the weights.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from holdfast.losses._tensors import (
     check_per_row,
     count_sequences,
 )
-from holdfast.losses.surrogate import importance_log_ratio
+from holdfast.losses.policy import importance_log_ratio
 
 _WEIGHTS = {
-    "penalty/preserved_share": "count/tokens",
+    "penalty/preserved_fraction": "count/tokens",
     "penalty/active_fraction": "count/preserved",
-    "penalty/drop": "count/preserved",
+    "penalty/mean_decrease": "count/preserved",
     "ratio/mean": "count/tokens",
     "ratio/p01": "count/tokens",
     "clip/fraction": "count/tokens",
@@ -37,38 +37,39 @@ _WEIGHTS = {
 
 @torch.no_grad()
 def penalty_stats(
-    penalty: Tensor, logprobs: Tensor, old_logprobs: Tensor, loss_mask: Tensor, *, preserve: Tensor
+    penalty: Tensor, logprobs: Tensor, old_logprobs: Tensor, loss_mask: Tensor, *, preserved: Tensor
 ) -> dict[str, Tensor]:
-    """What a likelihood-preserving penalty did in this batch. Works for LLDS and SAPO alike.
+    """What a likelihood-preserving penalty did in this batch.
 
     Args:
         penalty: float [..., T], what `llds_penalty` or `sapo_penalty` returned.
         logprobs, old_logprobs: float [..., T], as given to the penalty.
         loss_mask: bool [..., T].
-        preserve: bool [..., 1] or [..., T], the preserving set the penalty used (`preserving_mask`).
+        preserved: bool [..., 1] or [..., T], the preserved tokens of the penalty (`preserved_mask`).
 
     Returns:
         Scalars:
-        * `penalty/preserved_share`: preserved tokens / tokens in the mask. Converts λ between the two normalisers.
-        * `penalty/active_fraction`: share of preserved tokens on which the penalty is not 0. Zero throughout a run
-          means that old and current log-probs never differ: the penalty is inert.
-        * `penalty/drop`: mean over preserved tokens of max(0, l_old − l), in nats, whatever the gate does with it.
+        * `penalty/preserved_fraction`: preserved tokens / tokens in the mask. Converts λ between the two normalisers.
+        * `penalty/active_fraction`: share of preserved tokens on which the penalty is not 0. If it is 0 throughout a
+          run, old and current log-probs never differ and the penalty is inert.
+        * `penalty/mean_decrease`: mean over preserved tokens of max(0, l_old − l), in nats, whatever the gate.
         * `count/tokens`, `count/preserved`: the counts behind them. A mean over nothing is 0.
 
     Raises:
         TypeError, ValueError: dtypes or shapes do not fit.
     """
-    lp = check_logprobs(logprobs, loss_mask)
-    kept = loss_mask & check_flags("preserve", preserve, lp)
-    pull = check_paired("penalty", penalty, lp) != 0
-    drop = torch.where(kept, check_paired("old_logprobs", old_logprobs, lp) - lp, 0.0).relu()
-    tokens, preserved = loss_mask.sum(), kept.sum()
+    logprobs = check_logprobs(logprobs, loss_mask)
+    preserved = loss_mask & check_flags("preserved", preserved, logprobs)
+    active = check_paired("penalty", penalty, logprobs) != 0
+    old_logprobs = check_paired("old_logprobs", old_logprobs, logprobs)
+    decrease = torch.where(preserved, old_logprobs - logprobs, 0.0).relu()
+    token_count, preserved_count = loss_mask.sum(), preserved.sum()
     return {
-        "penalty/preserved_share": preserved / tokens.clamp(min=1),
-        "penalty/active_fraction": (pull & kept).sum() / preserved.clamp(min=1),
-        "penalty/drop": drop.sum() / preserved.clamp(min=1),
-        "count/tokens": tokens,
-        "count/preserved": preserved,
+        "penalty/preserved_fraction": preserved_count / token_count.clamp(min=1),
+        "penalty/active_fraction": (active & preserved).sum() / preserved_count.clamp(min=1),
+        "penalty/mean_decrease": decrease.sum() / preserved_count.clamp(min=1),
+        "count/tokens": token_count,
+        "count/preserved": preserved_count,
     }
 
 
@@ -84,7 +85,7 @@ def ratio_stats(
     ratio: Literal["token", "sequence"] = "token",
     sequence_ids: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """How far the policy has moved from the one that is old in `clipped_policy_loss` (same arguments).
+    """How far the policy has moved from the old policy of `clipped_policy_loss` (same arguments).
 
     Returns:
         Scalars:
@@ -99,33 +100,36 @@ def ratio_stats(
     Raises:
         TypeError, ValueError: dtypes or shapes do not fit; 1-D tokens without `sequence_ids`.
     """
-    lp = check_logprobs(logprobs, loss_mask)
-    check_ids("sequence_ids", sequence_ids, lp)
-    check_layout(lp, sequence_ids, "ratio_stats")
-    a = check_per_row("advantages", advantages, lp, sequence_ids)
-    own = importance_log_ratio(lp, old_logprobs, loss_mask, "token", sequence_ids)
-    log_r = own if ratio == "token" else importance_log_ratio(lp, old_logprobs, loss_mask, ratio, sequence_ids)
-    r = log_r.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    inside = torch.where(loss_mask, r, 0.0)
-    tokens, sequences = loss_mask.sum(), count_sequences(loss_mask, sequence_ids)
-    clipped = loss_mask & (((a > 0) & (r > 1 + clip_high)) | ((a < 0) & (r < 1 - clip_low)))
+    logprobs = check_logprobs(logprobs, loss_mask)
+    check_ids("sequence_ids", sequence_ids, logprobs)
+    check_layout(logprobs, sequence_ids, "ratio_stats")
+    advantages = check_per_row("advantages", advantages, logprobs, sequence_ids)
+    token_log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, "token", sequence_ids)
+    log_ratio = token_log_ratio
+    if ratio != "token":
+        log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, sequence_ids)
+    ratios = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    masked_ratios = torch.where(loss_mask, ratios, 0.0)
+    token_count, sequence_count = loss_mask.sum(), count_sequences(loss_mask, sequence_ids)
+    too_high, too_low = ratios > 1 + clip_high, ratios < 1 - clip_low
+    clipped = loss_mask & (((advantages > 0) & too_high) | ((advantages < 0) & too_low))
     return {
-        "ratio/mean": inside.sum() / tokens.clamp(min=1),
-        "ratio/max": inside.amax(),
-        "ratio/p01": _low_percentile(r, loss_mask, tokens),
-        "ratio/log_product": own.sum() / sequences.clamp(min=1),
-        "clip/fraction": clipped.sum() / tokens.clamp(min=1),
-        "count/tokens": tokens,
-        "count/sequences": sequences,
+        "ratio/mean": masked_ratios.sum() / token_count.clamp(min=1),
+        "ratio/max": masked_ratios.amax(),
+        "ratio/p01": _low_percentile(ratios, loss_mask, token_count),
+        "ratio/log_product": token_log_ratio.sum() / sequence_count.clamp(min=1),
+        "clip/fraction": clipped.sum() / token_count.clamp(min=1),
+        "count/tokens": token_count,
+        "count/sequences": sequence_count,
     }
 
 
 @torch.no_grad()
 def merge_stats(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Put the statistics of several micro-batches together: as if they had been taken over one batch.
+    """Combine the statistics of several micro-batches, as if computed over one batch.
 
-    Counts add up, `ratio/max` takes the maximum, means are weighted by their counts. The exception is `ratio/p01`, for
-    which the token-weighted mean stands in.
+    Counts add up, `ratio/max` takes the maximum, means are weighted by their counts. The exception is `ratio/p01`,
+    which becomes the token-weighted mean.
 
     Args:
         stats: what `penalty_stats`, `ratio_stats`, or the union of both returned, one per micro-batch, same keys.
@@ -153,8 +157,8 @@ def merge_stats(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return merged
 
 
-def _low_percentile(r: Tensor, loss_mask: Tensor, tokens: Tensor) -> Tensor:
+def _low_percentile(ratios: Tensor, loss_mask: Tensor, token_count: Tensor) -> Tensor:
     """1st percentile inside the mask. Tokens outside sort to the end, so no shape depends on the mask."""
-    ordered = torch.where(loss_mask, r, torch.inf).flatten().sort().values
-    rank = (tokens - 1).clamp(min=0) // 100
-    return torch.where(tokens > 0, ordered.gather(0, rank[None])[0], 0.0)
+    ordered = torch.where(loss_mask, ratios, torch.inf).flatten().sort().values
+    rank = (token_count - 1).clamp(min=0) // 100
+    return torch.where(token_count > 0, ordered.gather(0, rank[None])[0], 0.0)

@@ -1,37 +1,210 @@
-"""BM25 in process: scores as bm25s computes them, our own words and ranking, so that equal inputs give equal hits
-everywhere, in memory or memory-mapped."""
+"""BM25 in process: the scores and files of bm25s, with our own tokenizer and ranking.
+
+Equal inputs give equal hits, in memory or memory-mapped.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import re
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.errors import DataError, MissingExtra
-from holdfast.retrieval.arrays import mapped
 from holdfast.retrieval.corpus import corpus_hash
-from holdfast.retrieval.documents import DocumentWriter, StoredDocuments, write_offsets
-from holdfast.retrieval.manifest import MANIFEST, check_files, read_manifest, refuse_other_corpus, write_manifest
-from holdfast.retrieval.postings import Postings, Ranked
-from holdfast.retrieval.types import Document, Hit
-from holdfast.retrieval.words import Vocabulary, query_words, stemmer
+from holdfast.retrieval.storage import (
+    MANIFEST,
+    DocumentWriter,
+    StoredDocuments,
+    mapped,
+    open_manifest,
+    write_manifest,
+    write_offsets,
+)
+from holdfast.retrieval.types import Document, Hit, Ranked, hits_of
 
 ARRAYS, LARGEST = "bm25s", "largest.npy"
 DATA, ROWS, STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
 VOCABULARY, PARAMETERS = "vocab.index.json", "params.index.json"
 
+_WORD = re.compile(r"\w+")
+_MOST_CACHED_WORDS = 1 << 20
+# Lucene's stop words. They are indexed, and dropped from a query only when it has other words, so that a question
+# about the film "It" has hits.
+_STOP_LINE = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+_STOP_WORDS = frozenset(_STOP_LINE.split())
+_ABOVE_ZERO = 1e-30
+_SLACK = 2.4e-7  # of a sum, for each word in it: float32 rounds by 6e-8, in the sums here and in the final ones
+_NO_HITS = Ranked(np.empty(0, np.int64), np.empty(0, np.float32))
+
+
+class Vocabulary:
+    """Numbers for words, in order of first occurrence."""
+
+    def __init__(self, stem: bool) -> None:
+        self.numbers: dict[str, int] = {}
+        self._stem = stemmer(stem)
+        self._cache: dict[str, int] = {}  # word as written -> number of its stem; a corpus repeats its words
+
+    def learn(self, text: str) -> list[int]:
+        """The number of every word of a text; new words get the next numbers."""
+        if len(self._cache) > _MOST_CACHED_WORDS:
+            self._cache.clear()
+        cache, numbers = self._cache, []
+        for word in _WORD.findall(text.lower()):
+            number = cache.get(word)
+            if number is None:
+                number = cache[word] = self.numbers.setdefault(self._stem(word), len(self.numbers))
+            numbers.append(number)
+        return numbers
+
+
+def query_words(query: str, numbers: Mapping[str, int], stem: Callable[[str], str]) -> list[int]:
+    """Numbers of those words of a query that occur in the corpus, in order, repetitions included."""
+    words = _WORD.findall(query.lower())
+    words = [word for word in words if word not in _STOP_WORDS] or words
+    return [number for word in words if (number := numbers.get(stem(word))) is not None]
+
+
+def stemmer(stem: bool) -> Callable[[str], str]:
+    """A function from a word to its English Snowball stem, or the identity. Raises `MissingExtra`.
+
+    Two threads must not use one stemmer at the same time.
+    """
+    if not stem:
+        return lambda word: word
+    try:
+        import Stemmer
+    except ImportError:
+        raise MissingExtra("PyStemmer", "train") from None
+    return Stemmer.Stemmer("english").stemWord
+
+
+class Postings:
+    """For each word the passages that contain it, ascending, and its score in each: columns of a sparse matrix.
+
+    `best` is exact. Its scores are, bit for bit, the sums of the columns in the order of the query's words, and equal
+    scores come in corpus order. It skips passages whose score cannot reach the k-th best (MaxScore: Turtle and Flood
+    1995). Words are added up from the rarest on. As soon as k passages score above everything that the remaining words
+    could add, no new passage can enter, and the remaining words are only looked up in the candidates.
+    """
+
+    def __init__(
+        self, data: NDArray[Any], rows: NDArray[Any], starts: NDArray[Any], largest: NDArray[Any], count: int
+    ) -> None:
+        """`data` [pairs] float32 and `rows` [pairs] hold word w in `starts[w]:starts[w + 1]`. `largest` [words] is the
+        highest score of each word, `count` the number of passages."""
+        self._data, self._rows, self._starts, self._largest, self._count = data, rows, starts, largest, count
+        self._thread_local = threading.local()
+
+    def best(self, words: Sequence[int], k: int) -> Ranked:
+        """The `k` best passages among those that contain any of `words`, which may repeat."""
+        if not words:
+            return _NO_HITS
+        candidates = self._candidates(words, k)
+        scores = np.zeros(len(candidates), np.float32)
+        columns: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
+        for word in words:
+            if word not in columns:
+                columns[word] = self._look_up(word, candidates)
+            places, values = columns[word]
+            scores[places] += values
+        hits = np.flatnonzero(scores > 0)
+        if len(hits) > k:
+            # Everything that ties with the k-th best stays in, or the partition would choose among equals at random.
+            hits = hits[scores[hits] >= _kth(scores[hits], k)]
+        best = hits[np.argsort(-scores[hits], kind="stable")][:k]
+        return Ranked(candidates[best].astype(np.int64), scores[best])
+
+    def _candidates(self, words: Sequence[int], k: int) -> NDArray[Any]:
+        """Ascending rows: the k best, and as few others as is cheap."""
+        counts: dict[int, int] = {}
+        for word in words:
+            counts[word] = counts.get(word, 0) + 1
+        rare_first = sorted(counts, key=lambda word: (self._starts[word + 1] - self._starts[word], word))
+        bounds = [float(self._largest[word]) * counts[word] for word in rare_first]
+        remaining = sum(bounds)
+        slack = _SLACK * (len(words) + 2) * remaining
+        sums = self._buffer()
+        touched: list[NDArray[Any]] = []
+        reached = 0.0  # at least k passages score this much
+        try:
+            for word, bound in zip(rare_first, bounds, strict=True):
+                if reached - slack > remaining:
+                    break
+                rows, values = self._column(word)
+                touched.append(rows)
+                word_sums = sums[rows]
+                word_sums += values * np.float32(counts[word]) if counts[word] > 1 else values
+                sums[rows] = word_sums
+                remaining -= bound
+                if len(rows) >= k:
+                    reached = max(reached, _kth(word_sums, k))
+            least = max(reached - remaining - slack, _ABOVE_ZERO)
+            candidate_parts, sum_parts = [], []
+            for rows in touched:
+                word_sums = sums[rows]
+                sums[rows] = 0  # so that a passage with two of the words is taken once
+                above = word_sums >= least
+                candidate_parts.append(rows[above])
+                sum_parts.append(word_sums[above])
+        except BaseException:
+            sums[:] = 0
+            raise
+        candidates, partial = np.concatenate(candidate_parts), np.concatenate(sum_parts)
+        order = np.argsort(candidates)
+        candidates, partial = candidates[order], partial[order]
+        for word, bound in zip(rare_first[len(touched) :], bounds[len(touched) :], strict=True):
+            if len(candidates) <= k:
+                break
+            places, values = self._look_up(word, candidates)
+            partial[places] += values * np.float32(counts[word])
+            remaining -= bound
+            reached = max(reached, _kth(partial, k))
+            above = partial >= reached - remaining - slack
+            candidates, partial = candidates[above], partial[above]
+        return candidates
+
+    def _column(self, word: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        part = slice(self._starts[word], self._starts[word + 1])
+        return self._rows[part], self._data[part]
+
+    def _look_up(self, word: int, candidates: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """(places in `candidates`, scores) of the candidates that contain a word."""
+        rows, values = self._column(word)
+        places = np.searchsorted(rows, candidates)
+        places[places == len(rows)] = 0  # beyond the last; the comparison below drops these
+        matches = np.flatnonzero(rows[places] == candidates)
+        return matches, values[places[matches]]
+
+    def _buffer(self) -> NDArray[np.float32]:
+        """This thread's zeros, one per passage."""
+        if not hasattr(self._thread_local, "sums"):
+            self._thread_local.sums = np.zeros(self._count, np.float32)
+        sums: NDArray[np.float32] = self._thread_local.sums
+        return sums
+
+
+def _kth(values: NDArray[Any], k: int) -> float:
+    """The k-th largest of at least k values."""
+    return float(np.partition(values, -k)[-k])
+
 
 class BM25Retriever:
-    """Ranks passages by BM25 (Lucene's variant: a score is above 0 exactly when a word of the query occurs). Safe to
-    share between threads.
+    """Ranks passages by BM25, in Lucene's variant: a score is above 0 exactly when a word of the query occurs. Threads
+    may share it.
 
     >>> documents = [Document("a", "Orsa\\nA town by the lake."), Document("b", "Mora\\nTowns have lakes.")]
     >>> [hit.document.id for hit in BM25Retriever.build(documents).search(["Where is Orsa?"], k=3)[0]]
@@ -49,7 +222,7 @@ class BM25Retriever:
     ) -> None:
         """Use `build` or `load`."""
         self._postings, self._vocabulary = postings, vocabulary
-        self._stem, self._stemming = stemmer(settings["stem"]), threading.Lock()
+        self._stem, self._stemmer_lock = stemmer(settings["stem"]), threading.Lock()
         self._settings = settings
         self._built: Any = None
         self.documents = documents
@@ -58,9 +231,11 @@ class BM25Retriever:
     def build(
         cls, documents: Iterable[Document], *, stem: bool = True, k1: float = 0.9, b: float = 0.4
     ) -> BM25Retriever:
-        """Index `documents` (title and text) in memory. `stem` folds English inflections; `k1` and `b` default to the
-        values of the published Lucene baselines. Raises `DataError` for no documents, for ids that occur twice, and
-        for documents without a single word."""
+        """Index `documents` (title and text) in memory.
+
+        `stem` folds English inflections. `k1` and `b` default to the values of the published Lucene baselines. Raises
+        `DataError` when there are no documents, when an id occurs twice, and when no document contains a word.
+        """
         documents = tuple(documents)
         if not documents:
             raise DataError("the corpus is empty: there is nothing to index")
@@ -68,7 +243,7 @@ class BM25Retriever:
         vocabulary = Vocabulary(stem)
         words = [vocabulary.learn(document.contents) for document in documents]
         if not vocabulary.numbers:
-            raise DataError(f"none of the {len(documents)} documents holds a word, so nothing could ever be found")
+            raise DataError(f"none of the {len(documents)} documents contains a word, so no search could have a hit")
         # The numpy backend even where numba is installed: both must rank alike.
         index = _bm25s().BM25(k1=k1, b=b, method="lucene", backend="numpy", csc_backend="numpy")
         index.index((words, vocabulary.numbers), create_empty_token=False, show_progress=False)
@@ -77,9 +252,9 @@ class BM25Retriever:
         settings = {"kind": "bm25", "documents": len(documents), "corpus_sha256": corpus_hash(documents)}
         settings |= {"stem": stem, "k1": k1, "b": b}
         postings = Postings(data, rows, starts, largest, len(documents))
-        made = cls(postings, vocabulary.numbers, documents, settings)
-        made._built = (index, largest)
-        return made
+        retriever = cls(postings, vocabulary.numbers, documents, settings)
+        retriever._built = (index, largest)
+        return retriever
 
     @property
     def stem(self) -> bool:
@@ -92,29 +267,29 @@ class BM25Retriever:
         return str(self._settings["corpus_sha256"])
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """At most `k` hits per query, best first, equal scores in corpus order. A query of which no word occurs in the
-        corpus has none."""
-        return [
-            [Hit(self.documents[int(row)], float(score)) for row, score in zip(found.rows, found.scores, strict=True)]
-            for found in self.rank(queries, k)
-        ]
+        """At most `k` hits per query, best first, equal scores in corpus order. A query without any word of the corpus
+        has none."""
+        return hits_of(self.rank(queries, k), self.documents)
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
         """As `search`, in rows of `documents` and scores."""
         if k < 1:
             raise ValueError(f"k = {k}; ask for 1 hit or more")
-        with self._stemming:
+        with self._stemmer_lock:
             words = [query_words(query, self._vocabulary, self._stem) for query in queries]
-        return [self._postings.best(own, k) for own in words]
+        return [self._postings.best(query, k) for query in words]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index, its documents and a manifest to `folder`, whole or not at all. An index that is there is
-        replaced; a folder that holds anything else is refused (`DataError`). An index that was loaded is not saved
-        again: copy its folder."""
+        """Write the index, its documents and a manifest to `folder`, completely or not at all.
+
+        Replaces an index. Raises `DataError` for a folder with anything else in it, and for an index that was itself
+        loaded: copy its folder.
+        """
         if self._built is None:
             raise DataError("this index was loaded from a folder; copy the folder instead of saving it again")
         folder = Path(folder)
-        refuse_other_folder(folder)
+        if folder.exists() and not (folder / MANIFEST).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+            raise DataError(f"{folder} exists and is not an index; name a new folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
         index, largest = self._built
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
@@ -134,30 +309,19 @@ class BM25Retriever:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, expected_hash: str | None = None) -> BM25Retriever:
-        """Open what `save` or `holdfast index` wrote, memory-mapped. `expected_hash` is the `corpus_hash` of the
-        corpus the caller means.
+        """Open what `save` or `holdfast index build` wrote, memory-mapped.
 
-        Raises `DataError` when the folder holds no index, a damaged one, the index of another corpus, or a dense one.
+        `expected_hash` is the `corpus_hash` of the corpus that the caller expects. Raises `DataError` when the folder
+        is not an index, is damaged, belongs to another corpus, or is a dense index.
         """
         folder = Path(folder)
-        manifest = read_manifest(folder)
-        if manifest["kind"] != "bm25":
-            raise DataError(f"{folder} is a {manifest['kind']} index; `holdfast.retrieval.index.open_index` opens it")
-        refuse_other_corpus(folder, manifest, expected_hash)
-        check_files(folder, manifest)
+        manifest = open_manifest(folder, "bm25", expected_hash)
         arrays = folder / ARRAYS
         vocabulary = json.loads((arrays / VOCABULARY).read_text(encoding="utf-8"))
         documents = StoredDocuments(folder)
         data, rows, starts = (mapped(arrays / name) for name in (DATA, ROWS, STARTS))
         postings = Postings(data, rows, starts, mapped(folder / LARGEST), len(documents))
-        settings = {key: value for key, value in manifest.items() if key not in ("format", "files")}
-        return cls(postings, vocabulary, documents, settings)
-
-
-def refuse_other_folder(folder: Path) -> None:
-    """Raises `DataError` when `folder` holds anything but an index."""
-    if folder.exists() and not (folder / MANIFEST).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder} exists and is not an index; name a new folder")
+        return cls(postings, vocabulary, documents, manifest)
 
 
 def _bm25s() -> ModuleType:

@@ -1,4 +1,4 @@
-"""A BM25 index larger than memory: words are counted chunk by chunk, then merged one range of words at a time.
+"""Build a BM25 index larger than memory: count words chunk by chunk, then merge one range of words at a time.
 
 The files are those of bm25s, and so is every score, bit for bit.
 """
@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError
+from holdfast.files import write_whole
 from holdfast.listener import Listener
-from holdfast.retrieval.arrays import NpyWriter, mapped
-from holdfast.retrieval.bm25 import ARRAYS, DATA, LARGEST, PARAMETERS, ROWS, STARTS, VOCABULARY
-from holdfast.retrieval.building import CHUNK, begin, build, commits, read_into, write_whole
-from holdfast.retrieval.manifest import SCRATCH
+from holdfast.retrieval.bm25 import ARRAYS, DATA, LARGEST, PARAMETERS, ROWS, STARTS, VOCABULARY, Vocabulary
+from holdfast.retrieval.building import CHUNK, build, commits, copy_passages, start_stage
+from holdfast.retrieval.storage import SCRATCH, NpyWriter, mapped
 from holdfast.retrieval.types import Document
-from holdfast.retrieval.words import Vocabulary
 
 _PAIRS_AT_ONCE = 1 << 25
 """(word, passage) pairs merged in memory: 32 million, about 1 GB."""
@@ -43,31 +42,31 @@ def build_bm25(
 ) -> None:
     """Index a corpus (`holdfast.retrieval.corpus.passages`) into the folder `out`.
 
-    Interrupted, it goes on when called again with the same arguments. `replace`: put U+FFFD where a line is not UTF-8,
-    instead of skipping it. Memory: the vocabulary, a hash an id, and `pairs_at_once` (32 bytes each). Raises
-    `DataError`.
+    An interrupted build continues when called again with the same arguments. `replace`: put U+FFFD where a line is not
+    UTF-8, instead of skipping the line. Memory: the vocabulary, one hash per id, and `pairs_at_once` (32 bytes each).
+    Raises `DataError`.
     """
 
     def work(folder: Path, listener: Listener) -> dict[str, Any]:
         counter = _Counter(folder, stem)
-        read = read_into(folder, corpus, listener, sink=counter, replace=replace, chunk=chunk)
+        copied = copy_passages(folder, corpus, listener, sink=counter, replace=replace, chunk=chunk)
         if not counter.vocabulary.numbers:
-            raise DataError(f"none of the {read.documents} passages holds a word, so nothing could ever be found")
-        _merge(folder, counter.vocabulary.numbers, read.documents, k1, b, listener, pairs_at_once)
-        settings = {"kind": "bm25", "documents": read.documents, "corpus_sha256": read.corpus_sha256}
-        return settings | {"stem": stem, "k1": k1, "b": b}
+            raise DataError(f"none of the {copied.documents} passages contains a word, so no search could have a hit")
+        _merge(folder, counter.vocabulary.numbers, copied.documents, k1, b, listener, pairs_at_once)
+        manifest = {"kind": "bm25", "documents": copied.documents, "corpus_sha256": copied.corpus_sha256}
+        return manifest | {"stem": stem, "k1": k1, "b": b}
 
-    plan = {"kind": "bm25", "stem": stem, "k1": k1, "b": b, "replace": replace, "chunk": chunk}
-    build(corpus, out, plan, work, listener or Listener())
+    settings = {"kind": "bm25", "stem": stem, "k1": k1, "b": b, "replace": replace, "chunk": chunk}
+    build(corpus, out, settings, work, listener or Listener())
 
 
 class _Counter:
-    """Counts the words of a chunk; keeps (word, row, times) sorted by word, the lengths, and the words that are new."""
+    """Counts the words of a chunk. Writes (word, row, times) sorted by word, the lengths, and the new words."""
 
     def __init__(self, folder: Path, stem: bool) -> None:
         self._folder = folder / SCRATCH
         self.vocabulary = Vocabulary(stem)
-        self._known = 0
+        self._words_written = 0
         self._words: list[list[int]] = []
 
     def add(self, document: Document) -> None:
@@ -81,14 +80,14 @@ class _Counter:
         pairs = np.stack([keys // count, keys % count + first_row, times]).astype(np.int32)
         np.save(_file(self._folder, number, "lengths"), lengths)
         np.save(_file(self._folder, number, "pairs"), pairs)
-        new = list(self.vocabulary.numbers)[self._known :]
+        new = list(self.vocabulary.numbers)[self._words_written :]
         write_whole(self._folder / f"{number:06d}.words", json.dumps(new, ensure_ascii=False))
-        self._known, self._words = len(self.vocabulary.numbers), []
+        self._words_written, self._words = len(self.vocabulary.numbers), []
 
     def recall(self, number: int) -> None:
         for word in json.loads((self._folder / f"{number:06d}.words").read_text(encoding="utf-8")):
             self.vocabulary.numbers.setdefault(word, len(self.vocabulary.numbers))
-        self._known = len(self.vocabulary.numbers)
+        self._words_written = len(self.vocabulary.numbers)
 
 
 def _merge(
@@ -101,7 +100,7 @@ def _merge(
         frequencies += np.bincount(words, minlength=len(vocabulary))
     starts = np.concatenate([[0], np.cumsum(frequencies)])
     lengths = np.concatenate([np.load(_file(folder / SCRATCH, number, "lengths")) for number in chunks])
-    # As bm25s computes it, down to the types: its scores are float64 until they are stored.
+    # As in bm25s, down to the types: its scores are float64 until they are stored.
     norms = k1 * ((1 - b) + b * lengths / lengths.mean())
     idf = _idf(frequencies, count)
     arrays = folder / ARRAYS
@@ -110,7 +109,7 @@ def _merge(
     write_whole(arrays / VOCABULARY, json.dumps(vocabulary, ensure_ascii=False))
     write_whole(arrays / PARAMETERS, json.dumps(_parameters(k1, b, count), indent=4))
     total = int(starts[-1])
-    begin(listener, "sorting by word", total)
+    start_stage(listener, "sorting by word", total)
     with (
         NpyWriter(arrays / DATA, np.float32, total) as data,
         NpyWriter(arrays / ROWS, np.int32, total) as rows,
@@ -140,18 +139,18 @@ def _range(
     for number in chunks:
         pairs = mapped(_file(folder / SCRATCH, number, "pairs"))
         low, high = np.searchsorted(pairs[0], np.array([first, end], np.int32))
-        words, own_rows, times = pairs[0, low:high] - first, pairs[1, low:high], pairs[2, low:high].astype(np.float64)
+        words, part_rows, times = pairs[0, low:high] - first, pairs[1, low:high], pairs[2, low:high].astype(np.float64)
         counts = np.bincount(words, minlength=end - first)
         before = np.cumsum(counts) - counts
         places = (next_place - before)[words] + np.arange(len(words))
-        scores[places] = idf[first:end][words] * (times / (norms[own_rows] + times))
-        rows[places] = own_rows
+        scores[places] = idf[first:end][words] * (times / (norms[part_rows] + times))
+        rows[places] = part_rows
         next_place += counts
     return scores, rows
 
 
 def _ranges(starts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of words with at most `most` pairs; a word with more is a range of its own."""
+    """Ranges of words with at most `most` pairs; a word with more forms its own range."""
     first, words = 0, len(starts) - 1
     while first < words:
         end = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1

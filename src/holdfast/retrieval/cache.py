@@ -1,4 +1,4 @@
-"""Remember what queries returned: rollouts of one question ask the same thing many times."""
+"""Cache the results of queries: rollouts of one question search for the same things many times."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class CacheStats:
 
 
 class CachedRetriever:
-    """A retriever that asks another one each (query, k) once, and forgets what was used longest ago.
+    """A retriever that sends each (query, k) to another one once, and forgets the least recently used.
 
-    Only successful searches are kept. `size` 0 keeps nothing between calls, but still asks once for queries that
-    repeat within a call. Safe to share between threads.
+    Only successful searches are cached. With `size` 0 nothing is cached between calls, but queries that repeat within a
+    call are still sent once. Threads may share it.
     """
 
     def __init__(self, retriever: Retriever, size: int = 100_000) -> None:
         if size < 0:
-            raise ConfigError(f"the cache size is {size}; give 0 (keep nothing) or more")
+            raise ConfigError(f"the cache size is {size}; give 0 (no cache) or more")
         self._retriever = retriever
         self._size = size
-        self._kept: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
         self._lock = threading.Lock()
         self._hits = self._misses = 0
 
@@ -41,29 +41,29 @@ class CachedRetriever:
 
     @property
     def corpus_hash(self) -> str | None:
-        """Of the passages, where the retriever knows them; None for a server's."""
+        """Fingerprint of the passages; None where the retriever does not know them, such as a server's."""
         return getattr(self._retriever, "corpus_hash", None)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """As `Retriever.search`. Raises `RetrievalError` when the retriever does, or when it loses a query."""
         with self._lock:
-            found = {query: self._kept[query, k] for query in queries if (query, k) in self._kept}
-            for query in found:
-                self._kept.move_to_end((query, k))
-            missing = list(dict.fromkeys(query for query in queries if query not in found))
-        # The retriever runs outside the lock: a slow search must not stop another thread's cached one.
+            results = {query: self._cache[query, k] for query in queries if (query, k) in self._cache}
+            for query in results:
+                self._cache.move_to_end((query, k))
+            missing = list(dict.fromkeys(query for query in queries if query not in results))
+        # The retriever runs outside the lock: a slow search must not delay another thread's cached one.
         fresh = self._retriever.search(missing, k) if missing else []
         if len(fresh) != len(missing):
             raise RetrievalError(f"the retriever answered {len(fresh)} of {len(missing)} queries")
-        found.update((query, tuple(hits)) for query, hits in zip(missing, fresh, strict=True))
+        results.update((query, tuple(hits)) for query, hits in zip(missing, fresh, strict=True))
         with self._lock:
             self._hits += len(queries) - len(missing)
             self._misses += len(missing)
             for query in missing:
-                self._kept[query, k] = found[query]
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
-        return [list(found[query]) for query in queries]
+                self._cache[query, k] = results[query]
+            while len(self._cache) > self._size:
+                self._cache.popitem(last=False)
+        return [list(results[query]) for query in queries]
 
     def stats(self) -> CacheStats:
         with self._lock:

@@ -1,12 +1,16 @@
-"""Clients of a `/retrieve` server: one for threads, one for an event loop. Nothing waits without an end.
+"""Clients of a `/retrieve` server: one for threads, one for an event loop. No call waits without an end.
 
-What may pass by itself is tried again: no connection, a timeout, 429, 500, 502, 503, 504, an answer that may be another
-request's. The pauses double and are jittered, so that a hundred workers that failed together do not come back together.
-What is left after that, and every answer that cannot be read, is a `RetrievalError` of a class that says what it was,
-with the address in it.
+Failures that may pass are retried: no connection, a timeout, 429, 500, 502, 503, 504, an answer to another request. The
+pauses double and are jittered, so that a hundred workers that failed together do not return together. What still fails,
+and every answer that cannot be read, is a `RetrievalError` whose class says what happened and whose message has the
+address.
 
-Proxy variables of the environment are not read: a retriever is a neighbour, and a proxy meant for downloads would only
-lose its calls. `HOLDFAST_TOKEN` is: a server that was started with it asks for it.
+Each attempt has its own connection, for two reasons (docs/decisions.md). An attempt that is cancelled at its deadline
+leaves nothing in a pool. And a server or proxy that answers a request twice cannot shift later answers, which are read
+from other connections.
+
+Proxy variables of the environment are not read, because a proxy for downloads would only lose the calls to a retriever
+nearby. `HOLDFAST_TOKEN` is read: a server that was started with it requires it.
 """
 
 from __future__ import annotations
@@ -15,58 +19,95 @@ import asyncio
 import json
 import os
 import random
+import ssl
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from uuid import uuid4
 
-from holdfast.errors import ConfigError, RetrievalError, RetrieverTimeout
-from holdfast.retrieval.connections import Answer, Connections, require_h11
+from holdfast.errors import (
+    ConfigError,
+    MissingExtra,
+    RetrievalError,
+    RetrieverGarbled,
+    RetrieverRefused,
+    RetrieverTimeout,
+    RetrieverUnreachable,
+)
 from holdfast.retrieval.types import Hit
-from holdfast.retrieval.wire import environment_token, parse_answer, request_body, retrieve_url
+from holdfast.retrieval.wire import (
+    MOST_BYTES,
+    REQUEST_ID,
+    environment_token,
+    parse_answer,
+    request_body,
+    retrieve_url,
+)
 
 T = TypeVar("T")
 
-PASSING = frozenset({429, 500, 502, 503, 504})
-_CONNECTIONS = 64
-_jitter = random.Random()  # of its own: a retry must not move anybody's seeded random numbers
+RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
+_CONCURRENT_ATTEMPTS = 64
+_jitter = random.Random()  # separate, so that a retry does not change anybody's seeded random numbers
 
 
 @dataclass(slots=True)
 class ClientStats:
-    """Counts since a client was made. `searches` = `answered` + the sum of `failed`, when none is under way."""
+    """Counts since a client was made. `searches` = `answered` + the sum of `failed`, when no search is in flight."""
 
     searches: int = 0
     answered: int = 0
     retries: int = 0
     """Attempts after the first."""
     failed: Counter[str] = field(default_factory=Counter)
-    """Searches that failed in the end, by the name of their error's class."""
+    """Searches that failed after all attempts, by the class name of their error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    retry_after: float
+    """Seconds that the server asks to wait before another attempt; 0 when it does not say."""
+    body: bytes
 
 
 class AsyncHTTPRetriever:
-    """A retriever behind an address, for `await`. Belongs to the event loop it is first used in.
+    """A retriever behind an address, for `await`. Belongs to the event loop of its first search.
 
     Args:
-        address: as `http://127.0.0.1:8000`; `/retrieve` is added where there is no path.
-        timeout: seconds one attempt may take, from the first byte sent to the last received.
+        address: such as `http://127.0.0.1:8000`; without a path, `/retrieve` is added.
+        timeout: seconds for one attempt, from connecting to the last byte.
         retries: attempts after the first.
-        backoff: seconds before the second attempt, on average; doubles from one attempt to the next.
+        backoff: mean seconds before the second attempt; doubles with each further attempt.
 
     Raises:
-        ConfigError: the address, a number or `HOLDFAST_TOKEN` cannot be used.
-        MissingExtra: h11 is not installed.
+        ConfigError: the address, a number or `HOLDFAST_TOKEN` is not valid.
+        MissingExtra: httpx is not installed.
     """
 
     def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
-        self.url = _checked(address, timeout, retries, backoff)
-        self.stats = ClientStats()
+        if not (timeout > 0 and retries >= 0 and backoff >= 0):
+            raise ConfigError(
+                f"a retriever cannot have timeout={timeout}, retries={retries}, backoff={backoff}; the timeout must "
+                "be above 0 seconds, the others 0 or more"
+            )
+        self.url = retrieve_url(address)
+        try:
+            import httpx
+        except ImportError:
+            raise MissingExtra("httpx", "train") from None
+        self._httpx = httpx
+        self._tls = ssl.create_default_context() if self.url.startswith("https") else False
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
+        if token := environment_token():
+            self._headers["Authorization"] = f"Bearer {token}"
         self._retries, self._backoff, self._timeout = retries, backoff, timeout
-        self._connections = Connections(self.url, token=environment_token())
-        # A search waits for its turn as long as it must: only an attempt that is on its way can time out.
-        self._turns = asyncio.Semaphore(_CONNECTIONS)
+        # A search waits for its turn as long as it must; only an attempt that was sent can time out.
+        self._turns = asyncio.Semaphore(_CONCURRENT_ATTEMPTS)
+        self.stats = ClientStats()
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """As `Retriever.search`."""
@@ -74,56 +115,78 @@ class AsyncHTTPRetriever:
             return []
         self.stats.searches += 1
         try:
-            found = await self._search(queries, k)
+            answer = await self._answer(json.dumps(request_body(queries, k)).encode())
+            hits = parse_answer(answer.status, answer.body, queries=len(queries), k=k, url=self.url)
         except RetrievalError as error:
             self.stats.failed[type(error).__name__] += 1
             raise
         self.stats.answered += 1
-        return found
+        return hits
 
-    async def close(self) -> None:
-        """Close the connections."""
-        self._connections.close()
-
-    async def _search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        attempt = 0
-        while True:
-            last, asked_for = attempt == self._retries, 0.0
+    async def _answer(self, body: bytes) -> _Answer:
+        """The first attempt's answer that needs no retry, or else the last attempt's."""
+        for attempt in range(self._retries + 1):
+            last, wait = attempt == self._retries, 0.0
             try:
-                answer = await self._attempt(queries, k)
-            except RetrievalError:
+                answer = await self._attempt(body)
+                if last or answer.status not in RETRIED_STATUSES:
+                    return answer
+                wait = min(answer.retry_after, self._timeout)
+            except (RetrieverUnreachable, RetrieverTimeout, RetrieverGarbled):
                 if last:
                     raise
-            else:
-                if last or answer.status not in PASSING:
-                    return parse_answer(answer.status, answer.body, queries=len(queries), k=k, url=self.url)
-                asked_for = _retry_after(answer, self._timeout)
-            attempt += 1
             self.stats.retries += 1
-            await asyncio.sleep(max(_pause(self._backoff, attempt), asked_for))
+            await asyncio.sleep(max(_pause(self._backoff, attempt + 1), wait))
+        raise AssertionError("unreachable")
 
-    async def _attempt(self, queries: Sequence[str], k: int) -> Answer:
-        body = json.dumps(request_body(queries, k)).encode()
+    async def _attempt(self, body: bytes) -> _Answer:
+        httpx = self._httpx
         async with self._turns:
             try:
                 async with asyncio.timeout(self._timeout):
-                    return await self._connections.post(body)
+                    return await self._exchange(body)
             except TimeoutError as error:
                 raise RetrieverTimeout(
                     f"{self.url} did not answer within {self._timeout:g} seconds; is the retriever overloaded?"
                 ) from error
+            except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                raise RetrieverUnreachable(
+                    f"{self.url} cannot be reached ({reason}); is the retriever running there?"
+                ) from error
+
+    async def _exchange(self, body: bytes) -> _Answer:
+        httpx, request_id = self._httpx, uuid4().hex
+        headers = {**self._headers, REQUEST_ID: request_id}
+        received = bytearray()
+        async with (
+            httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=None) as client,
+            client.stream("POST", self.url, content=body, headers=headers) as response,
+        ):
+            if response.headers.get(REQUEST_ID, request_id) != request_id:
+                raise RetrieverGarbled(
+                    f"{self.url} sent an answer (status {response.status_code}) to another request; is there a proxy "
+                    "that mixes up its connections?"
+                )
+            async for part in response.aiter_raw():
+                received += part
+                if len(received) > MOST_BYTES:
+                    raise RetrieverRefused(
+                        f"{self.url} sent more than {MOST_BYTES >> 20} MiB; ask for fewer passages at once",
+                        response.status_code,
+                    )
+            return _Answer(response.status_code, _seconds(response.headers.get("retry-after")), bytes(received))
 
 
 class HTTPRetriever:
-    """The same for threads, any number of which may share it: an `AsyncHTTPRetriever` on a thread of its own."""
+    """The same for threads, any number of which may share it. It runs an `AsyncHTTPRetriever` on a thread."""
 
     in_process = False
 
     def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
-        self.url = _checked(address, timeout, retries, backoff)
-        require_h11()
-        self._settings = {"timeout": timeout, "retries": retries, "backoff": backoff}
+        self._settings = (address, timeout, retries, backoff)
         self._start()
+        self.url = self._client.url
 
     @property
     def stats(self) -> ClientStats:
@@ -131,24 +194,24 @@ class HTTPRetriever:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """As `Retriever.search`."""
-        if os.getpid() != self._process:  # a fork has no threads but the one that forked
+        if os.getpid() != self._process:  # a forked process has only the thread that forked
             self._start()
         return self._thread.run(self._client.search(queries, k))
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
+        """End the thread."""
         self._end()
 
     def _start(self) -> None:
+        address, timeout, retries, backoff = self._settings
+        self._client = AsyncHTTPRetriever(address, timeout=timeout, retries=retries, backoff=backoff)
         self._process = os.getpid()
-        self._client = AsyncHTTPRetriever(self.url, **self._settings)  # type: ignore[arg-type]
         self._thread = _LoopThread()
-        # A run ends without closing its retriever.
-        self._end = weakref.finalize(self, _LoopThread.close, self._thread, self._client)
+        self._end = weakref.finalize(self, _LoopThread.close, self._thread)  # a run need not close its retriever
 
 
 class _LoopThread:
-    """An event loop that runs for as long as it is wanted."""
+    """An event loop in a thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -163,32 +226,21 @@ class _LoopThread:
             future.cancel()
             raise
 
-    def close(self, client: AsyncHTTPRetriever) -> None:
+    def close(self) -> None:
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             return
-        self.run(client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
-def _checked(address: str, timeout: float, retries: int, backoff: float) -> str:
-    if not (timeout > 0 and retries >= 0 and backoff >= 0):
-        raise ConfigError(
-            f"a retriever with timeout={timeout}, retries={retries}, backoff={backoff} cannot work; the timeout must "
-            "be above 0 seconds, the others 0 or more"
-        )
-    return retrieve_url(address)
-
-
 def _pause(backoff: float, attempt: int) -> float:
-    """Seconds before attempt 1, 2, …: `backoff`, twice that, …, each between half and one and a half times."""
+    """Seconds before retry 1, 2, …: `backoff`, twice that, …, each times a random number between 0.5 and 1.5."""
     return backoff * 2 ** (attempt - 1) * _jitter.uniform(0.5, 1.5)
 
 
-def _retry_after(answer: Answer, most: float) -> float:
-    """Seconds the server asks to wait, `most` at the longest."""
+def _seconds(retry_after: str | None) -> float:
     try:
-        return min(max(float(answer.headers.get("retry-after", 0)), 0.0), most)
+        return max(float(retry_after or 0), 0.0)
     except ValueError:  # a date
         return 0.0

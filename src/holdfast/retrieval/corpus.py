@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,11 +13,10 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.jsonl import BadField, Judge, Skipped, clean_text, iter_rows, json_kind, lines, text_field
-from holdfast.retrieval.folder import folder_passages, text_files
 from holdfast.retrieval.types import Document
 
 MOST_CHARACTERS = 1_000_000
-"""Of one passage. A search returns whole passages, and an agent reads about a hundred words of each."""
+"""The most characters of one passage. A search returns whole passages, and an agent reads a hundred words of each."""
 
 
 def passages(
@@ -25,16 +25,17 @@ def passages(
     """The passages of a corpus, one after another.
 
     Args:
-        path: JSONL (`.jsonl`, `.json`, `.jsonl.gz`), `{"id": str, "contents": "title\\ntext"}` a line or `title` and
-            `text` in place of `contents`, other fields ignored, which covers wiki-18 and FlashRAG; a table of DPR
-            (`.tsv`, `.tsv.gz`: id, text, title); or a folder of `.md` and `.txt` files, cut into passages.
-        on_skip: told of every row that is malformed or whose id occurred before; such a row is left out.
-        replace: put U+FFFD where a line is not UTF-8, instead of skipping it.
+        path: JSONL (`.jsonl`, `.json`, `.jsonl.gz`), a DPR table (`.tsv`, `.tsv.gz`: id, text, title), or a folder of
+            `.md` and `.txt` files, which are cut into passages. A line of JSONL is `{"id": str, "contents":
+            "title\\ntext"}`, or has `title` and `text` in place of `contents`; other fields are ignored. This covers
+            wiki-18 and FlashRAG.
+        on_skip: called with every row that is malformed or repeats an id. Such a row is left out.
+        replace: put U+FFFD where a line is not UTF-8, instead of skipping the line.
 
     Raises:
         DataError: nothing can be read, no passage can be used, or more than half cannot.
 
-    Memory grows by one hash an id, some 70 bytes.
+    Memory grows by one hash per id, some 70 bytes.
     """
     path = Path(path)
     if path.is_dir():
@@ -45,13 +46,13 @@ def passages(
 
 
 def count_rows(path: str | os.PathLike[str]) -> int:
-    """About how many passages a corpus holds: its lines, or for a folder its files."""
+    """Roughly how many passages a corpus holds: its lines, or the files of a folder."""
     path = Path(path)
     return len(text_files(path)) if path.is_dir() else sum(1 for _ in lines(path))
 
 
 class CorpusDigest:
-    """The fingerprint of passages and their order, one passage at a time."""
+    """Computes the fingerprint of passages and their order, one passage at a time."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -63,12 +64,12 @@ class CorpusDigest:
             self._digest.update(len(data).to_bytes(8, "big") + data)
 
     def hexdigest(self) -> str:
-        """Of what was added so far."""
+        """The fingerprint of what was added so far."""
         return self._digest.hexdigest()
 
 
 def corpus_hash(documents: Iterable[Document]) -> str:
-    """Fingerprint of the passages and their order: an index answers for exactly one."""
+    """Fingerprint of the passages and their order. An index belongs to exactly one."""
     digest = CorpusDigest()
     for document in documents:
         digest.add(document)
@@ -104,8 +105,10 @@ def _id(row: dict[str, Any]) -> str:
 
 
 def _fresh(parse: Callable[[Any], Document]) -> Callable[[Any, int], Document]:
-    """`parse`, refusing an id that came before. Of an id its 64-bit hash is kept: that two of a million collide has a
-    probability of 3e-8."""
+    """`parse`, but an id that occurred before is refused.
+
+    Only a 64-bit hash of each id is stored. Two of a million ids collide with probability 3e-8.
+    """
     seen: set[int] = set()
 
     def checked(row: Any, line: int) -> Document:
@@ -120,8 +123,10 @@ def _fresh(parse: Callable[[Any], Document]) -> Callable[[Any, int], Document]:
 
 
 def _table_passages(path: Path, on_skip: Callable[[Skipped], None], replace: bool) -> Iterator[Document]:
-    """A table with a header line that names `id`, `text` and, if there are titles, `title`, in any order. Quoted as
-    spreadsheets do; a passage is one line. Titles are put in quotes, as wiki-18 has them."""
+    """Passages of a table, one per line. The header line names `id`, `text` and optionally `title`, in any order.
+
+    Cells are quoted as in spreadsheets. Titles are put in quotes, as in wiki-18.
+    """
     judge = Judge(str(path), "passage", on_skip, "a header line and one passage a line")
     parse = _fresh(_document)
     columns: list[str] | None = None
@@ -159,3 +164,85 @@ def _cells(raw: bytes, replace: bool) -> list[str]:
         raise BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line") from None
     except csv.Error as error:
         raise BadField("row", f"is not a row of a table ({error})") from None
+
+
+SUFFIXES = (".md", ".markdown", ".txt")
+WORDS = 100
+"""The most words of a passage cut from a file, as in Search-R1's corpus: three fit into 500 tokens."""
+_HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
+
+
+def text_files(folder: Path) -> list[Path]:
+    """Markdown and text files below a folder, sorted. Names that begin with a dot are left out."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace: bool = False) -> Iterator[Document]:
+    """Passages of at most `WORDS` words. The id is `path#n`, the title the nearest heading above or the file's name.
+
+    A file that is not UTF-8 is skipped and reported, or with `replace` read with U+FFFD. Raises `DataError` for a
+    folder without such files, or when more than half of them cannot be read.
+    """
+    files = text_files(folder)
+    if not files:
+        raise DataError(f"{folder} contains no .md or .txt file; name a folder that does, or a JSONL file of passages")
+    judge = Judge(str(folder), "file", on_skip, "files of text")
+    for number, path in enumerate(files, start=1):
+        name = path.relative_to(folder).as_posix()
+        try:
+            text = path.read_text(encoding="utf-8-sig", errors="replace" if replace else "strict")
+        except UnicodeDecodeError as error:
+            judge.skip(number, BadField(name, f"is not UTF-8 at byte {error.start + 1}"))
+            continue
+        except OSError as error:
+            judge.skip(number, BadField(name, f"cannot be read: {error.strerror}"))
+            continue
+        judge.good += 1
+        for part, (title, passage) in enumerate(cut(text, path.stem), start=1):
+            yield Document(f"{name}#{part}", f"{title}\n{passage}")
+    judge.verdict()
+
+
+def cut(text: str, name: str) -> Iterator[tuple[str, str]]:
+    """(title, passage) pairs: whole paragraphs as far as they fit, long paragraphs in pieces.
+
+    >>> list(cut("# Orsa\\n\\nA town.\\n\\nBy the lake.\\n# Mora\\nA village.", "towns"))
+    [('Orsa', 'A town. By the lake.'), ('Mora', 'A village.')]
+    """
+    title = name
+    words: list[str] = []
+    for block in _blocks(text):
+        if heading := _HEADING.match(block):
+            if words:
+                yield title, " ".join(words)
+            title, words = heading[1].strip() or name, []
+            continue
+        block_words = block.split()
+        if words and len(words) + len(block_words) > WORDS:
+            yield title, " ".join(words)
+            words = []
+        words += block_words
+        while len(words) > WORDS:
+            yield title, " ".join(words[:WORDS])
+            words = words[WORDS:]
+    if words:
+        yield title, " ".join(words)
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Paragraphs and headings, in order."""
+    paragraph: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if paragraph and (not line.strip() or _HEADING.match(line)):
+            yield "\n".join(paragraph)
+            paragraph = []
+        if _HEADING.match(line):
+            yield line
+        elif line.strip():
+            paragraph.append(line)

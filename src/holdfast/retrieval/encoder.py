@@ -1,7 +1,7 @@
 """Text to vectors with a sentence encoder: the same prefix, pooling and normalisation for queries and for passages.
 
-What a model wants is read from the files that sentence-transformers keeps beside it, then from one table here. It goes
-into the index, and queries are encoded by what the index says.
+A model's settings are read from the files that sentence-transformers saves with it, then from one table here. They are
+stored in the index, and queries are encoded with the stored settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EncoderSpec:
     query_prefix: str = ""
     passage_prefix: str = ""
     pooling: Pooling = "mean"
-    """How the vectors of a text's tokens become one: their mean or maximum, that of the first, or of the last."""
+    """How the vectors of a text's tokens become one: their mean or maximum, or the first or last token's vector."""
     normalise: bool = True
     """Scale to length 1, so that the inner product is the cosine."""
     max_length: int = 512
@@ -49,12 +49,12 @@ class EncoderSpec:
 @dataclass(frozen=True, slots=True)
 class _Family:
     part: str
-    """Of a model's name, in lower case; the first row that fits counts."""
+    """Part of a model's name, in lower case. The first row that matches counts."""
     query: str = ""
     passage: str = ""
     pooling: Pooling = "mean"
     instructs: bool = False
-    """Wants an instruction that depends on the task before each query."""
+    """Needs an instruction before each query, which depends on the task."""
 
 
 FAMILIES = (
@@ -68,14 +68,15 @@ FAMILIES = (
     _Family("snowflake-arctic-embed", query="Represent this sentence for searching relevant passages: ", pooling="cls"),
     _Family("mxbai-embed", query="Represent this sentence for searching relevant passages: ", pooling="cls"),
 )
-"""What families of models were trained with. Others (GTE, Contriever, MiniLM) have no prefixes and mean pooling."""
+"""Settings that families of models were trained with. Others (GTE, Contriever, MiniLM) have no prefixes and mean
+pooling."""
 
 
 def spec_of(model: str, *, query_prefix: str | None = None, passage_prefix: str | None = None) -> EncoderSpec:
-    """How `model` encodes: prefixes as given, else as its files say, else as the table says.
+    """How `model` encodes: the given prefixes, or else those of its files, or else those of the table.
 
-    Raises `ConfigError` for a model whose files name a step that is not computed here, or one that wants an
-    instruction and was given none.
+    Raises `ConfigError` for a model whose files name a step that holdfast does not compute, and for a model that needs
+    an instruction when none is given.
     """
     name = model.lower()
     family = next((row for row in FAMILIES if row.part in name), _Family(""))
@@ -83,7 +84,7 @@ def spec_of(model: str, *, query_prefix: str | None = None, passage_prefix: str 
     spec = _from_files(spec)
     if family.instructs and query_prefix is None and not spec.query_prefix:
         raise ConfigError(
-            f"{model} wants an instruction before each query, which depends on the task; give it with --query-prefix"
+            f"{model} needs an instruction before each query, which depends on the task; give it with --query-prefix"
         )
     return replace(
         spec,
@@ -97,10 +98,10 @@ def _from_files(spec: EncoderSpec) -> EncoderSpec:
     if modules is None:
         return spec
     kinds = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
-    strange = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
-    if strange:
+    unsupported = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
+    if unsupported:
         raise ConfigError(
-            f"{spec.model} has the steps {', '.join(strange)}, which holdfast does not compute; use a model of "
+            f"{spec.model} has the steps {', '.join(unsupported)}, which holdfast does not compute; use a model of "
             "Transformer, Pooling and Normalize"
         )
     changes: dict[str, Any] = {"normalise": "Normalize" in kinds}
@@ -111,7 +112,7 @@ def _from_files(spec: EncoderSpec) -> EncoderSpec:
         if (length := (_read(spec.model, file) or {}).get("max_seq_length")) is not None:
             changes["max_length"] = int(length)
     prompts = (_read(spec.model, "config_sentence_transformers.json") or {}).get("prompts") or {}
-    if prompts.get("query"):  # sentence-transformers writes "" for what nobody set
+    if prompts.get("query"):  # sentence-transformers writes "" for prompts that are not set
         changes["query_prefix"] = prompts["query"]
     for key in ("document", "passage"):
         if prompts.get(key):
@@ -121,17 +122,17 @@ def _from_files(spec: EncoderSpec) -> EncoderSpec:
 
 def _pooling(config: dict[str, Any], model: str) -> str:
     modes = [mode for key, mode in _POOLING_FILE.items() if config.get(key)]
-    if isinstance(own := config.get("pooling_mode"), str):
-        modes = [{"lasttoken": "last"}.get(own, own)]
+    if isinstance(mode := config.get("pooling_mode"), str):
+        modes = [{"lasttoken": "last"}.get(mode, mode)]
     if len(modes) != 1 or modes[0] not in _POOLING_FILE.values() or config.get("include_prompt", True) is not True:
         raise ConfigError(
-            f"{model} pools in a way that holdfast does not compute ({config}); it can take one of mean, cls, last, max"
+            f"{model} pools in a way that holdfast does not compute ({config}); it computes mean, cls, last or max"
         )
     return str(modes[0])
 
 
 def _read(model: str, file: str) -> Any:
-    """A JSON file beside a model; None when there is none."""
+    """A JSON file of a model; None when it does not exist."""
     from transformers.utils import cached_file
 
     try:
@@ -180,7 +181,7 @@ class Encoder:
 
     @torch.inference_mode()
     def _encode(self, texts: list[str]) -> NDArray[np.float32]:
-        made = np.empty((len(texts), self.dimensions), np.float32)
+        vectors = np.empty((len(texts), self.dimensions), np.float32)
         by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # little padding
         for first in range(0, len(texts), self._batch):
             rows = by_length[first : first + self._batch]
@@ -192,15 +193,15 @@ class Encoder:
                 return_tensors="pt",
             ).to(self.device)
             states = self._model(**inputs).last_hidden_state.float()
-            vectors = pool(states, inputs["attention_mask"], self.spec.pooling)
+            pooled = pool(states, inputs["attention_mask"], self.spec.pooling)
             if self.spec.normalise:
-                vectors = torch.nn.functional.normalize(vectors, dim=-1)
-            made[rows] = vectors.cpu().numpy()
-        return made
+                pooled = torch.nn.functional.normalize(pooled, dim=-1)
+            vectors[rows] = pooled.cpu().numpy()
+        return vectors
 
 
 def device_of(name: str) -> torch.device:
-    """auto, cpu or cuda. Raises `ConfigError` for what is not there."""
+    """The device for auto, cpu or cuda. Raises `ConfigError` for a device that does not exist."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
@@ -211,16 +212,16 @@ def device_of(name: str) -> torch.device:
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
-    """One vector [batch, width] a text, from states [batch, length, width] and a mask [batch, length] of its tokens,
-    padded on either side."""
-    kept = mask.bool().unsqueeze(-1)
+    """One vector per text [batch, width], from states [batch, length, width] and a mask [batch, length] of the texts'
+    tokens, with padding on either side."""
+    tokens = mask.bool().unsqueeze(-1)
     if pooling == "mean":
-        return states.masked_fill(~kept, 0.0).sum(1) / kept.sum(1)
+        return states.masked_fill(~tokens, 0.0).sum(1) / tokens.sum(1)
     if pooling == "max":
-        return states.masked_fill(~kept, -torch.inf).amax(1)
-    places = torch.arange(mask.shape[1], device=mask.device)
+        return states.masked_fill(~tokens, -torch.inf).amax(1)
+    positions = torch.arange(mask.shape[1], device=mask.device)
     if pooling == "cls":
-        first = torch.where(mask.bool(), places, mask.shape[1]).amin(1)
+        first = torch.where(mask.bool(), positions, mask.shape[1]).amin(1)
         return states[torch.arange(len(states)), first]
-    last = torch.where(mask.bool(), places, -1).amax(1)
+    last = torch.where(mask.bool(), positions, -1).amax(1)
     return states[torch.arange(len(states)), last]

@@ -1,38 +1,13 @@
-"""Any index folder, opened as what it is."""
+"""Open any index folder with the retriever of its kind."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.retrieval.manifest import read_manifest
-from holdfast.retrieval.postings import Ranked
-from holdfast.retrieval.types import Document, Hit
-
-
-class IndexedRetriever(Protocol):
-    """A retriever over passages of its own."""
-
-    documents: Sequence[Document]
-
-    @property
-    def in_process(self) -> bool: ...
-
-    @property
-    def corpus_hash(self) -> str:
-        """Fingerprint of the passages and their order."""
-        ...
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """As `Retriever.search`."""
-        ...
-
-    def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
-        """As `search`, in rows of `documents` and scores."""
-        ...
+from holdfast.retrieval.storage import read_manifest
+from holdfast.retrieval.types import IndexedRetriever
 
 
 def open_index(
@@ -41,12 +16,12 @@ def open_index(
     """The retriever of an index folder.
 
     Args:
-        expected_hash: the `corpus_hash` of the corpus the caller means.
-        model: of a dense index: where its encoder is now, if not where it was.
-        device: of a dense index: auto, cpu or cuda.
+        expected_hash: `corpus_hash` of the corpus that the caller expects.
+        model: for a dense index, the encoder's present location, if it has moved.
+        device: for a dense index: auto, cpu or cuda.
 
     Raises:
-        DataError: no index, a damaged one, or one of another corpus or model.
+        DataError: the folder is not an index, is damaged, or belongs to another corpus or model.
         ModelError: the encoder cannot be loaded.
     """
     if read_manifest(Path(folder))["kind"] == "dense":

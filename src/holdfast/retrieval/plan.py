@@ -1,6 +1,6 @@
-"""What an index of a corpus takes, before anything is begun: disk, memory, time.
+"""Estimate what an index of a corpus takes, before it is built: disk, memory, time.
 
-Sizes are arithmetic. Times are measured on this machine with a little work of the same kind, and scaled.
+Sizes are arithmetic. Times are measured on this machine with a small sample of the same work, and scaled.
 """
 
 from __future__ import annotations
@@ -34,67 +34,67 @@ class Size:
 
     passages: int
     text: float
-    """Bytes of a passage as JSON."""
+    """Bytes of a passage as JSON, on average."""
     pairs: float
-    """Different words of a passage."""
+    """Distinct words of a passage, on average."""
 
     @property
     def vocabulary(self) -> float:
-        """Different words of all passages, as Heaps' law has it for English: 44 √n of n words."""
+        """Distinct words of all passages, by Heaps' law for English: 44 √n of n words."""
         return 44 * (1.6 * self.pairs * self.passages) ** 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What one kind of index takes, in bytes and seconds."""
+    """What one kind of index takes. Sizes in bytes."""
 
     kind: str
     disk: float
     building_disk: float
-    """While it is built, the index included."""
+    """The most during the build, the index included."""
     building_memory: float
     memory: float
     """To search without touching the disk: the index as the system caches it, and what the process holds itself."""
     build_seconds: float | None
     """None: not measured, because no encoder was named."""
     batch_seconds: float | None
-    """Of a search of `QUERIES` queries at once. None: not measured."""
+    """To search `QUERIES` queries at once. None: not measured."""
 
 
 def size_of(sample: Sequence[Document], count: int) -> Size:
-    """Scale a few passages to `count`. Raises `ConfigError` for no passages."""
+    """The size of a corpus of `count` passages, estimated from a few. Raises `ConfigError` for no passages."""
     if not sample or count < 1:
-        raise ConfigError("the corpus holds no passage: there is nothing to plan for")
+        raise ConfigError("the corpus is empty: there is nothing to plan")
     lines = [json.dumps({"id": d.id, "contents": d.contents}, ensure_ascii=False).encode() for d in sample]
-    different = [len(set(d.contents.lower().split())) for d in sample]
-    return Size(passages=count, text=float(np.mean([len(line) + 1 for line in lines])), pairs=float(np.mean(different)))
+    distinct = [len(set(d.contents.lower().split())) for d in sample]
+    return Size(passages=count, text=float(np.mean([len(line) + 1 for line in lines])), pairs=float(np.mean(distinct)))
 
 
 def sample_of(corpus: Path | None, count: int | None) -> tuple[list[Document], int]:
-    """The first passages of a corpus and how many it holds; without one, made-up passages of a hundred words, as
-    many as wiki-18 has unless `count` says otherwise."""
+    """The first passages of a corpus and its number of passages. Without a corpus: generated passages of a hundred
+    words, and `count` or the number of wiki-18."""
     if corpus is not None:
-        found = passages(corpus, on_skip=lambda _: None)
-        sample = list(islice(found, _SAMPLE))
+        corpus_passages = passages(corpus, on_skip=lambda _: None)
+        sample = list(islice(corpus_passages, _SAMPLE))
         if count is None:  # a file of a folder is many passages
-            count = len(sample) + sum(1 for _ in found) if corpus.is_dir() else count_rows(corpus)
+            count = len(sample) + sum(1 for _ in corpus_passages) if corpus.is_dir() else count_rows(corpus)
         return sample, count
     rng = np.random.default_rng(0)
-    ranks = rng.zipf(1.26, (_SAMPLE, 100)) % 30_000  # about 57 different words, as wiki-18 has
+    ranks = rng.zipf(1.26, (_SAMPLE, 100)) % 30_000  # about 57 distinct words, as in wiki-18
     texts = [" ".join(f"w{rank:04d}" for rank in row) for row in ranks.tolist()]
     return [Document(str(10_000_000 + i), f'"A title"\n{text}') for i, text in enumerate(texts)], count or WIKI_18
 
 
 def bm25_needs(size: Size, per_second: float) -> Needs:
     documents, pairs = (size.text + 8) * size.passages, size.pairs * size.passages
-    own = _WORD * size.vocabulary
+    vocabulary = _WORD * size.vocabulary
     index = documents + 8 * pairs + 12 * size.vocabulary
     return Needs(
         kind="BM25",
         disk=index,
         building_disk=index + 12 * pairs + 8 * size.passages,
-        building_memory=own + max(_ID * size.passages, 24 * size.passages + min(_MERGE, 32 * pairs)),
-        memory=index + own + 4 * size.passages,
+        building_memory=vocabulary + max(_ID * size.passages, 24 * size.passages + min(_MERGE, 32 * pairs)),
+        memory=index + vocabulary + 4 * size.passages,
         build_seconds=size.passages / per_second,
         batch_seconds=None,
     )
@@ -103,23 +103,23 @@ def bm25_needs(size: Size, per_second: float) -> Needs:
 def dense_needs(
     size: Size, dimensions: int, per_second: float | None, row_seconds: float, *, sq8: bool, chunk_rows: int = 65_536
 ) -> Needs:
-    """`per_second`: passages encoded; `row_seconds`: to compare `QUERIES` queries with one row."""
-    documents, bytes_ = (size.text + 8) * size.passages, 1.0 * dimensions * size.passages
-    disk = documents + (3 if sq8 else 2) * bytes_
+    """`per_second`: passages encoded per second. `row_seconds`: time to compare `QUERIES` queries with one row."""
+    documents, codes = (size.text + 8) * size.passages, 1.0 * dimensions * size.passages
+    disk = documents + (3 if sq8 else 2) * codes
     chunk = 4.0 * dimensions * min(chunk_rows, size.passages)
     return Needs(
         kind=f"dense {dimensions}, {'sq8' if sq8 else 'fp16'}",
         disk=disk,
         building_disk=disk,
         building_memory=_ID * size.passages + chunk,
-        memory=documents + (bytes_ if sq8 else 2 * bytes_ + chunk),
+        memory=documents + (codes if sq8 else 2 * codes + chunk),
         build_seconds=None if per_second is None else size.passages / per_second,
         batch_seconds=None if sq8 else row_seconds * size.passages,
     )
 
 
 def bm25_rate(sample: Sequence[Document]) -> float:
-    """Passages a second that are indexed here, from indexing a few."""
+    """Passages that this machine indexes per second, measured with a few."""
     from holdfast.retrieval.bm25_building import build_bm25
 
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +131,7 @@ def bm25_rate(sample: Sequence[Document]) -> float:
 
 
 def encoding_rate(model: str, sample: Sequence[Document], device: str) -> tuple[float, int]:
-    """Passages a second that an encoder takes here, and its dimensions."""
+    """Passages that this machine encodes per second, and the encoder's dimensions."""
     from holdfast.retrieval.encoder import Encoder, spec_of
 
     encoder = Encoder(spec_of(model, query_prefix=""), device)
@@ -144,12 +144,12 @@ def encoding_rate(model: str, sample: Sequence[Document], device: str) -> tuple[
 
 
 def row_seconds(dimensions: int, device: str) -> float:
-    """Seconds to compare `QUERIES` queries with one row of half precision, as exact search does."""
+    """Seconds to compare `QUERIES` queries with one row of half precision, as in exact search."""
+    from holdfast.retrieval.dense import EXACT_CHUNK_ROWS, ExactSearch
     from holdfast.retrieval.encoder import device_of
-    from holdfast.retrieval.exact import ExactSearch
 
     rng = np.random.default_rng(0)
-    rows = rng.standard_normal((65_536, dimensions), np.float32).astype(np.float16)
+    rows = rng.standard_normal((EXACT_CHUNK_ROWS, dimensions), np.float32).astype(np.float16)
     queries = rng.standard_normal((QUERIES, dimensions), np.float32)
     search = ExactSearch(rows, device_of(device))
     search.best(queries, 3)

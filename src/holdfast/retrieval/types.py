@@ -1,10 +1,14 @@
-"""What every retriever speaks: documents in, ranked hits out."""
+"""What every retriever takes and returns: queries in, ranked hits out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,18 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document a search returned, with the backend's own score (BM25 or inner product: not comparable)."""
+    """A document a search returned, with the backend's score (BM25 or inner product: not comparable)."""
 
     document: Document
     score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Rows of a corpus, best first, and their scores: both `[hits]`."""
+
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
 
 
 class Retriever(Protocol):
@@ -54,3 +66,26 @@ class Retriever(Protocol):
         Raises `RetrievalError` when the backend fails. An empty list always means "nothing matches", never "it broke".
         """
         ...
+
+
+class IndexedRetriever(Retriever, Protocol):
+    """A retriever that holds its passages."""
+
+    documents: Sequence[Document]
+
+    @property
+    def corpus_hash(self) -> str:
+        """Fingerprint of the passages and their order."""
+        ...
+
+    def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
+        """As `search`, in rows of `documents` and scores."""
+        ...
+
+
+def hits_of(ranked: Sequence[Ranked], documents: Sequence[Document]) -> list[list[Hit]]:
+    """Rows and scores as hits, one list per query."""
+    return [
+        [Hit(documents[int(row)], float(score)) for row, score in zip(query.rows, query.scores, strict=True)]
+        for query in ranked
+    ]

@@ -1,4 +1,4 @@
-"""The `/retrieve` protocol of Search-R1, which verl, SkyRL and slime speak too: what is sent, and what may come back.
+"""The `/retrieve` protocol of Search-R1, also used by verl, SkyRL and slime: what is sent, and what may come back.
 
     POST {"queries": [str], "topk": int, "return_scores": true}
     200  {"result": [[{"document": {"id", "contents"}, "score"}]]}     one list per query, best first
@@ -6,7 +6,8 @@
 Servers differ in the items: with or without the wrapper and the score, a document as an object or as one text, an
 object with `contents`, or with `title` and `text`, with or without an id. All of these are read.
 
-holdfast adds one header. A request carries `Holdfast-Request: ID`, and our server sends it back with the answer.
+holdfast adds one header. A request carries `Holdfast-Request: ID`, and our server sends it back with the answer. An
+answer with another id belongs to another request.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from holdfast.retrieval.types import Document, Hit
 
 TOKEN = "HOLDFAST_TOKEN"
 REQUEST_ID = "holdfast-request"
-"""The header that says which request an answer belongs to. Lower case, as ASGI and h11 give names."""
+"""The header that says which request an answer belongs to. In lower case, as in ASGI."""
 MOST_BYTES = 64 * 2**20
-"""Of an answer's body: our server sends no more, our clients read no more. 50,000 passages of wiki-18 are 40 MB."""
-_SHOWN = 160  # characters of a strange answer that an error quotes
-_VISIBLE = re.compile(r"[!-~]+")  # ASCII without blanks: what a header and a request line can carry
+"""The longest body of an answer: our server sends no more, our clients read no more. 50,000 passages of wiki-18 have
+40 MB."""
+_SHOWN = 160  # characters of an unreadable answer that an error quotes
+_VISIBLE = re.compile(r"[!-~]+")  # ASCII without blanks: what a header and a request line may contain
 
 
 def retrieve_url(address: str) -> str:
-    """The address to post to: `/retrieve` is added to one without a path.
+    """The URL to post to: `/retrieve` is added to an address without a path.
 
     >>> retrieve_url("http://10.0.0.5:8000")
     'http://10.0.0.5:8000/retrieve'
 
-    Raises `ConfigError` for anything that is not http(s) with a host, and for a user or a password in it: neither is
-    sent. No message repeats them.
+    Raises `ConfigError` unless the address is http(s) with a host. Also raises it for a user or a password in the
+    address, which would not be sent; no message repeats them.
     """
     shown = re.sub("//.*@", "//", address, flags=re.DOTALL)
     try:
@@ -59,37 +61,38 @@ def retrieve_url(address: str) -> str:
     if "@" in parts.netloc:
         raise ConfigError(
             f"the address of the retriever {shown} has a user or a password in it, which are not sent; leave them out. "
-            f"A server that asks for a token gets the one in {TOKEN}"
+            f"A server that requires a token gets the one in {TOKEN}"
         )
     return address if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/retrieve"
 
 
 def environment_token() -> str | None:
-    """The token in `HOLDFAST_TOKEN`, for a server to ask for and a client to send; None when it is empty or not set.
+    """The token in `HOLDFAST_TOKEN`, which servers require and clients send; None when it is empty or not set.
 
-    Raises `ConfigError` for one that a header cannot carry.
+    Raises `ConfigError` for a token that an HTTP header cannot carry.
     """
     token = os.environ.get(TOKEN) or None
     if token is not None and not _VISIBLE.fullmatch(token):
         raise ConfigError(
-            f"{TOKEN} holds a blank, a line break or a character that is not ASCII, which an HTTP header cannot carry; "
+            f"{TOKEN} has a blank, a line break or a character that is not ASCII, which an HTTP header cannot carry; "
             "use letters, digits and punctuation of ASCII"
         )
     return token
 
 
 def request_body(queries: Sequence[str], k: int) -> dict[str, Any]:
-    """What is posted. Scores are always asked for: Search-R1's own server fails without them."""
+    """The body to post. It always requests scores: Search-R1's own server fails without them."""
     return {"queries": list(queries), "topk": k, "return_scores": True}
 
 
 def parse_answer(status: int, body: bytes, *, queries: int, k: int, url: str) -> list[list[Hit]]:
     """The hits in a server's answer, at most `k` per query.
 
-    A hit without a score gets NaN, one without an id a digest of its text. Raises `RetrieverRefused` for any other
-    status than 200 and when a query of the request failed, `RetrieverGarbled` for what is not JSON, for another number
-    of lists than queries and for items of another shape; the message is a sentence with the address. Whatever the
-    body, nothing else is raised.
+    A hit without a score gets NaN, a hit without an id a digest of its text.
+
+    Raises `RetrieverRefused` for any status other than 200 and when a query of the request failed. Raises
+    `RetrieverGarbled` when the body is not JSON, does not have one list per query, or has items of another shape. The
+    message has the address. No body raises anything else.
     """
     if status != 200:
         raise RetrieverRefused(f"{url} answered {status} to {queries} queries: {_quote(body)}", status)
@@ -99,7 +102,7 @@ def parse_answer(status: int, body: bytes, *, queries: int, k: int, url: str) ->
         raise RetrieverGarbled(f"{url} answered with something that is not JSON: {_quote(body)}") from None
     result = payload.get("result") if isinstance(payload, dict) else None
     if not isinstance(result, list) or not all(isinstance(hits, list) for hits in result):
-        raise RetrieverGarbled(f"{url} answered without a `result` that holds one list per query: {_quote(body)}")
+        raise RetrieverGarbled(f"{url} answered without a `result` of one list per query: {_quote(body)}")
     if len(result) != queries:
         raise RetrieverGarbled(
             f"{url} answered {len(result)} of {queries} queries; a /retrieve server gives one list per query"
@@ -147,7 +150,7 @@ def _document(item: Any, url: str) -> Document:
 
 
 def _label(item: dict[str, Any], field: str, url: str) -> str | None:
-    """A title or an id: a text, or a number where a table made it one."""
+    """A title or an id: a text, or a number (some servers read ids from tables)."""
     value = item.get(field)
     if value is None:
         return None
@@ -157,7 +160,7 @@ def _label(item: dict[str, Any], field: str, url: str) -> str | None:
 
 
 def _unicode(text: str, url: str) -> str:
-    """JSON can spell half of a character; a text with one cannot be tokenized or written to a file."""
+    """Refuse half of a character (a lone surrogate), which JSON can spell and neither tokenizers nor files can hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -170,6 +173,6 @@ def _quote(body: bytes) -> str:
 
 
 def _shortened(text: str) -> str:
-    """In one line that any terminal can show."""
+    """The text in one line that any terminal can show."""
     text = " ".join(text.encode("utf-8", "replace").decode().split())
     return (text[:_SHOWN] + " …" if len(text) > _SHOWN else text) or "an empty answer"

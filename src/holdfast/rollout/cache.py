@@ -1,16 +1,17 @@
-"""A key/value cache whose rows advance at their own positions.
+"""A key/value cache whose rows advance at their own positions, and the table of which rollout has which slot.
 
-Every episode owns a *slot*. A slot's real positions 0..n-1 lie left-aligned at the start of its storage, so there are
-no gaps, a row that got 80 tokens of feedback sits beside one that sampled a single token, and "what a query sees" is
-simply "storage positions up to its own". New keys are scattered to their positions; whatever lies behind a row's last
-position is rubbish that no query sees and the row's own next tokens overwrite.
+Every rollout has a *slot*. A slot's positions 0..n-1 are left-aligned at the start of its storage, without gaps: a row
+that got 80 tokens of feedback decodes together with one that sampled a single token, and a query sees the storage
+positions up to its own. New keys are scattered to their positions. What is stored after a row's last position is never
+seen by a query, and the row's next tokens overwrite it.
 
-Storage is `[slots, heads, capacity, dim]`: attention reads one head's keys at a time, and reads them in one piece. A
-window over the first slots is a view.
+Storage is `[slots, heads, capacity, dim]`: attention reads one head's keys at a time, in one contiguous piece. A window
+over the first slots is a view.
 """
 
 from __future__ import annotations
 
+import heapq
 import sys
 import weakref
 from collections.abc import Sequence
@@ -21,17 +22,21 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from holdfast.rollout.policy import Request
+
+_TOLERATED = 8  # idle slots among the decoding ones: up to 1/8 of these, before rows are moved
+
 
 @dataclass(slots=True)
 class _Plan:
     """Where the next forward pass writes and what it reads; shared by all layers."""
 
     slots: Tensor
-    """int64 `[rows]`: where the rows of the pass live."""
+    """int64 `[rows]`: the slots of the rows in the pass."""
     write: Tensor
     """int64 `[rows, new]`: the position in its slot of each new token."""
     length: int
-    """Positions visible to anybody in this pass."""
+    """Positions visible to any row in this pass."""
     leading: bool
     """Whether `slots` are 0..rows-1, which are read without copying."""
     places: dict[int, Tensor] = field(default_factory=dict)
@@ -114,8 +119,7 @@ UNBOUNDED = (sys.maxsize, sys.maxsize)
 class SlotCache(Cache):
     """All layers' storage, and the plan of the next forward pass.
 
-    Capacity and slots grow by at least half whenever they are exceeded, so a long run copies its cache a handful of
-    times.
+    Capacity and slots grow by at least half whenever they are exceeded, so a long run copies its cache rarely.
     """
 
     plan: _Plan
@@ -129,7 +133,7 @@ class SlotCache(Cache):
         capacity: int = 128,
         most: tuple[int, int] = UNBOUNDED,
     ) -> None:
-        """`most`: slots and capacity that growing in advance does not go beyond."""
+        """`most`: limits of slots and capacity when growing in advance."""
         super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
         self.device, self.slots, self.capacity, self.most = device, slots, capacity, most
 
@@ -176,7 +180,7 @@ class SlotCache(Cache):
         return (torch.arange(length, device=positions.device) <= positions.unsqueeze(-1)).unsqueeze(1)
 
     def copy(self, moves: Sequence[tuple[int, int]], length: int) -> None:
-        """Copy the first `length` positions of slots, given as (source, target) pairs; reads come before writes."""
+        """Copy the first `length` positions of slots, given as (source, target) pairs; all reads precede the writes."""
         if not moves:
             return
         source, target = torch.tensor(moves, device=self.device).T.contiguous()
@@ -186,3 +190,102 @@ class SlotCache(Cache):
     def _stored(self) -> list[_SlotLayer]:
         # A layer that shares another's keys never stores any.
         return [layer for layer in self.layers if isinstance(layer, _SlotLayer) and layer.is_initialized]
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One rollout's cached context, and its request while one is pending."""
+
+    id: str
+    context: list[int]
+    """Everything fed or sampled so far."""
+    cached: int = 0
+    """Leading tokens of `context` whose keys are stored. The newest sampled token never is."""
+    slot: int = -1
+    """-1 until its first prefill."""
+    request: Request | None = None
+    decoding: bool = False
+    """True between the prefill and the end of the turn."""
+    key: int = 0
+    """Key of the request's seed, for `counter_uniform`."""
+    flags: bytes = b""
+    """Flags of the request's stop strings, from `StopTable`."""
+    logprobs: list[float] = field(default_factory=list)
+    masses: list[float] = field(default_factory=list)
+
+    @property
+    def unseen(self) -> int:
+        return len(self.context) - self.cached
+
+    def begin(self, request: Request, key: int, flags: bytes) -> None:
+        """Start a request, reusing the keys of the tokens that its context shares with the cached ones."""
+        context = list(request.token_ids)
+        # At least the last token is always fed: its logits start the turn.
+        self.cached = min(common_prefix(self.context, context), self.cached, len(context) - 1)
+        self.context, self.request, self.key, self.flags = context, request, key, flags
+        self.logprobs, self.masses = [], []
+
+
+class SlotTable:
+    """Slots of a cache and their rows. Slots are handed out lowest first, to keep decoding rows close together."""
+
+    def __init__(self, cache: SlotCache) -> None:
+        self.cache = cache
+        self.rows: list[Row | None] = []
+        self._free: list[int] = []
+
+    @property
+    def taken(self) -> int:
+        return len(self.rows) - len(self._free)
+
+    def take(self, row: Row) -> None:
+        if self._free:
+            row.slot = heapq.heappop(self._free)
+            self.rows[row.slot] = row
+        else:
+            row.slot = len(self.rows)
+            self.rows.append(row)
+
+    def drop(self, row: Row) -> None:
+        self.rows[row.slot] = None
+        heapq.heappush(self._free, row.slot)
+        row.slot = -1
+
+    def reserve(self, capacity: int) -> None:
+        self.cache.reserve(len(self.rows), capacity)
+
+    def gather(self) -> int:
+        """How many leading slots hold all decoding rows. Swaps rows when too many idle slots lie among these.
+
+        An idle slot costs its share of every decoding step, a swap costs reading and writing two rows.
+        """
+        decoding = [row for row in self.rows if row is not None and row.decoding]
+        count, reach = len(decoding), 1 + decoding[-1].slot
+        if (reach - count) * _TOLERATED <= count:
+            return reach
+        holes = [slot for slot in range(count) if (row := self.rows[slot]) is None or not row.decoding]
+        movers = [row for row in decoding if row.slot >= count]
+        moves, length = [], 0
+        for hole, mover in zip(holes, movers, strict=True):
+            resident, origin = self.rows[hole], mover.slot
+            moves.append((origin, hole))
+            length = max(length, mover.cached)
+            if resident is not None:
+                moves.append((hole, origin))
+                length = max(length, resident.cached)
+                resident.slot = origin
+            self.rows[hole], self.rows[origin], mover.slot = mover, resident, hole
+        self.cache.copy(moves, length)
+        self._free = [slot for slot, row in enumerate(self.rows) if row is None]  # ascending, hence a heap
+        return count
+
+
+def common_prefix(a: list[int], b: list[int]) -> int:
+    """Number of leading elements in which two lists agree.
+
+    >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
+    2
+    """
+    if a == b[: len(a)]:
+        return len(a)
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,9 +1,9 @@
 """A policy on a transformers model: continuous decoding over a slot cache, one host synchronisation per step.
 
-How the work is ordered. All decoding rows advance together, one token a step. A row whose turn ended stays in its slot;
-when its next request comes, it waits until enough rows wait to be prefilled in one pass (an eighth of those decoding),
-or some have waited 16 steps, or nothing else can decode. Waiting costs a row idle steps, prefilling alone costs
-everybody a forward pass; counting steps and rows, never seconds, keeps runs reproducible.
+Order of work. All decoding rows advance together, one token per step. A row whose turn ended stays in its slot. Its
+next request waits until enough rows wait to be prefilled in one pass (an eighth of those decoding), or some have waited
+16 steps, or nothing else can decode. Waiting costs a row idle steps, and a prefill costs all rows a forward pass. Steps
+and rows are counted, never seconds, so that runs are reproducible.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.rollout.cache import SlotCache
+from holdfast.rollout.cache import Row, SlotCache, SlotTable
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
-from holdfast.rollout.slots import Row, SlotTable
-from holdfast.rollout.stops import END, StopTable
 from holdfast.rollout.support import (
     accepts_logits_to_keep,
     check_exact,
@@ -36,15 +35,17 @@ from holdfast.rollout.support import (
     rows_that_fit,
     text_config,
 )
-from holdfast.search.tokens import decode
+from holdfast.search.tokens import REPLACEMENT, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ENOUGH = 8  # prefill once 1/8 as many rows wait as decode
-_PATIENCE = 16  # steps a row waits at most
+_PREFILL_SHARE = 8  # prefill once 1/8 as many rows wait as decode
+_MAX_WAIT = 16  # steps a row waits at most
 # Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
+
+END, MAYBE = 1, 2
 
 
 @dataclass(slots=True)
@@ -79,8 +80,9 @@ class HFPolicy:
         autocast_dtype: e.g. `torch.bfloat16`, runs forward passes under autocast.
         on_token: called with (request id, token id) as each token is sampled.
         greedy: take the most likely token instead of sampling.
-        max_rows: episodes whose keys are held at once; further ones queue.
-        max_tokens: an episode has no more. A GPU then holds as many rows as half of its free memory has room for.
+        max_rows: rollouts whose keys are in memory at once; others queue.
+        max_tokens: upper bound on the tokens of a rollout. With it, a GPU holds as many rows as fit into half of its
+            free memory.
 
     Raises:
         ModelError: sliding windows, recurrent state or an attention implementation that the cache cannot serve.
@@ -121,8 +123,8 @@ class HFPolicy:
     def with_sampling(
         self, *, temperature: float, top_p: float = 1.0, top_k: int = 0, greedy: bool = False
     ) -> HFPolicy:
-        """A policy on the same model that samples differently. It shares what was checked and made of the model and
-        its tokenizer, and none of the episodes."""
+        """A policy on the same model with other sampling settings. It shares the checks and tables of the model and its
+        tokenizer, and none of the rollouts."""
         _check_sampling(temperature, top_p, top_k)
         policy = copy.copy(self)
         policy.temperature, policy.top_p, policy.top_k, policy.greedy = temperature, top_p, top_k, greedy
@@ -130,7 +132,7 @@ class HFPolicy:
         return policy
 
     def _begin(self) -> None:
-        """No episodes."""
+        """Start without rollouts."""
         self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device))
         self._rows: dict[str, Row] = {}
         self._waiting: list[Row] = []
@@ -149,7 +151,7 @@ class HFPolicy:
         for request in requests:
             row = self._rows.get(request.id) or Row(id=request.id, context=[])
             if row.request is not None:
-                raise ValueError(f"request {request.id} is under way; poll until it is finished before continuing it")
+                raise ValueError(f"request {request.id} is not finished; poll until it is before continuing it")
             reach = len(request.token_ids) + request.max_new_tokens - 1  # the last sampled token is never fed
             if reach > self._max_positions:
                 raise ModelError(
@@ -163,7 +165,7 @@ class HFPolicy:
     def poll(self) -> list[Completion]:
         """Prefill and decode until at least one request is finished.
 
-        [] when nothing can be computed: no request is under way, or all wait for one of `max_rows` slots.
+        [] when nothing can be computed: no request is pending, or all wait for one of `max_rows` slots.
         """
         finished: list[Completion] = []
         with self._ready_to_sample():
@@ -177,9 +179,9 @@ class HFPolicy:
         return finished
 
     def release(self, ids: Iterable[str]) -> None:
-        """Forget these episodes, whatever they were doing: also where an exception broke off their prefill.
+        """Forget these rollouts in any state, also after an exception during their prefill.
 
-        With the last one goes the memory of the cache: between rollouts the optimizer wants it.
+        The last one frees the memory of the cache, which the optimizer needs between rollouts.
         """
         leaving = [self._rows.pop(id) for id in ids if id in self._rows]
         if not self._rows:
@@ -195,8 +197,8 @@ class HFPolicy:
             self._batch = None
 
     def _measure_room(self) -> None:
-        """How many rows a GPU has room for: anew for each batch of episodes, since what trains in between takes memory
-        and gives it back."""
+        """Set how many rows fit on a GPU. Repeated for each batch of rollouts: training in between changes the free
+        memory."""
         if self._max_tokens is None or self.device.type != "cuda":
             return
         fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free_memory(self.device))
@@ -205,7 +207,7 @@ class HFPolicy:
         self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device, most=most))
 
     def _choose_prefill(self) -> list[Row]:
-        """Waiting rows to prefill now; none while it pays to wait for more."""
+        """Waiting rows to prefill now; none while waiting for more is cheaper."""
         room = self.max_rows - self._table.taken
         ready = []
         for row in self._waiting:
@@ -213,7 +215,7 @@ class HFPolicy:
                 room -= 1
             if row.slot >= 0 or room >= 0:
                 ready.append(row)
-        if ready and len(ready) * _ENOUGH < self._decoding and self._waited < _PATIENCE:
+        if ready and len(ready) * _PREFILL_SHARE < self._decoding and self._waited < _MAX_WAIT:
             self._waited += 1
             return []
         self._waited = 0
@@ -243,8 +245,8 @@ class HFPolicy:
         width, length = max(row.unseen for row in leaders), max(len(row.context) for row in leaders)
         self._table.reserve(max(row.cached for row in leaders) + width)
         # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only
-        # one to be projected onto the vocabulary. The padding in front is stored behind the row's end, where nobody
-        # looks.
+        # one to be projected onto the vocabulary. The padding in front is stored after the row's end, where no query
+        # reads.
         ids = torch.tensor(
             [[0] * (width - row.unseen) + row.context[row.cached :] for row in leaders], device=self.device
         )
@@ -281,7 +283,7 @@ class HFPolicy:
     def _assemble(self) -> _Batch:
         """The device-side state, from the rows."""
         slots = self._table.rows[: self._table.gather()]
-        # What an idle slot computes is stored at its row's end, behind everything that is ever looked at.
+        # What an idle slot computes is stored after its row's end, where no query reads.
         table = [
             (row.context[-1], row.cached, row.key, 1)
             if row is not None and row.decoding
@@ -344,7 +346,7 @@ class HFPolicy:
             logprobs=tuple(row.logprobs),
             stop_reason=reason,
             text=decode(self.tokenizer, sampled[:-1] if reason == "eos" else sampled),
-            kept_mass=tuple(row.masses) if row.masses else None,
+            mask_mass=tuple(row.masses) if row.masses else None,
         )
 
     def _columns(self, table: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
@@ -374,3 +376,47 @@ def _check_sampling(temperature: float, top_p: float, top_k: int) -> None:
         raise ConfigError(
             f"top_p = {top_p}, top_k = {top_k}: top_p must lie in (0, 1] and top_k must be 0 (all) or more"
         )
+
+
+class StopTable:
+    """For each set of stop strings one byte per token id: 0 continues, `END` ends the sequence, `MAYBE` may complete a
+    stop string, so that the text must be checked.
+
+    A stop string is completed only by a token whose own text contains its last character, so the text of a turn is
+    decoded for those tokens alone. (A last character outside ASCII may span several byte tokens, whose own text is the
+    replacement character: these are checked too.)
+    """
+
+    def __init__(self, tokenizer: Any, end_ids: Iterable[int], vocabulary: int) -> None:
+        self._tokenizer = tokenizer
+        self._end_ids = [token for token in end_ids if token < vocabulary]
+        self._vocabulary = vocabulary
+        self._tables: dict[tuple[str, ...], bytes] = {}
+
+    def flags(self, stop: tuple[str, ...]) -> bytes:
+        """One flag per token id for this set of stop strings; computed once."""
+        if stop not in self._tables:
+            self._tables[stop] = self._make(stop)
+        return self._tables[stop]
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """The decoded text of every single token that the tokenizer knows; takes a second for 150,000 of them."""
+        known = min(self._vocabulary, len(self._tokenizer))
+        texts: list[str] = self._tokenizer.batch_decode(
+            [[token] for token in range(known)], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return texts
+
+    def _make(self, stop: tuple[str, ...]) -> bytes:
+        table = bytearray(self._vocabulary)
+        if stop:
+            last = {text[-1] for text in stop}
+            if not all(character.isascii() for character in last):
+                last.add(REPLACEMENT)
+            for token, text in enumerate(self._texts):
+                if not last.isdisjoint(text):
+                    table[token] = MAYBE
+        for token in self._end_ids:
+            table[token] = END
+        return bytes(table)

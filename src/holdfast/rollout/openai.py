@@ -1,7 +1,7 @@
 """A policy behind an OpenAI-compatible server: turns by text, for evaluation.
 
-`POST /v1/completions`, one call a turn, with the whole context as text. No token ids come back, so episodes cannot be
-trained on. A chat template is applied here, by the tokenizer, as for a local model: the server is given plain text.
+`POST /v1/completions`, one call a turn, with the whole context as text. It returns no token ids, so its rollouts
+cannot be trained on. The tokenizer applies the chat template here, as for a local model: the server gets plain text.
 
 Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).
 """
@@ -21,10 +21,10 @@ from holdfast.errors import ConfigError, MissingExtra, RolloutError
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.search.tokens import decode
 
-PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses that may pass by themselves."""
-_IN_A_ROW = 8
-"""Calls that may fail one after another, with none that succeeds between, before the server is given up."""
+TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses worth a retry."""
+_MAX_CONSECUTIVE_FAILURES = 8
+"""Consecutive failed calls after which the server is given up."""
 _SHOWN = 160
 _jitter = random.Random()
 
@@ -35,10 +35,10 @@ class OpenAIPolicy:
     Args:
         address: as `http://127.0.0.1:8000`; `/v1/completions` is added to what has no such path.
         model: what the server calls the model.
-        tokenizer: decodes contexts; `WordTokenizer` when the model's own is not at hand.
-        temperature: 0 for the most likely token.
+        tokenizer: decodes contexts; `WordTokenizer` if the model's is not available.
+        temperature: 0 is greedy decoding.
         api_key: sent as a bearer token.
-        concurrency: calls under way at once.
+        concurrency: simultaneous calls.
         timeout: seconds of one attempt. retries: attempts after the first. backoff: seconds before the second.
 
     Raises:
@@ -75,43 +75,43 @@ class OpenAIPolicy:
             timeout=httpx.Timeout(timeout, pool=None), limits=limits, headers=headers, trust_env=False
         )
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="completions")
-        self._flights: dict[Future[Completion], str] = {}
+        self._pending: dict[Future[Completion], str] = {}
         self._failed_in_a_row = 0
         self._closed = False
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Send requests, `concurrency` at a time."""
         for request in requests:
-            self._flights[self._threads.submit(self._complete, request)] = request.id
+            self._pending[self._threads.submit(self._complete, request)] = request.id
 
     def poll(self) -> list[Completion]:
         """Wait until at least one is answered. Raises `RolloutError` when the server fails again and again."""
-        landed, _ = wait(self._flights, return_when=FIRST_COMPLETED)
+        done, _ = wait(self._pending, return_when=FIRST_COMPLETED)
         completions = []
-        for flight in [flight for flight in self._flights if flight in landed]:
-            del self._flights[flight]
-            completion = flight.result()
+        for call in [call for call in self._pending if call in done]:
+            del self._pending[call]
+            completion = call.result()
             completions.append(completion)
             if completion.error is None:
                 self._failed_in_a_row = 0
                 continue
             self._failed_in_a_row += 1
-            if self._failed_in_a_row >= _IN_A_ROW:
+            if self._failed_in_a_row >= _MAX_CONSECUTIVE_FAILURES:
                 raise RolloutError(
-                    f"{self._failed_in_a_row} calls in a row failed, the last because {completion.error}. Put the "
-                    "server right; the same command then goes on where it stopped"
+                    f"{self._failed_in_a_row} calls in a row failed, the last because {completion.error}. Repair "
+                    "the server, then repeat the command: it continues where it stopped"
                 )
         return completions
 
     def release(self, ids: Iterable[str]) -> None:
-        """Forget calls that nobody waits for any more; those under way finish unheard."""
-        wanted = set(ids)
-        for flight in [flight for flight, id in self._flights.items() if id in wanted]:
-            flight.cancel()
-            del self._flights[flight]
+        """Drop the calls of these ids. Those that are running finish, and their results are ignored."""
+        released = set(ids)
+        for call in [call for call, id in self._pending.items() if id in released]:
+            call.cancel()
+            del self._pending[call]
 
     def close(self) -> None:
-        """End the threads and the connections; calls under way are not waited for."""
+        """End the threads and the connections without waiting for running calls."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
@@ -128,7 +128,7 @@ class OpenAIPolicy:
                     reason = answer.error
                 else:
                     reason = f"{self.url} answered {status}: {_quote(body)}"
-                    if status not in PASSING:
+                    if status not in TRANSIENT:
                         return _failed(request, reason)
             except self._httpx.TimeoutException:
                 reason = f"{self.url} did not answer within {self._timeout:g} seconds"
@@ -182,7 +182,7 @@ def completions_url(address: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(f"{address!r} is no address of a server; write one like http://127.0.0.1:8000")
+        raise ConfigError(f"{address!r} is not the address of a server; write one like http://127.0.0.1:8000")
     path = parts.path.rstrip("/")
     if not path.endswith("/completions"):
         path = f"{path if path.endswith('/v1') else path + '/v1'}/completions"
@@ -190,10 +190,10 @@ def completions_url(address: str) -> str:
 
 
 def parse_completion(body: bytes, request: Request, url: str) -> Completion:
-    """The turn in a server's answer; a `Completion` with an error for what is none.
+    """The turn in a server's response; a `Completion` with an error if there is none.
 
-    Servers may leave out the text that stopped the turn, and say which it was or not; it is put back, because it closes
-    the turn's tag. One that ran past it is cut there.
+    A server may leave out the stop text, and may or may not name it. It is appended again, because it closes the turn's
+    tag. Text after it is removed.
     """
     try:
         choice = json.loads(body)["choices"][0]
@@ -201,33 +201,33 @@ def parse_completion(body: bytes, request: Request, url: str) -> Completion:
     except (ValueError, KeyError, IndexError, TypeError):
         return _failed(request, f"{url} answered without `choices` that hold a text: {_quote(body)}")
     if not isinstance(text, str):
-        return _failed(request, f"{url} answered with a text that is none: {_quote(body)}")
+        return _failed(request, f"{url} answered with a text that is not a string: {_quote(body)}")
     if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
         return _failed(request, f"{url} ended a turn with finish_reason = {finish!r}, so it may be half a turn")
     ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]
     reason: StopReason = "length" if finish == "length" else "eos"
     if ends:
         text, reason = text[: min(ends)], "stop"
-    elif finish in ("stop", "stop_sequence") and (mark := _left_out(text, choice, request.stop)):
+    elif finish in ("stop", "stop_sequence") and (mark := _omitted_stop(text, choice, request.stop)):
         text, reason = text + mark, "stop"
     return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason=reason, text=text)
 
 
-def _left_out(text: str, choice: Mapping[str, Any], stop: Sequence[str]) -> str | None:
-    """The stop text a server left out: the one it names; of one that never names any, that of the last opened tag.
+def _omitted_stop(text: str, choice: Mapping[str, Any], stop: Sequence[str]) -> str | None:
+    """The stop text that a server left out: the one it names, or that of the last opened tag if it names none.
 
-    vLLM says `stop_reason`, SGLang `matched_stop`: the text, or an id or null where the model itself ended the turn.
+    vLLM's field is `stop_reason`, SGLang's `matched_stop`: the text, or an id or null if the model ended the turn.
     """
-    told = [choice[key] for key in ("stop_reason", "matched_stop") if key in choice]
-    if told:
-        return next((mark for mark in stop if mark in told), None)
+    named = [choice[key] for key in ("stop_reason", "matched_stop") if key in choice]
+    if named:
+        return next((mark for mark in stop if mark in named), None)
     opened = {mark: text.rfind(mark.replace("</", "<").replace("end", "begin")) for mark in stop}
     last = max(opened, key=lambda mark: opened[mark], default=None)
     return last if last is not None and opened[last] >= 0 else None
 
 
 class WordTokenizer:
-    """Stands in for a model's tokenizer when only its server is at hand: a word or a sign counts as one token.
+    """Replaces a model's tokenizer if only its server is available: a word or a sign counts as one token.
 
     >>> tokenizer = WordTokenizer()
     >>> ids = tokenizer("Who wrote it?\\n")["input_ids"]

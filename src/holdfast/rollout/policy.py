@@ -1,8 +1,7 @@
-"""The seam between the rollout loop and whatever produces tokens.
+"""The interface between the rollout loop and a source of tokens.
 
 `submit` queues, `poll` works until at least one request is finished. A blocking `generate(list) -> list` would make all
-episodes wait for the slowest of the turn; with this pair an episode whose turn has ended searches while the others
-decode on.
+rollouts wait for the slowest turn; with this pair, a rollout whose turn has ended searches while the others decode.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ StopReason = Literal["stop", "eos", "length"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Ask for one turn.
+    """A request for one turn.
 
     >>> request = Request(id="q7/0", token_ids=(5, 6, 7), max_new_tokens=16, stop=("</search>",), seed=3)
     >>> len(request.token_ids)
@@ -25,7 +24,7 @@ class Request:
     """
 
     id: str
-    """Names the episode. A later request with the same id continues it: only tokens not seen yet are computed."""
+    """Names the rollout. A later request with the same id continues it: only tokens not seen yet are computed."""
     token_ids: Sequence[int]
     """The whole context so far: prompt, sampled tokens, observations."""
     max_new_tokens: int
@@ -59,17 +58,17 @@ class Completion:
     stop_reason: StopReason
     text: str
     """Decoded ids, without the end-of-sequence token."""
-    kept_mass: tuple[float, ...] | None = None
-    """Probability mass of the top-p / top-k set each token was drawn from; None when sampling was not truncated."""
+    mask_mass: tuple[float, ...] | None = None
+    """Probability mass of the sampling mask at each token; None when sampling was not truncated."""
     error: str | None = None
-    """Why there is no turn, from a server that failed; the episode then ends as an error, not as a wrong answer."""
+    """Why a server returned no turn; the rollout then ends as an error, not as a wrong answer."""
 
 
 class Policy(Protocol):
-    """A source of turns. Stateless in meaning: what is cached per id changes the speed, never the result."""
+    """A source of turns. What it caches per id changes the speed, never the result."""
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests. At most one per id may be under way."""
+        """Queue requests. At most one per id may be pending."""
         ...
 
     def poll(self) -> list[Completion]:
@@ -78,7 +77,7 @@ class Policy(Protocol):
         ...
 
     def release(self, ids: Iterable[str]) -> None:
-        """Forget what is cached for these ids; unknown ones are ignored. Due when an episode ends or weights change."""
+        """Drop the cache of these ids; unknown ones are ignored. Call it when a rollout ends or the weights change."""
         ...
 
 

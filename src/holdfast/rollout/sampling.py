@@ -1,7 +1,7 @@
 """Sampling as pure functions: a counter-based uniform per token, and the inverse of the distribution's CDF.
 
-A token's randomness is a function of (seed, position) and of nothing else, so the same episode comes out whatever
-shares its batch, in whatever order rows enter and leave, and after a resume.
+A token's randomness is a function of (seed, position) and of nothing else, so a rollout is the same whatever else is
+in its batch, in whatever order rows enter and leave, and after a resume.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Sampled(NamedTuple):
 
     tokens: Tensor
     logprobs: Tensor
-    """float32, over the whole vocabulary whatever was kept."""
-    kept_mass: Tensor | None
-    """float32; None when nothing was truncated."""
+    """float32, over the whole vocabulary, also under truncation."""
+    mask_mass: Tensor | None
+    """float32: probability inside the sampling mask; None when nothing was truncated."""
 
 
 def _invert(cdf: Tensor, uniforms: Tensor) -> Tensor:
@@ -90,12 +90,12 @@ def _first_by_id(mass: Tensor, top_k: int) -> Tensor:
     ordered = mass.nan_to_num(0.0)
     boundary = ordered.topk(top_k, sorted=False).values.amin(-1, keepdim=True)
     above, level = ordered > boundary, ordered == boundary
-    kept = above | (level & (level.cumsum(-1) <= top_k - above.sum(-1, keepdim=True)))
-    return kept.nonzero()[:, 1].view(-1, top_k)
+    selected = above | (level & (level.cumsum(-1) <= top_k - above.sum(-1, keepdim=True)))
+    return selected.nonzero()[:, 1].view(-1, top_k)
 
 
-def _truncated(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
-    """What truncation leaves of `mass` `[B, V]`, most likely first, 0 where it takes all; and the token ids."""
+def truncate(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
+    """Top-k, then top-p, of `mass` `[B, V]`: the masses, most likely first, 0 outside the mask; and their token ids."""
     ranked, order = _most_likely_first(mass, top_k)
     if top_p < 1.0:
         cdf = ranked.cumsum(-1)
@@ -105,18 +105,18 @@ def _truncated(mass: Tensor, top_p: float, top_k: int) -> tuple[Tensor, Tensor]:
     return ranked, order
 
 
-def kept_tokens(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: int) -> Tensor:
-    """The ids that `draw` could have returned where it returned `tokens`: the sampling mask, as ids.
+def sampling_mask_ids(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: int) -> Tensor:
+    """The sampling mask: the ids that `draw` could have returned where it returned `tokens`.
 
     Args:
-        logits: `[N, V]`, divided by the temperature already.
+        logits: `[N, V]`, already divided by the temperature.
         tokens: `[N]`, what was drawn. They always belong, even where rounding puts one just beyond the boundary.
 
     Returns:
-        int32 `[N, n]`, -1 where a row keeps fewer than the fullest.
+        int32 `[N, n]`, -1 where a row has fewer ids than the fullest one.
     """
     logits = logits.float()
-    ranked, order = _truncated((logits - logits.amax(-1, keepdim=True)).exp_(), top_p, top_k)
+    ranked, order = truncate((logits - logits.amax(-1, keepdim=True)).exp_(), top_p, top_k)
     ids = order.masked_fill(ranked == 0, -1)[:, : int((ranked > 0).sum(-1).max())] if len(order) else order[:, :0]
     beyond = ~(ids == tokens[:, None]).any(-1, keepdim=True)
     if bool(beyond.any()):
@@ -127,9 +127,9 @@ def kept_tokens(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: int) -> 
 def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Sampled:
     """Draw one token per row by inverting the CDF at `uniforms`.
 
-    Truncation keeps the `top_k` most likely tokens (0 = all), then, of those renormalised, the smallest
-    most-likely-first set whose mass reaches `top_p`. Equal logits are ordered by token id. At least one token is always
-    kept.
+    Truncation leaves the `top_k` most likely tokens (0 = all), then, of those renormalised, the smallest
+    most-likely-first set whose mass reaches `top_p`. Equal logits are ordered by token id. At least one token always
+    remains.
 
     Args:
         logits: `[B, V]`, any float dtype; computed in float32.
@@ -137,24 +137,24 @@ def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: f
         temperature: > 0; divides the logits, before everything else.
 
     Returns:
-        Tokens, their log-probs under the *untruncated* softmax(logits / temperature), and the mass kept.
+        Tokens, their log-probs under the *untruncated* softmax(logits / temperature), and the mass of the mask.
     """
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
     peak = scaled.amax(-1, keepdim=True)
     mass = (scaled - peak).exp_()
-    kept_mass = None
+    mask_mass = None
     if top_p >= 1.0 and top_k <= 0:
         cdf = mass.cumsum(-1)
         total = cdf[:, -1:]
         tokens = _invert(cdf, uniforms)
     else:
         total = mass.sum(-1, keepdim=True)
-        ranked, order = _truncated(mass, top_p, top_k)
+        ranked, order = truncate(mass, top_p, top_k)
         cdf = ranked.cumsum(-1)
         tokens = order.gather(-1, _invert(cdf, uniforms))
-        kept_mass = (cdf[:, -1:] / total).squeeze(-1)
+        mask_mass = (cdf[:, -1:] / total).squeeze(-1)
     logprobs = scaled.gather(-1, tokens) - peak - total.log()
-    return Sampled(tokens.squeeze(-1), logprobs.squeeze(-1), kept_mass)
+    return Sampled(tokens.squeeze(-1), logprobs.squeeze(-1), mask_mass)
 
 
 def pick_most_likely(logits: Tensor, *, temperature: float = 1.0) -> Sampled:

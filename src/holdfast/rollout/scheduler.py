@@ -2,7 +2,7 @@
 
 An agent is a generator. It yields a `ModelCall` and is sent a `Completion`, yields a `ToolCall` and is sent what the
 tool returned, and returns its outcome. It knows no batch, no server and no other agent; the scheduler knows no tool and
-nothing of what a call is for.
+nothing about the purpose of a call.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Tool(Protocol):
 
     @property
     def pending(self) -> Collection[Future[Any]]:
-        """What is still being computed elsewhere; empty for a tool that answers during `submit`."""
+        """Calls still computed elsewhere; empty for a tool that answers during `submit`."""
         ...
 
     def submit(self, arguments: Iterable[Any]) -> None:
-        """Start a call for each argument that has none; called again and again with all that agents wait for."""
+        """Start a call for each argument that has none. Called repeatedly with everything that agents wait for."""
         ...
 
     def poll(self) -> list[tuple[Any, Any]]:
@@ -74,13 +74,13 @@ def run_agents(
     tools: Mapping[str, Tool],
     usage: ModelUsage | None = None,
 ) -> list[T]:
-    """Run every agent to its end; outcomes in the order of `agents`, which are given by the id of their requests.
+    """Run every agent to its end; outcomes in the order of `agents`, whose keys are the ids of their requests.
 
     In each round the policy is polled once, the tools are given all calls that agents wait for, and finished calls
     resume their agents. The order of requests is fixed by the order of completions, then of tool results. An agent's id
     is released when it ends, all ids on any way out.
 
-    Raises `RolloutError` when agents wait for replies that nobody is working on.
+    Raises `RolloutError` when agents wait for replies that neither the policy nor a tool is working on.
     """
     usage = usage or ModelUsage()
     outcomes: dict[str, T] = {}
@@ -140,9 +140,10 @@ def run_agents(
                 continue
             pending = [future for tool in tools.values() for future in tool.pending]
             if not pending:
-                lost, who = (len(decoding), "policy has") if decoding else (len(agents) - len(outcomes), "tools have")
+                count, who = (len(decoding), "policy has") if decoding else (len(agents) - len(outcomes), "tools have")
                 raise RolloutError(
-                    f"the {who} nothing to do, but {lost} requests are unanswered; `poll` must return each of them once"
+                    f"the {who} nothing to do, but {count} requests are unanswered; `poll` must return each of "
+                    "them once"
                 )
             wait(pending, return_when=FIRST_COMPLETED)
             resume_from_tools()

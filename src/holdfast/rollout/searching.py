@@ -1,4 +1,4 @@
-"""Searches for many episodes: de-duplicated, retried, and off the decoding path when they wait on a network."""
+"""Searches for many rollouts: de-duplicated, retried, and in threads where they wait for a network."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SEARCH = "search"
 """The name by which agents call a `SearchQueue`."""
 _THREADS = 16
 PATIENCE = 180.0
-"""Seconds for which a training run's retriever may be away: the restart of a server must not end a run of days."""
+"""Seconds for which a training run's retriever may be unreachable: restarting a server must not end a run of days."""
 _LONGEST_PAUSE = 15.0
-"""Seconds between two attempts to reach a server that is away."""
-_LOST = 8
-"""Queries in a row without any answer, after which the others of a round are not asked."""
+"""Longest pause, in seconds, between two attempts to reach a server."""
+_MAX_SILENT = 8
+"""Queries in a row without any answer, after which the others of a round are not sent."""
 
 SearchResult = list[Hit] | RetrievalError
 
@@ -33,18 +33,18 @@ class RolloutStats(ModelUsage):
     """Counts and seconds of the rollouts it was passed to; adds up over calls."""
 
     searches: int = 0
-    """Searches the episodes asked for."""
+    """Searches that rollouts requested."""
     unique_queries: int = 0
-    """Queries that went to the retriever: `searches` less those equal to one already under way."""
+    """Queries that went to the retriever: `searches` less those equal to a pending one."""
     failed_searches: int = 0
-    """Searches that found no answer in any attempt."""
+    """Searches that failed in every attempt."""
     retries: int = 0
     """Queries sent again after a failure."""
     calls: int = 0
     """Calls of `retriever.search`."""
     retrieval_seconds: float = 0.0
     """Summed over calls, which may overlap when they run in threads."""
-    cut_observations: int = 0
+    truncated_observations: int = 0
     """Observations shortened to their budget."""
 
 
@@ -53,8 +53,8 @@ def search_with_retries(
 ) -> tuple[list[SearchResult], RolloutStats]:
     """Search a batch; after a failure each query is tried alone, so that one bad query cannot fail the others.
 
-    The pauses between attempts double, and are shared by all queries of the batch. While a server cannot be reached at
-    all, it is tried for another `patience` seconds: it may be starting anew.
+    The pauses between attempts double, and are shared by all queries of the batch. A server that cannot be reached at
+    all is tried for another `patience` seconds: it may be restarting.
 
     Returns:
         Per query its hits or the last error; and `retries`, `calls`, `retrieval_seconds`.
@@ -66,8 +66,8 @@ def search_with_retries(
         started = time.perf_counter()
         stats.calls += 1
         try:
-            found = retriever.search([queries[i] for i in indices], k)
-            results.update(zip(indices, found, strict=True))
+            hits = retriever.search([queries[i] for i in indices], k)
+            results.update(zip(indices, hits, strict=True))
         except RetrievalError as error:
             results.update((i, error) for i in indices)
         stats.retrieval_seconds += time.perf_counter() - started
@@ -76,8 +76,8 @@ def search_with_retries(
     waited = 0.0
     for n in itertools.count():
         failed = [i for i, result in results.items() if isinstance(result, RetrievalError)]
-        gone = bool(failed) and isinstance(results[failed[0]], RetrieverUnreachable)
-        if not failed or (n >= retries and not (gone and waited < patience)):
+        unreachable = bool(failed) and isinstance(results[failed[0]], RetrieverUnreachable)
+        if not failed or (n >= retries and not (unreachable and waited < patience)):
             break
         pause = backoff_seconds * 2**n
         if n >= retries:
@@ -87,20 +87,20 @@ def search_with_retries(
             waited += pause
         time.sleep(pause)
         stats.retries += len(failed)
-        lost = 0
+        silent = 0
         for i in failed:
             attempt([i])
-            lost = lost + 1 if isinstance(results[i], RetrieverTimeout | RetrieverUnreachable) else 0
-            if lost == _LOST:  # nobody is there: each of the others would only wait for the same, one after another
+            silent = silent + 1 if isinstance(results[i], RetrieverTimeout | RetrieverUnreachable) else 0
+            if silent == _MAX_SILENT:  # the server is down: each of the others would only wait for its own timeout
                 break
     return [results[i] for i in range(len(queries))], stats
 
 
 class SearchQueue:
-    """The `Tool` that searches: takes queries, returns hits, or the error with which a query failed.
+    """The `Tool` that searches: takes queries and returns their hits, or the error with which one failed.
 
     A retriever in this process is called at once and in order, which keeps runs reproducible; any other is called from
-    threads, while the caller goes on decoding. A query equal to one that is pending is not sent again.
+    threads, while the caller continues to decode. A query equal to one that is pending is not sent again.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class SearchQueue:
         self._retriever, self._k, self._retries, self._backoff = retriever, k, retries, backoff_seconds
         self._stats = stats or RolloutStats()
         self._patience = patience
-        """Seconds; 0 once a search has waited that long in vain, so that the others do not wait one after another."""
+        """Seconds; 0 after a search has waited that long without success, so that the others do not wait in turn."""
         self._threads = None if retriever.in_process else ThreadPoolExecutor(_THREADS, thread_name_prefix="search")
         self._done: list[tuple[str, SearchResult]] = []
         self._calls: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
@@ -125,7 +125,7 @@ class SearchQueue:
 
     @property
     def pending(self) -> Collection[Future[tuple[list[SearchResult], RolloutStats]]]:
-        """Calls in threads that were not polled."""
+        """Calls in threads that are not polled yet."""
         return self._calls
 
     def submit(self, queries: Iterable[str]) -> None:
@@ -141,7 +141,7 @@ class SearchQueue:
             self._calls[self._threads.submit(self._search, new)] = new
 
     def poll(self) -> list[tuple[str, SearchResult]]:
-        """Results that arrived since the last poll. Raises what a retriever raises beside `RetrievalError`."""
+        """Results that arrived since the last poll. Raises any error of a retriever other than `RetrievalError`."""
         for call in [call for call in self._calls if call.done()]:
             self._complete(self._calls.pop(call), *call.result())
         done, self._done = self._done, []

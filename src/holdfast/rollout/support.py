@@ -32,14 +32,14 @@ def accepts_logits_to_keep(model: Any) -> bool:
 
 
 def refuse_unsupported(model: Any) -> None:
-    """Raise `ModelError` for a model whose state the slot cache cannot hold, as far as its config tells."""
+    """Raise `ModelError` for a model whose state the slot cache cannot hold, judging by its config."""
     config, name = text_config(model), type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ModelError(f"{name} is an encoder-decoder model; rollouts need a decoder-only causal model")
     attention = getattr(config, "_attn_implementation", None) or "eager"
     if attention not in ("sdpa", "eager"):
         raise ModelError(
-            f"{name} was loaded with attn_implementation={attention!r}, which ignores the mask that lets episodes "
+            f"{name} was loaded with attn_implementation={attention!r}, which ignores the mask that lets rollouts "
             "of different lengths decode together; load it with attn_implementation='sdpa'"
         )
     remedy = "choose a model with full attention in all layers (Llama, Qwen2, Qwen3 …)"
@@ -54,21 +54,21 @@ def refuse_unsupported(model: Any) -> None:
 
 
 def positions_of(model: Any) -> float:
-    """How many tokens the model attends to as a plain causal model: its positions, and the window of its attention if
-    it has one, in which nothing is different."""
+    """How many tokens the model attends to as a plain causal model: its positions, or the window of its attention if
+    that is smaller."""
     config = text_config(model)
     window = getattr(config, "sliding_window", None) if getattr(config, "layer_types", None) is None else None
     return min(getattr(config, "max_position_embeddings", None) or math.inf, window or math.inf)
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of a GPU that are free, or held by PyTorch for nothing."""
+    """Bytes of a GPU that are free, or reserved by PyTorch and unused."""
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + idle
 
 
 def rows_that_fit(model: Any, tokens: int, autocast_dtype: torch.dtype | None, free: int) -> int:
-    """Episodes of so many tokens whose keys and values fill half of `free` bytes; at least one.
+    """Rollouts of so many tokens whose keys and values fill half of `free` bytes; at least one.
 
     Half: passes over the rows and the projection to the vocabulary need the rest.
     """
@@ -83,7 +83,7 @@ def rows_that_fit(model: Any, tokens: int, autocast_dtype: torch.dtype | None, f
 def check_exact(model: Any, device: torch.device) -> None:
     """Compare cached decoding of two ragged rows with plain forward passes of the same tokens.
 
-    Catches what no config field tells: positions taken from the mask (ALiBi), state kept outside the cache, token
+    Catches what no config field shows: positions taken from the mask (ALiBi), state kept outside the cache, token
     shifts. Costs three forward passes of a few tokens.
     """
     vocabulary = text_config(model).vocab_size
@@ -115,8 +115,7 @@ def check_exact(model: Any, device: torch.device) -> None:
 
 
 def diverged(model: Any) -> ModelError:
-    """What is wrong with a model without finite log-probs. A policy outlives many updates, so any of its steps may say
-    so."""
+    """The error for a model whose log-probs are not finite. Any step can raise it: a policy outlives many updates."""
     return ModelError(
         f"{type(model).__name__} gives log-probs that are not finite: its weights have overflowed or hold NaN. Go back "
         "to a checkpoint from before that, and lower the learning rate"

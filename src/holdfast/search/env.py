@@ -1,4 +1,4 @@
-"""The environment's side of one episode: what comes back to the model after a turn. No model, no HTTP."""
+"""The environment's side of a rollout: the feedback to the model after a turn. No model, no HTTP."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Observation", "encode_feedback", "observation", "token_span"]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Feedback after a turn. `text` is the decoded `token_ids`: what the model sees, after any cut."""
+    """Feedback after a turn. `text` is the decoded `token_ids`: what the model sees, after any truncation."""
 
     token_ids: tuple[int, ...]
     text: str
-    cut: bool = False
+    truncated: bool = False
     """True when passages were shortened to fit `max_observation_tokens`."""
 
 
@@ -32,15 +32,15 @@ def observation(
 ) -> Observation:
     """Feedback of a search (`hits`, possibly none) or, for `hits=None`, the note that the turn was invalid.
 
-    At most `protocol.max_observation_tokens` ids. What is too long is cut in token space, the longest passage first, so
-    that no passage pays for another's length and the closing tag always stays. Raises `ConfigError` when not even the
-    tags fit.
+    At most `protocol.max_observation_tokens` ids. Longer feedback is truncated in token space, the longest passage
+    first, so that no passage pays for another's length and the closing tag always stays. Raises `ConfigError` when not
+    even the tags fit.
     """
     limit, gap = protocol.max_observation_tokens, protocol.separator
     if hits is None:
         ids = encode(tokenizer, f"{gap}{protocol.invalid_note}{gap}")
-        kept = cut_ids(tokenizer, ids, limit)
-        return Observation(tuple(kept), decode(tokenizer, kept), len(kept) < len(ids))
+        shown = cut_ids(tokenizer, ids, limit)
+        return Observation(tuple(shown), decode(tokenizer, shown), len(shown) < len(ids))
     head = encode(tokenizer, gap + protocol.information_open)
     tail = encode(tokenizer, protocol.information_close + gap)
     room = limit - len(head) - len(tail)
@@ -51,18 +51,18 @@ def observation(
         )
     passages = format_hits(hits, title_quotes=protocol.title_quotes) if hits else [protocol.nothing_found]
     body = encode(tokenizer, "".join(passages).strip(), foreign=True)
-    cut = len(body) > room
-    if cut:
+    truncated = len(body) > room
+    if truncated:
         body = _fit(passages, room, tokenizer)
     ids = [*head, *body, *tail]
-    return Observation(tuple(ids), decode(tokenizer, ids), cut)
+    return Observation(tuple(ids), decode(tokenizer, ids), truncated)
 
 
 def encode_feedback(text: str, protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Ids of an observation's text, cut into the pieces in which `observation` encodes it.
+    """Ids of an observation's text, split into the pieces in which `observation` encodes it.
 
-    Text learned in a warm start is then, token for token, text met in a rollout: a tokenizer may merge a tag with what
-    stands beside it, and a small model takes the merged tokens for something it has never seen.
+    So a warm start trains on the same tokens as a rollout shows. Otherwise a tokenizer may merge a tag with its
+    neighbour into a token that a small model has never seen.
     """
     head, tail = protocol.separator + protocol.information_open, protocol.information_close + protocol.separator
     if not (text.startswith(head) and text.endswith(tail)):
@@ -79,13 +79,13 @@ def _fit(passages: Sequence[str], room: int, tokenizer: PreTrainedTokenizerBase)
     room -= len(newline) * (len(passages) - 1)
     body: list[int] = []
     for ids, length in zip(encoded, allot([len(ids) for ids in encoded], room), strict=True):
-        kept = cut_ids(tokenizer, ids, length)
-        body += [*(newline if body and kept else []), *kept]
+        shortened = cut_ids(tokenizer, ids, length)
+        body += [*(newline if body and shortened else []), *shortened]
     return body
 
 
 def allot(lengths: Sequence[int], room: int) -> list[int]:
-    """Shares of `room` for passages of these lengths: all get the same bound, the shorter ones what they need.
+    """Shares of `room` for passages of these lengths: one bound for all, less for those that need less.
 
     >>> allot([10, 3, 8], 15)
     [6, 3, 6]

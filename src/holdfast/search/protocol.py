@@ -1,14 +1,14 @@
 """The language between model and environment: prompt, tags, limits; parsing one turn; writing passages.
 
 Nothing here knows a model or a retriever. Only text that the model generated is parsed, one turn at a time, so neither
-the prompt's example nor a passage can ever be taken for an action.
+the prompt's example nor a passage can be mistaken for an action.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchProtocol:
-    """Tags, prompt and limits of an episode. Change one with `dataclasses.replace(CLEAN, topk=5)`."""
+    """Tags, prompt and limits of a rollout. Change one with `dataclasses.replace(CLEAN, topk=5)`."""
 
     name: str
     prompt: str
@@ -39,20 +39,20 @@ class SearchProtocol:
     invalid_note: str
     """Feedback after a turn that holds neither a search nor an answer."""
     nothing_found: str = "Nothing was found."
-    """What stands in the information block when a search has no hits."""
+    """Content of the information block when a search has no hits."""
     separator: str = "\n\n"
-    """Stands before and after every observation."""
+    """Written before and after every observation."""
     title_quotes: bool = False
     """Keep the quotes around a title, as the corpus has them."""
     question_mark: bool = False
     """End a question with `?` when it does not."""
     max_turns: int = 4
-    """Model turns in an episode, the answer included: at most `max_turns - 1` searches are of use."""
+    """Model turns in a rollout, the answer included: at most `max_turns - 1` searches are useful."""
     max_turn_tokens: int = 500
     max_observation_tokens: int = 500
     """Tokens of one observation, tags and separators included."""
     max_total_tokens: int = 4096
-    """Tokens of an episode, the prompt included."""
+    """Tokens of a rollout, the prompt included."""
     topk: int = 3
     """Passages per search."""
 
@@ -68,7 +68,7 @@ class SearchProtocol:
         for field in ("max_turns", "max_turn_tokens", "max_observation_tokens", "max_total_tokens", "topk"):
             if getattr(self, field) < 1:
                 raise ConfigError(
-                    f"protocol {self.name!r}: {field} = {getattr(self, field)}; an episode needs 1 or more"
+                    f"protocol {self.name!r}: {field} = {getattr(self, field)}; a rollout needs 1 or more"
                 )
 
     @property
@@ -126,7 +126,7 @@ SEARCH_R1 = SearchProtocol(
 a question mark appended, the invalid-action note unwrapped. The wording is ours, so published scores are not reproduced
 token for token. Deviations on purpose: its four turns and one final generation are `max_turns=5` here; sampled ids are
 kept instead of encoded again; a cut shortens the longest passage and keeps the closing tag; context is never cut from
-the left; a search in the last turn ends the episode as truncated; only generated text is scored, so an episode without
+the left; a search in the last turn ends the rollout as truncated; only generated text is scored, so a rollout without
 an answer does not score as the prompt's example; of two opening tags before a closing one the nearer counts; empty
 queries and answers are invalid."""
 
@@ -140,7 +140,7 @@ R1 = SearchProtocol(
     invalid_note="",
     max_turns=1,
 )
-"""Reinforcement learning without search: the model reasons and answers in its one turn."""
+"""Reinforcement learning without search: the model reasons and answers in a single turn."""
 
 PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, R1)}
 
@@ -158,10 +158,10 @@ def parse_action(text: str, protocol: SearchProtocol) -> Action:
     >>> parse_action("<search>  </search>", CLEAN)
     Invalid(reason='empty query')
     """
-    found = _find(text, protocol)
-    if isinstance(found, Invalid):
-        return found
-    start, end, is_search = found
+    action = _find(text, protocol)
+    if isinstance(action, Invalid):
+        return action
+    start, end, is_search = action
     opened, closed = protocol.search_tags if is_search else protocol.answer_tags
     content = text[start + len(opened) : end - len(closed)].strip()
     if not content:
@@ -173,12 +173,12 @@ def answer_char_span(text: str, protocol: SearchProtocol) -> tuple[int, int] | N
     """[start, end) of the answer in `text`, tags included; None when the turn is not an answer."""
     if not isinstance(parse_action(text, protocol), Answer):
         return None
-    found = _find(text, protocol)
-    return None if isinstance(found, Invalid) else found[:2]
+    action = _find(text, protocol)
+    return None if isinstance(action, Invalid) else action[:2]
 
 
 def _find(text: str, protocol: SearchProtocol) -> tuple[int, int, bool] | Invalid:
-    """(start of the opening tag, end of the closing tag, is it a search) of the turn's action."""
+    """(start of the opening tag, end of the closing tag, whether it is a search) of the turn's action."""
     closing = re.search("|".join(map(re.escape, sorted(protocol.stop, key=len, reverse=True))), text)
     if closing is None:
         opened = any(tag in text for tag in (protocol.search_open, protocol.answer_open))
@@ -237,7 +237,7 @@ def render_prompt(
     template = _template(tokenizer, chat_template)
     if template is None:
         ids = list(tokenizer(prompt)["input_ids"])
-        # Some tokenizers close every text with EOS; the episode has only begun.
+        # Some tokenizers end every text with EOS, but the rollout has only begun.
         return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
     where = "the tokenizer's chat template" if chat_template == "auto" else f"chat template {chat_template}"
     try:
@@ -259,7 +259,7 @@ def render_prompt(
 
 
 _DATE = "26 Jul 2024"
-"""For templates that print today's (Llama's): a run that is resumed tomorrow must see the prompts of today."""
+"""For templates that print the current date (Llama's): a run that is resumed another day must see the same prompts."""
 
 
 def _template(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> str | None:
@@ -278,3 +278,34 @@ def read_template(path: str | Path) -> str:
         raise ConfigError(
             f"chat template {str(path)!r} cannot be read ({error}); give 'auto', 'none' or the path of a Jinja file"
         ) from error
+
+
+# ---- questions without instructions, for models trained on examples. Training and asking must use the same texts.
+
+PLAIN = replace(CLEAN, name="plain", prompt="{question}")
+"""For `render_prompt`: the text alone as the user message."""
+NO_PASSAGES = "Nothing was found."
+
+
+def passage_lines(hits: Sequence[Hit]) -> str:
+    """Passages, one per line, as every method shows them; a sentence when there are none."""
+    return "".join(format_hits(hits)).strip() or NO_PASSAGES
+
+
+def bare_question(question: str) -> str:
+    """The question alone.
+
+    >>> bare_question(" Who? ")
+    'Question: Who?\\nAnswer:'
+    """
+    return f"Question: {question.strip()}\nAnswer:"
+
+
+def bare_question_with_passages(question: str, hits: Sequence[Hit]) -> str:
+    """Passages, then the question."""
+    return f"{passage_lines(hits)}\n{bare_question(question)}"
+
+
+def bare_answer(answer: str, end: str | None) -> str:
+    """The training target: the answer, and the end of the sequence (`None` if the tokenizer has no token for it)."""
+    return f" {answer.strip()}{end or ''}"

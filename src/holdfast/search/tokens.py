@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the settings every part must share, and spans of text as spans of tokens.
+"""Text to token ids and back, with the settings that all parts share, and spans of text as spans of tokens.
 
 Works with any Hugging Face tokenizer. Nothing here re-encodes what a model sampled.
 """
@@ -32,12 +32,12 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 def cut_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], limit: int) -> list[int]:
     """The longest prefix of at most `limit` ids that does not end inside a multi-byte character."""
-    kept = list(ids[: max(limit, 0)])
-    if len(kept) == len(ids):
-        return kept
-    while kept and decode(tokenizer, kept).endswith(REPLACEMENT):
-        kept.pop()
-    return kept
+    prefix = list(ids[: max(limit, 0)])
+    if len(prefix) == len(ids):
+        return prefix
+    while prefix and decode(tokenizer, prefix).endswith(REPLACEMENT):
+        prefix.pop()
+    return prefix
 
 
 def token_span(
@@ -88,10 +88,10 @@ def char_lengths(tokens: Sequence[int], text: str, tokenizer: PreTrainedTokenize
     return [end - start for start, end in pairwise([0, *ends])]
 
 
-def _common(one: str, other: str) -> int:
-    """Characters that the two begin with alike."""
-    differ = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differ, min(len(one), len(other)))
+def _common(left: str, right: str) -> int:
+    """Length of the common prefix."""
+    differ = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
+    return next(differ, min(len(left), len(right)))
 
 
 def _first(holds: Callable[[int], bool], stop: int) -> int:

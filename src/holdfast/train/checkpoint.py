@@ -92,7 +92,8 @@ def _whole(folder: Path) -> Iterator[Path]:
         reason = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
             f"{folder} cannot be written ({reason}); what was saved before is untouched. Make room, or make it "
-            "writable, and go on from the newest checkpoint with --resume"
+            "writable",
+            hint="once it can, continue from the newest checkpoint: holdfast resume RUN",
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the room is wanted

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from holdfast.config import Guard as GuardSettings
 from holdfast.diagnostics.codes import chosen
-from holdfast.diagnostics.finding import Finding
+from holdfast.diagnostics.finding import Finding, write_findings
 from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.present import write_findings
 from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import METRICS, step_folder
 from holdfast.tracking import MetricsFile
@@ -67,5 +66,5 @@ def why_stopped(finding: Finding, run_dir: Path) -> str:
     return (
         f"stopped by guard.codes after step {finding.step}: {finding.code}. {finding.summary} The run is saved in "
         f"{checkpoint}. {change} A new run from its model: --model.path {checkpoint}/model --warm_start.steps 0 "
-        f"--world.scripts.plain_steps 0. To go on as before: --resume {run_dir}"
+        f"--world.scripts.plain_steps 0. To continue it as before: holdfast resume {run_dir}"
     )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.batch import TokenBatch
+from holdfast.batch import SamplingMask, TokenBatch
 from holdfast.config import Config, Loss, Sampling, Train
 from holdfast.language_model import LanguageModel
 from holdfast.losses import merge_stats, penalty_stats, ratio_stats
@@ -49,11 +49,19 @@ class Reference:
 
     @torch.no_grad()
     def logprobs(
-        self, token_ids: Tensor, loss_mask: Tensor, *, temperature: float = 1.0, kept: Tensor | None = None
+        self,
+        token_ids: Tensor,
+        loss_mask: Tensor,
+        *,
+        temperature: float = 1.0,
+        sampling_mask: SamplingMask | None = None,
     ) -> Tensor:
         """`[B, T]`, as `LanguageModel.logprobs` gives them, without a graph."""
         with self.in_place():
-            return self._language_model.logprobs(token_ids, loss_mask, temperature=temperature, kept=kept)[0]
+            logprobs, _ = self._language_model.logprobs(
+                token_ids, loss_mask, temperature=temperature, sampling_mask=sampling_mask
+            )
+            return logprobs
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -102,11 +110,21 @@ class Learner:
         return plan_update(batch.lengths.tolist(), steps, self._train.micro_batch_tokens, generator)
 
     def logprobs(
-        self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, kept: Tensor | None = None
+        self,
+        token_ids: Tensor,
+        loss_mask: Tensor,
+        *,
+        entropy: bool = False,
+        sampling_mask: SamplingMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probs `[B, T]` of sampled tokens under the present weights, at the sampler's temperature; entropies."""
-        temperature = self.sampling.temperature
-        return self.language_model.logprobs(token_ids, loss_mask, temperature=temperature, entropy=entropy, kept=kept)
+        return self.language_model.logprobs(
+            token_ids,
+            loss_mask,
+            temperature=self.sampling.temperature,
+            entropy=entropy,
+            sampling_mask=sampling_mask,
+        )
 
     @torch.no_grad()
     def old_pass(self, batch: TokenBatch, plan: Plan) -> OldPass:
@@ -124,13 +142,17 @@ class Learner:
                 old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
                 assert entropy is not None
                 old_logprobs[rows, : old.shape[1]] = old
-                kept = ref = None
+                mask = ref = None
                 if self.sampling.mask_logprobs:
-                    old, kept = self.language_model.kept_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
+                    old, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
                 if self.reference is not None:
-                    temperature = self.sampling.temperature
-                    ref = self.reference.logprobs(micro.token_ids, micro.loss_mask, temperature=temperature, kept=kept)
-                micros.append(replace(micro, old_logprobs=old, ref_logprobs=ref, kept_ids=kept))
+                    ref = self.reference.logprobs(
+                        micro.token_ids,
+                        micro.loss_mask,
+                        temperature=self.sampling.temperature,
+                        sampling_mask=mask,
+                    )
+                micros.append(replace(micro, old_logprobs=old, ref_logprobs=ref, sampling_mask=mask))
                 entropy_sum += float(entropy.sum())
                 tokens += int(micro.loss_mask.sum())
             minibatches.append(micros)
@@ -154,7 +176,7 @@ class Learner:
                         micro.token_ids,
                         micro.loss_mask,
                         entropy=objective.loss.entropy_coef != 0,
-                        kept=micro.kept_ids,
+                        sampling_mask=micro.sampling_mask,
                     )
                     terms = objective.terms(micro, logprobs, answer_weight)
                     parts = objective.reduce(terms, entropy, micro.loss_mask, counts)
@@ -255,7 +277,7 @@ class _Totals:
         )
         if terms.penalty is not None:
             assert terms.preserved is not None
-            stats |= penalty_stats(terms.penalty.detach(), logprobs, old, mask, preserve=terms.preserved)
+            stats |= penalty_stats(terms.penalty.detach(), logprobs, old, mask, preserved=terms.preserved)
         self._stats.append(stats)
         if not self.norms:  # first optimizer step: old equals new, so any difference is numerical noise
             self._noise.append((logprobs - old).abs().max())
@@ -268,7 +290,7 @@ class _Totals:
         result |= {name: float(value) for name, value in merged.items() if not name.startswith("count/")}
         if finite:
             result |= {"grad/norm": sum(finite) / len(finite), "grad/norm_max": max(finite)}
-        result["grad/skipped"] = float(len(self.norms) - len(finite))
+        result["grad/skipped_steps"] = float(len(self.norms) - len(finite))
         result["penalty/noise_floor"] = float(torch.stack(self._noise).max())
         result["optimizer_steps_per_rollout"] = float(len(self.norms))
         return result

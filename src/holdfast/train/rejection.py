@@ -44,7 +44,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
         _refuse_other(run_folder.read_recipe(run_dir), config, run_dir)
     else:
         run_folder.begin(run_dir, config)
-        (run_dir / KEPT).touch()  # the mark of what this folder is, by which --resume knows it
+        (run_dir / KEPT).touch()  # the mark of what this folder is, by which a resume knows it
     with run_folder.writing(run_dir):
         set_up_torch(config)
         listener.stage("questions and index")

@@ -13,8 +13,7 @@ from holdfast.data import Example
 from holdfast.errors import RolloutError
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.rewards import EM, score_trajectory
-from holdfast.rollout.agent import SearchAgent
-from holdfast.rollout.loop import Task
+from holdfast.rollout.agent import SearchAgent, Task
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.searching import PATIENCE, RolloutStats
 from holdfast.trajectory import Group
@@ -46,8 +45,7 @@ def roll_out(
     if len(failed) > max_failed * len(trajectories):
         raise RolloutError(
             f"{len(failed)} of {len(trajectories)} episodes failed, more than run.max_failed_fraction = {max_failed} "
-            f"allows; the first because {failed[0].error}. Once that is put right, a training run goes on from its "
-            "newest checkpoint with --resume"
+            f"allows; the first because {failed[0].error}",
         )
     groups = [Group(example.id, tuple(trajectories[i * size : (i + 1) * size])) for i, example in enumerate(examples)]
     return groups, stats

@@ -11,8 +11,7 @@ from holdfast.errors import DataError
 from holdfast.loading import load_protocol
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.scoring import sub_em
-from holdfast.search.bare import PLAIN, bare_answer, bare_question, bare_question_with_passages
-from holdfast.search.protocol import render_prompt
+from holdfast.search.protocol import PLAIN, bare_answer, bare_question, bare_question_with_passages, render_prompt
 from holdfast.train.warm_start import Episode, encode_episode
 
 _AT_ONCE = 256

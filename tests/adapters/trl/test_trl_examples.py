@@ -33,11 +33,12 @@ def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert spec is not None and spec.loader is not None
     script: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
+    from holdfast.cli.recipes import find
     from holdfast.config import load
     from holdfast.world.bundle import world_of
     from holdfast.world.model import build_model, build_tokenizer
 
-    world = world_of(load("recipes/collapse.toml").world)
+    world = world_of(load(find("collapse")).world)
     tokenizer = build_tokenizer([document.contents for document in world.documents()][:200])
     build_model(tokenizer, hidden=32, layers=1, heads=2).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")

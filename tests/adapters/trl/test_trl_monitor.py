@@ -19,7 +19,7 @@ from holdfast.diagnostics.diagnose import diagnose  # noqa: E402
 from holdfast.diagnostics.readers import read_log  # noqa: E402
 from holdfast.errors import ConfigError  # noqa: E402
 
-RECORDINGS = sorted((Path(__file__).parents[3] / "benchmarks" / "recordings").glob("*trl*.json.gz"))
+RECORDINGS = sorted((Path(__file__).parents[3] / "research" / "data" / "recordings").glob("*trl*.json.gz"))
 
 
 class Arguments:
@@ -102,5 +102,5 @@ def test_warn_does_not_stop(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_refused() -> None:
     with pytest.raises(ConfigError, match="no finding's code begins with 'LDL003'"):
         Monitoring(on="LDL003")
-    with pytest.raises(ConfigError, match="it is 'warn' or 'stop'"):
+    with pytest.raises(ConfigError, match="'warn' or 'stop'"):
         Monitoring(action="halt")  # type: ignore[arg-type]

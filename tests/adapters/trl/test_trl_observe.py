@@ -94,7 +94,7 @@ def test_a_truncated_sampler_is_measured(
 ) -> None:
     settings = {"rollout_func": None, "reward_funcs": random_reward, "max_steps": 8, "learning_rate": 1e-6}
     codes, series = run(make_trainer(with_penalties(trl.GRPOTrainer), **settings, **sampler))
-    masses = series["sampler/mass_kept"]
+    masses = series["sampler/mask_mass"]
     assert len(masses) == 4, "one for each rollout batch"
     assert all(kept[0] <= mass <= kept[1] for mass in masses), masses
     assert ("SMP001" in codes) == found
@@ -106,7 +106,7 @@ def test_it_is_measured_through_an_adapter(make_trainer: Any) -> None:
     lora = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
     settings = {"rollout_func": None, "reward_funcs": random_reward, "peft_config": lora, "top_p": 0.4}
     _, series = run(make_trainer(with_penalties(trl.GRPOTrainer), **settings))
-    assert all(0.4 <= mass <= 0.6 for mass in series["sampler/mass_kept"])
+    assert all(0.4 <= mass <= 0.6 for mass in series["sampler/mask_mass"])
 
 
 def test_a_warm_up_is_no_inert_penalty(make_trainer: Any) -> None:
@@ -119,7 +119,7 @@ def test_a_warm_up_is_no_inert_penalty(make_trainer: Any) -> None:
 
 def test_of_a_sampler_of_ones_own_nothing_is_said(make_trainer: Any) -> None:
     _, series = run(make_trainer(with_penalties(trl.GRPOTrainer), top_p=0.4))
-    assert "sampler/mass_kept" not in series
+    assert "sampler/mask_mass" not in series
 
 
 @pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(0, 0.7, 0.0), (5, 1.0, 0.0), (0, 1.0, 0.2), (7, 0.6, 0.3)])
@@ -135,6 +135,6 @@ def test_what_is_kept_is_what_transformers_keeps(top_k: int, top_p: float, min_p
     kept = warpers(torch.zeros(40, 1, dtype=torch.long), logits.clone()).isfinite()
     expected = torch.where(kept, (logits / 0.8).softmax(-1), 0.0).sum(-1)
     truncation = Truncation(0.8, top_k, top_p, min_p)
-    assert truncation.cuts
-    torch.testing.assert_close(truncation.mass_kept(logits), expected)
-    assert not Truncation(0.8, 0, 1.0, 0.0).cuts
+    assert truncation.active
+    torch.testing.assert_close(truncation.mask_mass(logits), expected)
+    assert not Truncation(0.8, 0, 1.0, 0.0).active

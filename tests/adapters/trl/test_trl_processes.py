@@ -32,4 +32,4 @@ def test_two_processes_log_as_one(tmp_path: Path) -> None:
     first = [3 + row % 3 + 2 for row in range(8)]
     assert steps[0]["holdfast/rollout/length"] == pytest.approx(sum(2 * n + 2 for n in first) / 16)
     assert "holdfast/likelihood/correct/action_3" in steps[0]  # only the second process has third actions
-    assert steps[2]["holdfast/displacement/rows"] == 6
+    assert steps[2]["holdfast/displacement/rollouts"] == 6

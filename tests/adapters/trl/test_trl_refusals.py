@@ -56,7 +56,7 @@ def test_it_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
 
 
 def test_an_unknown_loss_type(make_trainer: Any) -> None:
-    with pytest.raises(ConfigError, match=r"loss_type='brand_new': its denominator is not known .* Use one of grpo, "):
+    with pytest.raises(ConfigError, match=r"loss_type='brand_new': its denominator is unknown.* Use one of grpo, "):
         make_trainer(with_penalties(trl.GRPOTrainer, LLDS()), loss_type="brand_new")
 
 
@@ -68,7 +68,7 @@ def test_another_trainer(trainer_class: Any) -> None:
 
 @pytest.mark.parametrize("penalty", [LLDS, 0.2, "llds", {"coef": 0.2}])
 def test_another_penalty(penalty: Any) -> None:
-    with pytest.raises(ConfigError, match=r"pass a penalty such as LLDS\(coef=0.2\)"):
+    with pytest.raises(ConfigError, match=r"LLDS\(coef=0.2\)"):
         with_penalties(trl.GRPOTrainer, penalty)
 
 
@@ -92,7 +92,7 @@ def test_a_count_that_trl_does_not_have(make_trainer: Any) -> None:
 @pytest.mark.parametrize("installed", ["1.15.2", "0.29.0", "2.0.0"])
 def test_another_trl(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(adapter, "version", lambda name: installed)
-    with pytest.raises(ConfigError, match=rf"trl {installed} is installed, but .* pip install 'holdfast\[trl\]'"):
+    with pytest.raises(ConfigError, match=rf"trl {installed} is installed, but .* pip install 'holdfast-rl\[trl\]'"):
         with_penalties(trl.GRPOTrainer, LLDS())
 
 

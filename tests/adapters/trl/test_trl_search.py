@@ -156,13 +156,13 @@ def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.Monkey
         "ratio/p01",
         "clip/fraction",
         "penalty/active_fraction",
-        "penalty/preserved_share",
+        "penalty/preserved_fraction",
         "loss/penalty",
         "loss/host",
         "reward/em",
         "rollout/searches",
         "rollout/length",
-        "rollout/mixed_groups",
+        "rollout/mixed_group_fraction",
         "sampler/logprob_gap",
         "retrieval/error_fraction",
         "optimizer_steps_per_rollout",
@@ -183,13 +183,13 @@ def test_the_advantage_where_the_sampler_cuts_is_that_of_the_episodes(
     monkeypatch.setattr(Observer, "rollout_batch", spy)
     trainer = searching(None, top_p=0.7)
     trainer.train()
-    rows = [row for row in trainer.state.log_history if "holdfast/advantage/cut_mean" in row]
-    assert [row["holdfast/advantage/cut_mean"] for row in rows] == pytest.approx(expected, abs=1e-6)
+    rows = [row for row in trainer.state.log_history if "holdfast/advantage/tail_mean" in row]
+    assert [row["holdfast/advantage/tail_mean"] for row in rows] == pytest.approx(expected, abs=1e-6)
     assert any(expected)
 
     whole = searching(None)  # nothing is cut, so there is nothing to say
     whole.train()
-    assert not any("holdfast/advantage/cut_mean" in row for row in whole.state.log_history)
+    assert not any("holdfast/advantage/tail_mean" in row for row in whole.state.log_history)
 
 
 def test_a_failed_search_is_no_wrong_answer() -> None:
@@ -249,7 +249,7 @@ def test_answer_masking_needs_answers_and_searches(make_trainer: Any, searching:
     trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS(answer_weight=0.0)), rollout_func=bare)
     from_fixture = make_trainer(trl.GRPOTrainer).rollout_func
     trainer.holdfast_test_rollouts = from_fixture
-    with pytest.raises(ConfigError, match="answer_weight needs to know the answer's tokens"):
+    with pytest.raises(ConfigError, match="answer_weight needs the tokens of the answer"):
         trainer.train()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.adapters.trl_vllm import VLLMPolicy
+from holdfast.adapters.trl_search import VLLMPolicy
 from holdfast.errors import ConfigError
 from holdfast.rollout.policy import Request
 

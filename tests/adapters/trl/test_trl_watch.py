@@ -110,13 +110,13 @@ def test_a_loss_that_is_left_out_for_an_empty_batch_is_no_alarm(make_trainer: An
     assert trainer.state.global_step == 6
 
 
-def doubts(rewards: list[list[float]], above: float = 0.5, em: list[float] | None = None) -> list[str]:
+def ambiguous_names(rewards: list[list[float]], above: float = 0.5, em: list[float] | None = None) -> list[str]:
     watch = RewardWatch(above)
     found = []
     for batch in rewards:
         values = torch.tensor(batch)
         right = values > above if em is None else torch.tensor(em) == 1
-        found.append(watch.doubt(values, right, by_em=em is not None))
+        found.append(watch.warning(values, right, by_em=em is not None))
     return [doubt for doubt in found if doubt is not None]
 
 
@@ -129,7 +129,7 @@ def doubts(rewards: list[list[float]], above: float = 0.5, em: list[float] | Non
     ],
 )
 def test_a_threshold_that_tells_nothing_apart_is_said_once(rewards: list[float], beginning: str) -> None:
-    (doubt,) = doubts([rewards] * 12)
+    (doubt,) = ambiguous_names([rewards] * 12)
     assert doubt.startswith(beginning) and "pass with_penalties(..., correct_above=X)" in doubt
 
 
@@ -144,11 +144,11 @@ def test_a_threshold_that_tells_nothing_apart_is_said_once(rewards: list[float],
     ],
 )
 def test_rewards_that_it_tells_apart_are_not_doubted(rewards: list[list[float]]) -> None:
-    assert doubts(rewards) == []
+    assert ambiguous_names(rewards) == []
 
 
 def test_where_exact_match_decides_the_doubt_names_it() -> None:
-    (doubt,) = doubts([[0.0, 10.0]] * 5, em=[0.0, 10.0])
+    (doubt,) = ambiguous_names([[0.0, 10.0]] * 5, em=[0.0, 10.0])
     assert "the reward function `em` gave none of them 1" in doubt and "correct_above" not in doubt
 
 

@@ -333,7 +333,7 @@ def test_failures_are_said_but_not_thousands_of_times(
         one(worker, data_source="nq")
     said = [record.getMessage() for record in caplog.records if record.name == "holdfast.adapters.verl_agent"]
     assert said == [
-        f"rollout of nq/0 failed (number {n} in this process) and is not trained on: verl's server gave a turn up"
+        f"rollout of nq/0 failed (number {n} in this process) and is not trained on: verl's server aborted a turn"
         for n in (1, 10)
     ]
 

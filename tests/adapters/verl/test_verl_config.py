@@ -132,12 +132,12 @@ def test_optimizer_steps_are_counted_before_the_run(overrides: list[str], steps:
 def test_a_good_configuration_has_no_problem() -> None:
     texts = [finding.text for finding in check()]
     assert problems() == []
-    assert texts[0].startswith("the actor's configuration can be made: holdfast_llds on vanilla, LLDS(coef=0.2, ")
+    assert texts[0].startswith("the actor's configuration is valid: holdfast_llds on vanilla, LLDS(coef=0.2, ")
 
 
 PROBLEMS = {
-    "not ours": ([f"{LOSS}.loss_mode=vanilla"], "policy_loss.loss_mode = 'vanilla' is none of holdfast's"),
-    "tokens rejected": (["algorithm.rollout_correction.rollout_rs=token_k1"], "rejecting tokens cuts actions"),
+    "not ours": ([f"{LOSS}.loss_mode=vanilla"], "policy_loss.loss_mode = 'vanilla' is not a loss of holdfast"),
+    "tokens rejected": (["algorithm.rollout_correction.rollout_rs=token_k1"], "rejecting tokens splits actions"),
     "unknown base": ([f"+{LOSS}.base_loss_mode=gpso"], "did you mean 'gspo'?"),
     "correct": ([f"+{LOSS}.penalty_preserve=correct"], "does not tell a loss which rollouts are correct"),
     "verl's own": (["actor_rollout_ref.actor.loss_agg_mode=mean"], "Invalid loss_agg_mode: mean"),

@@ -167,31 +167,13 @@ def test_without_our_config_class_the_papers_values_count(batch: Batch) -> None:
         torch.testing.assert_close(added, expected, rtol=0, atol=1e-12)
 
 
-LLD = """
-from torch import where
-from holdfast.losses import preserving_mask
-from holdfast.penalties import Penalty
-
-class Lld(Penalty):
-    coef: float = 0.2
-    least: float = 0.0
-
-    def preserved(self, advantages, loss_mask, correct=None):
-        return preserving_mask(advantages, loss_mask, rule="nonnegative")
-
-    def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
-        drop = where(loss_mask, old_logprobs.detach() - logprobs, 0.0)
-        return where(preserved & (drop.detach() > self.least), drop, 0.0)
-"""
-
-
 def test_a_class_of_ones_own_is_a_loss_too(
-    actor_config: MakeConfig, batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    actor_config: MakeConfig, batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lld_class: str
 ) -> None:
-    (tmp_path / "own_lld_of_verl.py").write_text(LLD)
+    (tmp_path / "user_lld_for_verl.py").write_text(lld_class)
     monkeypatch.syspath_prepend(tmp_path)
-    own = {"penalty_path": "own_lld_of_verl:Lld", "penalty_settings": {"least": 0.25}, "penalty_coef": 0.7}
-    mine = call("holdfast_custom", actor_config(loss_mode="holdfast_custom", **own), batch)
+    settings = {"penalty_path": "user_lld_for_verl:Lld", "penalty_settings": {"least": 0.25}, "penalty_coef": 0.7}
+    mine = call("holdfast_custom", actor_config(loss_mode="holdfast_custom", **settings), batch)
     same = {"penalty_threshold": 0.25, "penalty_coef": 0.7}
     ours = call("holdfast_lld", actor_config(loss_mode="holdfast_lld", **same), batch)
     torch.testing.assert_close(mine[0], ours[0], rtol=0, atol=1e-12)

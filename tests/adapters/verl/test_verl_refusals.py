@@ -14,7 +14,7 @@ from holdfast.errors import ConfigError
 from .conftest import Batch, call
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown base": ({"base_loss_mode": "vanila"}, "'vanila' is no registered policy loss; did you mean 'vanilla'?"),
+    "unknown base": ({"base_loss_mode": "vanila"}, "'vanila' is not a registered policy loss; did you mean 'vanilla'?"),
     "unknown base, near nothing": ({"base_loss_mode": "xyz"}, "registered are bypass_mode, cispo, "),
     "ours on ours": ({"base_loss_mode": "holdfast_lld"}, "is itself one of holdfast's, and a penalty is added once"),
     "correct": (
@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tokens rejected": (
         {"rollout_correction": {"rollout_rs": "seq_sum_k1, token_k3"}},
-        "rejecting tokens cuts actions",
+        "rejecting tokens splits actions",
     ),
 }
 
@@ -72,5 +72,5 @@ def test_a_plain_config_is_refused_at_the_first_call(batch: Batch) -> None:
     config = ActorConfig(
         strategy="fsdp", ppo_mini_batch_size=4, ppo_micro_batch_size_per_gpu=4, rollout_n=1, policy_loss=own
     )
-    with pytest.raises(ConfigError, match="rejecting tokens cuts actions into pieces"):
+    with pytest.raises(ConfigError, match="rejecting tokens splits actions"):
         call("holdfast_llds", config, batch)

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.collapse import Fall
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.report import Episode, EpisodeTurn, ReportedRun, SampleChanges
+from holdfast.diagnostics.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -83,10 +84,10 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
     diagnosis = Diagnosis(
         findings=found,
         cannot_tell=(CannotTell(code="SMP001", missing=("sampler/logprob_gap",), remedy="Log it."),),
-        peak_step=24,
-        half_step=45,
+        halved=Fall(peak_step=24, step=45, peak=0.8, level=0.4, lost=0.5, measure="peak"),
         facts={
             "rows": 60,
+            "rewards": 60,
             "first step": 1,
             "last step": 60,
             "first reward": 0.3,
@@ -94,20 +95,20 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
             "last reward": 0.04,
         },
     )
-    episodes = tuple(
-        Episode(
+    rollouts = tuple(
+        SampledRollout(
             step=step,
             question=f"Question {step}-{k}?",
             golden_answers=("Mora",),
             turns=(
-                EpisodeTurn(
+                SampledTurn(
                     text="<search> lake </search>",
                     observation="Doc 1: a lake",
                     query="lake",
                     hits=("doc-1", "doc-2"),
                     tokens=(("<search>", -0.5), (" lake", 0.2), (" </search>", 0.0), ("", -0.1)),
                 ),
-                EpisodeTurn(text="<answer> Mora </answer>"),
+                SampledTurn(text="<answer> Mora </answer>"),
             ),
             answer="Mora",
             correct=k == 0,
@@ -121,7 +122,7 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
         for step in range(1, 61)
     )
     log = make_log(series, name="collapse", settings={"train": {"lr": 6e-4}, "loss.penalty.name": "none"})
-    return ReportedRun(log=log, diagnosis=diagnosis, episodes=episodes, changes=changes)
+    return ReportedRun(log=log, diagnosis=diagnosis, rollouts=rollouts, changes=changes)
 
 
 class Browser:

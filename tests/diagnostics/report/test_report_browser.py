@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.report import EpisodeTurn, ReportedRun, write_report
+from holdfast.diagnostics.report import ReportedRun, SampledTurn, write_report
 
 OVERLAPS = """(() => {
   const boxes = [...document.querySelectorAll("#chart-reward .annotation")]
@@ -45,7 +45,7 @@ def test_everything_is_drawn_and_nothing_complains(browser: Any, page: Path, wid
     expected = {"reward": 2, "displacement": 6, "samples": 5, "likelihood": 8, "entropy": 6, "ratio": 4, "gradient": 2}
     assert {chart: curves(browser, chart) for chart in expected} == expected
     assert browser.js(WIDER) == 0
-    assert browser.js("document.querySelectorAll('.episode').length") == 6
+    assert browser.js("document.querySelectorAll('.rollout').length") == 6
     shades = "document.querySelectorAll('#chart-reward .shapelayer path').length"
     assert browser.js(shades) >= 3 + 4  # phases, and a line for each step with findings
     background = browser.js("getComputedStyle(document.body).backgroundColor")
@@ -147,19 +147,19 @@ def test_episodes_can_be_filtered(browser: Any, page: Path) -> None:
       menu.value = value;
       menu.dispatchEvent(new Event("change"));
     })"""
-    heads = "[...document.querySelectorAll('.episode header')].map((h) => h.textContent)"
+    heads = "[...document.querySelectorAll('.rollout header')].map((h) => h.textContent)"
     assert browser.js(heads)[0].startswith("step 60")
     browser.js(f"{choose}('step', '7')")
-    assert [("step 7" in h, "right" in h) for h in browser.js(heads)] in (
+    assert [("step 7" in h, "✓ correct" in h) for h in browser.js(heads)] in (
         [(True, True), (True, False)],
         [(True, False), (True, True)],
     )
-    browser.js(f"{choose}('outcome', 'wrong')")
+    browser.js(f"{choose}('outcome', 'incorrect')")
     (head,) = browser.js(heads)
-    assert "✗ wrong" in head and "reward 0" in head
+    assert "✗ incorrect" in head and "reward 0" in head
     browser.js(f"{choose}('step', '')")
     assert len(browser.js(heads)) == 6
-    browser.js("[...document.querySelectorAll('#episodes button')].at(-1).click()")
+    browser.js("[...document.querySelectorAll('#rollouts button')].at(-1).click()")
     assert len(browser.js(heads)) == 18
 
 
@@ -187,14 +187,14 @@ def test_hostile_texts_are_shown_and_not_run(
 ) -> None:
     evil = "</script><img src=x onerror='document.title=1'><b>bold</b> &lt; 🦊 עברית \u202e abc \ud800"
     turns = (
-        EpisodeTurn(text=evil, observation=evil, query=evil, hits=(evil,), tokens=tuple((c, -0.1) for c in evil)),
-        EpisodeTurn(text="long " * 10_000),
-        EpisodeTurn(text="x" * 50_000),
+        SampledTurn(text=evil, observation=evil, query=evil, hits=(evil,), tokens=tuple((c, -0.1) for c in evil)),
+        SampledTurn(text="long " * 10_000),
+        SampledTurn(text="x" * 50_000),
     )
-    episode = replace(collapse.episodes[0], question=evil, answer=evil, golden_answers=(evil,), turns=turns, step=99)
+    rollout = replace(collapse.rollouts[0], question=evil, answer=evil, golden_answers=(evil,), turns=turns, step=99)
     log = replace(collapse.log, name=evil, notes=(evil, "y" * 50_000), settings={evil: evil, "z" * 900: "w" * 900})
     found = make_finding("LLD002", 9, "reward/mean", summary=evil, remedy=f"`{evil}`", evidence={evil: 1.0})
-    run = replace(collapse, log=log, diagnosis=Diagnosis(findings=(found,)), episodes=(episode,))
+    run = replace(collapse, log=log, diagnosis=Diagnosis(findings=(found,)), rollouts=(rollout,))
     for runs, name in (([run], "one"), ([run, run], "two")):
         for width in (380, 1280):
             browser.open(write_report(tmp_path / f"{name}.html", runs), width=width)
@@ -203,7 +203,7 @@ def test_hostile_texts_are_shown_and_not_run(
             assert browser.js(WIDER) == 0
             assert browser.js("document.querySelectorAll('img, b:not(p > b:first-child)').length") == 0
             assert evil.replace("\ud800", "") in browser.js("document.querySelector('.question').textContent")
-            assert "44,000 more characters" in browser.js("document.querySelector('.episode').textContent")
+            assert "44,000 more characters" in browser.js("document.querySelector('.rollout').textContent")
 
 
 def test_an_odd_log(browser: Any, make_log: Callable[..., Log], tmp_path: Path) -> None:

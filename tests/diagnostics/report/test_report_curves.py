@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.report.curves import curve, share_of_samples, smoothed, thin
+from holdfast.diagnostics.report.data import curve, share_of_samples, smoothed, thin
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 99, 100, 101, 1000, 10_000])

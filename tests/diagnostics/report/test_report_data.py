@@ -12,11 +12,10 @@ import pytest
 
 from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.report import Episode, EpisodeTurn, ReportedRun, SampleChanges
+from holdfast.diagnostics.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 from holdfast.diagnostics.report.charts import CHARTS
-from holdfast.diagnostics.report.data import missing_series, page_data
-from holdfast.diagnostics.report.episodes import MOST_CHARACTERS, MOST_EPISODES, shown_episodes
-from holdfast.diagnostics.report.sorted_samples import samples_chart, stretches
+from holdfast.diagnostics.report.data import missing_series, page_data, samples_chart, stretches
+from holdfast.diagnostics.report.samples import MOST_CHARACTERS, MOST_ROLLOUTS, rollouts_json
 
 NOTHING = Diagnosis(findings=())
 
@@ -65,10 +64,10 @@ def test_findings_are_pinned_where_their_series_are(collapse: ReportedRun) -> No
 def test_a_series_that_only_a_finding_names_is_drawn(
     make_log: Callable[..., Log], make_finding: Callable[..., Finding]
 ) -> None:
-    log = make_log({"reward/mean": [1.0, 2.0], "sampler/mass_kept": [0.9, 0.8], "lr": [1.0, 1.0]})
-    found = Diagnosis(findings=(make_finding("SMP001", 2, "sampler/mass_kept", "never/logged"),))
+    log = make_log({"reward/mean": [1.0, 2.0], "sampler/mask_mass": [0.9, 0.8], "lr": [1.0, 1.0]})
+    found = Diagnosis(findings=(make_finding("SMP001", 2, "sampler/mask_mass", "never/logged"),))
     data = page_data([alone(log, found)])
-    assert drawn(data)["others"] == ["sampler/mass_kept"]
+    assert drawn(data)["others"] == ["sampler/mask_mass"]
     assert data["charts"][-1]["pins"] == [{"run": 0, "code": "SMP001", "step": 2}]
 
 
@@ -159,31 +158,31 @@ def test_stretches_leave_no_step_out(count: int) -> None:
     assert len(parts) == min(count, 5) and all(parts)
 
 
-# ---- episodes
+# ---- rollouts
 
 
-def episode(step: int, text: str = "x", **more: Any) -> Episode:
-    turn = EpisodeTurn(text=text)
+def rollout(step: int, text: str = "x", **more: Any) -> SampledRollout:
+    turn = SampledTurn(text=text)
     own = {"question": "q", "golden_answers": ("a",), "answer": None, "correct": False, "reward": 0.0}
-    return Episode(**{"step": step, "turns": (turn,)} | own | more)
+    return SampledRollout(**{"step": step, "turns": (turn,)} | own | more)
 
 
 def test_episodes_are_spread_over_the_run_newest_first() -> None:
-    every = [episode(step) for step in range(1, 10_001) for _ in range(4)]
-    steps = [row["step"] for row in shown_episodes([every])]
+    every = [rollout(step) for step in range(1, 10_001) for _ in range(4)]
+    steps = [row["step"] for row in rollouts_json([every])]
     assert steps == sorted(steps, reverse=True) and steps[0] == 10_000 and steps[-1] == 1
-    assert 0.9 * MOST_EPISODES <= len(steps) <= MOST_EPISODES and all(steps.count(step) == 4 for step in set(steps))
-    assert max(np.diff(sorted(set(steps)))) < 2 * 10_000 / (MOST_EPISODES / 4)
+    assert 0.9 * MOST_ROLLOUTS <= len(steps) <= MOST_ROLLOUTS and all(steps.count(step) == 4 for step in set(steps))
+    assert max(np.diff(sorted(set(steps)))) < 2 * 10_000 / (MOST_ROLLOUTS / 4)
 
 
 def test_a_few_episodes_are_all_shown() -> None:
-    assert len(shown_episodes([[episode(step) for step in range(5)], [], [episode(9)]])) == 6
-    assert shown_episodes([[]]) == []
+    assert len(rollouts_json([[rollout(step) for step in range(5)], [], [rollout(9)]])) == 6
+    assert rollouts_json([[]]) == []
 
 
 def test_long_episodes_leave_room_for_those_of_every_run() -> None:
-    long = [episode(step, "x" * 50_000) for step in range(1000)]
-    shown = shown_episodes([long, long])
+    long = [rollout(step, "x" * 50_000) for step in range(1000)]
+    shown = rollouts_json([long, long])
     assert len(json.dumps(shown)) < 2_000_000 and {row["run"] for row in shown} == {0, 1}
     text = shown[0]["turns"][0]["text"]
     assert len(text) < MOST_CHARACTERS + 50 and text.endswith("44,000 more characters")
@@ -191,10 +190,10 @@ def test_long_episodes_leave_room_for_those_of_every_run() -> None:
 
 def test_pieces_stand_in_place_of_the_text() -> None:
     tokens = (("<think>", -0.12345), (" x", float("nan")), ("", 0.5))
-    (row,) = shown_episodes([[episode(1, turns=(EpisodeTurn(text="<think> x", tokens=tokens),))]])
+    (row,) = rollouts_json([[rollout(1, turns=(SampledTurn(text="<think> x", tokens=tokens),))]])
     assert row["turns"] == [{"pieces": ["<think>", " x", ""], "changes": [-0.123, None, 0.5]}]
     long = tuple(("ab", 0.1) for _ in range(5000))
-    (row,) = shown_episodes([[episode(1, turns=(EpisodeTurn(text="ab" * 5000, tokens=long),))]])
+    (row,) = rollouts_json([[rollout(1, turns=(SampledTurn(text="ab" * 5000, tokens=long),))]])
     (turn,) = row["turns"]
     assert len(turn["pieces"]) == len(turn["changes"]) == MOST_CHARACTERS // 2
     assert turn["text"] == "… 4,000 more characters"

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.report import ReportedRun, reported, write, write_report
+from holdfast.diagnostics.report import ReportedRun, page, reported, write_report
 from holdfast.errors import ConfigError, DataError, MissingExtra
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\u2028\u202e \ud800'
@@ -46,14 +46,14 @@ def test_one_file_with_everything(collapse: ReportedRun, tmp_path: Path) -> None
                  "21 steps before half of the reward was lost", "sampler/logprob_gap", "loss.penalty.name", "train.lr",
                  "Not logged, so not drawn", "holdfast 0", "plotly", "Log it."):  # fmt: skip
         assert text in page, text
-    assert len(data_of(page)["episodes"]) == 120
+    assert len(data_of(page)["rollouts"]) == 120
     assert not list(tmp_path.glob("new/.*")), "nothing temporary is left"
 
 
 def test_a_healthy_run_says_so(collapse: ReportedRun, tmp_path: Path) -> None:
     run = replace(collapse, diagnosis=Diagnosis(findings=(), facts=collapse.diagnosis.facts))
     page = page_of(write_report(tmp_path / "r.html", [run]))
-    assert "No findings" in page and "find nothing wrong" in page and "cannot tell" not in page
+    assert "No findings" in page and "find no problem" in page and "cannot tell" not in page
     assert data_of(page)["runs"][0]["phases"] == []
     unsure = replace(run, diagnosis=replace(run.diagnosis, cannot_tell=collapse.diagnosis.cannot_tell))
     assert "cannot tell about 1 of the codes" in page_of(write_report(tmp_path / "u.html", [unsure]))
@@ -81,7 +81,7 @@ def test_runs_of_one_name_are_told_apart(collapse: ReportedRun, tmp_path: Path) 
 
 
 def test_hostile_texts_stay_texts(collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path) -> None:
-    episode = replace(collapse.episodes[0], question=HOSTILE, answer=HOSTILE, golden_answers=(HOSTILE,))
+    rollout = replace(collapse.rollouts[0], question=HOSTILE, answer=HOSTILE, golden_answers=(HOSTILE,))
     log = replace(
         collapse.log,
         name=HOSTILE,
@@ -90,14 +90,14 @@ def test_hostile_texts_stay_texts(collapse: ReportedRun, make_finding: Callable[
         series={**collapse.log.series, HOSTILE: collapse.log.series["reward/mean"]},
     )
     finding = make_finding(HOSTILE, 5, HOSTILE, summary=HOSTILE, remedy=f"`{HOSTILE}`", evidence={HOSTILE: 1.0})
-    run = ReportedRun(log=log, diagnosis=Diagnosis(findings=(finding,)), episodes=(episode,))
+    run = ReportedRun(log=log, diagnosis=Diagnosis(findings=(finding,)), rollouts=(rollout,))
     for runs in ([run], [run, run]):
         page = page_of(write_report(tmp_path / "r.html", runs))
         assert page.count("<script") == 3 and page.count("</script>") == 3
         assert "<img" not in page and "onerror=" not in re.sub(r"<script.*?</script>", "", page, flags=re.S).replace(
             "onerror=&quot;", ""
         )
-        assert data_of(page)["episodes"][0]["question"] == HOSTILE
+        assert data_of(page)["rollouts"][0]["question"] == HOSTILE
         assert data_of(page)["runs"][0]["name"] == HOSTILE
 
 
@@ -150,9 +150,9 @@ def test_without_plotly(collapse: ReportedRun, tmp_path: Path, monkeypatch: pyte
             raise ImportError(name)
         return load(name, *args, **more)
 
-    write._plotly.cache_clear()
+    page._plotly.cache_clear()
     monkeypatch.setattr(builtins, "__import__", no_plotly)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[report\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[report\]'"):
         write_report(tmp_path / "r.html", [collapse])
     assert not any(tmp_path.iterdir())
 

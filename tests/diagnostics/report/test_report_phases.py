@@ -6,8 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.collapse import Fall
 from holdfast.diagnostics.finding import Diagnosis, Finding
-from holdfast.diagnostics.report.phases import phases_of
+from holdfast.diagnostics.report.data import phases_of
+
+
+def halved_at(step: int | None) -> Fall | None:
+    return None if step is None else Fall(peak_step=1, step=step, peak=1.0, level=0.5, lost=0.5, measure="peak")
 
 
 def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
@@ -37,14 +42,16 @@ def test_phases(
     make_finding: Callable[..., Finding], found: dict[str, int], half: int | None, expected: list[tuple[str, int, int]]
 ) -> None:
     findings = tuple(make_finding(code, step) for code, step in found.items())
-    assert spans(Diagnosis(findings=findings, half_step=half)) == expected
+    assert spans(Diagnosis(findings=findings, halved=halved_at(half))) == expected
 
 
 def test_a_phase_does_not_move_as_the_run_goes_on(make_finding: Callable[..., Finding]) -> None:
     every = [make_finding("LLD001", 20), make_finding("LLD002", 40), make_finding("LLD003", 60)]
-    whole = spans(Diagnosis(findings=tuple(every), half_step=80))
+    whole = spans(Diagnosis(findings=tuple(every), halved=halved_at(80)))
     for now in (25, 45, 65, 85):
-        so_far = Diagnosis(findings=tuple(f for f in every if f.step <= now), half_step=80 if now >= 80 else None)
+        so_far = Diagnosis(
+            findings=tuple(f for f in every if f.step <= now), halved=halved_at(80 if now >= 80 else None)
+        )
         then = spans(so_far)
         assert [start for _, start, _ in then] == [start for _, start, _ in whole if start <= now]
         assert [name for name, _, _ in then] == [name for name, start, _ in whole if start <= now]

@@ -15,9 +15,8 @@ import httpx
 import pytest
 
 from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.retrieval.postings import Ranked
 from holdfast.retrieval.server.app import make_app
-from holdfast.retrieval.types import Document
+from holdfast.retrieval.types import Document, Ranked
 
 TEXTS = {
     "a": '"Orsa"\nA town by the lake.',

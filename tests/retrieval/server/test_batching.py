@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.retrieval.server.app import Metrics
 from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
-from holdfast.retrieval.server.kept import KeptQueries
-from holdfast.retrieval.server.metrics import Metrics
+from holdfast.retrieval.server.query_cache import QueryCache
 
 
 def batcher(index: Any, kept: int = 0, **settings: Any) -> Batcher:
-    return Batcher(index.rank, Batching(**settings), KeptQueries(kept), Metrics())
+    return Batcher(index.rank, Batching(**settings), QueryCache(kept), Metrics())
 
 
 def rows(outcomes: Any) -> list[list[int]]:
@@ -73,7 +73,7 @@ def test_more_than_may_wait_is_refused_whole_and_nothing_else_is_harmed(index: A
             await asyncio.sleep(0.001)
         waiting = asyncio.create_task(own.ask(["a", "b"], 1))
         await asyncio.sleep(0.01)
-        with pytest.raises(Overloaded, match="2 queries wait already"):
+        with pytest.raises(Overloaded, match="2 queries are waiting already"):
             await own.ask(["c", "d"], 1)
         joined = asyncio.create_task(own.ask(["a", "lake"], 1))  # costs no search, so it is not refused
         third = asyncio.create_task(own.ask(["c"], 1))
@@ -126,7 +126,7 @@ def test_nobody_waits_for_a_search_that_died(index: Any) -> None:
 
     async def main() -> Any:
         own = batcher(index, wait=0.0)
-        own._land = None  # type: ignore[assignment, method-assign]
+        own._complete = None  # type: ignore[assignment, method-assign]
         own.start()
         (outcome,) = await own.ask(["lake"], 1)
         assert not own.running

@@ -19,7 +19,7 @@ import pytest
 from holdfast.errors import MissingExtra
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import HTTPRetriever
-from holdfast.retrieval.server.run import serve
+from holdfast.retrieval.server import serve
 
 Start = Callable[..., Any]
 
@@ -74,20 +74,9 @@ def test_a_token_from_the_environment(
     client.close()
 
 
-def test_a_kept_connection_is_used_again(index_folder: Path, serve_process: Start) -> None:
-    _, address = serve_process(index_folder)
-    client = HTTPRetriever(address)
-    used = []
-    for _ in range(3):
-        client.search(["lake"], 1)
-        used += client._client._connections._idle
-    assert len(used) == 3 and len(set(used)) == 1
-    client.close()
-
-
 def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast\[server\]'"):
+    with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast-rl\[server\]'"):
         serve(index_folder, port=0)
 
 
@@ -98,8 +87,8 @@ def test_what_cannot_be_served_is_a_sentence(index_folder: Path, tmp_path: Path)
         assert done.returncode == 2
         return done.stderr
 
-    assert "holds no index" in refusal(tmp_path, "--port", 0)
-    assert "HOLDFAST_TOKEN holds" in refusal(index_folder, "--port", 0, HOLDFAST_TOKEN="tokén")
+    assert "is not an index" in refusal(tmp_path, "--port", 0)
+    assert "HOLDFAST_TOKEN has" in refusal(index_folder, "--port", 0, HOLDFAST_TOKEN="tokén")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in refusal(index_folder, "--port", port)

@@ -91,9 +91,9 @@ def test_limits(served: Any, index: Any) -> None:
     answer = post(served, index, "/retrieve", {"queries": ["x" * 2000]}, limits=limits)
     assert (answer.status_code, answer.json()["detail"]) == (413, "the body is longer than 1000 bytes")
     answer = post(served, index, "/retrieve", {"queries": ["a", "b", "c"]}, limits=limits)
-    assert (answer.status_code, answer.json()["detail"]) == (413, "3 queries; a request may hold 2")
+    assert (answer.status_code, answer.json()["detail"]) == (413, "3 queries; a request may have 2")
     answer = post(served, index, "/retrieve", {"query": "x" * 11}, limits=limits)
-    assert (answer.status_code, answer.json()["detail"]) == (422, "the query holds 11 characters; it may hold 10")
+    assert (answer.status_code, answer.json()["detail"]) == (422, "the query has 11 characters; it may have 10")
 
 
 def test_queries_times_passages_are_limited(served: Any, index: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_caller_that_goes_away_is_one_line_in_the_log(index: Any, caplog: pyte
     scope |= {"headers": [], "http_version": "1.1", "scheme": "http", "server": ("test", 80), "root_path": ""}
     asyncio.run(make_app(index)(scope, receive, send))
     assert [record.getMessage() for record in caplog.records] == [
-        "a caller of /retrieve went away after 5 bytes of its request"
+        "a client of /retrieve disconnected after 5 bytes of its request"
     ]
     assert caplog.records[0].exc_info is None
     assert sent[0]["status"] == 400
@@ -185,7 +185,7 @@ def test_one_bad_query_fails_alone(served: Any, index: Any) -> None:
     answer = post(served, index, "/retrieve", body, limits=Limits(characters=50))
     assert answer.status_code == 200
     assert [len(hits) for hits in answer.json()["result"]] == [1, 0, 0]
-    problems = [None, "the search failed: poisoned", "the query holds 99 characters; it may hold 50"]
+    problems = [None, "the search failed: poisoned", "the query has 99 characters; it may have 50"]
     assert answer.json()["errors"] == problems
     alone = post(served, index, "/retrieve", {"query": "poison"})
     assert (alone.status_code, alone.json()["detail"]) == (500, "the search failed: poisoned")

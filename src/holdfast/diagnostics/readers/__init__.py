@@ -1,5 +1,104 @@
-"""Logs of any trainer as `Log` values: what is read, and how it is recognised, stands in docs/logs.md."""
+"""Logs of any trainer: `read_log` makes any file or folder a `Log`. docs/logs.md lists what can be read."""
 
-from holdfast.diagnostics.readers.read import read_log, read_logs
+from __future__ import annotations
 
-__all__ = ["read_log", "read_logs"]
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.diagnostics.log import Host, Log, Series
+from holdfast.diagnostics.readers.columns import series_of
+from holdfast.diagnostics.readers.find import READABLE, find_logs
+from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, is_share, translation
+from holdfast.diagnostics.readers.reader import Found, Raw
+from holdfast.diagnostics.readers.text import Tally, clean
+from holdfast.errors import DataError
+
+_logger = logging.getLogger("holdfast")
+
+_HOST_NAMES: Mapping[Host, str] = {"holdfast": "holdfast", "trl": "TRL", "verl": "verl", "unknown": "the host"}
+
+
+def read_log(path: str | Path) -> Log:
+    """The log of one run: a file, a run's folder, or a folder with one run in it.
+
+    Raises `DataError` for a path that cannot be read, without a log, or with several (`read_logs` reads them all).
+    """
+    logs = read_logs(path)
+    if len(logs) > 1:
+        raise DataError(_several(path, [log.name for log in logs]))
+    return logs[0]
+
+
+def read_logs(path: str | Path) -> tuple[Log, ...]:
+    """Every run at a path: in a folder of runs, or in the CSV of a chart with one column per run.
+
+    A file of a folder that is not a log, or is empty, is left out with a logged warning. Raises `DataError` if no run
+    is left.
+    """
+    logs: list[Log] = []
+    unread: list[DataError] = []
+    for found in find_logs(Path(path)):
+        try:
+            logs += _read(found)
+        except DataError as error:
+            unread.append(error)
+    if not logs:
+        raise unread[0]
+    for problem in unread:
+        _logger.warning("left out: %s", problem)
+    return tuple(logs)
+
+
+def _read(found: Found) -> tuple[Log, ...]:
+    tally = Tally(found.path)
+    if found.note:
+        tally.add(found.note)
+    filled = [run for run in found.reader.read(found, tally) if run.columns]
+    if not filled:
+        raise DataError(_nothing(found, tally))
+    return tuple(_log(run, tally) for run in filled)
+
+
+def _log(raw: Raw, tally: Tally) -> Log:
+    series, steps = series_of(raw.columns, tally)
+    unclear = ambiguous_names(raw.host, series, raw.settings)
+    notes = [f"{name} keeps its name: {why}." for name, why in unclear.items()]
+    result: dict[str, Series] = {}
+    for name, target in translation(raw.host, series, doubtful=unclear).items():
+        values = series[name].values
+        if target.change != "x":
+            values = CHANGES[target.change](values)
+        if target.differs:
+            notes.append(f"{target.ours} is {_HOST_NAMES[raw.host]}'s {name}: {target.differs}.")
+        if is_share(target.ours) and _is_percentage(values):
+            notes.append(f"{target.ours} goes up to {np.nanmax(values):g}: it was divided by 100.")
+            values = values / 100
+        result[target.ours] = Series(series[name].steps, values)
+    return Log(
+        format=raw.format,
+        host=raw.host,
+        name=clean(raw.name),
+        series=dict(sorted(result.items())),
+        steps=steps,
+        settings=raw.settings,
+        notes=(*tally.notes(), *notes),
+    )
+
+
+def _is_percentage(values: np.ndarray) -> bool:
+    """A fraction cannot be above 1. If no value is above 100, it is a percentage."""
+    finite = values[np.isfinite(values)]
+    return bool(len(finite)) and 1.01 < float(finite.max()) <= 100 and float(finite.min()) >= 0
+
+
+def _several(path: str | Path, names: list[str]) -> str:
+    shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    return f"{path} holds {len(names)} runs: {shown}. Name one of them"
+
+
+def _nothing(found: Found, tally: Tally) -> str:
+    notes = " ".join(note[0].upper() + note[1:] for note in tally.notes())
+    return f"{found.path} {found.reader.lacks}. {notes + ' ' if notes else ''}{READABLE}"

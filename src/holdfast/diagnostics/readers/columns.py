@@ -1,4 +1,4 @@
-"""Rows of metrics as columns of plain numbers: 12 bytes a value while a file is read, not a Python object each."""
+"""Rows of metrics as columns of plain numbers, 12 bytes a value, and columns as series over steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.readers.tally import Tally
+from holdfast.diagnostics.log import Series
+from holdfast.diagnostics.readers.text import Tally
 from holdfast.errors import DataError
 
 MOST_NAMES = 20_000
@@ -22,8 +23,8 @@ Column = tuple[NDArray[np.intp], NDArray[np.float64]]
 class Columns:
     """Collects rows in the order of the file.
 
-    A value is a number, true or false (1 and 0), a text that says a number ("NaN", "0.3"), or null where the host
-    writes NaN so (`null_is_nan`). Anything else is left out and counted.
+    A value is a number, true or false (1 and 0), a number as text ("NaN", "0.3"), or null if the host writes NaN as
+    null (`null_is_nan`). Anything else is left out and counted.
     """
 
     def __init__(self, tally: Tally, *, null_is_nan: bool) -> None:
@@ -36,7 +37,7 @@ class Columns:
         return bool(self._columns)
 
     def add(self, places: Sequence[int], steps: Sequence[Any], rows: Sequence[dict[str, Any]]) -> None:
-        """Some rows: where they stand in the file, their steps as read, their values by name.
+        """Some rows: their places in the file, their steps as read, and their values by name.
 
         Raises `DataError` for more names than a log can have.
         """
@@ -96,7 +97,7 @@ class Columns:
         if step is None or step == "":
             self.tally.add("skipped {n rows}: no step", place)
         elif number is None:
-            self.tally.add("skipped {n rows}: the step is no whole number from 0 on", place, str(step)[:80])
+            self.tally.add("skipped {n rows}: the step is not a whole number from 0 on", place, str(step)[:80])
         return number
 
     def _one_by_one(self, place: int, row: int, values: Mapping[str, Any]) -> None:
@@ -107,7 +108,7 @@ class Columns:
                 numbers.append(row)
                 column.append(number)
             elif value is not None and value != "":
-                self.tally.add("left out {n values}: no number", place, f"{name} is {_kind(value)}")
+                self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
 
     def _number(self, value: Any) -> float | None:
         if value is None:
@@ -124,15 +125,15 @@ class Columns:
         if column is None:
             if len(self._columns) == MOST_NAMES:
                 raise DataError(
-                    f"{self.tally.path} has more than {MOST_NAMES:,} different names: that is no log of metrics over "
-                    "steps. Name the file that holds one row of metrics a step"
+                    f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics by "
+                    "step. Name the file that holds one row of metrics a step"
                 )
             column = self._columns[name] = (array("I"), array("d"))
         return column
 
 
 def number_in(text: str) -> float | None:
-    """The number a text says, "NaN" and "Infinity" included; None when it says none.
+    """The number in a text, including "NaN" and "Infinity"; None if it is not a number.
 
     >>> number_in(" 0.5"), number_in("-Infinity"), number_in("1_000"), number_in("no")
     (0.5, -inf, None, None)
@@ -162,3 +163,66 @@ def whole(step: Any) -> int | None:
 def _kind(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", str: "a text", int: "too large a number"}
     return kinds.get(type(value), type(value).__name__)
+
+
+def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArray[np.int64]]:
+    """Series by the names of the host, and every step that logged anything. Rows of one step are merged, and the
+    later of two values counts. Rows that a resumed run wrote again are left out. Empties `columns`."""
+    steps = columns.steps()
+    alive = columns.filled()  # a row without a value does not show a resumed run
+    alive[alive] = _alive(steps[alive], tally)
+    result: dict[str, Series] = {}
+    shared: dict[bytes, NDArray[np.int64]] = {}
+    repeated = 0
+    for name, (rows, values) in columns.take():
+        rows, values = rows[alive[rows]], values[alive[rows]]
+        at = steps[rows]
+        if (np.diff(at) <= 0).any():
+            order = np.argsort(at, kind="stable")
+            at, values = at[order], values[order]
+            last = np.append(at[1:] != at[:-1], True)
+            changed = (values[1:] != values[:-1]) & ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
+            repeated += int((~last[:-1] & changed).sum())
+            at, values = at[last], values[last]
+        if len(at):
+            # Most series of a log are logged together, and share one array of steps.
+            result[name] = Series(shared.setdefault(at.tobytes(), at), values)
+    if repeated:
+        tally.add("replaced {n values} by later ones of the same step", count=repeated)
+    every = np.unique(np.concatenate([*shared.values()])) if shared else np.empty(0, np.int64)
+    return result, every
+
+
+def _alive(steps: NDArray[np.int64], tally: Tally) -> NDArray[np.bool_]:
+    """[R]: the rows that a resumed run did not write again."""
+    points = list(_resumes(steps))
+    if not points:
+        return np.ones(len(steps), bool)
+    again = np.full(len(steps) + 1, np.iinfo(np.int64).max)
+    for row, _ in points:
+        again[row] = steps[row]
+    earliest = np.minimum.accumulate(again[::-1])[::-1]  # at which this row or a later one starts again
+    alive = steps < earliest[1:]
+    row, last = points[0]
+    times = f"{len(points)} times, first" if len(points) > 1 else "once,"
+    tally.add(
+        f"the run was resumed {times} from step {last} back to step {steps[row]}: left out {{n rows}} that it wrote "
+        "again",
+        count=int((~alive).sum()),
+    )
+    return alive
+
+
+def _resumes(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """(row, highest step before it) of every row at which a resumed run began.
+
+    A late row, such as that of a slow evaluation, also goes back, but the next rows are beyond the highest step again.
+    It belongs to its step, and nothing is left out.
+    """
+    falls = (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
+    for at, end in zip(falls, [*falls[1:], len(steps)], strict=False):
+        highest = int(steps[at - 1])  # of the rows that count
+        beyond = at + int(np.searchsorted(steps[at:end], highest, side="right"))
+        late = beyond < end and steps[beyond - 1] == steps[at]
+        if not late:
+            yield at, highest

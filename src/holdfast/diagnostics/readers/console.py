@@ -1,4 +1,4 @@
-"""verl's console log: `step:12 - actor/entropy:0.3 - …` between whatever else a job prints, Ray's marks before it."""
+"""verl's console log: lines such as `step:12 - actor/entropy:0.3 - …` among other output, often with Ray's prefix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import number_in
-from holdfast.diagnostics.readers.frames import Frame, Row, dotted
 from holdfast.diagnostics.readers.jsonl import Batch, read_rows
-from holdfast.diagnostics.readers.reader import Found, Raw, Reader
-from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import blocks, lines
+from holdfast.diagnostics.readers.reader import Found, Frame, Raw, Reader, Row, dotted
+from holdfast.diagnostics.readers.text import Tally, blocks, lines
 
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
 FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)
@@ -27,7 +25,7 @@ _BLOCKS = 100  # how far a file of a folder is searched for a first step
 
 
 class Console:
-    """Reads a file once; then `settings` is what verl printed of its configuration."""
+    """Reads a file once. Then `settings` holds the configuration that verl printed."""
 
     def __init__(self, path: Path, tally: Tally) -> None:
         self.path, self.tally = path, tally
@@ -67,13 +65,13 @@ class Console:
             except ValueError:
                 value = _value(text)
             if value is None or not name or name == "step":
-                self.tally.add("left out {n values}: no number", number, part)
+                self.tally.add("left out {n values}: not a number", number, part)
             else:
                 row[name] = value
         return row
 
     def _configuration(self, line: str) -> None:
-        """A line of the dict that verl prints before the first step, if it is one; lines of others may lie between."""
+        """Collects the dict that verl prints before the first step. Other lines may come between."""
         line = _RAY.sub("", _COLOUR.sub("", line), count=1).rstrip()
         if not self._printed and not line.startswith("{'actor_rollout_ref'"):
             return
@@ -87,11 +85,11 @@ class Console:
             read: Any = ast.literal_eval("\n".join(self._printed))
             self.settings = dotted(read)
         except (ValueError, SyntaxError, RecursionError, MemoryError, AttributeError):
-            self.tally.add("the settings are not known: the configuration that verl printed cannot be read")
+            self.tally.add("the settings are unknown: the configuration that verl printed cannot be read")
 
 
 def _last_mark(line: str) -> re.Match[str] | None:
-    """The last `step:12 - ` of a line: what stands before may be a progress bar's."""
+    """The last `step:12 - ` of a line: an earlier one may belong to a progress bar."""
     at = line.rfind("step:")
     while at >= 0:
         mark = STEP.match(line, at)
@@ -102,7 +100,7 @@ def _last_mark(line: str) -> re.Match[str] | None:
 
 
 def _value(text: str) -> float | None:
-    """What `float` does not read: `True`, `np.float32(0.3)`, with or without the last bracket."""
+    """Values that `float` does not read: `True`, `np.float32(0.3)`, also without the last bracket."""
     text = text.rpartition("(")[2].removesuffix(")") if text.startswith("np.") else text.removesuffix(")")
     return _WORDS[text] if text in _WORDS else number_in(text)
 

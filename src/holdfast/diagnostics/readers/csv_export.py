@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.diagnostics.readers.columns import Columns, number_in
-from holdfast.diagnostics.readers.frames import Frame, Row, axis_of, history_frame, is_metric
-from holdfast.diagnostics.readers.reader import Found, Raw, Reader
-from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import lines
+from holdfast.diagnostics.readers.names import host_of
+from holdfast.diagnostics.readers.reader import Found, Raw, Reader, Row, axis_of, is_metric
+from holdfast.diagnostics.readers.text import Tally, lines
 
 _MANY = 500
 _RANGES = ("__MIN", "__MAX")
 _BETWEEN = " - "
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One run of a file."""
-
-    run: str
-    """"" when the file does not name it."""
-    frame: Frame
-    columns: Columns
 
 
 def is_header(line: str) -> bool:
@@ -37,19 +25,15 @@ def is_header(line: str) -> bool:
     return len(names) > 1 and axis_of(names) is not None
 
 
-def read_csv(path: Path, tally: Tally) -> list[Part]:
+def _read(found: Found, tally: Tally) -> list[Raw]:
     """The runs of a CSV history, in the order of their columns."""
-    rows = _rows(path, tally)
+    rows = _rows(found.path, tally)
     _, header = next(rows, (0, []))
     axis = axis_of(header)
     if axis is None:
         return []
     named = _runs(header, tally)
-    parts = []
-    for run, metrics in named.items():
-        frame = history_frame([axis, *metrics.values()])
-        assert frame is not None  # the axis is among its columns
-        parts.append(Part(run, frame, Columns(tally, null_is_nan=False)))
+    columns = {run: Columns(tally, null_is_nan=False) for run in named}
     step = header.index(axis)
     batch: list[tuple[int, list[str]]] = []
     for place, cells in rows:
@@ -58,20 +42,26 @@ def read_csv(path: Path, tally: Tally) -> list[Part]:
             cells += [""] * (len(header) - len(cells))
         batch.append((place, cells))
         if len(batch) == _MANY:
-            _add(parts, named, step, batch)
+            _add(columns, named, step, batch)
             batch = []
-    _add(parts, named, step, batch)
-    return parts
+    _add(columns, named, step, batch)
+    return [
+        Raw("wandb", host_of([axis, *metrics.values()]), run or found.name, columns[run], {})
+        for run, metrics in named.items()
+    ]
 
 
 def _add(
-    parts: Sequence[Part], named: Mapping[str, Mapping[int, str]], step: int, batch: Sequence[tuple[int, list[str]]]
+    columns: Mapping[str, Columns],
+    named: Mapping[str, Mapping[int, str]],
+    step: int,
+    batch: Sequence[tuple[int, list[str]]],
 ) -> None:
-    for part in parts:
+    for run, metrics in named.items():
         places, steps, rows = [], [], []
         for place, cells in batch:
             row: Row = {}
-            for i, name in named[part.run].items():
+            for i, name in metrics.items():
                 if cells[i]:
                     number = number_in(cells[i])
                     row[name] = cells[i] if number is None else number
@@ -79,7 +69,7 @@ def _add(
                 places.append(place)
                 steps.append(cells[step])
                 rows.append(row)
-        part.columns.add(places, steps, rows)
+        columns[run].add(places, steps, rows)
 
 
 def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
@@ -98,7 +88,7 @@ def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
 
 
 def _runs(header: Sequence[str], tally: Tally) -> dict[str, dict[int, str]]:
-    """Run -> number of column -> metric. The export of a chart calls a column `run - metric`."""
+    """Run -> index of column -> metric. The export of a chart names its columns `run - metric`, others name no run."""
     named: dict[str, dict[int, str]] = {}
     for i, name in enumerate(header):
         run, _, metric = name.rpartition(_BETWEEN)
@@ -107,11 +97,6 @@ def _runs(header: Sequence[str], tally: Tally) -> dict[str, dict[int, str]]:
         elif metric and is_metric(metric):
             named.setdefault(run, {})[i] = metric
     return named
-
-
-def _read(found: Found, tally: Tally) -> list[Raw]:
-    parts = read_csv(found.path, tally)
-    return [Raw("wandb", part.frame.host, part.run or found.name, part.columns, {}) for part in parts]
 
 
 CSV = Reader(

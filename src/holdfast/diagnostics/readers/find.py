@@ -1,4 +1,4 @@
-"""What a path is: which file holds the metrics, and who wrote it. Contents decide; a name only helps with folders."""
+"""From a path to files of metrics and their readers. Contents decide; names only help in folders."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.diagnostics.readers import registry
-from holdfast.diagnostics.readers.jsonl import STATE_FILE as STATE
+from holdfast.diagnostics.readers.console import CONSOLE
+from holdfast.diagnostics.readers.csv_export import CSV
+from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
 from holdfast.diagnostics.readers.reader import Found, Reader
 from holdfast.diagnostics.readers.text import head, is_binary
 from holdfast.errors import DataError
@@ -25,6 +26,9 @@ READABLE = (
     "`_step`"
 )
 
+READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
+"""Every kind of log that is read, in the order of asking: any text can be a console log, so that comes last."""
+
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _MOST_FILES = 1000
 _DEPTH = 3
@@ -36,10 +40,10 @@ _OTHERS = (
 )  # fmt: skip
 
 
-def find(path: Path) -> list[Found]:
-    """The logs at a path: one for a file or a run's folder, one each for a folder of runs.
+def find_logs(path: Path) -> list[Found]:
+    """The logs at a path: one for a file or the folder of a run, several for a folder of runs.
 
-    Raises `DataError`: there is nothing, or nothing readable.
+    Raises `DataError` if there is no readable log.
     """
     try:
         if path.is_dir():
@@ -48,7 +52,7 @@ def find(path: Path) -> list[Found]:
     except DataError:
         raise
     except PermissionError as error:
-        raise DataError(f"{error.filename or path} may not be read: its permissions forbid it") from None
+        raise DataError(f"{error.filename or path} cannot be read: its permissions forbid it") from None
     except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in a name
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return [found]
@@ -62,40 +66,40 @@ def _file(path: Path) -> Found:
     if path.name == METRICS:
         settings = full.parent / CONFIG
         return Found(reader, path, full.parent.name, settings if settings.is_file() else None)
-    if path.name == STATE:
+    if path.name == STATE_FILE:
         return Found(reader, path, _run_of_checkpoint(full.parent))
     return Found(reader, path, path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
 
 
 def _in_folder(folder: Path) -> list[Found]:
-    """A run's folder, or a folder of such folders and files."""
-    found = [*_below(folder, _DEPTH)]
-    if not found:
+    """The logs of a run's folder, or of a folder of such folders and files."""
+    logs = [*_below(folder, _DEPTH)]
+    if not logs:
         why = " It has checkpoints, but none with a trainer_state.json." if _checkpoints(folder) else ""
         raise DataError(f"{folder} is a folder without a log.{why} {READABLE}")
-    if len(found) == 1:
-        return [replace(found[0], name=folder.resolve().name)]
-    alike = Counter(one.name for one in found)
-    return [one if alike[one.name] == 1 else replace(one, name=_relative(one.path, folder)) for one in found]
+    if len(logs) == 1:
+        return [replace(logs[0], name=folder.resolve().name)]
+    count = Counter(log.name for log in logs)
+    return [log if count[log.name] == 1 else replace(log, name=_relative(log.path, folder)) for log in logs]
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """A run's place in a folder, its log's own name left out."""
+    """The path of a run in a folder, without the usual name of its log."""
     inner = path.relative_to(folder)
-    return str(inner.parent if path.name in (METRICS, STATE) else inner)
+    return str(inner.parent if path.name in (METRICS, STATE_FILE) else inner)
 
 
 def _below(folder: Path, depth: int) -> Iterator[Found]:
-    """A run's folder is taken as it is; in any other every file and every folder may hold runs."""
+    """The log of a run's folder; in any other folder, the logs of its files and folders."""
     try:
-        own = _run_folder(folder)
+        run = _run_folder(folder)
     except DataError as error:
-        if depth == _DEPTH:  # the very folder that was asked for
+        if depth == _DEPTH:  # the folder that the user named
             raise
         _logger.warning("left out: %s", error)
         return
-    if own is not None:
-        yield own
+    if run is not None:
+        yield run
         return
     if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
         _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)
@@ -108,32 +112,33 @@ def _below(folder: Path, depth: int) -> Iterator[Found]:
 def _run_folder(folder: Path) -> Found | None:
     if (folder / METRICS).is_file():
         return _file(folder / METRICS)
-    states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE).is_file()]
+    states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE_FILE).is_file()]
     return _newest(states) if states else None
 
 
 def _newest(states: list[Path]) -> Found:
-    """Of a run's own state, if it has one, and those of its checkpoints, the highest number first: the newest by time.
+    """The newest state of a run, from its folder and its checkpoints (highest number first).
 
-    A checkpoint can be newer than the state of a run that was then made longer, and than one with a higher number that
-    an earlier run left in the folder. Of one run the highest number counts, for a copy may have any times.
+    A checkpoint can be newer than the state in the folder, if the run was continued. It can also be newer than one with
+    a higher number that an earlier run left. Within one run the highest number counts, because copies can have any
+    times.
     """
     newest = max(states, key=lambda state: state.stat().st_mtime)
     last = next((state for state in states if _CHECKPOINT.fullmatch(state.parent.name)), newest)
     if newest == last or not _CHECKPOINT.fullmatch(newest.parent.name):
         return _file(newest)
-    if _goes_on(newest, last):
+    if _continues(newest, last):
         return _file(last)
     name, left = newest.parent.name, last.parent.name
     why = f"read {name}: {left} has a higher number, but is older and of another run. Name {left} itself to read that"
     return replace(_file(newest), note=why)
 
 
-def _goes_on(first: Path, last: Path) -> bool:
-    """Whether the second state's history begins with all of the first's."""
+def _continues(first: Path, last: Path) -> bool:
+    """Whether the history of the second state begins with all of the first."""
     try:
         begun, whole = (json.loads(path.read_text(encoding="utf-8"))["log_history"] for path in (first, last))
-        return json.dumps(begun) == json.dumps(whole[: len(begun)])  # as texts: NaN equals itself
+        return json.dumps(begun) == json.dumps(whole[: len(begun)])  # as texts, because NaN does not equal itself
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
 
@@ -145,7 +150,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Found]:
-    suffixes = tuple({suffix for reader in registry.READERS for suffix in reader.suffixes})
+    suffixes = tuple({suffix for reader in READERS for suffix in reader.suffixes})
     for path in _entries(folder):
         if path.is_file() and path.name.endswith(suffixes):
             try:
@@ -165,14 +170,14 @@ def _run_of_checkpoint(folder: Path) -> str:
 
 
 def reader_of(path: Path) -> Reader | None:
-    """From the first block of a file; None for what is no text of a log. Raises `DataError` for an empty file."""
+    """The reader of a file, by its first block; None for a binary file. Raises `DataError` for an empty file."""
     text = head(path)
     start = text.lstrip("\ufeff \t\r\n")
     if not start:
         raise DataError(f"{path} is empty: the run has logged nothing yet, or the file was cut off")
     if is_binary(text):
         return None
-    return next((reader for reader in registry.READERS if reader.recognises(path, start)), None)
+    return next((reader for reader in READERS if reader.recognises(path, start)), None)
 
 
 def _what(path: Path) -> str:

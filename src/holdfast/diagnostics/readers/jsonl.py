@@ -5,32 +5,30 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.frames import Frame, Row, dotted, frame_of, state_frame
-from holdfast.diagnostics.readers.reader import Found, Raw, Reader
-from holdfast.diagnostics.readers.tally import Tally
-from holdfast.diagnostics.readers.text import LONGEST, blocks, lines
+from holdfast.diagnostics.readers.reader import Found, Frame, Raw, Reader, Row, dotted, frame_of, state_frame
+from holdfast.diagnostics.readers.text import LONGEST, Tally, blocks, lines
 
 Batch = tuple[list[int], list[Row]]
-"""Where some rows stand in the file, and the rows."""
+"""Places of some rows in the file, and the rows."""
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _MANY = 500
-_NO_LOG = 100_000
-"""An array with so many elements and no object among them is none of rows."""
+_MOST_WITHOUT_OBJECT = 100_000
+"""Elements of an array without any object after which it is given up."""
 
 _decode = json.JSONDecoder().raw_decode
 
 
 def read_rows(batches: Iterable[Batch], tally: Tally, frame: Frame | None = None) -> tuple[Frame, Columns] | None:
-    """All rows as columns, and how they are framed; None when the first batch has no row with a step."""
+    """All rows as columns, and their frame; None if no row of the first batch has a step."""
     columns: Columns | None = None
     for places, rows in batches:
         frame = frame or frame_of(rows)
@@ -44,7 +42,7 @@ def read_rows(batches: Iterable[Batch], tally: Tally, frame: Frame | None = None
 
 
 def line_rows(path: Path, tally: Tally) -> Iterator[Batch]:
-    """The objects of a JSONL file by line; other lines are noted."""
+    """The objects of a JSONL file, by line. Other lines are counted in the tally."""
     bad: list[int] = []
     last = 0
     for first, some in lines(path, tally):
@@ -69,11 +67,14 @@ def line_rows(path: Path, tally: Tally) -> Iterator[Batch]:
         if rows:
             yield places, rows
         if len(bad) > 1:
-            tally.add("skipped {n lines}: no JSON object", bad[0], count=len(bad) - 1)
+            tally.add("skipped {n lines}: not a JSON object", bad[0], count=len(bad) - 1)
             del bad[:-1]
     if bad:
         cut = bad[0] == last
-        tally.add("skipped the last line: no whole JSON object" if cut else "skipped {n lines}: no JSON object", bad[0])
+        tally.add(
+            "skipped the last line: not a complete JSON object" if cut else "skipped {n lines}: not a JSON object",
+            bad[0],
+        )
 
 
 def array_rows(path: Path, tally: Tally) -> Iterator[Batch]:
@@ -87,7 +88,7 @@ def array_rows(path: Path, tally: Tally) -> Iterator[Batch]:
 
 
 def read_state(path: Path, tally: Tally) -> tuple[Frame, Columns, dict[str, Any]] | None:
-    """`trainer_state.json`: its history as columns, and what else is in it. None when there is no history."""
+    """`trainer_state.json`: its history as columns, and the rest of it. None without a history."""
     tally.unit = "row"
     text, before, found = blocks(path, tally), "", None
     while found is None and len(before) <= LONGEST and (block := next(text, "")):
@@ -107,9 +108,9 @@ def read_state(path: Path, tally: Tally) -> tuple[Frame, Columns, dict[str, Any]
 
 
 def _elements(more: Iterator[str], tally: Tally, after: list[str]) -> Iterator[tuple[int, Row]]:
-    """(number, object) of an array whose `[` has been read; what follows its `]` goes to `after`."""
+    """(number, object) of an array after its `[`. The text after its `]` is added to `after`."""
     text, at, number, objects = "", 0, 0, 0
-    while objects or number < _NO_LOG:
+    while objects or number < _MOST_WITHOUT_OBJECT:
         at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
         if text.startswith("]", at):
             after.append(text[at + 1 :])
@@ -117,14 +118,14 @@ def _elements(more: Iterator[str], tally: Tally, after: list[str]) -> Iterator[t
             return
         value, end = None, len(text)
         if at < end:
-            with suppress(ValueError, RecursionError):  # no JSON, or not all of it yet
+            with suppress(ValueError, RecursionError):  # not JSON, or only the beginning of it
                 value, end = _decode(text, at)
-        if end == len(text):  # a number, too, may go on there
+        if end == len(text):  # even a number may continue in the next block
             block = "".join(_at_least(more, end - at)) if end - at <= LONGEST else ""
             if block:
                 text, at = text[at:] + block, 0
                 continue
-            tally.add("the file breaks off, or has no JSON from here on", number + 1)
+            tally.add("the file ends early, or is not JSON from here on", number + 1)
             if isinstance(value, dict):
                 yield number + 1, value
             return
@@ -134,11 +135,11 @@ def _elements(more: Iterator[str], tally: Tally, after: list[str]) -> Iterator[t
             objects += 1
             yield number, value
         else:
-            tally.add("skipped {n rows}: no JSON object", number)
+            tally.add("skipped {n rows}: not a JSON object", number)
 
 
 def _at_least(more: Iterator[str], fewest: int) -> Iterator[str]:
-    """Doubling what there is: a long row is not parsed again for every block."""
+    """Blocks of more than `fewest` characters in all, so that a long row is not parsed again for every block."""
     for block in more:
         yield block
         fewest -= len(block)
@@ -171,26 +172,24 @@ def _batched(rows: Iterable[tuple[int, Row]]) -> Iterator[Batch]:
 
 STATE_FILE = "trainer_state.json"
 
-# What trainer_state.json keeps of the arguments, under their own names.
+# Arguments that trainer_state.json keeps.
 _STATE_SETTINGS = {
     "train_batch_size": "per_device_train_batch_size",
     **{name: name for name in ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "eval_steps")},
 }
 
 
-def _read_lines(found: Found, tally: Tally) -> list[Raw]:
-    return _framed(line_rows(found.path, tally), found, tally)
+def _read_with(rows_of: Callable[[Path, Tally], Iterator[Batch]]) -> Callable[[Found, Tally], list[Raw]]:
+    """A reader of files whose rows `rows_of` gives."""
 
+    def read(found: Found, tally: Tally) -> list[Raw]:
+        framed = read_rows(rows_of(found.path, tally), tally)
+        if framed is None:
+            return []
+        frame, columns = framed
+        return [Raw(frame.format, frame.host, found.name, columns, _settings(found.settings, tally))]
 
-def _read_array(found: Found, tally: Tally) -> list[Raw]:
-    return _framed(array_rows(found.path, tally), found, tally)
-
-
-def _framed(batches: Iterable[Batch], found: Found, tally: Tally) -> list[Raw]:
-    read = read_rows(batches, tally)
-    if read is None:
-        return []
-    return [Raw(read[0].format, read[0].host, found.name, read[1], _settings(found.settings, tally))]
+    return read
 
 
 def _read_state(found: Found, tally: Tally) -> list[Raw]:
@@ -208,7 +207,7 @@ def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
     try:
         return dotted(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
-        tally.add(f"the settings are not known: {path.name} cannot be read")
+        tally.add(f"the settings are unknown: {path.name} cannot be read")
         return {}
 
 
@@ -234,13 +233,13 @@ STATE = Reader(
 )
 ARRAY = Reader(
     recognises=lambda path, start: re.match(r"\[\s*[{\]]", start) is not None,
-    read=_read_array,
+    read=_read_with(array_rows),
     lacks="has no row of metrics with a step",
     suffixes=(".json",),
 )
 LINES = Reader(
     recognises=_has_objects,
-    read=_read_lines,
+    read=_read_with(line_rows),
     lacks="has no row of metrics with a step",
     suffixes=(".jsonl", ".jsonl.gz"),
 )

@@ -1,24 +1,25 @@
-"""What other trainers call what holdfast logs. docs/logs.md shows these tables; a name that is in none keeps its own.
+"""Names of other trainers for the metrics of holdfast, as docs/logs.md shows them. Other names are kept.
 
-A name is here only if the host measures the same thing. Where it measures it on other tokens or calls, `differs` says
-so, and reading it leaves a note; where a log itself shows that a name means something else, see doubts.py.
+A name is here only if the host measures the same thing. If the host measures it on other tokens or calls, `differs`
+says so, and reading adds a note. If the log itself shows that a name means something else, see `ambiguous_names`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.log import Host
-from holdfast.diagnostics.readers.tally import clean
+from holdfast.diagnostics.log import Host, Series
+from holdfast.diagnostics.readers.text import clean
 
 Values = NDArray[np.float64]
 
 CHANGES: Mapping[str, Callable[[Values], Values]] = {"x": lambda x: x, "1 − x": lambda x: 1 - x}
-"""How a host's number becomes ours."""
+"""From a number of the host to ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +27,18 @@ class Name:
     """One row of a table."""
 
     host: str
-    """As the host logs it, without the `train/` that W&B's callback of transformers puts before it."""
+    """As the host logs it, without the prefix `train/` that the W&B callback of transformers adds."""
     ours: str
-    """In docs/metrics.md."""
+    """The name in docs/metrics.md."""
     change: str = "x"
     """A key of `CHANGES`."""
     differs: str = ""
-    """What the host counts that we do not, or the other way round."""
+    """What only one of the two counts."""
 
 
 TRL = (
     Name("reward", "reward/mean"),
-    Name("frac_reward_zero_std", "rollout/mixed_groups", "1 − x"),
+    Name("frac_reward_zero_std", "rollout/mixed_group_fraction", "1 − x"),
     Name("entropy", "entropy/mean"),
     Name("grad_norm", "grad/norm"),
     Name("clip_ratio/region_mean", "clip/fraction"),
@@ -72,8 +73,7 @@ VERL = (
 TABLES: Mapping[Host, tuple[Name, ...]] = {"holdfast": (), "trl": TRL, "verl": VERL, "unknown": ()}
 
 OLDER: Mapping[Host, Mapping[str, str]] = {"trl": {"completion_length": "completions/mean_length"}}
-"""What earlier versions, and trainers made from them, call a name of the tables. Beside the new name it keeps its own.
-"""
+"""Names of earlier versions for names of the tables. In a log that has both, the old name is kept."""
 
 LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
     "trl": {
@@ -96,8 +96,23 @@ LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
 }
 """Names that look alike and mean something else; they keep their own names."""
 
+FORMER: Mapping[str, str] = {
+    "advantage/cut_mean": "advantage/tail_mean",
+    "displacement/rows": "displacement/rollouts",
+    "grad/skipped": "grad/skipped_steps",
+    "penalty/drop": "penalty/mean_decrease",
+    "penalty/preserved_share": "penalty/preserved_fraction",
+    "retrieval/cache_hit": "retrieval/duplicate_fraction",
+    "rollout/cut_fraction": "rollout/truncated_observation_fraction",
+    "rollout/first_action_match": "rollout/first_action_match_fraction",
+    "rollout/mixed_groups": "rollout/mixed_group_fraction",
+    "sampler/keeps_mask": "sampler/mask_in_loss",
+    "sampler/mass_kept": "sampler/mask_mass",
+}
+"""Former names of holdfast's own metrics -> their names now. Logs of earlier runs, ours or a host's, have them."""
+
 AXES = ("train/global_step", "global_step", "step", "Step", "_step")
-"""Where a W&B history has its step, best first: `_step` counts calls of wandb.log, not steps of the trainer."""
+"""Columns of a W&B history with steps, best first. `_step` counts calls of wandb.log, not steps of the trainer."""
 
 _OBSERVED = ("holdfast/", "actor/holdfast/")
 _EVALS = ("eval_", "eval/")
@@ -109,29 +124,29 @@ SHARES = (
     "reward/em",
     "reward/f1",
     "clip/fraction",
-    "retrieval/cache_hit",
+    "retrieval/duplicate_fraction",
     "retrieval/error_fraction",
-    "rollout/first_action_match",
-    "rollout/mixed_groups",
-    "rollout/cut_fraction",
+    "rollout/first_action_match_fraction",
+    "rollout/mixed_group_fraction",
+    "rollout/truncated_observation_fraction",
     "rollout/failed_fraction",
     "rollout/invalid_fraction",
     "rollout/truncated_fraction",
     "displacement/fraction",
     "penalty/active_fraction",
-    "penalty/preserved_share",
-    "sampler/mass_kept",
+    "penalty/preserved_fraction",
+    "sampler/mask_mass",
     "eval/em",
     "eval/em_greedy",
     "eval/f1",
     "eval/f1_greedy",
     "eval/failed_fraction",
 )
-"""Series between 0 and 1: a larger value can only be a percentage."""
+"""Series between 0 and 1. Larger values can only be percentages."""
 
 
 def host_of(names: Iterable[str]) -> Host:
-    """Whose names these are: of the trainer most of them are known of; "unknown" when none is."""
+    """The host that most of these names are known from; "unknown" if there is none."""
     plain = {name.removeprefix("train/") for name in names}
     score: dict[Host, int] = {
         "verl": sum(name.startswith(_VERL_FAMILIES) for name in plain),
@@ -143,14 +158,14 @@ def host_of(names: Iterable[str]) -> Host:
 
 
 def translation(host: Host, names: Iterable[str], *, doubtful: Iterable[str] = ()) -> dict[str, Name]:
-    """Every host name -> what it becomes. Of two names for one series that of our own observer counts, and the other
-    keeps its own, as a doubtful name does."""
+    """Every name of the host -> its translation. If two names mean one series, that of our observer counts. The other
+    name is kept, as is a doubtful one."""
     known = {name.host: name for name in TABLES[host] if name.host not in set(doubtful)}
-    found = {name: _one(host, name, known) for name in names}
+    targets = {name: _translated(host, name, known) for name in names}
     taken: set[str] = set()
     result: dict[str, Name] = {}
-    for name in sorted(found, key=lambda name: (_rank(found[name]), name)):
-        target = found[name]
+    for name in sorted(targets, key=lambda name: (_rank(targets[name]), name)):
+        target = targets[name]
         if target.ours in taken:
             target = Name(name, name)
         while target.ours in taken:
@@ -165,23 +180,68 @@ def is_share(ours: str) -> bool:
     return ours in SHARES or ours.removeprefix("eval/") in SHARES
 
 
-def _one(host: Host, name: str, known: Mapping[str, Name]) -> Name:
+def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
     plain = name.removeprefix("train/") if host == "trl" else name
     for mark in _EVALS if host == "trl" else ():
         if plain.startswith(mark):
-            inner = _one(host, plain.removeprefix(mark), known)
+            inner = _translated(host, plain.removeprefix(mark), known)
             return Name(name, f"eval/{clean(inner.ours)}", inner.change, inner.differs)
     for prefix in _OBSERVED:
         if plain.startswith(prefix):
-            return Name(name, clean(plain.removeprefix(prefix)))
+            return Name(name, _present(plain.removeprefix(prefix)))
     row = known.get(OLDER.get(host, {}).get(plain, plain))
-    return Name(name, row.ours, row.change, row.differs) if row else Name(name, clean(plain))
+    if row:
+        return Name(name, row.ours, row.change, row.differs)
+    return Name(name, _present(plain) if host == "holdfast" else clean(plain))
+
+
+def _present(ours: str) -> str:
+    """The present name of a metric of ours."""
+    return FORMER.get(ours) or clean(ours)
 
 
 def _rank(name: Name) -> int:
-    """Who comes first when two names mean one series."""
+    """Which name counts if two mean one series: the lowest rank."""
     if "holdfast/" in name.host:
         return 0
     if name.ours == name.host:
         return 1
     return 3 if any(name.host.endswith(older) for names in OLDER.values() for older in names) else 2
+
+
+_SUMS = ("seq-mean-token-sum", "token-sum")
+_AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
+
+
+def ambiguous_names(host: Host, series: Mapping[str, Series], settings: Mapping[str, object]) -> dict[str, str]:
+    """Name in the table of the host -> why it is not translated in this log; `series` has the names of the host."""
+    plain = {name.removeprefix("train/"): part for name, part in series.items()}
+    reasons: dict[str, str] = {}
+    if host == "trl" and _are_not_cut(plain):
+        reasons["completions/clipped_ratio"] = (
+            "it is 1 although no limit has cut these rollouts: they do not end in an end-of-text token"
+        )
+    if host == "verl" and str(settings.get(_AGGREGATION, "")).startswith(_SUMS) and "actor/entropy" in plain:
+        reasons["actor/entropy"] = f"under loss_agg_mode={settings[_AGGREGATION]} verl sums it over tokens"
+    clipped = plain.get("response_length/clip_ratio")
+    if host == "verl" and clipped is not None and (clipped.values > 0).all():
+        # verl before 0.9 pads responses to the longest allowed; later versions to the longest of the batch, which is
+        # always as long as itself. So a 0 anywhere shows that the name means truncation.
+        reasons["response_length/clip_ratio"] = (
+            "it is never 0 here, and since verl 0.9 it counts the rollouts as long as the longest of the batch, "
+            "truncated or not"
+        )
+    return reasons
+
+
+def _are_not_cut(plain: Mapping[str, Series]) -> bool:
+    """Whether rollouts that all count as cut differ in length; without logged lengths, whether all always count."""
+    clipped = plain.get("completions/clipped_ratio")
+    shortest, longest = plain.get("completions/min_length"), plain.get("completions/max_length")
+    if clipped is None:
+        return False
+    if shortest is None or longest is None:
+        return bool((clipped.values == 1).all())
+    steps = reduce(np.intersect1d, (clipped.steps, shortest.steps, longest.steps))
+    share, low, high = (part.values[np.searchsorted(part.steps, steps)] for part in (clipped, shortest, longest))
+    return bool(((share == 1) & (low < high)).any())

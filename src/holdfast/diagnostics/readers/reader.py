@@ -1,14 +1,109 @@
-"""What it takes to read a kind of log: a `Reader`, and its line in `registry.READERS`."""
+"""What readers share: the value that a reader is, and how the rows of each writer are framed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.diagnostics.log import Format, Host
 from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.tally import Tally
+from holdfast.diagnostics.readers.names import AXES, host_of
+from holdfast.diagnostics.readers.text import Tally
+
+Row = dict[str, Any]
+Split = Callable[[Row], tuple[Any, Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How a file's rows are framed."""
+
+    format: Format
+    host: Host
+    split: Split
+    """Row -> (its step as read, or None; its metrics). May change the row."""
+    null_is_nan: bool
+
+
+def frame_of(rows: Sequence[Row]) -> Frame | None:
+    """The frame of a file, from its first rows; None if none of them has a step."""
+    names = {name for row in rows for name in row}
+    if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
+        return Frame("verl", "verl", _data, null_is_nan=True)
+    if any(name.startswith("_") for name in names & {"_step", "_timestamp", "_runtime"}):
+        return history_frame(names)
+    if "step" not in names:
+        return history_frame(names)
+    host = host_of(names)
+    if host in ("trl", "verl"):
+        return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
+    return Frame("holdfast", host, _ours, null_is_nan=False)
+
+
+def history_frame(names: Iterable[str]) -> Frame | None:
+    """The frame of a W&B history with these columns; None if none is a step. An empty cell was not logged."""
+    names = set(names)
+    axis = axis_of(names)
+    if axis is None:
+        return None
+
+    def split(row: Row) -> tuple[Any, Row]:
+        step = row.get(axis)
+        return step, {name: value for name, value in row.items() if is_metric(name) and value is not None}
+
+    return Frame("wandb", host_of(names), split, null_is_nan=False)
+
+
+def axis_of(names: Iterable[str]) -> str | None:
+    """The best of these columns for steps; None if none is one."""
+    known = set(names)
+    return next((name for name in AXES if name in known), None)
+
+
+def is_metric(name: str) -> bool:
+    """Whether a column of a W&B history was logged by the run. Others are steps, or added by W&B."""
+    return not name.startswith("_") and name not in AXES
+
+
+def state_frame() -> Frame:
+    """The frame of the rows of `log_history`. TRL writes None for a mean over NaN alone."""
+    return Frame("trl", "trl", _flat, null_is_nan=True)
+
+
+def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
+    """A nested configuration by dotted names.
+
+    >>> dotted({"train": {"lr": 0.1}, "name": "x"})
+    {'train.lr': 0.1, 'name': 'x'}
+    """
+    result: dict[str, object] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            result |= dotted(value, f"{prefix}{key}.")
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
+
+
+def _data(row: Row) -> tuple[Any, Row]:
+    """verl's `{"step": …, "data": {…}}`. Its writer has no NaN and writes null."""
+    data = row.get("data")
+    return row.get("step"), data if isinstance(data, dict) else {}
+
+
+def _flat(row: Row) -> tuple[Any, Row]:
+    return row.pop("step", None), row
+
+
+def _ours(row: Row) -> tuple[Any, Row]:
+    """`metrics.jsonl`: "dropped" has the names of values that were not finite."""
+    step, dropped = row.pop("step", None), row.pop("dropped", None)
+    row.pop("time", None)
+    if isinstance(dropped, list):
+        row |= {name: float("nan") for name in dropped if isinstance(name, str)}
+    return step, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +113,16 @@ class Found:
     reader: Reader
     path: Path
     name: str
-    """To call the run by."""
+    """Name of the run."""
     settings: Path | None = None
     """The run's config.toml."""
     note: str = ""
-    """Why this file and not another of the folder, where that can surprise."""
+    """Why this file was chosen and not another of the folder, if that may surprise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A run under its host's names."""
+    """A run, by the names of its host."""
 
     format: Format
     host: Host
@@ -41,12 +136,12 @@ class Reader:
     """One kind of log."""
 
     recognises: Callable[[Path, str], bool]
-    """Whether a file is one, from its path and the beginning of its text. The first reader that says so has it."""
+    """Whether it reads a file, by its path and the beginning of its text. The first such reader gets the file."""
     read: Callable[[Found, Tally], list[Raw]]
-    """The runs in a file; what is skipped is noted in the tally."""
+    """The runs in a file. The tally counts what is skipped."""
     lacks: str
-    """What is said of a file that was recognised and holds no run: it `has no row of metrics with a step`."""
+    """The end of the message about a recognised file without a run, such as `has no row of metrics with a step`."""
     suffixes: tuple[str, ...]
-    """How such files are called in a folder; others there are not looked at."""
+    """Suffixes of such files. Other files of a folder are ignored."""
     certain: Callable[[Path], bool] = lambda path: True
-    """Of a file in a folder that was recognised by little: whether it is a log indeed."""
+    """Whether a file of a folder is certainly a log, for a reader that recognises almost any file."""

@@ -1,4 +1,4 @@
-"""Files as text, a block at a time: never the whole file, and never a line longer than memory allows."""
+"""Files as text, a block at a time, and a tally of what was skipped while they were read."""
 
 from __future__ import annotations
 
@@ -8,18 +8,69 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from holdfast.diagnostics.readers.tally import Tally
 from holdfast.errors import DataError
 
+_LONGEST_EXAMPLE = 60
+
+
+@dataclass(slots=True)
+class _Kind:
+    count: int
+    place: int | None
+    example: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what was skipped in one file, or read differently, with one sentence for each kind."""
+
+    path: Path
+    unit: str = "line"
+    """The unit of places: lines, or rows of a JSON array."""
+    _kinds: dict[str, _Kind] = field(default_factory=dict)
+
+    def add(self, sentence: str, place: int | None = None, example: str = "", *, count: int = 1) -> None:
+        """Count a sentence once, or `count` times. `{n rows}` in it becomes "1 row" or "12 rows". The first place and
+        example are shown."""
+        self._kinds.setdefault(sentence, _Kind(0, place, example)).count += count
+
+    def notes(self) -> tuple[str, ...]:
+        """The sentences, in the order of their first occurrence."""
+        return tuple(self._note(sentence, kind) for sentence, kind in self._kinds.items())
+
+    def _note(self, sentence: str, kind: _Kind) -> str:
+        where = "" if kind.place is None else f"{self.unit} {kind.place:,}"
+        if kind.example:
+            where += (": " if where else "") + clean(kind.example, _LONGEST_EXAMPLE)
+        if where:
+            where = f" ({'the first: ' if kind.count > 1 else ''}{where})"
+        text = re.sub(r"\{n (\w+)s\}", lambda m: f"{kind.count:,} {m[1]}{'s' * (kind.count != 1)}", sentence)
+        return f"{text[0].upper()}{text[1:]}{where}."
+
+
+def clean(text: str, longest: int = 200) -> str:
+    """A text from a file, made printable and short.
+
+    >>> clean("reward\\ud800/mean"), clean("x" * 9, 4), clean("")
+    ('reward\\\\ud800/mean', 'xxx…', '(no name)')
+    """
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return text if text.strip() else "(no name)"
+
+
 BLOCK = 1 << 17
-"""Bytes read at a time: the rows of a block stay in the processor's cache until they are columns."""
+"""Bytes read at a time. The rows of a block stay in the processor's cache until they are columns."""
 HEAD = 1 << 15
-"""Characters that must tell what a file is."""
+"""Characters from which the kind of a file is recognised."""
 LONGEST = 1 << 24
-"""Characters of the longest line, or row, that is read: a step of a log is a few kilobytes."""
+"""Characters of the longest line or row that is read. A step of a log has a few kilobytes."""
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _GZIP = b"\x1f\x8b"
@@ -27,8 +78,8 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 
 
 def blocks(path: Path, tally: Tally) -> Iterator[str]:
-    """The text of a file: UTF-8, UTF-16 that begins with its mark, or gzip of either. Bytes that are no text become
-    U+FFFD; a compressed file that ends early is noted. Raises `DataError` for a file that cannot be opened or read."""
+    """The text of a file: UTF-8, UTF-16 with a byte order mark, or gzip of either. Invalid bytes become U+FFFD. A
+    compressed file that ends early is noted. Raises `DataError` for a file that cannot be opened or read."""
     try:
         with ExitStack() as stack:
             file: IO[bytes] = stack.enter_context(_open(path))
@@ -44,7 +95,7 @@ def blocks(path: Path, tally: Tally) -> Iterator[str]:
                 try:
                     block = file.read(BLOCK)
                 except (EOFError, zlib.error, gzip.BadGzipFile):
-                    tally.add("the compressed file is damaged or was cut off; what comes before that was read")
+                    tally.add("the compressed file is damaged or was cut off; the part before that was read")
                     break
             yield decoder.decode(b"", final=True)
     except FileNotFoundError:
@@ -55,7 +106,7 @@ def blocks(path: Path, tally: Tally) -> Iterator[str]:
 
 
 def head(path: Path) -> str:
-    """The beginning, to see what the file is; "" when it is empty."""
+    """The beginning of a file; "" if it is empty."""
     text = ""
     for block in blocks(path, Tally(path)):
         text += block
@@ -65,12 +116,12 @@ def head(path: Path) -> str:
 
 
 def is_binary(text: str) -> bool:
-    """Whether what was decoded is no text: more than one in twenty is a control character or no character at all."""
+    """Whether decoded text is binary: more than one in twenty characters is a control character or invalid."""
     return len(_CONTROL.findall(text)) > len(text) // 20
 
 
 def lines(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
-    """(number of the first, lines without their ends), many at a time. Of a line over `LONGEST` only "" is left."""
+    """(number of the first line, lines without their ends), many at a time. A line over `LONGEST` becomes ""."""
     rest, number, skipping = "", 1, False
     for block in blocks(path, tally):
         first, *others = block.split("\n")
@@ -90,5 +141,5 @@ def lines(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
 
 def _open(path: Path) -> IO[bytes]:
     if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no ordinary file, and would have to be read twice: save it as a file first")
+        raise DataError(f"{path} is not a regular file, and a log is read twice: save it as a file first")
     return path.open("rb")

@@ -1,6 +1,14 @@
-"""`report.html`: one self-contained file of a run, or of several, that one reads at a glance. docs/report.md."""
+"""`report.html`: one self-contained file about one run or several. docs/report.md describes it."""
 
-from holdfast.diagnostics.report.values import Episode, EpisodeTurn, ReportedRun, SampleChanges
-from holdfast.diagnostics.report.write import is_replaceable, reported, write_report
+from holdfast.diagnostics.report.page import is_replaceable, reported, write_report
+from holdfast.diagnostics.report.samples import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 
-__all__ = ["Episode", "EpisodeTurn", "ReportedRun", "SampleChanges", "is_replaceable", "reported", "write_report"]
+__all__ = [
+    "ReportedRun",
+    "SampleChanges",
+    "SampledRollout",
+    "SampledTurn",
+    "is_replaceable",
+    "reported",
+    "write_report",
+]

@@ -1,4 +1,4 @@
-"""Which series stand in which chart. Names are those of docs/metrics.md."""
+"""The charts of a report, and the series in each."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Row:
     lines: tuple[Line, ...]
     log: bool = False
     mark: float | None = None
-    """A level to draw a line at."""
+    """Where to draw a horizontal line."""
     nonzero: bool = False
-    """Leave out series that are 0 all along: nothing happened there."""
+    """Leave out series that are always 0."""
     hosts: str = ""
-    """Names of other trainers for what is in this row: a regular expression. They are drawn where a log has them."""
+    """A regular expression for series of other trainers that belong in this row, if a log has them."""
     sparse: bool = False
     """The series of `hosts` are logged rarely."""
     optional: bool = False
-    """Nobody misses these series."""
+    """These series are not listed as missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +55,27 @@ TWINS = {
     "drift/positive": "displacement/correct",
     "drift/negative": "displacement/incorrect",
 }
-"""What verl's losses can see, and what stands in its place elsewhere: where one is logged, the other is not missing."""
+"""Series of verl's losses, and the series that replace them elsewhere: if one is logged, the other is not missing."""
 _ACTION = re.compile(r"likelihood/(correct|incorrect)/action_(\d+)")
 _MOST_ACTIONS = 5
 _HOST_COLORS = ("third", "action-4", "action-5")
 _MOST_UNKNOWN = 12
-RIGHT, WRONG = "right", "wrong"
+CORRECT, INCORRECT = "right", "wrong"
+"""Colours of page.css."""
 
 CHARTS = (
     Chart(
         "reward",
         "Reward",
-        "What training pays for, and exact match on questions it does not train on.",
+        "The reward of training, and exact match on questions outside the training set.",
         (
             Row(
                 "reward",
                 (
                     Line("reward/mean", "training", "ink"),
                     Line("reward/em", "training, exact match", "third", "dot", minor=True),
-                    Line("eval/em", "dev, sampled", RIGHT, points=True),
-                    Line("eval/em_greedy", "dev, greedy", WRONG, "dash", points=True, minor=True),
+                    Line("eval/em", "dev, sampled", CORRECT, points=True),
+                    Line("eval/em_greedy", "dev, greedy", INCORRECT, "dash", points=True, minor=True),
                 ),
                 # Evaluations of TRL and of verl: their scores are whatever the user's reward functions measure.
                 hosts=r"eval/reward/mean|val-core/.+/(acc|reward|em|score)/mean@\d+",
@@ -87,33 +88,37 @@ CHARTS = (
         "Displacement: what an update does to its own rollouts",
         "Below 0 for correct rollouts: they become less likely although they were rewarded.",
         (
-            # Apart, because wrong rollouts move ten times as far, and right ones matter most where they pass 0.
+            # Two rows: incorrect rollouts move ten times as far, and correct ones matter most where they cross 0.
             Row(
                 "correct rollouts: change, nats per token",
-                (Line("displacement/correct", "correct", RIGHT), Line("drift/positive", "A > 0", RIGHT)),
+                (Line("displacement/correct", "correct", CORRECT), Line("drift/positive", "A > 0", CORRECT)),
                 mark=0.0,
             ),
             Row(
                 "incorrect rollouts: change, nats per token",
-                (Line("displacement/incorrect", "incorrect", WRONG), Line("drift/negative", "A < 0", WRONG)),
+                (Line("displacement/incorrect", "incorrect", INCORRECT), Line("drift/negative", "A < 0", INCORRECT)),
                 mark=0.0,
             ),
-            Row("share of correct ones that fell", (Line("displacement/fraction", "fell", "ink"),), mark=0.5),
+            Row(
+                "fraction of correct rollouts that lost likelihood",
+                (Line("displacement/fraction", "fell", "ink"),),
+                mark=0.5,
+            ),
         ),
     ),
     Chart(
         "likelihood",
         "Likelihood of rollouts",
-        "Mean log-prob per sampled token. What stays correct in a decaying run is the easy part, so this can rise "
-        "while displacement is below 0.",
+        "Mean log-prob per sampled token. In a decaying run the easy questions stay correct, so this can rise while "
+        "displacement is below 0.",
         (
             Row(
                 "nats per token",
                 (
-                    Line("likelihood/correct", "correct", RIGHT),
-                    Line("likelihood/incorrect", "incorrect", WRONG, "dash"),
-                    Line("likelihood/positive", "A > 0", RIGHT),
-                    Line("likelihood/negative", "A < 0", WRONG, "dash"),
+                    Line("likelihood/correct", "correct", CORRECT),
+                    Line("likelihood/incorrect", "incorrect", INCORRECT, "dash"),
+                    Line("likelihood/positive", "A > 0", CORRECT),
+                    Line("likelihood/negative", "A < 0", INCORRECT, "dash"),
                 ),
             ),
             Row("correct, action by action", ()),
@@ -123,7 +128,7 @@ CHARTS = (
     Chart(
         "entropy",
         "Entropy, length and searches",
-        "Entropy that rises while length and searches stay as they are is noise taking over.",
+        "If entropy rises while length and searches do not change, the policy becomes noise.",
         (
             Row("entropy, nats", (Line("entropy/mean", "entropy", "ink"),)),
             Row("sampled tokens per rollout", (Line("rollout/length", "length", "ink"),)),
@@ -133,20 +138,20 @@ CHARTS = (
     Chart(
         "ratio",
         "Importance ratio and clipping",
-        "How far an update moves the policy from the one that sampled.",
+        "How far an update moves the policy from the policy that sampled.",
         (
             Row(
                 "ratio of a token",
                 (
-                    Line("ratio/max", "largest", WRONG, "dash"),
+                    Line("ratio/max", "largest", INCORRECT, "dash"),
                     Line("ratio/mean", "mean", "ink", minor=True),
-                    Line("ratio/p01", "1 % lie below", RIGHT, "dot"),
+                    Line("ratio/p01", "1 % are below", CORRECT, "dot"),
                 ),
                 log=True,
                 mark=1.0,
             ),
-            Row("log of a rollout's product", (Line("ratio/log_product", "log product", "ink"),), mark=0.0),
-            Row("share clipped", (Line("clip/fraction", "clipped", "ink"),)),
+            Row("log of a rollout's ratio product", (Line("ratio/log_product", "log product", "ink"),), mark=0.0),
+            Row("fraction of tokens clipped", (Line("clip/fraction", "clipped", "ink"),)),
         ),
     ),
     Chart(
@@ -158,47 +163,51 @@ CHARTS = (
                 "norm",
                 (
                     Line("grad/norm", "mean", "ink"),
-                    Line("grad/norm_max", "largest", WRONG, "dash", minor=True),
+                    Line("grad/norm_max", "largest", INCORRECT, "dash", minor=True),
                 ),
                 log=True,
             ),
-            Row("steps skipped", (Line("grad/skipped", "skipped", WRONG),), nonzero=True),
+            Row("steps skipped", (Line("grad/skipped_steps", "skipped", INCORRECT),), nonzero=True),
         ),
     ),
     Chart(
         "trouble",
         "Retrieval and broken rollouts",
-        "Shares; a series that is 0 all along is not drawn.",
+        "Fractions. A series that is always 0 is not drawn.",
         (
-            Row("searches that failed", (Line("retrieval/error_fraction", "failed", WRONG),), nonzero=True),
+            Row("searches that failed", (Line("retrieval/error_fraction", "failed", INCORRECT),), nonzero=True),
             Row(
                 "rollouts",
                 (
                     Line("rollout/truncated_fraction", "truncated", "ink"),
-                    Line("rollout/invalid_fraction", "turns without an action", RIGHT, "dot"),
-                    Line("rollout/failed_fraction", "failed", WRONG, "dash", minor=True),
+                    Line("rollout/invalid_fraction", "turns without an action", CORRECT, "dot"),
+                    Line("rollout/failed_fraction", "failed", INCORRECT, "dash", minor=True),
                 ),
                 nonzero=True,
             ),
-            Row("observations cut", (Line("rollout/cut_fraction", "cut", "ink", minor=True),), nonzero=True),
+            Row(
+                "observations truncated",
+                (Line("rollout/truncated_observation_fraction", "truncated", "ink", minor=True),),
+                nonzero=True,
+            ),
         ),
     ),
     Chart(
         "signal",
         "Contrast, penalty and sampler",
-        "What the update has to learn from, and whether rollouts come from the policy that is trained.",
+        "Whether groups have contrast, the penalty acts, and rollouts come from the policy that is trained.",
         (
-            Row("groups with more than one reward", (Line("rollout/mixed_groups", "mixed", "ink"),)),
+            Row("groups with more than one reward", (Line("rollout/mixed_group_fraction", "mixed", "ink"),)),
             Row("preserved tokens the penalty acts on", (Line("penalty/active_fraction", "active", "ink"),)),
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
             Row(
-                "advantage where the sampler cuts",
-                (Line("advantage/cut_mean", "mean", "ink"),),
+                "advantage in the sampler's tail",
+                (Line("advantage/tail_mean", "mean", "ink"),),
                 mark=0.0,
                 optional=True,
             ),
             Row(
-                "divergence from the reference",
+                "KL to the reference",
                 (Line("loss/kl", "times its coefficient", "ink"),),
                 hosts=r"kl|actor/kl_loss",  # without it
                 optional=True,
@@ -209,8 +218,8 @@ CHARTS = (
 
 
 def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, ...]:
-    """The charts, with the actions and evaluations that these logs have, and a last one for series that findings name
-    and no other chart has; for logs of which no chart has anything, it shows the first of what they have."""
+    """The charts, with the actions and evaluations of these logs. A last chart has the series that findings name and no
+    other chart shows. If no chart has any series of the logs, it shows their first few."""
     names = set(names)
     charts = tuple(replace(chart, rows=tuple(_filled(row, names) for row in chart.rows)) for chart in CHARTS)
     drawn = {line.series for chart in charts for row in chart.rows for line in row.lines}
@@ -222,7 +231,7 @@ def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, 
 
 
 def _filled(row: Row, names: set[str]) -> Row:
-    """The row with lines whose names only a log knows."""
+    """The row, with lines whose names depend on the log."""
     if row.hosts:
         found = sorted(name for name in names if re.fullmatch(row.hosts, name))[: len(_HOST_COLORS)]
         lines = [Line(name, name, color, points=row.sparse) for name, color in zip(found, _HOST_COLORS, strict=False)]

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from holdfast.collapse import WINDOW, smooth
+from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.report.charts import TWINS, Chart, Line, Row, charts_for
-from holdfast.diagnostics.report.curves import curve, smoothed
-from holdfast.diagnostics.report.episodes import shown_episodes
-from holdfast.diagnostics.report.phases import phases_of
-from holdfast.diagnostics.report.sorted_samples import samples_chart
-from holdfast.diagnostics.report.values import ReportedRun
+from holdfast.diagnostics.report.samples import ReportedRun, SampleChanges, rollouts_json, short
+from holdfast.diagnostics.rules import RULES
 
 RUN_COLORS = 6
-"""Colours of page.css that tell runs apart; from the seventh run on they come again with another dash."""
+"""Colours of runs in page.css. From the seventh run on they repeat with another dash."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _POINTS = 6_000
 _MOST, _FEWEST = 800, 120
 
 
 def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """`runs`, `charts`, `episodes`: all that is drawn, with at most some hundred points a curve."""
+    """`runs`, `charts`, `rollouts`: everything that is drawn, with at most a few hundred points per curve."""
     named = [name for run in runs for finding in run.diagnosis.findings for name in finding.series]
     charts = charts_for((name for run in runs for name in run.log.series), named)
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
@@ -33,12 +34,12 @@ def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     return {
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],
-        "episodes": shown_episodes([run.episodes for run in runs]),
+        "rollouts": rollouts_json([run.rollouts for run in runs]),
     }
 
 
 def missing_series(runs: Sequence[ReportedRun]) -> list[str]:
-    """Names of the charts' series that no run has."""
+    """Names of series of the charts that no run has."""
     had = {name for run in runs for name, series in run.log.series.items() if len(series)}
     lines = [line.series for chart in charts_for(had) for row in chart.rows if not row.optional for line in row.lines]
     absent = [name for name in lines if name not in had]
@@ -84,7 +85,7 @@ def _chart(chart: Chart, runs: Sequence[ReportedRun], most: int) -> dict[str, An
 
 
 def _apart(row: Row, names: set[str]) -> list[Row]:
-    """The row with each of its lines in a row of its own, for several runs to share."""
+    """The row, split into one row per line, for several runs."""
     lines = [line for line in row.lines if not line.minor and line.series in names]
     return [
         replace(row, title=f"{row.title}: {line.label}" if len(lines) > 1 else row.title, lines=(line,))
@@ -107,14 +108,14 @@ def _row(row: Row, runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
 
 
 def _repeats(line: Line, row: Row, log: Log) -> bool:
-    """Whether a minor line only hides the first one: exact match where it is the reward."""
-    first, own = log.series.get(row.lines[0].series), log.series[line.series]
+    """Whether a minor line equals the first one and would hide it, as exact match that is the whole reward."""
+    first, minor = log.series.get(row.lines[0].series), log.series[line.series]
     return (
         line.minor
         and first is not None
         and line is not row.lines[0]
-        and np.array_equal(own.steps, first.steps)
-        and np.array_equal(own.values, first.values, equal_nan=True)
+        and np.array_equal(minor.steps, first.steps)
+        and np.array_equal(minor.values, first.values, equal_nan=True)
     )
 
 
@@ -135,3 +136,154 @@ def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) ->
         if several:  # the single values of many runs are a cloud
             trace["raw"] |= {"x": [], "y": []}
     return trace
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    name: str
+    """`rise`, `stagnation`, `decay` or `collapse`."""
+    start: int
+    end: int
+    """The step at which the next one begins; the last logged step for the last phase."""
+
+
+def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
+    """Phases from step `first` to `last` (arXiv 2512.04220); none for a run without signs of a collapse.
+
+    A phase begins with the first finding whose rule names it, so it does not move as the run continues. Stagnation
+    begins with LLD001, decay with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the reward.
+    Before them is the rise. A later phase ends earlier ones; a phase that begins after a later one is left out.
+    """
+    starts = {
+        name: min((f.step for f in diagnosis.findings if f.code in RULES and RULES[f.code].phase == name), default=None)
+        for name in ("stagnation", "decay", "collapse")
+    }
+    if (half := diagnosis.halved) is not None:
+        starts["collapse"] = half.step if starts["collapse"] is None else min(starts["collapse"], half.step)
+    begun: list[tuple[str, int]] = []
+    for name in ("collapse", "decay", "stagnation"):
+        start = starts[name]
+        if start is not None and (not begun or start < begun[-1][1]):
+            begun.append((name, start))
+    if not begun:
+        return ()
+    if first < begun[-1][1]:
+        begun.append(("rise", first))
+    begun.reverse()
+    ends = [start for _, start in begun[1:]] + [last]
+    return tuple(Phase(name, start, end) for (name, start), end in zip(begun, ends, strict=True))
+
+
+WINDOWS = 5
+"""Stretches of a run, with one curve each."""
+_TAIL = 2.0
+"""Percent of the samples at either end that may be outside the plot. Otherwise one rollout could flatten it."""
+
+
+def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
+    """Changes of correct rollouts: a curve for each stretch of a run, or for the last stretch of each of several."""
+    several = len(runs) > 1
+    traces = []
+    for i, run in enumerate(runs):
+        windows = stretches(run.changes)
+        for k, part in list(enumerate(windows, start=WINDOWS - len(windows) + 1))[-1 if several else 0 :]:
+            found = share_of_samples([change for row in part for change in row.correct])
+            if found["x"]:
+                traces.append(
+                    {
+                        "run": i,
+                        "series": "samples",
+                        "label": f"steps {part[0].step:,} to {part[-1].step:,}",
+                        "color": f"time-{k}",
+                        "dash": "solid",
+                        "points": False,
+                        "raw": found | {"bad": []},
+                    }
+                )
+    row = {"title": "change, nats per token", "log": False, "mark": 0.0, "traces": traces, "range": _range(traces)}
+    last = "; the last fifth of each run." if several else ". Curves that sink below 0 as the run continues show decay."
+    return {
+        "id": "samples",
+        "title": "Displacement of single rollouts, sorted",
+        "caption": "Correct rollouts, from the largest loss of likelihood to the largest gain" + last,
+        "rows": [row] if traces else [],
+        "pins": [],
+        "x": "share",
+    }
+
+
+def stretches(changes: Sequence[SampleChanges]) -> list[Sequence[SampleChanges]]:
+    """At most `WINDOWS` parts with equally many measured steps."""
+    bounds = np.linspace(0, len(changes), min(WINDOWS, len(changes)) + 1).astype(int).tolist()
+    return [changes[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _range(traces: Sequence[dict[str, Any]]) -> list[float] | None:
+    """Range of the y axis: all samples except the tails, and 0."""
+    inner = [
+        y
+        for trace in traces
+        for x, y in zip(trace["raw"]["x"], trace["raw"]["y"], strict=True)
+        if _TAIL <= x <= 100 - _TAIL
+    ]
+    if not inner:
+        return None
+    low, high = min(0.0, *inner), max(0.0, *inner)
+    return [low - 0.06 * (high - low), high + 0.06 * (high - low)] if high > low else None
+
+
+SMOOTHED_FROM = 15
+"""Values a series must have for its mean to be drawn."""
+_MOST_BAD = 200
+
+
+def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Indices of at most `most` values (4 or more) that draw the same curve: the lowest and the highest value of every
+    stretch, and both ends.
+
+    >>> thin(np.array([0.0, 1.0, 9.0, 1.0, 0.0, -7.0, 0.0, 0.0]), 6).tolist()
+    [0, 2, 4, 5, 7]
+    """
+    count = len(values)
+    if count <= most:
+        return np.arange(count)
+    stretches = (most - 2) // 2
+    bounds = np.linspace(0, count, stretches + 1).astype(np.int64)
+    kept = {0, count - 1}
+    for start, stop in pairwise(bounds.tolist()):
+        part = values[start:stop]
+        kept |= {int(start + part.argmin()), int(start + part.argmax())}
+    return np.array(sorted(kept))
+
+
+def smoothed(series: Series) -> Series | None:
+    """The running mean of the finite values; None if there are too few."""
+    finite = np.isfinite(series.values)
+    if finite.sum() < SMOOTHED_FROM:
+        return None
+    return Series(series.steps[finite][WINDOW - 1 :], smooth(series.values[finite])[WINDOW - 1 :])
+
+
+def curve(series: Series, most: int) -> dict[str, Any]:
+    """`{"x": steps, "y": values, "bad": steps at which no finite number was logged}`, with at most `most` points."""
+    finite = np.isfinite(series.values)
+    steps, values = series.steps[finite], series.values[finite]
+    kept = thin(values, most)
+    bad = series.steps[~finite]
+    bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), _MOST_BAD)).astype(np.int64)] if len(bad) else bad
+    return {"x": steps[kept].tolist(), "y": [short(v) for v in values[kept].tolist()], "bad": bad.tolist()}
+
+
+def share_of_samples(changes: list[float], most: int = 200) -> dict[str, list[Any]]:
+    """Sorted changes over the share of samples below them: x in percent, y in nats per token.
+
+    >>> share_of_samples([0.3, -0.1, 0.2])
+    {'x': [16.7, 50, 83.3], 'y': [-0.1, 0.2, 0.3]}
+    """
+    ordered = np.sort(np.asarray(changes, dtype=np.float64))
+    ordered = ordered[np.isfinite(ordered)]
+    if not len(ordered):
+        return {"x": [], "y": []}
+    kept = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), most)).astype(np.int64))
+    shares = 100 * (kept + 0.5) / len(ordered)
+    return {"x": [short(x, 3) for x in shares.tolist()], "y": [short(y, 4) for y in ordered[kept].tolist()]}

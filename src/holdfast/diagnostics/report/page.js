@@ -329,7 +329,7 @@ function bar() {
 async function main() {
   bar();
   data.charts.forEach(place);
-  episodes();
+  rollouts();
   await loadPlotly();
   for (const chart of data.charts) {
     await draw(chart);

@@ -1,28 +1,121 @@
-"""The page's HTML: words first, so that they are read before a plot is drawn. All text of a run is escaped."""
+"""`report.html`: one self-contained file. Its words come first, so that they are read before a plot is drawn."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import os
+import shlex
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from html import escape
+from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from holdfast.diagnostics.finding import Finding
-from holdfast.diagnostics.present import headline, lead_of
+from holdfast import __version__
+from holdfast.diagnostics.finding import Diagnosis, Finding, headline, lead_of
+from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.report.data import last_step, missing_series, page_data
-from holdfast.diagnostics.report.values import ReportedRun
+from holdfast.diagnostics.report.samples import ReportedRun, read_changes, read_rollouts
 from holdfast.diagnostics.rules import RULES
+from holdfast.errors import ConfigError, DataError, MissingExtra
+
+
+def reported(log: Log, diagnosis: Diagnosis, path: str | Path | None = None) -> ReportedRun:
+    """A run with the samples in its folder.
+
+    `path` is where the log was read from: the folder of the run, a file in it, or a folder of runs. With None, the
+    report has no samples.
+    """
+    if path is None:
+        return ReportedRun(log=log, diagnosis=diagnosis)
+    path = Path(path)
+    folder = next((place for place in (path / log.name, path) if place.is_dir()), path.parent)
+    return ReportedRun(log=log, diagnosis=diagnosis, rollouts=read_rollouts(folder), changes=read_changes(folder))
+
+
+def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
+    """Write the page and return its path. Several runs are drawn over each other.
+
+    Raises `MissingExtra` without plotly, `DataError` if no run has a series, and `ConfigError` if the file cannot be
+    written.
+    """
+    path = Path(path)
+    if not any(len(series) for run in runs for series in run.log.series.values()):
+        raise DataError(f"{path} is not written: no log holds a number at any step, so there is nothing to draw")
+    page = html(_with_unique_names(runs), plotly=_plotly(), foot=_foot())
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Half a surrogate pair, which UTF-8 cannot hold, becomes its escape.
+        temporary.write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise ConfigError(
+            f"the report {path} cannot be written ({error.strerror}); name a file in a folder that can"
+        ) from error
+    return path
+
+
+def is_replaceable(path: Path) -> bool:
+    """Whether a page may be written to `path`: there is no file, or an earlier report."""
+    try:
+        if not path.exists():
+            return True
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(HEAD)) == HEAD.encode()
+    except OSError:
+        return False
+
+
+def _with_unique_names(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """The runs, with a number after a name that another run already has."""
+    seen: Counter[str] = Counter()
+    named = []
+    for run in runs:
+        seen[run.log.name] += 1
+        count = seen[run.log.name]
+        named.append(run if count == 1 else replace(run, log=replace(run.log, name=f"{run.log.name} ({count})")))
+    return named
+
+
+@cache
+def _plotly() -> str:
+    """plotly.js as the package ships it, gzipped: 2 MB of a page instead of 5."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingExtra("plotly", "report") from None
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+
+
+def _foot() -> list[str]:
+    command = shlex.join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
+    versions = f"holdfast {__version__}, plotly {version('plotly')}, Python {sys.version.split()[0]}"
+    return [f"Written {time.strftime('%Y-%m-%d %H:%M')} by {command}", versions]
+
 
 HEAD = "<!doctype html>\n<!-- holdfast report -->\n"
-"""How every report begins, and nothing else does: what may be written over."""
+"""How every report begins. No other file is overwritten."""
 _OFFLINE = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 )
 _LEGEND = (
     '<noscript><p class="problem">The plots need JavaScript.</p></noscript>'
-    '<p class="soft">Bold: the mean of the last five logged values; faint: every value.<span class="mouse"> Drag '
-    "to zoom in all plots, double-click to see everything again.</span></p>"
+    '<p class="soft">Bold: mean of the last five logged values. Faint: every value.<span class="mouse"> Drag '
+    "to zoom in all plots, double-click to reset.</span></p>"
 )
 _MOST_SETTINGS = 600
 _MOST_TEXT = 400
@@ -35,17 +128,17 @@ def html(runs: Sequence[ReportedRun], *, plotly: str, foot: Sequence[str]) -> st
     chart_of = {trace["series"]: c["id"] for c in data["charts"] for row in c["rows"] for trace in row["traces"]}
     parts = [
         f"<h1>{_text(title)}</h1>",
-        *(_one(runs[0], chart_of) if len(runs) == 1 else _several(runs)),
+        *(_single_run(runs[0], chart_of) if len(runs) == 1 else _comparison(runs)),
         '<h2>Curves</h2>\n<div class="bar" id="bar"></div>\n<div class="charts" id="charts"></div>',
         _missing(missing_series(runs)),
-        _episodes(data["episodes"]),
+        _rollouts(data["rollouts"]),
         _open_questions(runs),
         _notes(runs),
         _settings(runs),
         f"<footer>{''.join(f'<p class=soft>{_text(line)}</p>' for line in foot)}</footer>",
         f'<script type="application/json" id="data">{_json(data)}</script>',
         f'<script type="text/plain" id="plotly">{plotly}</script>',
-        f"<script>{_source('page.js')}{_source('episodes.js')}</script>",
+        f"<script>{_source('page.js')}{_source('rollouts.js')}</script>",
     ]
     return (
         f'{HEAD}<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -60,11 +153,11 @@ def html(runs: Sequence[ReportedRun], *, plotly: str, foot: Sequence[str]) -> st
 # ---- one run
 
 
-def _one(run: ReportedRun, chart_of: Mapping[str, str]) -> list[str]:
+def _single_run(run: ReportedRun, chart_of: Mapping[str, str]) -> list[str]:
     findings = run.diagnosis.findings
     count = f"{len(findings)} finding{'s' * (len(findings) != 1)}" if findings else "No findings"
-    said: dict[str, str] = {}
-    rows = "".join(_finding(f, chart_of, said) for f in findings)
+    code_of: dict[str, str] = {}
+    rows = "".join(_finding(f, chart_of, code_of) for f in findings)
     return [
         f'<p class="headline">{_text(headline(run.log, run.diagnosis))}</p>',
         _LEGEND,
@@ -73,8 +166,8 @@ def _one(run: ReportedRun, chart_of: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _finding(finding: Finding, chart_of: Mapping[str, str], said: dict[str, str]) -> str:
-    """An item of the list; `said` are the remedies told before, by the code they were told for."""
+def _finding(finding: Finding, chart_of: Mapping[str, str], code_of: dict[str, str]) -> str:
+    """An item of the list; `code_of` has the remedies so far, and the code each was first given for."""
     chart = next((chart_of[name] for name in finding.series if name in chart_of), "reward")
     evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
     lead = lead_of(finding.lead)
@@ -83,16 +176,16 @@ def _finding(finding: Finding, chart_of: Mapping[str, str], said: dict[str, str]
         f'<li><div><a class="code" href="#chart-{chart}">{_text(finding.code)}</a> '
         f'<span class="when">step {finding.step:,}</span></div>\n'
         f"<div>{_name(finding.code)}<p>{_text(finding.summary)}</p>"
-        + _change(finding, said)
+        + _change(finding, code_of)
         + (f'<p class="soft">{_text(seen)}</p>' if seen else "")
         + "</div></li>\n"
     )
 
 
 def _nothing(open_questions: int) -> str:
-    says = "The rules find nothing wrong in this log."
+    says = "The rules find no problem in this log."
     if open_questions:
-        says += f" It cannot tell about {open_questions} of the codes, for want of series: see the end of the page."
+        says += f" They cannot tell about {open_questions} of the codes: see the end of the page."
     return f'<li class="none"><div class="code">✓</div><div>{says}</div></li>'
 
 
@@ -100,16 +193,16 @@ def _name(code: str) -> str:
     return f"<h3>{_text(RULES[code].title)}</h3>" if code in RULES else ""
 
 
-def _change(finding: Finding, said: dict[str, str]) -> str:
+def _change(finding: Finding, code_of: dict[str, str]) -> str:
     if not finding.remedy:
         return ""
-    before = said.setdefault(finding.remedy, finding.code)
+    before = code_of.setdefault(finding.remedy, finding.code)
     text = _marked(finding.remedy) if before == finding.code else f"as for {_text(before)}"
     return f"<p><b>Change:</b> {text}</p>"
 
 
 def _marked(text: str) -> str:
-    """The text with what stands in backticks as code."""
+    """The text, with the parts in backticks as code."""
     parts = _text(text).split("`")
     return "".join(f"<code>{part}</code>" if k % 2 else part for k, part in enumerate(parts))
 
@@ -117,20 +210,22 @@ def _marked(text: str) -> str:
 # ---- several runs
 
 
-def _several(runs: Sequence[ReportedRun]) -> list[str]:
+def _comparison(runs: Sequence[ReportedRun]) -> list[str]:
     rows = []
     for run in runs:
-        facts, half = run.diagnosis.facts, run.diagnosis.half_step
+        facts, half = run.diagnosis.facts, run.diagnosis.halved
         found = "; ".join(f"{f.code} at {f.step:,}" for f in run.diagnosis.findings) or "none"
         reward = [_number(facts.get(name)) for name in ("first reward", "peak reward", "last reward")]
-        rows.append([run.log.name, f"{last_step(run.log):,}", *reward, "–" if half is None else f"{half:,}", found])
-    columns = ["run", "steps", "reward at first", "at best", "at the end", "half lost at", "findings"]
+        rows.append(
+            [run.log.name, f"{last_step(run.log):,}", *reward, "–" if half is None else f"{half.step:,}", found]
+        )
+    columns = ["run", "steps", "first reward", "peak reward", "last reward", "half lost at", "findings"]
     explained: dict[str, Finding] = {f.code: f for run in runs for f in run.diagnosis.findings}
-    said: dict[str, str] = {}
+    code_of: dict[str, str] = {}
     items = "".join(
         f'<li><div><span class="code">{_text(code)}</span></div><div>{_name(code)}'
         + (f"<p>{_text(RULES[code].meaning)}</p>" if code in RULES else "")
-        + f"{_change(finding, said)}</div></li>"
+        + f"{_change(finding, code_of)}</div></li>"
         for code, finding in sorted(explained.items())
     )
     return [
@@ -155,16 +250,16 @@ def _missing(names: Sequence[str]) -> str:
     )
 
 
-def _episodes(episodes: Sequence[Mapping[str, Any]]) -> str:
-    if not episodes:
+def _rollouts(rollouts: Sequence[Mapping[str, Any]]) -> str:
+    if not rollouts:
         return ""
-    measured = any("changes" in turn for episode in episodes for turn in episode["turns"])
+    measured = any("changes" in turn for rollout in rollouts for turn in rollout["turns"])
     says = (
-        "A token is coloured by how much more or less likely the step's update made it; feedback is grey."
+        "The colour of a token shows how much more or less likely the update made it. Observations are grey."
         if measured
-        else "The file has no log-probs of single tokens, so nothing is coloured; feedback is grey."
+        else "The file has no log-probs of single tokens, so no token is coloured. Observations are grey."
     )
-    return f'<section id="episodes"><h2>Sampled episodes</h2>\n<p class="soft">{says}</p></section>'
+    return f'<section id="rollouts"><h2>Sampled rollouts</h2>\n<p class="soft">{says}</p></section>'
 
 
 def _open_questions(runs: Sequence[ReportedRun]) -> str:
@@ -176,24 +271,24 @@ def _open_questions(runs: Sequence[ReportedRun]) -> str:
     if not rows:
         return ""
     columns = [*(["run"] if len(runs) > 1 else []), "code", "would need", "how to log it"]
-    return _folded(f"Questions this log leaves open ({len(rows)})", _table(columns, rows))
+    return _folded(f"Questions that this log cannot answer ({len(rows)})", _table(columns, rows))
 
 
 def _notes(runs: Sequence[ReportedRun]) -> str:
     notes = [f"{run.log.name}: {note}" if len(runs) > 1 else note for run in runs for note in run.log.notes]
     if not notes:
         return ""
-    return "<h2>Notes of the reader</h2>\n<ul>" + "".join(f"<li>{_text(note)}</li>" for note in notes) + "</ul>"
+    return "<h2>Notes on reading the log</h2>\n<ul>" + "".join(f"<li>{_text(note)}</li>" for note in notes) + "</ul>"
 
 
 def _settings(runs: Sequence[ReportedRun]) -> str:
     flat = [dict(_flat(run.log.settings)) for run in runs]
-    names = sorted({name for own in flat for name in own})
-    if len(runs) > 1:  # only what tells the runs apart
-        names = [name for name in names if len({own.get(name, "–") for own in flat}) > 1]
+    names = sorted({name for settings in flat for name in settings})
+    if len(runs) > 1:  # only settings that differ
+        names = [name for name in names if len({settings.get(name, "–") for settings in flat}) > 1]
     if not names:
         return ""
-    rows = [[name, *(own.get(name, "–") for own in flat)] for name in names[:_MOST_SETTINGS]]
+    rows = [[name, *(settings.get(name, "–") for settings in flat)] for name in names[:_MOST_SETTINGS]]
     title = "Settings" if len(runs) == 1 else "Settings that differ"
     return _folded(f"{title} ({len(names)})", _table(["setting", *(run.log.name for run in runs)], rows))
 
@@ -217,14 +312,14 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped, cut where nobody reads on, and apart from its neighbours should it run from right to left."""
+    """Escaped, cut if it is very long, and isolated if it may run from right to left."""
     cut = text if len(text) <= _MOST_TEXT * 4 else f"{text[: _MOST_TEXT * 4]} …"
     escaped = escape(cut)
     return escaped if text.isascii() else f"<bdi>{escaped}</bdi>"
 
 
 def _json(data: Any) -> str:
-    """JSON that cannot end its script element, whatever stands in it."""
+    """JSON that cannot end its script element, whatever it contains."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,21 +1,31 @@
-"""Likelihood displacement of correct rollouts: LLD001 to LLD004 (arXiv 2512.04220).
+"""Likelihood displacement of correct rollouts, LLD001 to LLD004 (arXiv 2512.04220), and entropy, ENT001 and ENT002.
 
-In the recorded displacement collapses an update takes 0.2 to 2 % off the log-likelihood of correct rollouts, dozens of
-times over. A step that is too large takes 15 % and more at once, from a policy that was not decaying. So these codes
-and STP001 exclude each other, by which comes first.
+In recorded displacement collapses, dozens of updates each take 0.2 to 2 % off the log-likelihood of correct rollouts. A
+step that is too large takes 15 % or more at once, from a policy that was not decaying. So these codes and STP001
+exclude each other: the first one counts.
 
-Our own trainer and TRL with our observer log the displacement of correct rollouts. verl's loss cannot see before and
-after: there the drift of rollouts with positive advantage stands in, a mean over an update's optimizer steps.
+The local trainer, and TRL with our observer, log the displacement of correct rollouts. A loss inside verl cannot see
+the policy before and after an update. There the drift of rollouts with positive advantage replaces displacement: a mean
+over the optimizer steps of an update.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.rules.long_rollouts import not_preferred
-from holdfast.diagnostics.rules.remedies import PRESERVE_LIKELIHOOD
-from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, Values, delayed, highest, margin, rows_since, trailing_mean
+from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, Check, Rows, Rule, Signal, long_not_preferred
+from holdfast.trailing import (
+    Truths,
+    Values,
+    delayed,
+    highest,
+    last_where,
+    lowest,
+    margin,
+    most_since,
+    rows_since,
+    trailing_mean,
+)
 
 DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
 DRIFT = ("drift/positive", "likelihood/positive")
@@ -23,91 +33,91 @@ ACTIONS = ("likelihood/correct/action_1", "likelihood/correct/action_2")
 LOST = "share of log-likelihood lost"
 
 SLOW_ROWS = 8
-"""Rows a slow decay is judged over. Displacement is noisy: about half of the correct rollouts lose likelihood in any
-update of a plateau, so that five rows in a row prove little."""
+"""Rows over which a slow decay is judged. On a plateau about half of the correct rollouts lose likelihood in any
+update, so five such rows prove little."""
 FAST_ROWS = 5
-"""Rows a spiral is judged over, and likelihood is smoothed by."""
+"""Rows over which a spiral is judged and likelihood is smoothed."""
 DRIFT_SCALE = 0.5
-"""The mean drift over an update's optimizer steps is about half of what the whole update does."""
+"""The mean drift over the optimizer steps of an update is about half of the change by the whole update."""
 
-SLOW_PACE = 0.002
-"""Share of the log-likelihood that an update takes off: 0.2 % an update is a fifth in a hundred. Controls at a sane
-step stay below 0.05 %."""
+SLOW_SHARE = 0.002
+"""Share of the log-likelihood that an update takes. 0.2 % an update is a fifth in a hundred updates. Controls with a
+sane step size stay below 0.05 %."""
 SLOW_NATS = 0.0005
-"""Nats per token that an update takes off: for a sharp policy, whose tokens are nearly certain, a share is tiny."""
-SLOW_FRACTION = 0.58
-"""Share of correct rollouts that lose likelihood. Plateaus of sane runs hover at 0.5 and reach 0.56 (means of 8)."""
+"""Nats per token that an update takes. A sharp policy, whose tokens are nearly certain, has only a tiny share."""
+SLOW_DISPLACED = 0.58
+"""Share of correct rollouts that lose likelihood. Healthy plateaus stay near 0.5 and reach 0.56 (means of 8)."""
 STEADY_ERRORS = 2.0
-"""Standard errors by which the mean of the last updates is below 0. Few, because the likelihood has to agree."""
-DECAYED = 0.02
-"""Share of its best log-likelihood that the correct set has lost: above the ripples that selection makes."""
+"""Standard errors by which the mean of the last updates is below 0. Two are enough: the likelihood must also be low."""
+DECAYED_SHARE = 0.02
+"""Share of its best log-likelihood that the correct set has lost. Changes in which rollouts are correct make less."""
 DECAYED_NATS = 0.01
-"""The same in nats per token: where correct answers are nearly certain, a share is tiny."""
+"""The same in nats per token, for a policy whose correct answers are nearly certain."""
 DECAYED_ERRORS = 2.5
-"""The same in standard errors. More of them than for an update: the best of many means is an extreme."""
+"""The same in standard errors. More than for an update, because the best of many means is an extreme."""
 
-FAST_PACE = 0.01
+FAST_SHARE = 0.01
 FAST_NATS = 0.0025
-FAST_FRACTION = 0.65
-FAST_DECAYED = 0.05
-FAST_SHARE_OF_ROWS = 0.5
+FAST_DISPLACED = 0.65
+FAST_DECAYED_SHARE = 0.05
+FAST_ROWS_SHARE = 0.5
 """Share of the rows that lose `FAST_NATS`: one bad update is not a spiral."""
-ACCELERATION = 2.0
+ACCELERATION_TIMES = 2.0
 """Times the pace of the rows before."""
 
-FIRST_ACTION_BEHIND = 0.1
-"""Share of its best log-likelihood by which the first action has fallen behind the second. The mix of one-search and
-two-search rollouts moves the difference too, so displacement has to show as well."""
+FIRST_ACTION_BEHIND_SHARE = 0.1
+"""Share of its best log-likelihood by which the first action has fallen behind the second. The mix of rollouts with one
+and with two searches moves the difference too, so displacement has to show as well."""
 FIRST_ACTION_ERRORS = 3.0
 
 
-# ---- what the conditions are made of
+# ---- parts of the conditions
 
 
 def share_lost(likelihood: Values) -> Values:
-    """Share of its best five-row mean that a log-likelihood has lost; 0 while that is little or within the noise."""
+    """[N]: share of its best five-row mean that a log-likelihood has lost; 0 while the loss is tiny or noise."""
     smooth = trailing_mean(likelihood, FAST_ROWS)
     best = highest(smooth)
-    drop = best - smooth
-    clear = drop > np.maximum(DECAYED_NATS, margin(likelihood, FAST_ROWS, DECAYED_ERRORS))
-    return np.where(clear, drop / np.maximum(-best, 1e-6), 0.0)
+    lost = best - smooth
+    clear = lost > np.maximum(DECAYED_NATS, margin(likelihood, FAST_ROWS, DECAYED_ERRORS))
+    return np.where(clear, lost / np.maximum(-best, 1e-6), 0.0)
 
 
 def pace(change: Values, likelihood: Values, window: int) -> Values:
-    """Share of the log-likelihood that an update takes off, on average over `window` rows; below 0 where it adds."""
+    """[N]: share of the log-likelihood that an update takes, in the mean of `window` rows; below 0 where it adds."""
     return -trailing_mean(change, window) / np.maximum(-trailing_mean(likelihood, window), 1e-6)
 
 
 def takes_slowly(change: Values, likelihood: Values, scale: float) -> Truths:
-    """Where updates take likelihood at the pace of a slow decay; `scale` is what can be seen of an update."""
+    """[N]: where updates take likelihood at the pace of a slow decay; `scale` is the visible share of an update."""
     enough = -trailing_mean(change, SLOW_ROWS) > scale * SLOW_NATS
-    return (pace(change, likelihood, SLOW_ROWS) > scale * SLOW_PACE) & enough
+    return (pace(change, likelihood, SLOW_ROWS) > scale * SLOW_SHARE) & enough
 
 
 def steady(change: Values, window: int) -> Truths:
-    """Where the mean of the last rows is below 0 by more than their own scatter explains: no single row makes it."""
+    """[N]: where the mean of the last rows is below 0 by more than their scatter. A single row cannot cause that."""
     mean = trailing_mean(change, window)
     scatter = np.sqrt(np.maximum(trailing_mean(change**2, window) - mean**2, 0.0))
     return -mean > STEADY_ERRORS * scatter / np.sqrt(window - 1)
 
 
 def displaces(change: Values, fraction: Values, likelihood: Values) -> Truths:
-    """Where updates take likelihood from most correct rollouts, slowly but steadily."""
-    most = trailing_mean(fraction, SLOW_ROWS) > SLOW_FRACTION
+    """[N]: where updates take likelihood from most correct rollouts, slowly but steadily."""
+    most = trailing_mean(fraction, SLOW_ROWS) > SLOW_DISPLACED
     return steady(change, SLOW_ROWS) & takes_slowly(change, likelihood, 1.0) & most
 
 
 def accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
-    """Where the last updates take much more likelihood than those before."""
+    """[N]: where the last updates take much more likelihood than those before."""
     now = pace(change, likelihood, FAST_ROWS)
     before = delayed(pace(change, likelihood, SLOW_ROWS), FAST_ROWS)
-    fast = (now > scale * FAST_PACE) & (-trailing_mean(change, FAST_ROWS) > scale * FAST_NATS)
-    often = trailing_mean((-change > scale * FAST_NATS).astype(float), FAST_ROWS) > FAST_SHARE_OF_ROWS
-    return fast & often & steady(change, FAST_ROWS) & (now > ACCELERATION * before)
+    fast = (now > scale * FAST_SHARE) & (-trailing_mean(change, FAST_ROWS) > scale * FAST_NATS)
+    often = trailing_mean((-change > scale * FAST_NATS).astype(float), FAST_ROWS) > FAST_ROWS_SHARE
+    return fast & often & steady(change, FAST_ROWS) & (now > ACCELERATION_TIMES * before)
 
 
 def smoothed(rows: Rows, window: int) -> dict[str, Values]:
-    """The series as evidence: changes over `window` rows, the likelihood, which is the last series, over five."""
+    """The series as evidence: changes in the mean of `window` rows, likelihood (the last series) in that of five."""
     *changes, likelihood = rows.columns
     means = [*(trailing_mean(change, window) for change in changes), trailing_mean(likelihood, FAST_ROWS)]
     return dict(zip(rows.names, means, strict=True))
@@ -120,30 +130,28 @@ def stagnates(rows: Rows) -> Signal:
     change, fraction, likelihood = rows.columns
     smooth = trailing_mean(likelihood, FAST_ROWS)
     flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST_ROWS
-    where = displaces(change, fraction, likelihood) & flat & not_preferred(rows)
+    where = displaces(change, fraction, likelihood) & flat & long_not_preferred(rows)
     return Signal(where, lambda: smoothed(rows, SLOW_ROWS))
 
 
 def decays(rows: Rows) -> Signal:
-    change, fraction, likelihood = rows.columns
+    """By displacement, or by drift, which has no fraction of rollouts."""
+    change, *fraction, likelihood = rows.columns
     lost = share_lost(likelihood)
-    where = displaces(change, fraction, likelihood) & (lost > DECAYED) & not_preferred(rows)
-    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
-
-
-def decays_by_drift(rows: Rows) -> Signal:
-    drift, likelihood = rows.columns
-    lost = share_lost(likelihood)
-    where = takes_slowly(drift, likelihood, DRIFT_SCALE) & (lost > DECAYED)
-    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
+    if fraction:
+        where = displaces(change, fraction[0], likelihood) & long_not_preferred(rows)
+    else:
+        where = takes_slowly(change, likelihood, DRIFT_SCALE)
+    return Signal(where & (lost > DECAYED_SHARE), lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
 
 
 def spirals(rows: Rows) -> Signal:
+    """By displacement, or by drift."""
     change, *fraction, likelihood = rows.columns
     lost = share_lost(likelihood)
-    where = accelerates(change, likelihood, 1.0 if fraction else DRIFT_SCALE) & (lost > FAST_DECAYED)
+    where = accelerates(change, likelihood, 1.0 if fraction else DRIFT_SCALE) & (lost > FAST_DECAYED_SHARE)
     if fraction:
-        where &= (trailing_mean(fraction[0], FAST_ROWS) > FAST_FRACTION) & not_preferred(rows)
+        where &= (trailing_mean(fraction[0], FAST_ROWS) > FAST_DISPLACED) & long_not_preferred(rows)
     return Signal(
         where,
         lambda: smoothed(rows, FAST_ROWS) | {LOST: lost},
@@ -158,9 +166,11 @@ def first_action_falls_behind(rows: Rows) -> Signal:
     smooth = trailing_mean(first, FAST_ROWS)
     lost = share_lost(first)
     where = behind > margin(first - second, SLOW_ROWS, FIRST_ACTION_ERRORS)
-    where &= behind > FIRST_ACTION_BEHIND * -highest(smooth)
-    where &= (lost > FAST_DECAYED) & (lost > share_lost(second))
-    where &= displaces(change, fraction, likelihood) & (share_lost(likelihood) > DECAYED) & not_preferred(rows)
+    where &= behind > FIRST_ACTION_BEHIND_SHARE * -highest(smooth)
+    where &= (lost > FAST_DECAYED_SHARE) & (lost > share_lost(second))
+    where &= (
+        displaces(change, fraction, likelihood) & (share_lost(likelihood) > DECAYED_SHARE) & long_not_preferred(rows)
+    )
     evidence = {ACTIONS[0]: smooth, ACTIONS[1]: trailing_mean(second, FAST_ROWS)}
     return Signal(where, lambda: evidence | {f"{LOST} by the first action": lost})
 
@@ -175,18 +185,18 @@ LLD001 = Rule(
         Check(
             series=DISPLACEMENT,
             signal=stagnates,
-            message="The likelihood of correct rollouts has stopped rising, and {displacement/fraction:.0%} of them "
-            "lose likelihood in the run's own updates.",
+            message="The likelihood of correct rollouts has stopped rising. {displacement/fraction:.0%} of them lose "
+            "likelihood in an update.",
             rows_running=FAST_ROWS,
         ),
     ),
     suppressed_by=("LLD002", "LLD003", "STP001"),
     phase="stagnation",
-    meaning="The run's own updates take likelihood from most correct rollouts, and the likelihood of what is correct "
+    meaning="Updates take likelihood from most of their own correct rollouts, and the likelihood of correct rollouts "
     "no longer rises.",
-    impact="Lazy likelihood displacement (arXiv 2512.04220) begins this way, while the reward still rises.",
+    impact="This is how lazy likelihood displacement begins (arXiv 2512.04220), while the reward still rises.",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="This is the weakest of the four: a plateau can look like this for a while and hold.",
+    limitations="This is the weakest of the four codes: a healthy plateau can look like this for a while.",
 )
 
 LLD002 = Rule(
@@ -197,14 +207,14 @@ LLD002 = Rule(
         Check(
             series=DISPLACEMENT,
             signal=decays,
-            message="Correct rollouts are being made unlikely: {displacement/fraction:.0%} of them lose likelihood in "
-            "an update, and the correct set is {share of log-likelihood lost:.1%} below its best log-likelihood.",
+            message="Correct rollouts become unlikely: {displacement/fraction:.0%} of them lose likelihood in an "
+            "update, and the correct set is {share of log-likelihood lost:.1%} below its best log-likelihood.",
             min_rows=FAST_ROWS,
         ),
         Check(
             series=DRIFT,
-            signal=decays_by_drift,
-            message="Rollouts with positive advantage lose likelihood within the updates, and are "
+            signal=decays,
+            message="Rollouts with positive advantage lose likelihood in the updates. They are "
             "{share of log-likelihood lost:.1%} below their best log-likelihood.",
             min_rows=SLOW_ROWS,
             better=(DISPLACEMENT,),
@@ -212,14 +222,13 @@ LLD002 = Rule(
     ),
     suppressed_by=("LLD003", "STP001"),
     phase="decay",
-    meaning="Most correct rollouts lose likelihood in every update, and the correct set has become less likely than "
-    "it was.",
-    impact="What is correct becomes improbable. Low-confidence rollouts make the next updates noisier: in the "
-    "published runs the reward falls dozens of steps later.",
+    meaning="Most correct rollouts lose likelihood in every update, and the correct set is less likely than it was.",
+    impact="Correct answers become improbable, and unlikely rollouts make the next updates noisier. In the published "
+    "runs the reward falls dozens of steps later.",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="Runs with a weak penalty can stay in this state for long. `likelihood/correct` alone does not count: "
-    "as accuracy changes, so does which rollouts are correct. Both the loss per update and the loss since the best "
-    "value have to exceed their own noise, so one bad update is not enough.",
+    limitations="Runs with a weak penalty can stay in this state for long. `likelihood/correct` alone proves nothing: "
+    "which rollouts are correct changes with the accuracy. Both the loss per update and the loss since the best value "
+    "must exceed their noise, so one bad update is not enough.",
 )
 
 LLD003 = Rule(
@@ -230,8 +239,8 @@ LLD003 = Rule(
         Check(
             series=DISPLACEMENT,
             signal=spirals,
-            message="The decay of correct rollouts accelerates: an update now takes {pace:.1%} off their "
-            "log-likelihood, from {displacement/fraction:.0%} of them.",
+            message="The decay of correct rollouts accelerates: an update now takes {pace:.1%} of their "
+            "log-likelihood, and {displacement/fraction:.0%} of them lose some.",
             min_rows=FAST_ROWS,
         ),
         Check(
@@ -245,12 +254,11 @@ LLD003 = Rule(
     ),
     suppressed_by=("STP001",),
     phase="collapse",
-    meaning="The decay of correct rollouts accelerates: each update takes more of their likelihood than the one "
-    "before.",
-    impact="Low likelihood makes displacement worse, which makes likelihood lower. The reward falls at about this "
-    "time.",
+    meaning="The decay of correct rollouts accelerates: each update takes more likelihood than the one before.",
+    impact="Low likelihood makes displacement worse, and displacement lowers likelihood. The reward falls at about "
+    "this time.",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="It is late by nature: in fast collapses it comes with the fall of the reward, not before it.",
+    limitations="It is late by nature: in a fast collapse it comes with the fall of the reward, not before.",
 )
 
 LLD004 = Rule(
@@ -270,7 +278,110 @@ LLD004 = Rule(
     suppressed_by=("STP001",),
     phase="decay",
     meaning="The first action of correct rollouts loses likelihood faster than the second.",
-    impact="Incorrect rollouts share their first search with correct ones, and both are pushed down together.",
+    impact="Incorrect rollouts share their first search with correct ones, so both lose likelihood together.",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="Rollouts with one search and with two belong to different questions, and their mix moves both curves.",
+    limitations="Rollouts with one search and with two belong to different questions. Their mix moves both curves.",
+)
+
+
+ENTROPY, LENGTH = "entropy/mean", "rollout/length"
+ENTROPY_ROWS = 5
+
+SURGE_TIMES = 1.25
+"""Times the lowest five-row mean so far. Healthy plateaus vary by up to a tenth, and by more if entropy is near 0."""
+SURGE_NATS = 0.35
+"""Nats per token: 1.4 times as many likely tokens. A factor alone is not enough. Healthy runs that still learn vary by
+up to 0.3 nats, which may be more than the whole entropy of a sharp policy."""
+SURGE_ERRORS = 5.0
+"""Standard errors above the lowest of many means, which is an extreme."""
+SURGE_WITHOUT_STEEPEST_ROW = 0.1
+"""What is left of the rise without its steepest row, as a share of the lowest value. A rise within a single row means
+other questions, another sampler or another retriever, not a policy that drifts."""
+LENGTH_TIMES = 1.3
+"""The length may have grown by this factor since entropy was lowest, or by less than entropy. Rambling follows a surge.
+If rollouts grow first, they are of another kind and may have another entropy."""
+
+EXHAUSTED_NATS = 0.1
+"""Nats of a whole rollout: nine of ten rollouts are then the most likely one."""
+EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
+"""Share of the highest five-row mean, and nats per token. Both are needed if the length is not known."""
+
+
+def surges(rows: Rows) -> Signal:
+    (entropy,) = rows.columns
+    smooth = trailing_mean(entropy, ENTROPY_ROWS)
+    low = lowest(smooth)
+    rise = smooth - low
+    risen = (smooth > SURGE_TIMES * low) & (rise > SURGE_NATS) & (rise > margin(entropy, ENTROPY_ROWS, SURGE_ERRORS))
+    steps_up = np.diff(entropy, prepend=entropy[:1])
+    rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
+    # NaN, if the length is not known, excludes nothing.
+    length = trailing_mean(rows.latest(LENGTH), ENTROPY_ROWS)
+    grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9)
+    longer = (grown > LENGTH_TIMES) & (grown > smooth / np.maximum(low, 1e-9))
+    where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows)
+
+    def above() -> dict[str, Values]:
+        with np.errstate(all="ignore"):
+            return {"above": smooth / low - 1}
+
+    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, above)
+
+
+def runs_out(rows: Rows) -> Signal:
+    (entropy,) = rows.columns
+    smooth = trailing_mean(entropy, ENTROPY_ROWS)
+    start = highest(smooth)
+    where = (smooth < EXHAUSTED_SHARE * start) & (smooth < EXHAUSTED_TOKEN_NATS)
+    where |= trailing_mean(rows.latest(LENGTH), ENTROPY_ROWS) * smooth < EXHAUSTED_NATS
+    return Signal(where, lambda: {ENTROPY: smooth, "highest so far": start})
+
+
+ENT001 = Rule(
+    code="ENT001",
+    title="entropy surge",
+    needs=((ENTROPY, LENGTH), (ENTROPY,)),
+    equal_needs=True,
+    checks=(
+        Check(
+            series=(ENTROPY,),
+            signal=surges,
+            message="Entropy surges while rollouts keep their length: {entropy/mean:.3g} nats, {above:.0%} above its "
+            "lowest value.",
+            min_rows=ENTROPY_ROWS,
+            look_at=(ENTROPY, LENGTH),
+        ),
+    ),
+    meaning="Entropy rises from its lowest value while rollouts keep their length.",
+    impact="The policy becomes uncertain without doing anything new: probability moves to tokens it rarely samples. In "
+    "the published collapses this comes before the fall of the reward.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="A change of data or temperature also raises entropy, and an entropy bonus is meant to. Entropy has to "
+    "rise by a quarter and by 0.35 nats per token. A sharp policy whose entropy doubles by less is not reported.",
+)
+
+ENT002 = Rule(
+    code="ENT002",
+    title="entropy exhausted",
+    needs=((ENTROPY,),),
+    checks=(
+        Check(
+            series=(ENTROPY,),
+            signal=runs_out,
+            message="Entropy is used up: with {entropy/mean:.2g} nats per token, the rollouts of a question are nearly "
+            "identical.",
+            min_rows=ENTROPY_ROWS,
+        ),
+    ),
+    meaning="Entropy is so low that the rollouts of a question are nearly identical.",
+    impact="Without variety, groups lose their contrast and learning stops, whatever the reward is.",
+    remedy={
+        "holdfast": "Stop here and take the best checkpoint, or raise `loss.entropy_coef`, `loss.kl_coef` or "
+        "`loss.clip_high`.",
+        "trl": "Stop here, or raise `entropy_coef`, `beta` or `epsilon_high`.",
+        "verl": "Stop here, or raise `actor_rollout_ref.actor.entropy_coeff`, "
+        "`actor_rollout_ref.actor.kl_loss_coef` or `actor_rollout_ref.actor.clip_ratio_high`.",
+        "unknown": "Stop here, or add an entropy bonus, a KL to the reference, or a higher upper clip.",
+    },
+    limitations="A solved task looks the same, and is not a failure.",
 )

@@ -7,21 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import finite
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import Log, finite
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 from holdfast.trailing import Truths, Values, highest
 
-ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_share", "loss/penalty"
+ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_fraction", "loss/penalty"
 K = "optimizer_steps_per_rollout"
-RATIO, DROP, REWARD, MIXED = "ratio/max", "penalty/drop", "reward/mean", "rollout/mixed_groups"
+RATIO, DECREASE, REWARD, MIXED = "ratio/max", "penalty/mean_decrease", "reward/mean", "rollout/mixed_group_fraction"
 
-FEWEST_BATCHES = 3
-"""Rollout batches that show a penalty of one optimizer step per batch: it is 0 for good."""
+BATCHES_AT_ONE_STEP = 3
+"""Rollout batches with a penalty of 0 before a finding, with one optimizer step per batch: it stays 0 for good."""
 BATCHES_AT_SEVERAL_STEPS = 10
-"""Rollout batches for which a penalty that can act has to be 0: it is 0 while all it preserves becomes likelier."""
+"""The same with several steps per batch: the penalty can be 0 while all preserved tokens become more likely."""
 
-ONE_STEP = ": with one optimizer step per rollout batch the policy always equals the old one"
+ONE_STEP = ": with one optimizer step per rollout batch the policy always equals the old policy"
 
 
 def has_penalty(log: Log) -> bool:
@@ -30,25 +29,25 @@ def has_penalty(log: Log) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Zeros:
-    """Where a penalty has been 0 since the start, in rows enough."""
+    """Where a penalty has been 0 since the start, for enough batches."""
 
     where: Truths
     steps: Values
-    """[N]: optimizer steps per rollout batch; NaN where they are not logged."""
+    """[N]: optimizer steps per rollout batch; NaN if not logged."""
     batches: NDArray[np.int64]
-    """[N]: rollout batches so far that count."""
+    """[N]: number of rollout batches so far that count."""
     by_moves: Truths
-    """[N]: whether only rows count in which the policy had moved."""
+    """[N]: whether a row counts only if the policy had moved."""
 
 
 def always_zero(rows: Rows) -> Zeros | None:
-    """None where the penalty acts in the first row.
+    """None if the penalty acts in the first row.
 
-    With one optimizer step per rollout batch a penalty is 0 for good, and a few batches show it. With several it is
-    0 on the first of them, and wherever nothing that it preserves has become less likely: then only rows count in which
-    the policy had moved, where the log has that, and more batches of them.
+    With one optimizer step per rollout batch a penalty stays 0, and a few batches prove it. With several steps it is 0
+    on the first of them, and whenever no preserved token has become less likely. Then a row counts only if the policy
+    had moved, as far as the log shows it, and more batches are needed.
 
-    Rows in which there was nothing to preserve, or nothing to learn, prove nothing.
+    A row without preserved tokens, or without contrast in its groups, does not count.
     """
     value, *preserved = rows.columns
     if value[0] != 0:
@@ -60,12 +59,12 @@ def always_zero(rows: Rows) -> Zeros | None:
     if preserved:
         counts &= preserved[0] > 0
     batches = batches_among(rows, counts)
-    enough = batches >= np.where(by_moves, BATCHES_AT_SEVERAL_STEPS, FEWEST_BATCHES)
+    enough = batches >= np.where(by_moves, BATCHES_AT_SEVERAL_STEPS, BATCHES_AT_ONE_STEP)
     return Zeros(enough & counts & (np.cumsum(value != 0) == 0), steps, batches, by_moves)
 
 
 def is_zero_at_one_step(rows: Rows) -> Signal | None:
-    """Or where the log does not have the number of steps."""
+    """Also where the number of steps is not logged."""
     zeros = always_zero(rows)
     if zeros is None:
         return None
@@ -88,10 +87,10 @@ def is_zero_at_several_steps(rows: Rows) -> Signal | None:
 
 
 def policy_moved(rows: Rows) -> Values:
-    """[N]: 1 where the policy differed from the one that made the rollouts, 0 where not, NaN where neither series is
-    logged."""
+    """[N]: 1 where the policy differs from the policy that made the rollouts, 0 where it does not, NaN where neither
+    series is logged."""
     result = np.full(len(rows.steps), np.nan)
-    for name, still in ((RATIO, 1.0), (DROP, 0.0)):
+    for name, still in ((RATIO, 1.0), (DECREASE, 0.0)):
         if name in rows.log.series:
             logged = finite(rows.log.series[name])
             at = np.isin(rows.steps, logged.steps, assume_unique=True)
@@ -101,8 +100,8 @@ def policy_moved(rows: Rows) -> Values:
 
 
 def batches_among(rows: Rows, counts: Truths) -> NDArray[np.int64]:
-    """[N]: rollout batches so far that have a row that counts. A batch begins where a reward is logged: TRL logs every
-    optimizer step, and the reward on those that begin with new rollouts. Without rewards every row is one."""
+    """[N]: number of rollout batches so far with a row that counts. A batch begins where a reward is logged: TRL logs
+    every optimizer step, but the reward only with new rollouts. Without rewards every row is a batch."""
     logged = rows.log.series[REWARD].steps if REWARD in rows.log.series else np.empty(0, np.int64)
     rewards = np.searchsorted(logged, rows.steps, side="right")
     batch = np.cumsum((rewards == 0) | (np.diff(rewards, prepend=0) > 0))
@@ -111,7 +110,7 @@ def batches_among(rows: Rows, counts: Truths) -> NDArray[np.int64]:
 
 
 def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -> tuple[Check, Check]:
-    """By the number of optimizer steps per rollout batch: the advice is another."""
+    """Two checks, because the advice depends on the number of optimizer steps per rollout batch."""
     at_one = Check(
         series=series,
         signal=is_zero_at_one_step,
@@ -126,11 +125,11 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
         better=better,
         look_at=series[:1],
         remedy={
-            "holdfast": "Lower `loss.penalty.threshold` (LLDS) or raise `loss.penalty.tau` (SAPO), or let "
+            "holdfast": "Lower `loss.penalty.threshold` (LLDS) or raise `loss.penalty.tau` (SAPO). Or let "
             "`loss.penalty.preserve` select more rollouts.",
-            "trl": "Lower `threshold` of LLDS or raise `tau` of SAPO, or let `preserve` select more rollouts.",
+            "trl": "Lower `threshold` of LLDS or raise `tau` of SAPO. Or let `preserve` select more rollouts.",
             "verl": "Lower `actor_rollout_ref.actor.policy_loss.penalty_threshold` (LLDS) or raise "
-            "`actor_rollout_ref.actor.policy_loss.penalty_tau` (SAPO), or let "
+            "`actor_rollout_ref.actor.policy_loss.penalty_tau` (SAPO). Or let "
             "`actor_rollout_ref.actor.policy_loss.penalty_preserve` select more rollouts.",
             "unknown": "Lower the penalty's threshold, or let it preserve more rollouts.",
         },
@@ -149,18 +148,17 @@ PEN001 = Rule(
         *inert_checks((TERM,), better=((ACTIVE,),)),
     ),
     meaning="The likelihood-preserving penalty has been exactly 0 since the start.",
-    impact="Such a penalty compares the policy with the one that made the rollouts. With one optimizer step per "
-    "rollout batch they are always equal: the run is plain GRPO under another name.",
+    impact="The penalty compares the policy with the policy that made the rollouts. With one optimizer step per "
+    "rollout batch the two are always equal. The run is then plain GRPO under another name.",
     remedy={
-        "holdfast": "Set `train.optimizer_steps_per_rollout` to 2 or more; the published runs took 10.",
+        "holdfast": "Set `train.optimizer_steps_per_rollout` to 2 or more. The published runs used 10.",
         "trl": "Set `steps_per_generation` to at least twice `gradient_accumulation_steps`, or `num_iterations` "
         "to 2 or more.",
         "verl": "Set `actor_rollout_ref.actor.ppo_mini_batch_size` to at most half of `data.train_batch_size`, or "
         "`actor_rollout_ref.actor.ppo_epochs` to 2 or more.",
         "unknown": "Take two or more optimizer steps per rollout batch.",
     },
-    limitations="With recomputed log-probs in half precision old and new differ by rounding, and the penalty acts on "
-    "noise: it is then not exactly 0, and this rule is silent. With several optimizer steps per rollout batch it "
-    "takes ten batches in which the policy moved, and the advice is another: a threshold that nothing passes, or "
-    "nothing to preserve.",
+    limitations="Log-probs recomputed in half precision differ by rounding. The penalty then acts on noise, is not "
+    "exactly 0, and is not found. With several optimizer steps per rollout batch the rule needs ten batches in which "
+    "the policy moved. The cause is then a threshold that no token passes, or nothing to preserve.",
 )

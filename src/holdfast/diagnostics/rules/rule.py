@@ -1,8 +1,7 @@
-"""What a rule is: a code with its conditions, its words and its relations to other codes, as one value.
+"""What a rule is: one value with a code, its checks, its texts and its relations to other codes.
 
-A rule's conditions look at rows: the steps at which all of their series are logged. What a condition says of a row may
-depend on the rows up to it and on no others, so the step at which a rule first finds something never changes as a log
-grows.
+A check looks at rows: the steps at which all of its series are logged. Its result at a row may depend only on the rows
+up to it. So the step at which a rule first finds something never changes as the log grows.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.causal import as_of, finite
-from holdfast.diagnostics.log import Host, Log, Series
-from holdfast.trailing import Truths, Values, first, held
+from holdfast.diagnostics.log import Host, Log, Series, as_of, finite
+from holdfast.trailing import Truths, Values, first, held, trailing_mean
 
 Remedy = Mapping[Host, str]
-"""What to change, by host. Settings stand in backticks; `unknown` names no setting."""
+"""What to change, by host. Settings are in backticks; the text for `unknown` names no setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,8 @@ class Rows:
     """[N] each, in the order of `names`."""
 
     def latest(self, name: str, of: Callable[[Values], Values] | None = None) -> Values:
-        """[N]: the last value of another series at or before each step, or of a function of that series. NaN before
-        its first value, and everywhere when it is not logged.
+        """[N]: the last value of another series at or before each step. With `of`, the last value of that function of
+        the series. NaN before the first value, and everywhere if the series is not logged.
         """
         if name not in self.log.series:
             return np.full(len(self.steps), np.nan)
@@ -44,26 +42,26 @@ class Rows:
 
 
 def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
-    """The steps at which every one of the series is logged and finite; `raw`: finite or not. All have to be there."""
+    """The steps at which all of the series are logged and finite; with `raw`, finite or not. The log must have all."""
     series = [log.series[name] if raw else finite(log.series[name]) for name in names]
     steps = series[0].steps
-    if all(np.array_equal(steps, one.steps) for one in series[1:]):
-        return Rows(log, names, steps, tuple(one.values for one in series))
-    for one in series[1:]:
-        steps = np.intersect1d(steps, one.steps, assume_unique=True)
-    return Rows(log, names, steps, tuple(one.values[np.searchsorted(one.steps, steps)] for one in series))
+    if all(np.array_equal(steps, part.steps) for part in series[1:]):
+        return Rows(log, names, steps, tuple(part.values for part in series))
+    for part in series[1:]:
+        steps = np.intersect1d(steps, part.steps, assume_unique=True)
+    return Rows(log, names, steps, tuple(part.values[np.searchsorted(part.steps, steps)] for part in series))
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What a condition says of rows. Numbers are functions, because they are wanted only where something is found."""
+    """The result of a condition. Numbers are functions: they are computed only if something is found."""
 
     where: Truths
-    """[N]: the rows that show it."""
+    """[N]: the rows at which the condition holds."""
     evidence: Callable[[], Mapping[str, Values]]
     """Names of series, or of what was computed from them, and their numbers in every row, [N]."""
     also: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
-    """More that the message mentions, [N]."""
+    """Other values that the message mentions, [N]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +77,34 @@ class Hit:
     series: tuple[str, ...]
     """The series to look at."""
     remedy: Remedy | None = None
-    """What to change, where this evidence asks for something else than the rule's remedy."""
+    """What to change, if this evidence needs another remedy than the rule's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One way to see what a rule is about."""
+    """One way to detect what a rule is about."""
 
     series: tuple[str, ...]
-    """What it is seen in: a row is a step at which all of these are logged."""
+    """A row is a step at which all of these are logged."""
     signal: Callable[[Rows], Signal | None]
-    """Which rows show it; None, to save arithmetic, where none can."""
+    """Which rows show it. None, to save arithmetic, if no row can."""
     message: str
-    """What happened, in one sentence; fields in braces are filled with evidence and values of the row."""
+    """What happened, in one sentence. Fields in braces are filled with the evidence and values of the row."""
     min_rows: int = 1
-    """Rows before anything is said."""
+    """Rows before the first possible finding."""
     rows_running: int = 1
-    """Rows in a row that have to show it."""
+    """Consecutive rows that have to show it."""
     better: tuple[tuple[str, ...], ...] = ()
-    """Sets of series that are better evidence. This check sees only rows from before all series of a set have begun."""
+    """Sets of series that are better evidence. This check only sees rows from before such a set is complete."""
     look_at: tuple[str, ...] = ()
-    """What a chart should show, where that is not `series`; those that are logged by then."""
+    """The series a chart should show, as far as they are logged by then. Default: `series`."""
     remedy: Remedy | None = None
-    """In place of the rule's remedy."""
+    """Replaces the remedy of the rule."""
     raw: bool = False
-    """Whether values that are not finite are rows too."""
+    """Whether values that are not finite make rows too."""
 
     def find(self, log: Log) -> Hit | None:
-        """The first row that shows it, in words."""
+        """The first row that shows it, as a `Hit`; None if no row does."""
         begins = _begin(log, self.series)
         ends = min((step for names in self.better if (step := _begin(log, names)) is not None), default=None)
         if begins is None or (ends is not None and ends <= begins):
@@ -132,8 +130,8 @@ class Check:
 
 
 def _begin(log: Log, names: tuple[str, ...]) -> int | None:
-    """The first step at which all of the series have begun; None where one never does."""
-    begun = [int(one.steps[0]) for name in names if (one := log.series.get(name)) is not None and len(one)]
+    """The first step at which all of the series have begun; None if one of them never does."""
+    begun = [int(part.steps[0]) for name in names if (part := log.series.get(name)) is not None and len(part)]
     return max(begun) if len(begun) == len(names) else None
 
 
@@ -147,19 +145,19 @@ def always(log: Log) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """All that is known of one code."""
+    """Everything about one code."""
 
     code: str
     """Stable, such as `LLD003`."""
     title: str
     needs: tuple[tuple[str, ...], ...]
-    """Sets of series, the best first: the question can be answered where all series of one set are logged."""
+    """Sets of series, the best first. The rule can answer if all series of one set are logged."""
     equal_needs: bool = False
-    """Whether any of these sets answers as well as the first."""
+    """Whether every one of these sets answers as well as the first."""
     applies: Callable[[Log], bool] = always
-    """Whether the question arises: where there is no penalty, none can be inert."""
+    """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
     checks: tuple[Check, ...]
-    """The earliest hit counts; of equals that of the check named first."""
+    """The earliest hit counts; at the same step, the hit of the check that comes first."""
 
     meaning: str
     """One sentence."""
@@ -167,17 +165,17 @@ class Rule:
     """Why it matters."""
     remedy: Remedy
     limitations: str
-    """When the rule is wrong, or silent."""
+    """When the rule is wrong, or finds nothing."""
 
     suppressed_by: tuple[str, ...] = ()
-    """Codes that say the same better: where one of them was found no later, this one is not reported."""
+    """Codes that explain the same better. If one of them is found at the same step or before, this one is left out."""
     suppressed_by_earlier: tuple[str, ...] = ()
-    """Codes that this one is only the end of: where one of them was found before, this one is not reported."""
+    """Codes that lead to this one. If one of them is found before, this one is left out."""
     phase: Literal["stagnation", "decay", "collapse"] | None = None
-    """The phase of a likelihood collapse that begins with it (arXiv 2512.04220)."""
+    """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
 
     def find(self, log: Log) -> Hit | None:
-        """What the rule finds in a log."""
+        """The first hit in a log; None if there is none."""
         hits = [hit for check in self.checks if (hit := check.find(log)) is not None] if self.applies(log) else []
         return min(hits, key=lambda hit: hit.step, default=None)
 
@@ -192,3 +190,56 @@ def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> di
         return not any(remains(other) for other in [*no_later, *earlier])
 
     return {code: hit for code, hit in hits.items() if remains(code)}
+
+
+ADVANTAGE = "advantage/token_mean"
+ADVANTAGE_ROWS = 8
+LONG_PREFERRED_ADVANTAGE = 0.03
+"""Mean advantage per token. Above this, advantages prefer long rollouts. Correct rollouts then lose likelihood because
+others gain it: a flaw of the reward, not lazy displacement. In recorded displacement collapses it was below 0.01."""
+
+
+def long_not_preferred(rows: Rows) -> Truths:
+    """[N]: where advantages do not prefer long rollouts, as far as the log shows."""
+    advantage = rows.latest(ADVANTAGE, lambda values: trailing_mean(values, ADVANTAGE_ROWS))
+    return ~(advantage > LONG_PREFERRED_ADVANTAGE)
+
+
+# ---- remedies that several codes share
+
+LEARNING_RATE: Mapping[Host, str] = {
+    "holdfast": "`train.lr`",
+    "trl": "`learning_rate`",
+    "verl": "`actor_rollout_ref.actor.optim.lr`",
+    "unknown": "the learning rate",
+}
+
+
+PRESERVE_LIKELIHOOD: Remedy = {
+    "holdfast": 'Preserve correct rollouts: `loss.penalty.name = "llds"` or `"sapo"`, with '
+    "`train.optimizer_steps_per_rollout` of 2 or more. If the penalty is on, raise `loss.penalty.coef`. A smaller "
+    "`train.lr` also helps. If `sampling.top_p` or `sampling.top_k` truncates the sampler, turn on "
+    "`sampling.mask_logprobs` first.",
+    "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
+    "least twice `gradient_accumulation_steps`. A smaller `learning_rate` also helps. If `top_p` or `top_k` truncates "
+    "the sampler, undo that first.",
+    "verl": "Preserve correct rollouts: `actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`, with "
+    "`actor_rollout_ref.actor.ppo_mini_batch_size` at most half of `data.train_batch_size`. A smaller "
+    "`actor_rollout_ref.actor.optim.lr` also helps. If `actor_rollout_ref.rollout.top_p` truncates the sampler, undo "
+    "that first.",
+    "unknown": "Preserve correct rollouts with a penalty on lost likelihood (LLDS, Search Agent Policy Optimization). "
+    "Or lower the learning rate, or the number of optimizer steps per rollout batch. If top-p or top-k truncates the "
+    "sampler, undo that first.",
+}
+
+SMALLER_STEPS: Remedy = {
+    "holdfast": "Divide `train.lr` by five or more, or lengthen `train.warmup`. Fewer "
+    "`train.optimizer_steps_per_rollout` and larger batches (`train.questions`) also make the steps smaller.",
+    "trl": "Divide `learning_rate` by five or more, or raise `warmup_steps`. A smaller `steps_per_generation` or "
+    "`num_iterations` moves the policy less per rollout batch.",
+    "verl": "Divide `actor_rollout_ref.actor.optim.lr` by five or more, or raise "
+    "`actor_rollout_ref.actor.optim.lr_warmup_steps`. A larger `actor_rollout_ref.actor.ppo_mini_batch_size` moves the "
+    "policy less per rollout batch.",
+    "unknown": "Divide the learning rate by five or more, warm up for longer, or take fewer optimizer steps per "
+    "rollout batch.",
+}

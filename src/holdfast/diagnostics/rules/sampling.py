@@ -1,5 +1,7 @@
-"""Tokens in the loss that the trained policy did not sample (MSK001: a mask leak), or that another policy sampled
-(SMP001; a tail leak is probability lost to what a truncated sampler cannot draw)."""
+"""Tokens in the loss that the policy did not sample (MSK001, a mask leak), or that another policy sampled (SMP001).
+
+A tail leak, part of SMP001, is probability lost to tokens that a truncated sampler cannot draw.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +13,38 @@ from holdfast.trailing import Truths, highest, lowest, noise, trailing_mean
 TRAINED, SAMPLED = "loss/tokens", "rollout/length"
 CORRECT, INCORRECT, ENTROPY = "likelihood/correct", "likelihood/incorrect", "entropy/mean"
 SURPRISE = (CORRECT, INCORRECT, ENTROPY)
-GAP, MASS, MASKED = "sampler/logprob_gap", "sampler/mass_kept", "sampler/keeps_mask"
-CUT, REWARD = "advantage/cut_mean", "reward/mean"
+GAP, MASS, MASKED = "sampler/logprob_gap", "sampler/mask_mass", "sampler/mask_in_loss"
+TAIL, REWARD = "advantage/tail_mean", "reward/mean"
 
 NOISE_ROWS = 3
-MORE_TOKENS = 1.2
-"""Times the sampled tokens. One observation doubles a rollout; a dropped empty row or a rounding is 1 %."""
-MORE_TOKENS_SPREADS = 4.0
-"""Standard deviations of the difference, where the two are not of the same rollouts."""
+TRAINED_TIMES = 1.2
+"""Times the sampled tokens. One observation doubles a rollout; a dropped empty row or rounding makes 1 %."""
+TRAINED_DEVIATIONS = 4.0
+"""Standard deviations of the difference, because the two series may be of different rollouts."""
 FOREIGN_NATS = 1.0
-"""Nats per token by which the tokens in the loss surprise the policy beyond its entropy. Passages of a foreign text do
-so by 1.5 and more; a sampler at another temperature or with old weights stays below, or its gap shows it."""
-EXPLAINED_BY_GAP = 0.8
-"""Share of that surprise: where the sampler's log-probs differ by less, they are at least of the same tokens."""
+"""Nats per token: surprise of the policy at tokens in the loss, beyond its entropy. Foreign passages make 1.5 and more.
+A sampler at another temperature or with old weights makes less, or shows in its gap."""
+EXPLAINED_SHARE = 0.8
+"""Share of that surprise. If the sampler's log-probs differ by less, they are at least of the same tokens."""
 
 GAP_NATS = 0.05
-"""Nats per token, beyond what truncation explains. Rounding between two engines makes 0.001 to 0.01."""
-TRUNCATION_FACTOR = 1.6
-"""The mean of -log mass over tokens is up to this much more than -log of the mean mass."""
+"""Nats per token beyond what truncation explains. Rounding between two inference engines makes 0.001 to 0.01."""
+TRUNCATION_TIMES = 1.6
+"""The mean of -log mass over tokens is up to this many times -log of the mean mass."""
 LEAST_MASS = 0.75
-"""Share of the probability mass that a truncated sampler keeps."""
+"""Probability mass of the sampling mask."""
 MASS_ROWS = 3
 
 LEAK_ROWS = 5
 LEAK_ADVANTAGE = -0.1
-"""Mean advantage where the sampler truncates, in standard deviations of the rewards. On the laboratory's second
-testbed, where this was chosen, runs with reliable searches stay within 0.02 once they have learned to search."""
+"""Mean advantage in the tail, in standard deviations of the rewards. On the testbed where this was chosen, runs with
+reliable searches stay within 0.02 once they have learned to search."""
 LEAK_MASS = 0.01
-"""Share of the mass lost since the sampler kept most. A policy that sharpens keeps more and more of it."""
+"""Mass lost since its highest value. A policy that sharpens gains mass."""
 
 UNLIKELY_NATS = 0.4
-"""Nats per token. Over runs whose sampler is the policy the mean of three rows stays below 0.2, in batches of eight
-rollouts; at temperature 1.6 it is 1 and more."""
+"""Nats per token. If the sampler is the policy, the mean of three rows stays below 0.2, with batches of eight rollouts.
+At temperature 1.6 it is 1 and more."""
 UNLIKELY_ROWS = 3
 
 
@@ -52,19 +54,19 @@ UNLIKELY_ROWS = 3
 def trains_more_tokens(rows: Rows) -> Signal:
     trained, sampled = rows.columns
     more = trained - sampled
-    where = (trained > MORE_TOKENS * sampled) & (more > MORE_TOKENS_SPREADS * noise(more, NOISE_ROWS))
+    where = (trained > TRAINED_TIMES * sampled) & (more > TRAINED_DEVIATIONS * noise(more, NOISE_ROWS))
     return Signal(where, lambda: {TRAINED: trained, SAMPLED: sampled})
 
 
 def trains_foreign_tokens(rows: Rows) -> Signal:
-    """Tokens that a policy sampled surprise it by its entropy on average; tokens it was given surprise it by more.
+    """Tokens that a policy sampled surprise it by its entropy on average. Tokens it was given surprise it by more.
 
-    Another sampler does that too, but then the sampler's own log-probs show it: of given tokens it has none, so the gap
-    is as large as the surprise itself.
+    Tokens of another sampler do too, but then the sampler's log-probs show it. For tokens that were given, the sampler
+    has no log-probs, so the gap is as large as the surprise itself.
     """
     correct, incorrect, entropy = rows.columns
     excess = -np.maximum(correct, incorrect) - entropy
-    where = (excess > FOREIGN_NATS) & ~(rows.latest(GAP) < EXPLAINED_BY_GAP * excess)
+    where = (excess > FOREIGN_NATS) & ~(rows.latest(GAP) < EXPLAINED_SHARE * excess)
     return Signal(where, lambda: {CORRECT: correct, ENTROPY: entropy})
 
 
@@ -74,26 +76,26 @@ def trains_foreign_tokens(rows: Rows) -> Signal:
 def differs(rows: Rows) -> Signal:
     (gap,) = rows.columns
     mass = np.nan_to_num(rows.latest(MASS), nan=1.0)
-    explained = TRUNCATION_FACTOR * -np.log(np.clip(mass, 1e-6, 1.0))
+    explained = TRUNCATION_TIMES * -np.log(np.clip(mass, 1e-6, 1.0))
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
-    # Where the loss has more tokens than were sampled, the sampler has no log-probs of the others.
-    of_sampled = ~(rows.latest(TRAINED) > MORE_TOKENS * rows.latest(SAMPLED))
+    # If the loss has more tokens than were sampled, the sampler has no log-probs for the others.
+    of_sampled = ~(rows.latest(TRAINED) > TRAINED_TIMES * rows.latest(SAMPLED))
     return Signal((beyond > GAP_NATS) & of_sampled, lambda: {GAP: gap})
 
 
 def unmasked(rows: Rows) -> Truths:
-    """[N]: where log-probs are over the whole vocabulary: over the sampling mask, nothing is missing from them."""
+    """[N]: where log-probs are over the whole vocabulary. Over the sampling mask alone, no mass is missing."""
     return np.isnan(rows.latest(MASKED))
 
 
 def leaks_into_tail(rows: Rows) -> Signal:
-    """Both the drive and its effect: a negative advantage where the sampler truncates, and a shrinking mass.
+    """Both the cause and its effect: a negative advantage in the tail, and a shrinking mass.
 
-    Advantages that are not divided by their deviation are smaller, and are found later or not.
+    Advantages that are not divided by their standard deviation are smaller, and are found later or never.
     """
     advantage, mass = (trailing_mean(column, LEAK_ROWS) for column in rows.columns)
     where = (advantage < LEAK_ADVANTAGE) & (highest(mass) - mass > LEAK_MASS) & unmasked(rows)
-    return Signal(where, lambda: {CUT: advantage, MASS: mass}, lambda: {"most": highest(mass)})
+    return Signal(where, lambda: {TAIL: advantage, MASS: mass}, lambda: {"most": highest(mass)})
 
 
 def truncates_much(rows: Rows) -> Signal:
@@ -103,9 +105,9 @@ def truncates_much(rows: Rows) -> Signal:
 
 
 def samples_unlikely_tokens(rows: Rows) -> Signal:
-    """Without the sampler's log-probs: what a policy samples surprises it by its entropy on average, not by more.
+    """Without the sampler's log-probs: the tokens that a policy samples surprise it by its entropy on average.
 
-    The mean over all rollouts is put together from correct and incorrect ones, so the reward has to be a share.
+    The mean over all rollouts is computed from that of correct and incorrect ones, so the reward has to be a share.
     """
     correct, incorrect, entropy, reward = rows.columns
     is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
@@ -122,34 +124,34 @@ MSK001 = Rule(
         Check(
             series=(TRAINED, SAMPLED),
             signal=trains_more_tokens,
-            message="The loss is taken over {loss/tokens:.3g} tokens a rollout, of which the model sampled "
-            "{rollout/length:.3g}: what came back from the search is trained on.",
+            message="The loss covers {loss/tokens:.3g} tokens per rollout, but the model sampled only "
+            "{rollout/length:.3g}: observations are trained on.",
             rows_running=2,
         ),
         Check(
             series=SURPRISE,
             signal=trains_foreign_tokens,
-            message="The tokens in the loss are less likely than tokens sampled from this policy can be: probably text "
-            "it was given is trained on.",
+            message="The tokens in the loss are less likely than samples of this policy can be. Probably observations "
+            "are trained on.",
             rows_running=2,
             better=((TRAINED, SAMPLED),),
         ),
     ),
     meaning="Tokens that the model did not sample, such as retrieved passages, are in the loss.",
-    impact="The policy is rewarded for the search engine's words. It learns to write passages itself, its ratios and "
-    "its entropy are those of foreign text, and training breaks early.",
+    impact="The policy is rewarded for the words of the search engine and learns to write passages itself. Ratios and "
+    "entropy are those of foreign text, and training fails early.",
     remedy={
-        "holdfast": "Nothing in a recipe can cause this: report it, with the code that makes your `TokenBatch`.",
-        "trl": "Return `env_mask` from your `rollout_func` with 0 on everything the model did not sample, as "
-        "`SearchRollouts` does, and make sure the trainer applies it (`tool_mask`).",
+        "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a "
+        "bug.",
+        "trl": "Return `env_mask` from your `rollout_func`, with 0 on every token the model did not sample, as "
+        "`SearchRollouts` does. Make sure that the trainer applies it (`tool_mask`).",
         "verl": "Set `response_mask` to 0 on observations in your agent loop, as "
         "`actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` does.",
-        "unknown": "Mask everything the model did not sample out of the loss.",
+        "unknown": "Mask every token that the model did not sample out of the loss.",
     },
-    limitations="Certain where tokens in the loss and sampled tokens are both counted (`loss/tokens`, "
-    "`rollout/length`). Otherwise it is inferred: sampled tokens surprise a policy by its entropy on average, and "
-    "text it was given surprises it by more. A stale sampler looks the same; a model that knows the passages by heart "
-    "hides it. The logs of verl and of stock TRL cannot show it.",
+    limitations="Certain if `loss/tokens` and `rollout/length` are both logged. Otherwise it is inferred: sampled "
+    "tokens surprise a policy by its entropy on average, and given text by more. A stale sampler looks the same. A "
+    "model that knows the passages by heart hides it. The logs of verl and of stock TRL cannot show it.",
 )
 
 SMP001 = Rule(
@@ -160,54 +162,52 @@ SMP001 = Rule(
         Check(
             series=(GAP,),
             signal=differs,
-            message="The sampler is not the policy that is trained: sampled tokens differ by "
-            "{sampler/logprob_gap:.2g} nats between the two.",
+            message="The sampler is not the policy that is trained: their log-probs of sampled tokens differ by "
+            "{sampler/logprob_gap:.2g} nats.",
             rows_running=2,
         ),
         Check(
-            series=(CUT, MASS),
+            series=(TAIL, MASS),
             signal=leaks_into_tail,
-            message="Probability leaks out of what the sampler can draw: the mean advantage is "
-            "{advantage/cut_mean:.2g} where it truncates, and it keeps {sampler/mass_kept:.1%} of the mass, "
-            "{most:.1%} at its most.",
+            message="Probability leaks to tokens that the sampler cannot draw. Their mean advantage is "
+            "{advantage/tail_mean:.2g}, and the mass of the sampling mask fell from {most:.1%} to "
+            "{sampler/mask_mass:.1%}.",
             min_rows=LEAK_ROWS,
             rows_running=2,
         ),
         Check(
             series=(MASS,),
             signal=truncates_much,
-            message="The sampler is truncated to {sampler/mass_kept:.0%} of the probability mass, while log-probs are "
-            "over all of it.",
+            message="The sampler is truncated to {sampler/mask_mass:.0%} of the probability mass, but log-probs are "
+            "over the whole vocabulary.",
             min_rows=MASS_ROWS,
         ),
         Check(
             series=(*SURPRISE, REWARD),
             signal=samples_unlikely_tokens,
-            message="Sampled tokens are less likely than this policy's own would be, by "
-            "{surprise beyond entropy:.2g} nats: probably they were drawn at another temperature or from other "
-            "weights.",
+            message="Sampled tokens are {surprise beyond entropy:.2g} nats less likely than samples of this policy. "
+            "Probably they were drawn at another temperature or from other weights.",
             rows_running=2,
             better=((GAP,),),
             look_at=SURPRISE,
         ),
     ),
-    suppressed_by=("MSK001",),  # the sampler has no log-probs of what it did not sample
-    meaning="Rollouts are not drawn from the policy that is trained: the sampler has other weights, another "
-    "temperature, or a truncated distribution.",
-    impact="Every ratio is wrong by the difference. With a sampler truncated by top-p or top-k and log-probs over the "
-    "whole vocabulary, probability flows into tokens that are never sampled (a tail leak).",
+    suppressed_by=("MSK001",),  # the sampler has no log-probs of tokens that it did not sample
+    meaning="Rollouts do not come from the policy that is trained.",
+    impact="The sampler has other weights, another temperature or a truncated distribution, so every ratio is wrong. "
+    "If top-p or top-k truncates the sampler and log-probs are over the whole vocabulary, probability moves to tokens "
+    "that are never sampled (a tail leak).",
     remedy={
-        "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`; or turn "
-        "on `sampling.mask_logprobs`, for log-probs over what the sampler can draw.",
-        "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`; with `use_vllm=True` keep "
+        "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or turn on "
+        "`sampling.mask_logprobs`, for log-probs over the tokens that the sampler can draw.",
+        "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`. With `use_vllm=True` keep "
         "`vllm_importance_sampling_correction=True`.",
-        "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`, keep "
+        "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`. Keep "
         "`actor_rollout_ref.rollout.calculate_log_probs=True`, and use `algorithm.rollout_correction`.",
-        "unknown": "Sample at the training temperature without top-p and top-k, and check that the sampler gets "
-        "the new weights after every update.",
+        "unknown": "Sample at the training temperature, without top-p and top-k. Check that the sampler gets the new "
+        "weights after every update.",
     },
-    limitations="Mild truncation (0.95, or 0.9) is not a finding by itself: most such runs hold for long. It becomes "
-    "a finding when a quarter of the mass is lost, or when advantages are negative where the sampler truncates and the "
-    "mass it keeps shrinks; the latter needs `advantage/cut_mean`. A difference that is only numerical, 0.01 nats or "
-    "less, is ignored.",
+    limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding: most such runs hold for long. It becomes "
+    "one if a quarter of the mass is lost. Or if advantages in the tail are negative and the mass shrinks, which "
+    "needs `advantage/tail_mean`. Numerical differences of 0.01 nats or less are ignored.",
 )

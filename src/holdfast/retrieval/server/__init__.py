@@ -1,1 +1,97 @@
-"""A `/retrieve` server over an index folder."""
+"""Serve an index folder over HTTP, and stop without dropping accepted requests."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.errors import ConfigError, MissingExtra
+from holdfast.retrieval.index import open_index
+from holdfast.retrieval.server.batching import Batching
+from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.storage import MANIFEST, QUERY_CACHE
+
+
+def serve(
+    folder: Path,
+    *,
+    model: str | None = None,
+    device: str = "auto",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    topk: int = 3,
+    token: str | None = None,
+    batching: Batching | None = None,
+    cache_size: int = 100_000,
+    keep_cache: bool = True,
+    grace: float = 60.0,
+    on_ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT. Then refuse new connections, answer accepted requests, and return.
+
+    Args:
+        model, device: as in `open_index`.
+        port: 0 takes any free port.
+        topk: passages per query when a request does not say.
+        token: required from callers as `Authorization: Bearer TOKEN`.
+        cache_size: most queries whose results are cached.
+        keep_cache: keep the cache over restarts, in `folder`.
+        grace: seconds for accepted requests after a signal.
+        on_ready: called with the address.
+
+    Raises:
+        DataError: the folder is not an index.
+        ConfigError: the address is not available.
+    """
+    try:
+        import uvicorn
+
+        from holdfast.retrieval.server.app import make_app
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "fastapi", "server") from error
+    listener = _bind(host, port)  # before the index, which may take a while to open
+    with listener:
+        retriever = open_index(folder, model=model, device=device)
+        retriever.rank(["warm up"], topk)
+        fingerprint = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+        path = folder / QUERY_CACHE if keep_cache else None
+        cache = QueryCache(cache_size, path, fingerprint, len(retriever.documents))
+        app = make_app(retriever, topk=topk, token=token, batching=batching, cache=cache)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            backlog=2048,
+            timeout_keep_alive=75,  # longer than clients keep a connection they do not use
+            timeout_graceful_shutdown=int(grace),
+        )
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                name, bound = listener.getsockname()[:2]
+                on_ready(f"http://{f'[{name}]' if ':' in name else name}:{bound}")
+
+        # uvicorn shuts down on these, and then raises them again for the handlers that were set before.
+        handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            Server(config).run(sockets=[listener])
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {host}:{port} ({reason}); name another --port or --host") from None
+    return listener

@@ -1,4 +1,4 @@
-"""The server's endpoints. Everything that is not an endpoint is elsewhere: batching, cache, shapes, metrics."""
+"""The server's endpoints and metrics. Batching, cache and message formats are modules of their own."""
 
 from __future__ import annotations
 
@@ -12,38 +12,68 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from holdfast import __version__
-from holdfast.retrieval.index import IndexedRetriever
-from holdfast.retrieval.postings import Ranked
-from holdfast.retrieval.server import wire
+from holdfast.retrieval.server import formats
 from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
-from holdfast.retrieval.server.kept import KeptQueries
-from holdfast.retrieval.server.metrics import Metrics
+from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.types import IndexedRetriever, Ranked
 from holdfast.retrieval.wire import MOST_BYTES, REQUEST_ID
 
 _log = logging.getLogger("holdfast")
 _REQUEST_ID = REQUEST_ID.encode()
-_TURN = 2**20  # bytes of an answer that are put together before others get their turn
+_TURN = 2**20  # bytes of an answer that are joined before other work gets a turn
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request may ask for. More is refused with a sentence."""
+    """The most that one request may ask for. More is refused."""
 
     body: int = 16 * 2**20
     """Bytes."""
     queries: int = 4096
     characters: int = 10_000
-    """Of a query; a longer one fails alone."""
+    """Per query. A longer query fails; the others of its request do not."""
     passages: int = 50_000
-    """Queries times passages a query: of wiki-18 an answer of 40 MB."""
+    """Queries times passages per query. For wiki-18 the answer has 40 MB."""
     answer: int = MOST_BYTES
-    """Bytes, for passages that are longer."""
+    """Bytes; reached where passages are longer."""
+
+
+class Metrics:
+    """Prometheus metrics of one server, in a separate registry: two servers in one process do not add up."""
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        common: Any = {"namespace": "holdfast", "registry": self._registry}
+        self.requests = Counter("requests", "Responses by path and status", ["path", "status"], **common)
+        self.seconds = Histogram("request_seconds", "Seconds from request to response", buckets=_SECONDS, **common)
+        self.queries = Counter(
+            "queries",
+            "Queries by outcome: searched, cached, joined to an equal query in flight, refused (429), or searched and "
+            "failed",
+            ["outcome"],
+            **common,
+        )
+        self.batch_size = Histogram("batch_queries", "Queries per batch", buckets=_SIZES, **common)
+
+    def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is read on request."""
+        Gauge(name, help, namespace="holdfast", registry=self._registry).set_function(value)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
 
 
 def make_app(
@@ -53,14 +83,16 @@ def make_app(
     token: str | None = None,
     batching: Batching | None = None,
     limits: Limits | None = None,
-    kept: KeptQueries | None = None,
+    cache: QueryCache | None = None,
 ) -> FastAPI:
-    """An ASGI application that answers for `retriever`. `token` is asked for as `Authorization: Bearer TOKEN` on every
-    path but `/health` and `/ready`."""
+    """An ASGI application that answers for `retriever`.
+
+    `token` is required as `Authorization: Bearer TOKEN` on every path except `/health` and `/ready`.
+    """
     limits, metrics = limits or Limits(), Metrics()
-    kept = KeptQueries(100_000) if kept is None else kept
-    batcher = Batcher(retriever.rank, batching or Batching(), kept, metrics)
-    passages = wire.Passages(retriever.documents)
+    cache = QueryCache(100_000) if cache is None else cache
+    batcher = Batcher(retriever.rank, batching or Batching(), cache, metrics)
+    passages = formats.Passages(retriever.documents)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -69,79 +101,79 @@ def make_app(
         await batcher.stop()
 
     app = FastAPI(title="holdfast retriever", version=__version__, lifespan=lifespan)
-    app.add_middleware(_Watched, metrics=metrics, token=token)
-    metrics.watch("holdfast_waiting_queries", "Queries that wait for a search", lambda: batcher.waiting)
-    metrics.watch("holdfast_cached_queries", "Queries in the cache", lambda: len(kept))
-    metrics.watch("holdfast_passages", "Passages in the index", lambda: len(retriever.documents))
+    app.add_middleware(_Middleware, metrics=metrics, token=token)
+    metrics.gauge("waiting_queries", "Queries waiting for a search", lambda: batcher.waiting)
+    metrics.gauge("cached_queries", "Queries in the cache", lambda: len(cache))
+    metrics.gauge("passages", "Passages in the index", lambda: len(retriever.documents))
 
     async def outcomes(queries: Sequence[str], k: int) -> list[Ranked | str]:
-        """Per query what was found, or what went wrong. Refuses the request when nothing went right."""
+        """Per query its passages or an error sentence. Raises when every query failed."""
         if len(queries) > limits.queries:
-            raise HTTPException(413, f"{len(queries)} queries; a request may hold {limits.queries}")
+            raise HTTPException(413, f"{len(queries)} queries; a request may have {limits.queries}")
         if len(queries) * k > limits.passages:
             raise HTTPException(
                 413,
                 f"{len(queries)} queries of {k} passages each; a request may ask for {limits.passages} passages. "
                 "Send it in parts",
             )
-        fit = [query for query in queries if len(query) <= limits.characters]
+        searchable = [query for query in queries if len(query) <= limits.characters]
         try:
-            answers = iter(await batcher.ask(fit, k))
+            answers = iter(await batcher.ask(searchable, k))
         except Overloaded as error:
-            raise HTTPException(429, f"{error}; come again in a second", {"Retry-After": "1"}) from None
-        found: list[Ranked | str] = []
+            raise HTTPException(429, f"{error}; try again in a second", {"Retry-After": "1"}) from None
+        results: list[Ranked | str] = []
         for query in queries:
             if len(query) > limits.characters:
-                found.append(f"the query holds {len(query)} characters; it may hold {limits.characters}")
+                results.append(f"the query has {len(query)} characters; it may have {limits.characters}")
             else:
                 answer = next(answers)
-                found.append(f"the search failed: {answer}" if isinstance(answer, Exception) else answer)
-        if queries and all(isinstance(outcome, str) for outcome in found):
-            raise HTTPException(500 if fit else 422, str(found[0]))
-        return found
+                results.append(f"the search failed: {answer}" if isinstance(answer, Exception) else answer)
+        if queries and all(isinstance(result, str) for result in results):
+            raise HTTPException(500 if searchable else 422, str(results[0]))
+        return results
 
-    async def all_found(queries: Sequence[str], k: int) -> list[Ranked]:
-        """As `outcomes`, for shapes that have no place for errors."""
-        found = []
-        for one in await outcomes(queries, k):
-            if isinstance(one, str):
-                raise HTTPException(422, one)
-            found.append(one)
-        return found
+    async def passages_only(queries: Sequence[str], k: int) -> list[Ranked]:
+        """As `outcomes`, for formats without a field for errors. Raises when any query failed."""
+        results = []
+        for result in await outcomes(queries, k):
+            if isinstance(result, str):
+                raise HTTPException(422, result)
+            results.append(result)
+        return results
 
-    @app.post("/retrieve", openapi_extra=_takes(wire.RetrieveRequest))
+    @app.post("/retrieve", openapi_extra=_takes(formats.RetrieveRequest))
     async def retrieve(request: Request) -> Response:
         """Search-R1's protocol: `queries`, or one `query`."""
-        asked = await _read(request, wire.RetrieveRequest, limits.body)
-        found = await outcomes(asked.queries, asked.topk or topk)
-        return await _answer(wire.retrieve_answer(passages, found, scores=asked.return_scores), limits.answer)
+        body = await _read(request, formats.RetrieveRequest, limits.body)
+        results = await outcomes(body.queries, body.topk or topk)
+        return await _answer(formats.retrieve_answer(passages, results, scores=body.return_scores), limits.answer)
 
-    @app.post("/search", openapi_extra=_takes(wire.SearchRequest))
+    @app.post("/search", openapi_extra=_takes(formats.SearchRequest))
     async def search(request: Request) -> Response:
         """ReCall's protocol, one query."""
-        asked = await _read(request, wire.SearchRequest, limits.body)
-        if not asked.query.strip():
+        body = await _read(request, formats.SearchRequest, limits.body)
+        if not body.query.strip():
             raise HTTPException(400, "the query is blank")
-        (found,) = await all_found([asked.query], asked.top_n)
-        return await _answer(wire.search_answer(passages, found, scores=asked.return_score), limits.answer)
+        (result,) = await passages_only([body.query], body.top_n)
+        return await _answer(formats.search_answer(passages, result, scores=body.return_score), limits.answer)
 
-    @app.post("/batch_search", openapi_extra=_takes(wire.BatchSearchRequest))
+    @app.post("/batch_search", openapi_extra=_takes(formats.BatchSearchRequest))
     async def batch_search(request: Request) -> Response:
         """ReCall's protocol, several queries."""
-        asked = await _read(request, wire.BatchSearchRequest, limits.body)
-        found = await all_found(asked.query, asked.top_n)
-        return await _answer(wire.batch_search_answer(passages, found, scores=asked.return_score), limits.answer)
+        body = await _read(request, formats.BatchSearchRequest, limits.body)
+        results = await passages_only(body.query, body.top_n)
+        return await _answer(formats.batch_search_answer(passages, results, scores=body.return_score), limits.answer)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """200 while the process answers at all."""
+        """200 while the process responds at all."""
         return {"status": "ok"}
 
     @app.get("/ready")
     async def ready() -> dict[str, Any]:
-        """200 when a search sent now would be taken up, else 503."""
+        """200 if a search sent now would be accepted, else 503."""
         if not batcher.running or batcher.full:
-            raise HTTPException(503, "too many queries wait" if batcher.running else "the search has stopped")
+            raise HTTPException(503, "too many queries are waiting" if batcher.running else "the search has stopped")
         return {"status": "ready", "passages": len(retriever.documents), "corpus_sha256": retriever.corpus_hash}
 
     @app.get("/metrics")
@@ -152,14 +184,14 @@ def make_app(
     return app
 
 
-class _Watched:
-    """Around everything: asks for the token, sends the id of a request back, counts answers and seconds."""
+class _Middleware:
+    """Around every request: checks the token, sends the request's id back, counts responses and seconds."""
 
     _OPEN = ("/health", "/ready")
 
     def __init__(self, app: Any, metrics: Metrics, token: str | None) -> None:
         self._app, self._metrics = app, metrics
-        self._wanted = None if token is None else f"Bearer {token}".encode()
+        self._authorization = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
         if scope["type"] != "http":
@@ -176,9 +208,9 @@ class _Watched:
                     message = {**message, "headers": [*message["headers"], (_REQUEST_ID, request)]}
             await send(message)
 
-        if self._wanted is not None and path not in self._OPEN:
+        if self._authorization is not None and path not in self._OPEN:
             given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
+            if not hmac.compare_digest(given, self._authorization):
                 refusal = _json(b'{"detail": "send the header Authorization: Bearer TOKEN"}', 401)
                 await refusal(scope, receive, counted)
                 return
@@ -187,7 +219,7 @@ class _Watched:
 
 
 async def _read(request: Request, kind: type[Body], most: int) -> Body:
-    """The body, checked. 413 before a body that is too long was read, 422 for one of another shape."""
+    """Read and check the body. Raises 413 before a body that is too long is read, 422 for one of another shape."""
     body = bytearray()
     try:
         async for part in request.stream():
@@ -195,22 +227,22 @@ async def _read(request: Request, kind: type[Body], most: int) -> Body:
             if len(body) > most:
                 raise HTTPException(413, f"the body is longer than {most} bytes")
     except ClientDisconnect:
-        _log.warning("a caller of %s went away after %d bytes of its request", request.url.path, len(body))
-        raise HTTPException(400, "the request ended before its body was whole") from None
+        _log.warning("a client of %s disconnected after %d bytes of its request", request.url.path, len(body))
+        raise HTTPException(400, "the request ended before its body was complete") from None
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
-        wrong = [{"field": ".".join(map(str, e["loc"])), "problem": e["msg"]} for e in error.errors()[:5]]
-        raise HTTPException(422, wrong) from None
+        problems = [{"field": ".".join(map(str, e["loc"])), "problem": e["msg"]} for e in error.errors()[:5]]
+        raise HTTPException(422, problems) from None
 
 
 def _takes(kind: type[BaseModel]) -> dict[str, Any]:
-    """The body, for OpenAPI: it is read by hand, with a limit."""
+    """Describe the body for OpenAPI, since `_read` reads it by hand, with a limit."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
 
 
 async def _answer(pieces: Iterator[bytes], most: int) -> Response:
-    """The pieces as one body. A long one is put together in turns with whatever else the loop does."""
+    """Join the pieces to one body. A long one is joined in turns with the other work of the event loop."""
     body, turn = bytearray(), _TURN
     for piece in pieces:
         body += piece

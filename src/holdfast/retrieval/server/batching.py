@@ -1,4 +1,4 @@
-"""Many callers, one searcher: queries gather into batches, equal ones are searched once, and too many are refused."""
+"""Searches of many clients in batches on one thread: equal queries are searched once, too many are refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
-from holdfast.retrieval.postings import Ranked
-from holdfast.retrieval.server.kept import KeptQueries
+from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.types import Ranked
 
 if TYPE_CHECKING:
-    from holdfast.retrieval.server.metrics import Metrics  # prometheus_client, of the [server] extra
+    from holdfast.retrieval.server.app import Metrics  # prometheus_client, of the [server] extra
 
 Rank = Callable[[Sequence[str], int], list[Ranked]]
 Outcome = Ranked | Exception
@@ -22,34 +22,35 @@ Key = tuple[str, int]
 
 
 class Overloaded(HoldfastError):
-    """More queries wait than may; the caller should come again."""
+    """Too many queries are waiting; the client should try again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
+    """How queries are gathered into batches."""
+
     most: int = 64
     """Queries in a batch."""
     wait: float = 0.002
-    """Seconds that the first query of a batch waits for others."""
+    """Most seconds that the first query of a batch waits for others."""
     waiting: int = 20_000
-    """Queries that may wait for a search; a request that would exceed it is refused whole."""
+    """Most queries that may wait for a search. A request that would exceed it is refused."""
 
 
 class Batcher:
-    """Searches on one thread of its own, for any number of coroutines of one event loop.
+    """Searches on one thread, for any number of coroutines of one event loop.
 
-    One thread, because a batch is the unit that a search is fast for, and because nothing is then asked of the
-    retriever that it would not meet in a single process.
+    One thread, because searches are fastest in batches, and because a retriever then needs no support for threads.
     """
 
-    def __init__(self, rank: Rank, batching: Batching, kept: KeptQueries, metrics: Metrics) -> None:
-        self._rank, self._batching, self._kept, self._metrics = rank, batching, kept, metrics
+    def __init__(self, rank: Rank, batching: Batching, cache: QueryCache, metrics: Metrics) -> None:
+        self._rank, self._batching, self._cache, self._metrics = rank, batching, cache, metrics
         outcomes = ("searched", "cached", "joined", "refused", "failed")
         self._counts = {outcome: metrics.queries.labels(outcome) for outcome in outcomes}
         self._queue: deque[Key] = deque()
         self._flights: dict[Key, asyncio.Future[Outcome]] = {}
         self._arrived = asyncio.Event()
-        self._oldest = 0.0  # when the first of the queue came
+        self._oldest = 0.0  # when the first of the queue arrived
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._loop: asyncio.Task[None] | None = None
 
@@ -59,7 +60,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Queries that wait for a search."""
+        """Number of queries waiting for a search."""
         return len(self._queue)
 
     @property
@@ -67,29 +68,29 @@ class Batcher:
         return len(self._queue) >= self._batching.waiting
 
     def start(self) -> None:
-        """Begin to search; needs a running event loop."""
+        """Start searching. Needs a running event loop."""
         self._loop = asyncio.get_running_loop().create_task(self._work())
-        self._loop.add_done_callback(self._abandon)
+        self._loop.add_done_callback(self._fail_waiting)
 
     async def stop(self) -> None:
-        """Answer what waits, then end."""
+        """Answer the waiting queries, then stop."""
         while self._flights and self.running:
             await asyncio.wait(self._flights.values())
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
         self._thread.shutdown()
-        self._kept.close()
+        self._cache.close()
 
     async def ask(self, queries: Sequence[str], k: int) -> list[Outcome]:
-        """For each query its passages, or the exception its search ended with. Raises `Overloaded`."""
-        found: dict[str, Outcome] = {}
+        """For each query its passages, or the exception of its search. Raises `Overloaded`."""
+        outcomes: dict[str, Outcome] = {}
         flights: dict[str, asyncio.Future[Outcome]] = {}
         new: list[Key] = []
         joined = 0
         for query in dict.fromkeys(queries):
-            if (kept := self._kept.get((query, k))) is not None:
-                found[query] = kept
+            if (cached := self._cache.get((query, k))) is not None:
+                outcomes[query] = cached
             elif (flight := self._flights.get((query, k))) is not None:
                 flights[query] = flight
                 joined += 1
@@ -97,9 +98,9 @@ class Batcher:
                 new.append((query, k))
         if new and len(self._queue) + len(new) > self._batching.waiting:
             self._counts["refused"].inc(len(queries))
-            raise Overloaded(f"{len(self._queue)} queries wait already")
-        joined += len(queries) - len(found) - len(flights) - len(new)
-        for outcome, count in (("cached", len(found)), ("joined", joined), ("searched", len(new))):
+            raise Overloaded(f"{len(self._queue)} queries are waiting already")
+        joined += len(queries) - len(outcomes) - len(flights) - len(new)
+        for outcome, count in (("cached", len(outcomes)), ("joined", joined), ("searched", len(new))):
             self._counts[outcome].inc(count)
         if not self._queue:
             self._oldest = asyncio.get_running_loop().time()
@@ -109,9 +110,9 @@ class Batcher:
         if new:
             self._arrived.set()
         for query, flight in flights.items():
-            # Shielded: a caller that goes away must not cancel a search that others wait for.
-            found[query] = await asyncio.shield(flight)
-        return [found[query] for query in queries]
+            # Shielded: a client that disconnects must not cancel a search that others wait for.
+            outcomes[query] = await asyncio.shield(flight)
+        return [outcomes[query] for query in queries]
 
     async def _work(self) -> None:
         while True:
@@ -123,31 +124,31 @@ class Batcher:
             if not self._queue:
                 self._arrived.clear()
             for k in dict.fromkeys(k for _, k in batch):
-                queries = [query for query, own in batch if own == k]
+                queries = [query for query, query_k in batch if query_k == k]
                 outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._search, queries, k)
                 self._metrics.batch_size.observe(len(queries))
-                self._land(zip(queries, outcomes, strict=True), k)
+                self._complete(zip(queries, outcomes, strict=True), k)
 
-    def _abandon(self, loop: asyncio.Task[None]) -> None:
-        """Whatever ended the work, nobody waits for it for ever."""
+    def _fail_waiting(self, loop: asyncio.Task[None]) -> None:
+        """Fail the waiting queries when the work has ended for any reason."""
         error = None if loop.cancelled() else loop.exception()
         self._queue.clear()
         while self._flights:
             _, flight = self._flights.popitem()
             if not flight.done():
-                flight.set_result(RuntimeError(f"the server stopped searching ({error or 'it shuts down'})"))
+                flight.set_result(RuntimeError(f"the server stopped searching ({error or 'it is shutting down'})"))
 
-    def _land(self, outcomes: Iterable[tuple[str, Outcome]], k: int) -> None:
+    def _complete(self, outcomes: Iterable[tuple[str, Outcome]], k: int) -> None:
         for query, outcome in outcomes:
             if isinstance(outcome, Exception):
                 self._counts["failed"].inc()
             else:
-                self._kept.put((query, k), outcome)
+                self._cache.put((query, k), outcome)
             self._flights.pop((query, k)).set_result(outcome)
-        self._kept.flush()
+        self._cache.flush()
 
     def _search(self, queries: list[str], k: int) -> list[Outcome]:
-        """One batch; when it fails, each query alone, so that a bad one fails by itself."""
+        """Search one batch. When it fails, search each query alone, so that only bad queries fail."""
         try:
             return list(self._checked(queries, k))
         except Exception as error:
@@ -156,7 +157,7 @@ class Batcher:
         return [outcome for query in queries for outcome in self._search([query], k)]
 
     def _checked(self, queries: list[str], k: int) -> list[Ranked]:
-        found = self._rank(queries, k)
-        if len(found) != len(queries):
-            raise RuntimeError(f"the index answered {len(found)} of {len(queries)} queries")
-        return found
+        ranked = self._rank(queries, k)
+        if len(ranked) != len(queries):
+            raise RuntimeError(f"the index answered {len(ranked)} of {len(queries)} queries")
+        return ranked

@@ -1,0 +1,273 @@
+"""Baselines for reinforcement learning: supervised learning on short answers, alone or after retrieved passages, and
+rejection sampling. Each trains a recipe's start and saves a model in the run folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast import run_folder
+from holdfast.config import Config
+from holdfast.config.validation import check_training
+from holdfast.data import Example, Sampler
+from holdfast.errors import CheckpointError, DataError
+from holdfast.jsonl import write_jsonl
+from holdfast.language_model import LanguageModel, set_up_torch
+from holdfast.listener import Listener
+from holdfast.loading import Questions, load_protocol, load_questions, load_retrievers, make_agent
+from holdfast.retrieval.types import Hit, Retriever
+from holdfast.rollout.agent import SearchAgent
+from holdfast.run_folder import MODEL
+from holdfast.scoring import sub_em
+from holdfast.search.bare import PLAIN, bare_answer, bare_question, bare_question_with_passages
+from holdfast.search.protocol import render_prompt
+from holdfast.train.checkpoint import save_whole_model
+from holdfast.train.rollouts import roll_out, score
+from holdfast.train.start import starting_policy
+from holdfast.train.warm_start import Episode, Supervision, disguised, encode_episode, warm_start
+from holdfast.trajectory import Group
+from holdfast.world.bundle import interchangeable_tokens, world_of
+
+CORRECT = "correct.jsonl"
+"""In the run folder of rejection sampling: the correct rollouts it learns from."""
+_QUERIES = 256
+"""Queries per call of the retriever."""
+
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How long a model learns short answers, and how fast."""
+
+    steps: int
+    """Optimizer steps."""
+    batch_size: int
+    """Examples per optimizer step."""
+    lr: float
+    """Peak learning rate."""
+
+
+# ---- supervised learning on short answers
+
+
+def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listener: Listener | None = None) -> Path:
+    """Teach a recipe's model to answer the training questions with their first golden answer; the saved model's folder.
+
+    `passages` puts what the retriever finds for the question into the prompt (RAG-SFT), and leaves out questions whose
+    passages hold no golden answer: they would teach the model to make one up. The recipe's own warm start is not made.
+
+    Raises:
+        ConfigError: The recipe cannot be trained, or the folder holds a run.
+        DataError: No question is left.
+    """
+    listener = listener or Listener()
+    warm = config.warm_start.model_copy(update={"steps": 0, "plain_steps": 0, "data": None})
+    born = config.model_copy(update={"warm_start": warm})
+    check_training(born)
+    run_folder.begin(run_dir, config)
+    with run_folder.writing(run_dir):
+        questions, retriever, policy = _open(born, listener)
+        most = course.steps * course.batch_size
+        examples = short_answers(config, questions.train, retriever if passages else None, policy.tokenizer, most)
+        limit = config.protocol.max_total_tokens
+        examples = [example for example in examples if len(example.token_ids) <= limit]
+        if not examples:
+            raise DataError(f"every example is longer than protocol.max_total_tokens = {limit}; raise it")
+        if passages and config.model.path == "tiny":  # a tiny model learns the facts by heart, and then reads nothing
+            pools = interchangeable_tokens(world_of(config.world), policy.tokenizer)
+            examples = disguised(examples, pools, most, config.warm_start.seed)
+        listener.stage("supervised learning", course.steps)
+        _learn(policy, examples, course, config.warm_start.seed, config.train.micro_batch_tokens, listener)
+        save_whole_model(run_dir / MODEL, policy)
+    return run_dir / MODEL
+
+
+def short_answers(
+    config: Config, questions: Sequence[Example], retriever: Retriever | None, tokenizer: Any, most: int
+) -> list[Episode]:
+    """At most `most` questions, each with its first golden answer: only the answer and the end of the sequence are
+    learned.
+
+    With a retriever the passages it finds come before the question, and a question whose passages hold no golden answer
+    is left out. Raises `DataError` when none is left.
+    """
+    protocol = load_protocol(config)
+    examples = Sampler(questions, config.warm_start.seed).next(most)
+    prompts = [(bare_question(example.question), example) for example in examples]
+    if retriever is not None:
+        passages = _passages(retriever, examples, protocol.topk)
+        prompts = [
+            (bare_question_with_passages(example.question, hits), example)
+            for example, hits in zip(examples, passages, strict=True)
+            if sub_em(" ".join(hit.document.contents for hit in hits), example.golden_answers)
+        ]
+        if not prompts:
+            raise DataError(
+                f"none of {len(examples)} training questions has a golden answer in the {protocol.topk} passages found "
+                "for it, so there is nothing to learn; check that [retrieval] and [data] belong together"
+            )
+    return [
+        encode_episode(
+            render_prompt(text, PLAIN, tokenizer, config.model.chat_template),
+            [(bare_answer(example.golden_answers[0], tokenizer.eos_token), "")],
+            protocol,
+            tokenizer,
+        )
+        for text, example in prompts
+    ]
+
+
+def _passages(retriever: Retriever, examples: Sequence[Example], k: int) -> list[list[Hit]]:
+    queries = [example.question for example in examples]
+    return [
+        hits
+        for start in range(0, len(queries), _QUERIES)
+        for hits in retriever.search(queries[start : start + _QUERIES], k)
+    ]
+
+
+# ---- rejection sampling
+
+
+def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
+    """Sample rollouts of the starting policy, learn from the correct ones by supervised learning; the saved model's
+    folder.
+
+    The control for reinforcement learning on the same budget: as many rollouts of the same questions, `train.steps`
+    batches of `train.questions` × `train.group_size`, and as many optimizer steps at `train.lr`. It cannot learn from
+    incorrect rollouts. In a folder that holds some of them already, sampling continues after the last whole step. When
+    no rollout is correct, the saved model is the start.
+
+    Raises:
+        ConfigError: The recipe cannot be trained.
+        CheckpointError: The folder holds rollouts of another recipe.
+    """
+    check_training(config)
+    listener = listener or Listener()
+    if (run_dir / CORRECT).exists():
+        _refuse_other(run_folder.read_recipe(run_dir), config, run_dir)
+    else:
+        run_folder.begin(run_dir, config)
+        (run_dir / CORRECT).touch()
+    with run_folder.writing(run_dir):
+        questions, retriever, policy = _open(config, listener)
+        agent = make_agent(config, policy, retriever)
+        correct = _sample(config, agent, questions.train, run_dir / CORRECT, listener)
+        train = config.train
+        rollouts = train.questions * train.group_size
+        if not correct:
+            listener.note(
+                f"none of the {train.steps * rollouts} sampled rollouts was correct, so there was nothing to learn "
+                "from: the saved model is the one it started from. Begin with a better one ([warm_start])"
+            )
+        course = Course(
+            steps=train.steps * train.optimizer_steps_per_rollout if correct else 0,
+            batch_size=max(rollouts // train.optimizer_steps_per_rollout, 1),
+            lr=train.lr,
+        )
+        listener.stage(f"learning from {len(correct)} correct rollouts", course.steps)
+        _learn(policy, correct, course, config.run.seed, train.micro_batch_tokens, listener)
+        save_whole_model(run_dir / MODEL, policy)
+    return run_dir / MODEL
+
+
+def _sample(
+    config: Config, agent: SearchAgent, questions: Sequence[Example], path: Path, listener: Listener
+) -> list[Episode]:
+    """The correct rollouts of all steps; those of steps that `path` holds are not sampled again."""
+    train, question_order, done = config.train, Sampler(questions, seed=config.run.seed), whole_steps(path)
+    listener.stage("sampling", train.steps)
+    for step in range(train.steps):
+        examples = question_order.next(train.questions)
+        if step in done:
+            continue
+        groups, _ = roll_out(
+            agent,
+            examples,
+            size=train.group_size,
+            seed=(config.run.seed, step),
+            max_failed=config.run.max_failed_fraction,
+        )
+        done[step] = _append(path, step, score(groups, examples))
+        listener.advance(step + 1, {"correct": sum(map(len, done.values()))})
+    return [
+        Episode(tuple(row["token_ids"]), tuple(map(bool, row["loss_mask"])))
+        for step in range(train.steps)
+        for row in done[step]
+    ]
+
+
+def whole_steps(path: Path) -> dict[int, list[_Row]]:
+    """Step -> its correct rollouts, for steps that were written to their end; the rest is cut off the file."""
+    steps: dict[int, list[_Row]] = {}
+    open_rows: list[_Row] = []
+    whole: list[_Row] = []
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        open_rows.append(row)
+        if "sampled" in row:
+            steps[row["step"]] = open_rows[:-1]
+            whole += open_rows
+            open_rows = []
+    if path.exists():
+        write_jsonl(path, whole)
+    return steps
+
+
+def _append(path: Path, step: int, groups: Sequence[Group]) -> list[_Row]:
+    """The correct rollouts of a step, each text once per question."""
+    correct: dict[tuple[int, ...], _Row] = {}
+    for group in groups:
+        for t in group.trajectories:
+            if t.correct:
+                row = {"step": step, "id": t.example_id, "token_ids": list(t.token_ids)}
+                correct.setdefault(t.token_ids, row | {"loss_mask": list(map(int, t.loss_mask))})
+    rows = list(correct.values())
+    sampled = sum(len(group.trajectories) for group in groups)
+    with path.open("a", encoding="utf-8") as file:
+        for row in [*rows, {"step": step, "sampled": sampled, "correct": len(rows)}]:
+            file.write(json.dumps(row) + "\n")
+    return rows
+
+
+def _refuse_other(begun: Config, config: Config, run_dir: Path) -> None:
+    if begun.model_dump(exclude={"run"}) != config.model_dump(exclude={"run"}) or begun.run.seed != config.run.seed:
+        raise CheckpointError(
+            f"{run_dir} holds rollouts that were sampled with another recipe; give another --run.name, or the "
+            "settings it was begun with"
+        )
+
+
+# ---- shared
+
+
+def _open(config: Config, listener: Listener) -> tuple[Questions, Retriever, LanguageModel]:
+    set_up_torch(config)
+    listener.stage("questions and index")
+    questions, retrievers = load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
+    if config.model.path != "tiny":
+        torch.manual_seed(config.warm_start.seed)  # fresh LoRA weights are the same for every run.seed
+    policy = starting_policy(config, questions, retrievers.train, listener)
+    torch.manual_seed(config.run.seed)
+    return questions, retrievers.train, policy
+
+
+def _learn(
+    policy: LanguageModel, examples: Sequence[Episode], course: Course, seed: int, most_tokens: int, listener: Listener
+) -> None:
+    supervision = Supervision(
+        steps=course.steps, batch=course.batch_size, lr=course.lr, seed=seed, micro_batch_tokens=most_tokens
+    )
+    for row in warm_start(policy, examples, supervision):
+        listener.advance(int(row["step"]), {"loss": row["loss"]})

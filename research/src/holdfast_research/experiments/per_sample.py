@@ -1,0 +1,61 @@
+"""How many correct rollouts lose likelihood in an update."""
+
+from __future__ import annotations
+
+from holdfast_research import judge
+from holdfast_research.experiments import arms as a
+from holdfast_research.values import Claim, Experiment, Figure
+
+NAMES = (a.GRPO.name, a.RELIABLE.name, a.PLAIN_SAMPLER.name, a.LLDS_ACTION.name)
+
+EXPERIMENT = Experiment(
+    name="per-sample",
+    title="How many correct rollouts are displaced",
+    shows="the share of correct rollouts that lose likelihood in an update, over training",
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, a.PLAIN_SAMPLER, a.LLDS_FIXED),
+    minutes=4.5,
+    notes=(
+        "The paper resets the weights before each question and makes one update on it alone. Here the update is the "
+        "training step on the whole batch, so questions act on one another. `holdfast probe RUN --what per-sample` "
+        "does as the paper did, on a checkpoint of these runs.",
+    ),
+    claims=(
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="Figure 3 (v1)",
+            says="Late in training, more than half of the samples lose likelihood in an update.",
+            asks="displacement/fraction, of the run's own updates on whole batches, exceeds one half in some 5 steps "
+            "before the reward drops",
+            test=judge.most_displaced(a.GRPO.name),
+        ),
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="Definition 4.1 (v1, v2)",
+            says="The mean change of the correct rollouts' likelihood turns negative before the reward falls.",
+            asks="the 5-step mean of displacement/correct lies below 0 before the reward drops",
+            test=judge.displaced_before_drop(a.GRPO.name),
+        ),
+        Claim(
+            paper="control",
+            where="the same share in a run that holds",
+            says="More than half is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
+            asks="displacement/fraction never exceeds one half in 5 steps",
+            test=judge.where_it_held(a.RELIABLE.name, judge.never_most_displaced(a.RELIABLE.name)),
+        ),
+        Claim(
+            paper="control",
+            where="what the penalty is for",
+            says="LLDS leaves correct rollouts likelier than plain GRPO does.",
+            asks="the mean displacement of the run, seed by seed",
+            test=judge.ends_higher(a.LLDS_ACTION.name, a.GRPO.name, judge.DISPLACEMENT),
+        ),
+        a.SAME_STEP,
+    ),
+    figures=(
+        Figure("displacement/fraction", "Share of correct rollouts displaced", NAMES, "Figure 3"),
+        Figure("displacement/correct", "Displacement of correct rollouts, nats per token", NAMES, "Figure 3"),
+        Figure("displacement/incorrect", "Displacement of incorrect rollouts, nats per token", NAMES, "Figure 3"),
+        Figure("reward/mean", "Reward", NAMES),
+    ),
+)

@@ -1,0 +1,95 @@
+"""SAPO's threshold and its two conditions, one added after the other as in its ablation."""
+
+from __future__ import annotations
+
+from holdfast_research import judge
+from holdfast_research.experiments import arms as a
+from holdfast_research.experiments.death_spiral_claims import SAMPLED, cure, no_surge
+from holdfast_research.values import Arm, Claim, Experiment
+
+TAUS = (0.6, 0.8, 1.0, 1.2)
+ARMS = tuple(Arm(f"τ = {tau}", {**a.SAPO_FIXED.settings, "loss.penalty.tau": tau}) for tau in TAUS)
+# No ratio lies above 1e6, so the ratio's condition is gone.
+_ANY_RATIO = {"loss.penalty.tau": 1e6}
+_ANY_ADVANTAGE = {"loss.penalty.preserve": "all"}
+UNCONDITIONAL = Arm("no condition", {**a.SAPO_FIXED.settings, **_ANY_RATIO, **_ANY_ADVANTAGE})
+RATIO_ONLY = Arm("ratio condition alone", {**a.SAPO_FIXED.settings, **_ANY_ADVANTAGE})
+NO_RATIO = Arm("no ratio condition", {**a.SAPO_FIXED.settings, **_ANY_RATIO})
+CODE = Arm("A ≥ 0 (code)", {**a.SAPO_FIXED.settings, "loss.penalty.preserve": "nonnegative"})
+
+EXPERIMENT = Experiment(
+    name="sapo",
+    title="SAPO: threshold and conditions",
+    shows="τ = 0.6, 0.8, 1, 1.2, without each of its conditions, and the code's A ≥ 0",
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, *ARMS, UNCONDITIONAL, RATIO_ONLY, NO_RATIO, CODE),
+    minutes=4.5,
+    notes=(
+        "γ = 1 over the tokens of protected rollouts, which the sweep of death-spiral chose. The reward is exact "
+        "match; the paper's is token F1.",
+    ),
+    claims=(
+        Claim(
+            paper=a.SAPO_PAPER,
+            where="Figure 1 and Definition 1",
+            says="The importance ratios of rollouts drift towards 0 before GRPO fails.",
+            asks="the mean of ln ∏ r lies below ln 0.5 before the reward drops",
+            test=judge.ratio_drifts_before_drop(a.GRPO.name),
+        ),
+        *cure("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),
+        *(
+            Claim(
+                paper=a.SAPO_PAPER,
+                where=f"τ sweep: 1.0 .442, {tau} {em}",
+                says=f"τ = 1.0 ends above τ = {tau}.",
+                asks=SAMPLED,
+                test=judge.ends_higher("τ = 1.0", f"τ = {tau}"),
+            )
+            for tau, em in (("0.6", ".418"), ("0.8", ".425"), ("1.2", ".434"))
+        ),
+        *(
+            Claim(
+                paper=a.SAPO_PAPER, where=f"ablation: {where}", says=says, asks=SAMPLED, test=judge.ends_higher(*arms)
+            )
+            for where, says, arms in (
+                (
+                    "GRPO .388, with an unconditional log-ratio term .398",
+                    "A log-ratio term on every token ends above plain GRPO.",
+                    (UNCONDITIONAL.name, a.GRPO.name),
+                ),
+                (
+                    "unconditional .398, with the ratio's condition .417",
+                    "The ratio's condition ends above none.",
+                    (RATIO_ONLY.name, UNCONDITIONAL.name),
+                ),
+                (
+                    "the ratio's condition .417, with that on the advantage .429",
+                    "Both conditions end above the ratio's alone.",
+                    ("τ = 1.0", RATIO_ONLY.name),
+                ),
+            )
+        ),
+        Claim(
+            paper="control",
+            where="beside the ablation, whose row without the ratio's condition has none on the advantage either",
+            says="The ratio's condition helps where only A > 0 is protected, too.",
+            asks=SAMPLED,
+            test=judge.ends_higher("τ = 1.0", NO_RATIO.name),
+        ),
+        Claim(
+            paper=a.SAPO_PAPER,
+            where="equation 11 against the released code",
+            says="The paper's A > 0 ends above the code's A ≥ 0.",
+            asks=SAMPLED,
+            test=judge.ends_higher("τ = 1.0", CODE.name),
+        ),
+        *map(no_surge, ("τ = 1.0", UNCONDITIONAL.name, RATIO_ONLY.name)),
+        a.SAME_STEP,
+    ),
+    figures=a.dynamics(
+        (a.GRPO.name, *(arm.name for arm in ARMS)),
+        (a.GRPO.name, "τ = 1.0", NO_RATIO.name, CODE.name, a.RELIABLE.name),
+        (a.GRPO.name, "τ = 1.0", UNCONDITIONAL.name, RATIO_ONLY.name),
+        metrics=("reward/mean", "ratio/log_product", "displacement/correct", "entropy/mean"),
+    ),
+)

@@ -1,0 +1,94 @@
+"""Optimizer steps per rollout batch: the same YAML means 10 in one code base and 2 in another."""
+
+from __future__ import annotations
+
+from holdfast_research import judge
+from holdfast_research.experiments import arms as a
+from holdfast_research.experiments.death_spiral_claims import FALL, cure
+from holdfast_research.methods import NO_PENALTY, Settings
+from holdfast_research.values import Arm, Claim, Experiment
+
+PENALISED = (2, 5, 10, 20)
+"""At K = 1 the policy equals the old one, so a penalty is zero, and the recipe is refused."""
+STEPS = (1, *PENALISED)
+
+
+def _steps(k: int) -> Settings:
+    return {"train.optimizer_steps_per_rollout": k}
+
+
+def _name(method: str, k: int) -> str:
+    return f"{method}, K = {k}"
+
+
+GRPO = tuple(Arm(_name("GRPO", k), {**NO_PENALTY, **_steps(k)}, control=k in PENALISED) for k in STEPS)
+LLDS = tuple(Arm(_name("LLDS", k), {**a.LLDS_FIXED.settings, **_steps(k)}) for k in PENALISED)
+SAPO = tuple(Arm(_name("SAPO", k), {**a.SAPO_FIXED.settings, **_steps(k)}) for k in PENALISED)
+NAMES = tuple(tuple(arm.name for arm in arms) for arms in (GRPO, LLDS, SAPO))
+
+EXPERIMENT = Experiment(
+    name="steps-per-rollout",
+    title="Optimizer steps per rollout",
+    shows="K = 1, 2, 5, 10, 20: what optimizer steps per rollout batch do, with and without a penalty",
+    recipe="flaky",
+    arms=(*GRPO, *LLDS, *SAPO, a.RELIABLE),
+    minutes=5,
+    notes=(
+        "K changes two things at once: how far the policy moves on one rollout batch, and how large the mini-batches "
+        "are, since the batch is split into K and every rollout is used once. The learning rate is the same for all K.",
+        "All penalties have coefficient 1 over the tokens they preserve, which the sweep of death-spiral chose; none "
+        "is made here, K being the variable.",
+    ),
+    claims=(
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="appendix on training (v2; 512 questions × 5, mini-batches of 256: K = 10)",
+            says="Plain GRPO collapses at the published K = 10.",
+            asks=FALL,
+            test=judge.falls("GRPO, K = 10"),
+        ),
+        Claim(
+            paper="control",
+            where="K = 2, which the same configuration means in current verl",
+            says="At K = 2 plain GRPO keeps its reward.",
+            asks="it holds",
+            test=judge.holds("GRPO, K = 2"),
+        ),
+        *(
+            Claim(
+                paper="control",
+                where="other than the published K",
+                says=f"At K = {k} plain GRPO falls.",
+                asks=FALL,
+                test=judge.falls(_name("GRPO", k)),
+            )
+            for k in STEPS
+            if k != 10
+        ),
+        *cure(
+            "LLDS, K = 10",
+            paper=a.LLDS_PAPER,
+            where="README of the code: old must differ from new",
+            other="GRPO, K = 10",
+        ),
+        *cure("LLDS, K = 20", paper="control", where="beyond the published K", other="GRPO, K = 20"),
+        Claim(
+            paper="control",
+            where="if drift within a rollout batch is what counts",
+            says="More steps drift further: at K = 20 plain GRPO drops earlier than at K = 5.",
+            asks="the reward of K = 5 drops 5 steps later or never",
+            test=judge.delays("GRPO, K = 5", "GRPO, K = 20"),
+        ),
+        Claim(
+            paper="control",
+            where="if the number of updates is what counts, and not how many share a rollout batch",
+            says="More steps only get there sooner: at K = 20 plain GRPO drops after as many optimizer steps as at "
+            "K = 10.",
+            asks="optimizer steps until the reward drops, within a factor of 1.5. Twice the K alone makes one of 2 in "
+            "training steps",
+            test=judge.drops_after_as_many_updates("GRPO, K = 20", "GRPO, K = 10"),
+        ),
+        a.SAME_STEP,
+    ),
+    figures=a.dynamics(*NAMES, metrics=("reward/mean", "displacement/correct", "entropy/mean", "ratio/log_product")),
+)

@@ -1,0 +1,62 @@
+"""The paper's λ: how weak is too weak."""
+
+from __future__ import annotations
+
+from holdfast_research import judge
+from holdfast_research.experiments import arms as a
+from holdfast_research.experiments.death_spiral_claims import FALL, PLATEAU, cure, no_surge
+from holdfast_research.values import Arm, Claim, Experiment
+
+VALUES = (0.01, 0.1, 0.2, 0.5, 1.0)
+ARMS = tuple(Arm(f"λ = {value}", {**a.LLDS_ACTION.settings, "loss.penalty.coef": value}) for value in VALUES)
+
+EXPERIMENT = Experiment(
+    name="strength",
+    title="The strength of LLDS",
+    shows="how weak is too weak: λ = 0, 0.01, 0.1, 0.2, 0.5, 1",
+    recipe="flaky",
+    arms=(a.GRPO, a.RELIABLE, *ARMS),
+    minutes=4.5,
+    notes=("λ is over the tokens protected, as in the paper's equation; GRPO is λ = 0.",),
+    claims=(
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="Figure 8 (v1), λ = 0",
+            says="Without the penalty training collapses.",
+            asks=FALL,
+            test=judge.falls(a.GRPO.name),
+        ),
+        Claim(
+            paper=a.LLDS_PAPER,
+            where="Figure 8 (v1), λ = 0.01",
+            says="λ = 0.01 is too weak: it delays the collapse and does not prevent it.",
+            asks="it falls too, and drops 5 steps later than without",
+            test=judge.falls_after_delay("λ = 0.01", a.GRPO.name),
+        ),
+        *cure("λ = 0.1", paper="control", where="Figure 8 of v1, whose gate is the response; here it is the action"),
+        *cure("λ = 0.2", paper=a.LLDS_PAPER, where="Figure 8 (v2), λ = 0.2"),
+        PLATEAU,
+        *(
+            claim
+            for value in (0.5, 1.0)
+            for claim in cure(f"λ = {value}", paper="control", where=f"beyond the paper's values: λ = {value}")
+        ),
+        *(
+            Claim(
+                paper="control",
+                where="less than to prevent",
+                says=f"λ = {value} postpones the drop of the reward.",
+                asks="it falls below 80 % of its peak 5 steps later than without, or never",
+                test=judge.delays(f"λ = {value}", a.GRPO.name),
+            )
+            for value in VALUES
+        ),
+        *(no_surge(arm.name) for arm in ARMS),
+        a.SAME_STEP,
+    ),
+    figures=a.dynamics(
+        (a.GRPO.name, *(arm.name for arm in ARMS)),
+        (a.GRPO.name, a.RELIABLE.name, "λ = 0.2"),
+        metrics=("reward/mean", "likelihood/correct", "displacement/correct", "entropy/mean"),
+    ),
+)

@@ -1,0 +1,159 @@
+"""Every claim of the papers that an experiment of the laboratory asks, with the verdict of each set of kept runs.
+
+    python -m holdfast_research.pages.claims        # research/docs/claims.md, from the runs in research/data/laboratory
+
+Claims and tests are those of the experiments, verdicts those of their pages. What no kept run can answer is listed too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from holdfast.files import write_whole
+from holdfast_research.experiments import EXPERIMENTS
+from holdfast_research.judge import NOBODY
+from holdfast_research.pages.curves import runs_of
+from holdfast_research.pages.kept_runs import KEPT, restore
+from holdfast_research.paths import DOCS
+from holdfast_research.plan import PLAN_FILE
+from holdfast_research.results import CONTROL
+from holdfast_research.series import RunSeries
+from holdfast_research.values import Claim, Runs, Verdict
+
+INTRODUCTION = """\
+# The papers' claims, one by one
+
+What the experiments of the [laboratory](README.md) ask in the papers' name, and what the runs in the repository
+say. A verdict links to its page, where the test, the controls beside it and the numbers seed by seed stand. A claim
+that is shown here may still be no mark of a collapse: the controls on those pages ask whether it is in runs that hold
+as well.
+
+Read them with five things in mind:
+
+* **The cause.** Here it is a truncated sampler: its probability leaks where failures are the rule ([the
+  organism](organism.md)). Sampled untruncated no organism fell, and one that falls untruncated was not found. That a
+  penalty prevents this fall does not show that the papers' mechanism caused theirs.
+* **Strength and set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, over the tokens of preserved
+  rollouts, where the papers have 0.2 and 0.1. That denominator is LLDS's paper's and SAPO's code's. SAPO is tested with
+  exact match and five rollouts a question; its paper has token F1 and ten. GSPO with LLDS is a third variant, neither
+  its paper's nor its code's.
+* **One organism, shared runs.** `organisms` draws an organism with every seed. All other experiments share one, and the
+  plain GRPO of `death-spiral`, `strength`, `per-sample`, `first-action`, `masking`, `sapo`, K = 10 in
+  `steps-per-rollout` and frequent reward in `preserving` are the same runs: one outcome stands in several rows.
+* **Length.** `organisms` has 160 steps, the others 80.
+* **Names.** "preserved" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)), "paper"
+  after LLDS-MA whose schedule its answers have. Methods and settings are in [Papers](../../docs/papers.md). v1 and v2
+  are the versions of LLDS; SAPO has one.
+
+The first organism, whose runs were not kept, is not in these tables.
+
+What the papers report of 1.5 to 14 billion parameters on seven sets of questions, scores and gains in the first place,
+is nothing that this scale can speak to.
+"""
+
+
+BESIDE = """\
+## Beside the verdicts
+
+A run that does not fall is not a run that is well. In the last ten steps of `death-spiral` the turns that are
+invalid, neither a search nor an answer, are as frequent under LLDS and SAPO as under plain GRPO, which has come back
+by then; at the steps of its fall they were few. On the drawn organisms they are rarer, and come late too. Under SAPO
+the tokens that the clip stops and the product of the ratios end where those of plain GRPO end, while Figure 1 (a) and
+(b) of its paper have them flat. Untruncated, and where searches are reliable and the run holds, there is little of
+this. All rollouts are counted, those with A < 0 too, which are meant to lose likelihood.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one experiment's kept runs say of a claim; no verdict where none of them can be asked."""
+
+    experiment: str
+    claim: Claim
+    verdict: Verdict | None
+
+
+def answers(kept: Path = KEPT) -> Iterator[Answer]:
+    """Of every experiment, in the order of the list that `holdfast reproduce` prints."""
+    for experiment in EXPERIMENTS.values():
+        runs = kept_runs(experiment.name, kept)
+        for claim in experiment.claims:
+            if claim.paper != CONTROL:
+                verdict = claim.test(runs) if runs else None
+                asked = verdict is not None and verdict.because != NOBODY
+                yield Answer(experiment.name, claim, verdict if asked else None)
+
+
+def kept_runs(name: str, kept: Path) -> Runs:
+    """The runs in the repository; none of an experiment that has none there."""
+    if not (kept / name / PLAN_FILE).exists():
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        restore(name, Path(folder), kept)
+        return runs_of(Path(folder))[1]
+
+
+def whole_page(kept: Path = KEPT) -> str:
+    return "\n".join([page(list(answers(kept))), *beside(kept)])
+
+
+def page(found: list[Answer]) -> str:
+    papers: dict[str, dict[tuple[str, str, str], list[Answer]]] = {}
+    for answer in found:
+        claim = answer.claim
+        papers.setdefault(claim.paper, {}).setdefault((claim.says, claim.where, claim.asks), []).append(answer)
+    lines = [INTRODUCTION]
+    for paper, rows in papers.items():
+        lines += [f"## {paper}", "", "| claim | where | test | verdicts |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join((*row, _verdicts(those)))} |" for row, those in rows.items() if _verdicts(those)]
+        missing = [_missing(row[0], row[1], those) for row, those in rows.items() if not _verdicts(those)]
+        lines += ["", *(("Not answered by any kept run:", "", *dict.fromkeys(missing), "") if missing else ())]
+    return "\n".join(lines)
+
+
+def beside(kept: Path = KEPT) -> Iterator[str]:
+    """What no claim asks, of the same runs: turns that are neither a search nor an answer, clipping, and ratios."""
+    yield BESIDE
+    for name in (each for each in ("death-spiral", "organisms") if (kept / each / PLAN_FILE).exists()):
+        runs = kept_runs(name, kept)
+        last = max(int(run.rows[-1]["step"]) for found in runs.values() for run in found)
+        early, middle, late = (1, 10), (31, 40), (last - 9, last)
+        steps = [f"{first} to {end}" for first, end in (early, middle, late, middle, late, (last - 19, last))]
+        yield f"[{name}]({name}.md), means over seeds and over the steps named:\n"
+        yield (
+            f"| arm | seeds | invalid turns, {' | '.join(steps[:3])} | clipped tokens, {' | '.join(steps[3:5])} "
+            f"| ln ∏ r, {steps[5]} |"
+        )
+        yield "|---" * 8 + "|"
+        for arm, found in runs.items():
+            cells = [f"{_mean(found, 'rollout/invalid_fraction', *part):.2f}" for part in (early, middle, late)]
+            cells += [f"{_mean(found, 'clip/fraction', *part):.3f}" for part in (middle, late)]
+            cells.append(f"{_mean(found, 'ratio/log_product', last - 19, last):+.2f}")
+            yield f"| {arm} | {len(found)} | {' | '.join(cells)} |"
+        yield ""
+
+
+def _mean(runs: Sequence[RunSeries], metric: str, first: int, last: int) -> float:
+    """Over runs, of each one's mean over the steps from `first` to `last`."""
+    return mean(mean(row[metric] for row in run.rows if first <= row["step"] <= last) for run in runs)
+
+
+def _verdicts(those: list[Answer]) -> str:
+    return "<br>".join(
+        f"**{one.verdict.word}** in [{one.experiment}]({one.experiment}.md): {one.verdict.because}"
+        for one in those
+        if one.verdict
+    )
+
+
+def _missing(says: str, where: str, those: list[Answer]) -> str:
+    return f"* {says} ({where}) Asked by {', '.join(f'`{one.experiment}`' for one in those)}."
+
+
+if __name__ == "__main__":
+    write_whole(DOCS / "claims.md", whole_page())
+    print(DOCS / "claims.md")

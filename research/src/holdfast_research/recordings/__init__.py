@@ -1,0 +1,1 @@
+"""The library of recorded runs, and the factory that makes them."""

@@ -1,0 +1,328 @@
+"""Everything an experiment found as one JSON object, and as a page of Markdown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from holdfast.config import dump
+from holdfast.versions import versions
+from holdfast_research.jobs import Failure, TrainingJob
+from holdfast_research.judge import NOBODY
+from holdfast_research.plan import RULE, TUNING_SEEDS, Choice, Plan
+from holdfast_research.series import summarise
+from holdfast_research.signals import warnings_of
+from holdfast_research.values import Arm, Runs
+
+
+def results_of(plan: Plan, runs: Runs, out: Path, failures: Sequence[Failure] = ()) -> dict[str, Any]:
+    """What goes into results.json, from the finished runs of a plan in `out`. The pages show this and the curves."""
+    experiment, choices, jobs = plan.experiment, plan.choices(out), plan.jobs(out)
+    verdicts = [(claim, claim.test(runs)) for claim in experiment.claims]
+    # Where arms were left out on purpose, claims about them are not asked on this page.
+    whole = len(plan.arms) == len(experiment.arms)
+    asked = [(claim, verdict) for claim, verdict in verdicts if whole or verdict.because != NOBODY]
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "shows": experiment.shows,
+        "notes": list(experiment.notes),
+        "recipe": experiment.recipe,
+        "command": plan.command,
+        "settings": dict(plan.shared),
+        "drawn": list(experiment.drawn),
+        "short": plan.short,
+        "seeds": list(plan.seeds),
+        "runs_by": _makers(runs),
+        "page_by": versions(),
+        "sweep": {
+            "made": plan.sweep,
+            "tuning_seeds": list(TUNING_SEEDS) if plan.sweep else [],
+            "rule": RULE,
+            "arms": {name: _choice(choice) for name, choice in choices.items()},
+        },
+        "arms": [_arm(arm, choices.get(arm.name), jobs, runs) for arm in plan.arms],
+        "claims": [
+            {
+                "paper": claim.paper,
+                "where": claim.where,
+                "says": claim.says,
+                "asks": claim.asks,
+                "verdict": str(verdict.word),
+                "because": verdict.because,
+                "numbers": {seed: _plain(values) for seed, values in verdict.numbers.items()},
+            }
+            for claim, verdict in asked
+        ],
+        "claims_left_out": len(verdicts) - len(asked),
+        "starts": _different_starts(jobs, runs),
+        "warnings": warnings_of(runs),
+        "unfinished": [job.name for job in jobs if not job.done],
+        "failures": [{"run": f.job.name, "reason": f.reason, "log": f.log.name} for f in failures],
+    }
+
+
+def config_hash(job: TrainingJob) -> str:
+    """Of everything a run depends on but its seed, its place and its threads."""
+    config = job.config
+    shared = config.model_copy(update={"run": type(config.run)()})
+    return hashlib.sha256(dump(shared).encode()).hexdigest()[:12]
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The page without curves."""
+    lines = [f"# {results['title']}", "", f"{sentence(results['shows'])}", ""]
+    if results["short"]:
+        lines += [f"**{SHORT_NOTE}**", ""]
+    lines += [f"**{line}**\n" for line in start_lines(results)]
+    lines += [f"* {note}" for note in results["notes"]]
+    lines += ["", "## Claims", "", VERDICTS]
+    for title, claims in claim_groups(results):
+        lines += ["", f"### {title}", "", "| claim | where | test | verdict | because |", "|---|---|---|---|---|"]
+        for claim in claims:
+            where = source(claim)
+            lines.append(f"| {claim['says']} | {where} | {claim['asks']} | {claim['verdict']} | {claim['because']} |")
+    if left_out := results["claims_left_out"]:
+        lines += ["", left_out_line(left_out)]
+    lines += ["", "## Arms", "", f"| {' | '.join(ARM_COLUMNS)} |", f"|{'---|' * len(ARM_COLUMNS)}"]
+    lines += [f"| {' | '.join(arm_row(arm))} |" for arm in results["arms"]]
+    lines += ["", ARMS_NOTE, "", "## Early warnings", "", f"| {' | '.join(WARNING_COLUMNS)} |"]
+    lines += [f"|{'---|' * len(WARNING_COLUMNS)}", *(f"| {' | '.join(row)} |" for row in warning_rows(results))]
+    lines += ["", WARNINGS_NOTE, "", "## Strengths", "", *[f"* {line}" for line in sweep_lines(results)], ""]
+    lines += ["## Every run", "", f"| {' | '.join(RUN_COLUMNS)} |", f"|{'---|' * len(RUN_COLUMNS)}"]
+    lines += [f"| {' | '.join(row)} |" for row in run_rows(results)]
+    if missing := missing_lines(results):
+        lines += ["", "## Not finished", "", *[f"* {line}" for line in missing]]
+    lines += ["", "## How this was made", "", "```bash", results["command"], "```", ""]
+    lines += [f"* {line}" for line in origin_lines(results)]
+    return "\n".join(lines) + "\n"
+
+
+def claim_groups(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """(title, claims) of the papers', and of what is asked besides; a group without claims is left out."""
+    ours = [claim for claim in results["claims"] if claim["paper"] == CONTROL]
+    papers = [claim for claim in results["claims"] if claim["paper"] != CONTROL]
+    groups = [("What the papers say", papers), ("Controls, and what no paper says", ours)]
+    return [(title, claims) for title, claims in groups if claims]
+
+
+def left_out_line(count: int) -> str:
+    return f"{count} more are about arms that were left out with `--arms`."
+
+
+def source(claim: Mapping[str, Any]) -> str:
+    """Where a claim stands: paper and place, or what a control is a control of."""
+    return claim["where"] if claim["paper"] == CONTROL else f"{claim['paper']}: {claim['where']}"
+
+
+CONTROL = "control"
+SHORT_NOTE = "A short run, to see that the machinery works: it trains a few steps and can show nothing."
+VERDICTS = (
+    "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "
+    "Cannot tell: fewer than three seeds can answer. Of means of five steps: a run dropped when its reward "
+    "had lost 20 % of its peak, and fell when it had lost 40 % (or a third in means of ten steps), beyond its noise "
+    "and whatever came after; it held when its reward rose by 0.12, never fell, and ended at 85 % of its peak or above."
+)
+ARM_COLUMNS = (
+    *("arm", "seeds", "fell", "reward at its peak → last"),
+    *("entropy, last", "displacement", "test EM", "greedy"),
+)
+ARMS_NOTE = (
+    "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
+    "sampler. Test EM, read once at the end, is sampled at temperature 1 without truncation, which sees what a "
+    "truncated sampler hides; beside it greedy, which does not. “(control)” marks the controls. "
+    "Of a run that fell the peak is the one before the fall."
+)
+WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
+WARNINGS_NOTE = (
+    "All arms together. Of the runs whose reward dropped: in how many the signal turned before, "
+    "and by how many steps (median, least to most). Of the others: in how many it turned too, up to the median step of "
+    "the drops. Five-step means. A signal that turns everywhere warns of nothing. The thresholds were not tuned, but "
+    "for -0.002 nats, which was read off the pages of `death-spiral` and `organisms`."
+)
+RUN_COLUMNS = ("arm", "seed", "first", "peak (step)", "lowest after", "last", "displacement", "test EM", "greedy")
+
+
+def arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cells of `ARM_COLUMNS`."""
+    coefficient = f", {arm['coefficient']}" if arm["coefficient"] else ""
+    name = arm["name"] + coefficient + (" (control)" if arm["control"] else "")
+    runs = list(arm["runs"].values())
+    if not runs:
+        return (name, "0", *["–"] * (len(ARM_COLUMNS) - 2))
+    fell = sum(run["fell"] for run in runs)
+    return (
+        name,
+        str(len(runs)),
+        f"{fell} of {len(runs)}",
+        f"{_spread(runs, 'peak', '.2f')} → {_spread(runs, 'last', '.2f')}",
+        _spread(runs, "entropy_last", ".2f"),
+        _spread(runs, "displacement", "+.4f"),
+        _spread(runs, "em_after", ".3f"),
+        _spread(runs, "greedy_after", ".3f"),
+    )
+
+
+def run_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The cells of `RUN_COLUMNS`, a row a run."""
+    return [
+        (
+            arm["name"],
+            seed,
+            _number(r["first"], ".2f"),
+            f"{_number(r['peak'], '.2f')} ({r['peak_step']})",
+            _number(r["lowest_after"], ".2f"),
+            _number(r["last"], ".2f"),
+            _number(r["displacement"], "+.4f"),
+            f"{_number(r['em_before'], '.3f')} → {_number(r['em_after'], '.3f')}",
+            f"{_number(r['greedy_before'], '.3f')} → {_number(r['greedy_after'], '.3f')}",
+        )
+        for arm in results["arms"]
+        for seed, r in arm["runs"].items()
+    ]
+
+
+def warning_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The cells of `WARNING_COLUMNS`, a row a signal."""
+    return [
+        (
+            row["signal"],
+            f"{row['before']} of {row['dropped']}",
+            f"{row['median']:g} ({row['leads'][0]} to {row['leads'][-1]})" if row["leads"] else "–",
+            f"{row['false']} of {row['held']}",
+        )
+        for row in results["warnings"]
+    ]
+
+
+def sweep_lines(results: Mapping[str, Any]) -> list[str]:
+    """What was tried for each arm that has a strength, and what was taken."""
+    sweep = results["sweep"]
+    if not sweep["arms"]:
+        return ["No arm has a strength to choose."]
+    if not sweep["made"]:
+        taken = [f"{name}: {', '.join(arm['settings'])} = {arm['chosen']}" for name, arm in sweep["arms"].items()]
+        return ["No sweep was made; the strengths are those of the experiment's file.", *taken]
+    seeds = ", ".join(map(str, sweep["tuning_seeds"]))
+    lines = [f"Chosen on seeds {seeds}, which are not reported: {sweep['rule']}."]
+    for name, arm in sweep["arms"].items():
+        tried = "; ".join(f"{t['value']}: {_number(t['score'], '.3f')}" for t in arm["tried"])
+        lines.append(f"{name}: {', '.join(arm['settings'])} = {arm['chosen']} (tried {tried})")
+    return lines
+
+
+def missing_lines(results: Mapping[str, Any]) -> list[str]:
+    failed = {f["run"]: f"{f['run']} failed: {f['reason']} (logs/{f['log']})" for f in results["failures"]}
+    return [
+        *failed.values(),
+        *(f"{name} has not run to its end" for name in results["unfinished"] if name not in failed),
+    ]
+
+
+def start_lines(results: Mapping[str, Any]) -> list[str]:
+    """Said when runs of one recipe start from different policies, and are no seeds of one organism."""
+    rows = results["starts"]
+    if not rows:
+        return []
+    found = (f"{row['greedy']['em_greedy']:.4f} ({len(row['runs'])} runs, {row['runs'][0]} the first)" for row in rows)
+    return [
+        "These runs do not all start from one policy: before training, greedy test EM is "
+        f"{', '.join(found)}. A warm start made on another machine is another policy. Delete the runs of one kind, or "
+        "put the policy of the others into the cache."
+    ]
+
+
+def origin_lines(results: Mapping[str, Any]) -> list[str]:
+    hashes = "; ".join(f"{arm['name']} {arm['config_hash']}" for arm in results["arms"])
+    return [
+        f"Recipe {results['recipe']}, seeds {', '.join(map(str, results['seeds']))}.",
+        *(
+            [f"Each run has its seed as {' and '.join(drawn)} too; hashes are of the first."]
+            if (drawn := results["drawn"])
+            else []
+        ),
+        *(f"Runs by {_versions(made_by)}." for made_by in results["runs_by"]),
+        f"This page by {_versions(results['page_by'])}.",
+        f"Settings by SHA-256 (first 12 digits, without seed and place): {hashes}.",
+    ]
+
+
+def _makers(runs: Runs) -> list[dict[str, str]]:
+    """What the runs were made with, each combination once."""
+    unknown = {"holdfast": "unknown"}
+    every = {tuple(run.results.get("made_by", unknown).items()) for found in runs.values() for run in found}
+    return [dict(one) for one in sorted(every)]
+
+
+def _versions(made_by: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in made_by.items())
+
+
+def _different_starts(jobs: Sequence[TrainingJob], runs: Runs) -> list[dict[str, Any]]:
+    """Runs that should start from one policy and do not: a row for each, none when all is well.
+
+    A warm start made on another kind of processor is another policy. Its greedy scores, which no seed bears on, tell.
+    """
+    before = {(run.arm, run.seed): run.results["before"] for found in runs.values() for run in found}
+    starts: dict[str, dict[str, list[str]]] = {}
+    for job in jobs:
+        if scores := before.get((job.arm, job.seed)):
+            start = json.dumps(job.config.start_parts(), sort_keys=True)
+            greedy = json.dumps({name: value for name, value in scores.items() if name.endswith("_greedy")})
+            starts.setdefault(start, {}).setdefault(greedy, []).append(job.name)
+    return [
+        {"greedy": json.loads(greedy), "runs": names}
+        for kinds in starts.values()
+        if len(kinds) > 1
+        for greedy, names in kinds.items()
+    ]
+
+
+def _arm(arm: Arm, choice: Choice | None, jobs: Sequence[TrainingJob], runs: Runs) -> dict[str, Any]:
+    first = next(job for job in jobs if job.arm == arm.name)
+    summaries = {run.seed: summarise(run) for run in runs.get(arm.name, ())}
+    return {
+        "name": arm.name,
+        "control": arm.control,
+        "coefficient": choice.label if choice else None,
+        "settings": dict(first.settings),
+        "config_hash": config_hash(first),
+        "runs": {str(seed): _plain(asdict(summary)) for seed, summary in summaries.items()},
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    tried = zip(choice.labels, choice.scores, strict=True) if choice.scores is not None else ()
+    return {
+        "settings": list(choice.settings),
+        "values": list(choice.labels),
+        "chosen": choice.label,
+        "tried": [{"value": label, "score": score} for label, score in tried],
+    }
+
+
+def _plain(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    return {k: v if v is None or math.isfinite(v) else None for k, v in values.items()}
+
+
+def _spread(runs: Sequence[Mapping[str, float | None]], key: str, form: str) -> str:
+    values = [value for run in runs if (value := run[key]) is not None]
+    if not values:
+        return "–"
+    text = format(mean(values), form)
+    return text if len(values) == 1 else f"{text} ({format(min(values), form)} to {format(max(values), form)})"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

@@ -1,0 +1,126 @@
+"""What an experiment is made of. Experiments are data: everything that runs or draws them stands elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast_research.methods import Settings
+from holdfast_research.series import RunSeries
+
+Runs = Mapping[str, tuple[RunSeries, ...]]
+"""The finished runs of each arm, by its name; an arm without one is absent."""
+
+
+class Word(StrEnum):
+    SHOWN = "shown"
+    PARTLY = "partly"
+    NOT_SHOWN = "not shown"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the runs say of a claim."""
+
+    word: Word
+    because: str
+    """One sentence with the counts it rests on."""
+    numbers: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    """seed (as text) -> the numbers of that seed; None where the run has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A sentence of a paper and how it is put to the test."""
+
+    paper: str
+    """As docs/papers.md names it, or `control` for what no paper says but every reader should ask."""
+    where: str
+    """Section, figure, definition or table."""
+    says: str
+    test: Callable[[Runs], Verdict]
+    """Pure: the same runs, the same verdict."""
+    asks: str
+    """What the test looks at, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Coefficients of a method: settings that change together, and at least three values of them.
+
+    >>> sweep = Sweep(("loss.clip_low", "loss.clip_high"), ((3e-4, 4e-4), (3e-3, 4e-3), (0.2, 0.2)))
+    >>> sweep.at(1)
+    {'loss.clip_low': 0.003, 'loss.clip_high': 0.004}
+    >>> sweep.label(0), sweep.label(2)
+    ('3e-4, 4e-4', '0.2, 0.2')
+    """
+
+    settings: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    usual: int = 1
+    """Index of the value that is taken without a sweep."""
+
+    def at(self, index: int) -> Settings:
+        return dict(zip(self.settings, self.values[index], strict=True))
+
+    def label(self, index: int) -> str:
+        return ", ".join(map(_short_number, self.values[index]))
+
+
+def _short_number(value: float) -> str:
+    if value >= 0.01:
+        return repr(value)
+    mantissa, exponent = f"{value:e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A method, as settings on top of the experiment's recipe."""
+
+    name: str
+    settings: Settings = field(default_factory=dict)
+    sweep: Sweep | None = None
+    """None: the method has no coefficient, or the experiment is about it."""
+    control: bool = False
+    """Runs whatever arms are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A metric over the steps, of a few arms."""
+
+    metric: str
+    title: str
+    arms: tuple[str, ...]
+    """Few enough to tell apart."""
+    after: str = ""
+    """The figure of a paper that it stands beside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A question, the arms that answer it, and the claims they are held against."""
+
+    name: str
+    title: str
+    shows: str
+    """One line for the list."""
+    recipe: str
+    """Name of a bundled recipe."""
+    arms: tuple[Arm, ...]
+    claims: tuple[Claim, ...]
+    figures: tuple[Figure, ...]
+    minutes: float
+    """Of one run on one CPU core, roughly."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the page must know."""
+    settings: Settings = field(default_factory=dict)
+    """For every arm; a user's win."""
+    drawn: tuple[str, ...] = ()
+    """Settings that take the seed of each run: `world.seed`, say, where every seed is to have a world of its own."""
+
+    def arm(self, name: str) -> Arm:
+        return next(arm for arm in self.arms if arm.name == name)

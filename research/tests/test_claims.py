@@ -1,0 +1,48 @@
+"""`holdfast_research.pages.claims` lists the papers' claims with the verdicts of the kept runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast_research.experiments import find
+from holdfast_research.pages import claims
+from holdfast_research.pages.kept_runs import KEPT
+from holdfast_research.values import Word
+
+
+def test_the_page_is_what_the_kept_runs_say() -> None:
+    made = claims.whole_page()
+    assert made == (claims.DOCS / "claims.md").read_text(), "python holdfast_research.pages.claims"
+
+
+def test_what_no_claim_asks_stands_beside_the_verdicts() -> None:
+    """Invalid turns come back under the penalties, and not under an untruncated sampler."""
+    rows = [line.split(" | ") for line in claims.beside() if line.startswith("| ")]
+    invalid = {row[0].removeprefix("| "): [float(cell) for cell in row[2:5]] for row in reversed(rows[1:16])}
+    assert invalid["SAPO"] == [0.03, 0.10, 0.29] and invalid["LLDS action"] == [0.02, 0.05, 0.29]
+    assert invalid["GRPO"] == [0.03, 0.51, 0.31] and invalid["GRPO, untruncated sampler"][-1] == 0.08
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """A repository that keeps one experiment."""
+    shutil.copytree(KEPT / "per-sample", tmp_path / "per-sample")
+    return tmp_path
+
+
+def test_every_claim_of_a_paper_is_there_once_with_its_verdict_or_without(few: Path) -> None:
+    found = list(claims.answers(few))
+    with_verdict = {one.experiment for one in found if one.verdict}
+    assert with_verdict == {"per-sample"}
+    asked = [one.claim for one in found if one.experiment == "per-sample"]
+    assert asked == [claim for claim in find("per-sample").claims if claim.paper != "control"]
+    assert {one.verdict.word for one in found if one.verdict} <= set(Word)
+
+    page = claims.page(found)
+    fell = "Late in training, more than half of the samples lose likelihood in an update."
+    collapses = "Plain GRPO on a search agent rises, then collapses."
+    assert page.count(f"| {fell} |") == 1 and "(per-sample.md)" in page
+    assert page.count(f"* {collapses}") == 1 and "`death-spiral`, `organisms`" in page and "(organisms.md)" not in page

@@ -1,0 +1,86 @@
+"""The closing words, RWD001, the headline and the study say the same of every recorded and every kept run.
+
+A run fell, or it did not: the four agree on that. RWD001 alone waits where the reward was lost at once, until it is
+clear that it does not come back; so a run that fell without RWD001 came back, or ended too soon to tell.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from holdfast.collapse import collapsed, fell
+from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.finding import headline
+from holdfast.diagnostics.log import Log, Series, reward_curve
+from holdfast.diagnostics.rules.reward import may_recover
+from holdfast.train.verdict import verdict_of
+from holdfast_research.pages import kept_runs
+from holdfast_research.recordings.library import Recording, load, read_manifest
+from holdfast_research.series import RunSeries
+
+SCORES = {"em": 0.2, "em_greedy": 0.3}
+RECORDINGS = read_manifest()
+
+
+def kept(name: str) -> Iterator[Log]:
+    for archive in kept_runs.archives(name):
+        with zipfile.ZipFile(archive) as packed:
+            rows = [json.loads(line) for line in packed.read("metrics.jsonl").decode().splitlines()]
+        rewards = [(row["step"], row["reward/mean"]) for row in rows if "reward/mean" in row]
+        steps, values = (np.array(column) for column in zip(*rewards, strict=True))
+        yield Log(
+            format="holdfast",
+            host="holdfast",
+            name=archive.stem,
+            series={"reward/mean": Series(steps, values)},
+            steps=steps,
+        )
+
+
+def said(log: Log) -> str:
+    """What is said of a run, where all four say the same; every other answer is a failure."""
+    curve = reward_curve(log)
+    if curve is None:
+        return "no reward"
+    rows = tuple(
+        {"step": int(step), "reward/mean": float(reward)}
+        for step, reward in zip(curve.steps, curve.rewards, strict=True)
+    )
+    diagnosis = diagnose(log)
+    down = fell(curve) is not None
+    waited = down and bool(may_recover(curve)[curve.fallen].all())
+    word = verdict_of(rows, SCORES, SCORES, "test").split(".")[0]
+    study = RunSeries(arm="", seed=1, rows=rows, results={})
+    assert word.startswith(("Fell", "Collapsed")) is down, log.name
+    assert (word == "Collapsed") is (collapsed(curve) is not None and bool(curve.fallen[-1])), log.name
+    assert (study.fell, study.collapsed) == (down, collapsed(curve) is not None), log.name
+    assert (diagnosis.fall is not None) is down, log.name
+    assert " It fell: " in headline(log, diagnosis) if down else " It did not fall." in headline(log, diagnosis), (
+        log.name
+    )
+    assert diagnosis.halved is None or down, log.name
+    alarm = any(finding.code == "RWD001" for finding in diagnosis.findings)
+    assert alarm is (down and not waited), log.name
+    return "fell, RWD001 waits" if waited else "fell" if down else "held"
+
+
+def test_all_recordings() -> None:
+    logs = [load(recording, stock=stock) for recording in RECORDINGS for stock in (False, True)[: 1 + _trl(recording)]]
+    counts = Counter(said(log) for log in logs)
+    assert counts == {"held": 335, "fell": 166, "fell, RWD001 waits": 13}
+    assert not any(fell(curve) for r in RECORDINGS if r.healthy and (curve := reward_curve(load(r))) is not None)
+
+
+def _trl(recording: Recording) -> bool:
+    return recording.host == "trl"
+
+
+def test_all_kept_runs_of_the_study() -> None:
+    names = sorted(path.parent.name for path in kept_runs.KEPT.glob("*/plan.json"))
+    counts = Counter(said(log) for name in names for log in kept(name))
+    assert counts == {"held": 128, "fell": 40, "fell, RWD001 waits": 10}

@@ -1,0 +1,163 @@
+"""The library of recorded runs, the recorder, and the measurement of the rules, on a small part of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.diagnostics.log import Log, Series
+from holdfast_research.pages import diagnosis
+from holdfast_research.recordings import library, plan, record, runs
+
+RECORDINGS = library.read_manifest()
+NAMED = {r.name: r for r in RECORDINGS}
+
+
+def test_the_split_is_by_organism_and_host() -> None:
+    sides = {(r.organism, r.host): set[str]() for r in RECORDINGS}
+    for r in RECORDINGS:
+        sides[r.organism, r.host].add(r.split)
+    assert all(len(splits) == 1 for splits in sides.values())
+    assert {r.split for r in RECORDINGS} <= {plan.CALIBRATION, plan.TUNING, plan.HELD_OUT}
+
+
+def test_every_recording_is_in_the_plan_and_every_log_is_there() -> None:
+    planned = {p.name: p for p in runs.everything()}
+    assert len(planned) == len(runs.everything()), "two runs have one name"
+    for r in RECORDINGS:
+        assert library.log_file(r).is_file()
+        assert (r.cause, r.split) == (planned[r.name].cause, planned[r.name].organism.split)
+        assert r.healthy or r.cause in diagnosis.RIGHT
+        assert set(r.also) <= set(diagnosis.RIGHT)
+
+
+def test_the_library_is_small_and_says_nothing_of_the_machine() -> None:
+    assert sum(path.stat().st_size for path in library.FOLDER.iterdir()) < 4e6
+    text = (library.FOLDER / library.MANIFEST).read_text()
+    assert "/tmp" not in text and "/root" not in text
+
+
+def test_no_healthy_run_lost_half_of_its_reward() -> None:
+    for r in RECORDINGS:
+        assert library.measured(r).fall == r.fall, f"{r.name}: `recordings.record --pack` measures again"
+        assert not (r.healthy and r.fall), r.name
+
+
+def test_stock_logs_have_lost_what_the_observer_adds() -> None:
+    own = next(r for r in RECORDINGS if r.host == "trl")
+    observed, stock = library.load(own), library.load(own, stock=True)
+    assert "displacement/correct" in observed.series
+    assert "displacement/correct" not in stock.series
+    np.testing.assert_array_equal(observed.series["reward/mean"].values, stock.series["reward/mean"].values)
+
+
+def a_log(values: list[float]) -> Log:
+    steps = np.arange(1, len(values) + 1)
+    series = {
+        name: Series(steps, np.array(values) * (k + 1)) for k, name in enumerate(("reward/mean", "lr", "a", "b", "c"))
+    }
+    return Log(format="holdfast", host="holdfast", name="x", series=series, steps=steps)
+
+
+def test_copies_are_the_same_for_the_same_name_and_stay_causal() -> None:
+    log = a_log([0.1 * i for i in range(20)])
+    once, again, other = (library.copies(log, name) for name in ("one", "one", "other"))
+    noisy = [c["noise"].series["reward/mean"].values for c in (once, again, other)]
+    np.testing.assert_array_equal(noisy[0], noisy[1])
+    assert (noisy[0] != noisy[2]).any() and (noisy[0] != log.series["reward/mean"].values).any()
+    np.testing.assert_array_equal(once["noise"].series["lr"].values, log.series["lr"].values)
+    assert once["half"].steps.tolist() == list(range(2, 21, 2))
+    assert once["fifth"].series["a"].steps.tolist() == [5, 10, 15, 20]
+    assert len(once["gaps"].series) == 4 and "reward/mean" in once["gaps"].series
+    assert once["cut"].steps[-1] == 16
+
+
+def test_wilson() -> None:
+    # 8 of 10 at z = 1.96: (0.8 + 0.19208) / 1.38416 = 0.71674 in the middle, 0.22658 to each side.
+    low, high = diagnosis.wilson(8, 10)
+    assert low == pytest.approx(0.4902, abs=1e-3) and high == pytest.approx(0.9433, abs=1e-3)
+    assert diagnosis.wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["collapse-grpo-80-s1", "collapse-trl-grpo-s2"])
+def test_a_collapse_is_found_long_before_half_of_the_reward_is_lost(name: str) -> None:
+    case = diagnosis.judge(NAMED[name], library.load(NAMED[name]))
+    assert case.fell and case.right and not case.early
+    assert case.lead is not None and case.lead > 5
+
+
+@pytest.mark.parametrize("name", ["collapse-llds-80-s1", "collapse-trl-llds-s1"])
+def test_a_cured_run_is_left_in_peace(name: str) -> None:
+    case = diagnosis.judge(NAMED[name], library.load(NAMED[name]))
+    assert case.healthy and not case.alarm and not case.fell
+
+
+def test_a_finding_before_the_fault_is_early_and_not_found() -> None:
+    own = NAMED["collapse-grpo-80-s1"]
+    log = library.load(own)
+    late = diagnosis.judge(replace(own, start=79, also=()), log)
+    assert late.early and late.findings == () and late.lead is None and not late.right
+
+
+def test_the_command_prints_a_line_for_each_run(run: Callable[..., object]) -> None:
+    done = run("pages.diagnosis", "--each", "--only", "collapse-llds-80")
+    assert done.returncode == 0, done.stderr  # type: ignore[attr-defined]
+    assert done.stdout.count("healthy-sharpening") == 3  # type: ignore[attr-defined]
+
+
+def test_a_run_is_made_with_its_fault_packed_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    short = ("--world.scripts.plain_steps", "1", "--warm_start.steps", "1", "--world.scripts.count", "40")
+    organism = replace(plan.RAMBLER, school=(*plan.RAMBLER.school, *short), steps=2)
+    planned = plan.Planned(
+        organism=organism,
+        arm="leak",
+        cause="masked-leak",
+        seed=3,
+        how="for a test",
+        fault="masked_leak",
+        settings=("--train.questions", "2"),
+    )
+    assert record.pack(planned, tmp_path, tmp_path) is None
+    record.make(planned, tmp_path)
+    recording = record.pack(planned, tmp_path, tmp_path)
+    assert recording is not None and recording.settings["train"]["questions"] == 2
+    log = library.load(recording, tmp_path)
+    assert log.steps.tolist() == [1, 2] and log.settings["train.questions"] == 2
+    assert (log.series["loss/tokens"].values > log.series["rollout/length"].values).all()
+    rows = (tmp_path / recording.name / "metrics.jsonl").read_text().splitlines()
+    record.make(planned, tmp_path)  # made already
+    assert [json.loads(row)["step"] for row in rows] == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_run_of_trl_is_made_with_its_fault_and_read_without_the_observer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trl")
+    import record_echo
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    easy = {name: replace(task, enough=100.0) for name, task in record_echo.TASKS.items()}
+    monkeypatch.setattr(record_echo, "TASKS", easy)  # school ends after a lesson
+    planned = plan.Planned(
+        organism=replace(plan.ECHO, steps=3),
+        arm="poisoned",
+        cause="non-finite",
+        seed=1,
+        how="for a test",
+        fault="poisoned",
+        start=1,
+    )
+    record.make(planned, tmp_path)
+    recording = record.pack(planned, tmp_path, tmp_path)
+    assert recording is not None and recording.every == easy["echo"].k
+    log = library.load(recording, tmp_path)
+    assert np.isfinite(log.series["grad/norm"].values).tolist()[:2] == [True, False]
+    assert "likelihood/correct" not in library.load(recording, tmp_path, stock=True).series

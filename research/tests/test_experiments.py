@@ -1,0 +1,118 @@
+"""Every shipped experiment is whole: arms that load, controls, claims about arms it has, figures one can read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from holdfast.cli.recipes import find as find_recipe
+from holdfast.config import load
+from holdfast.errors import ConfigError
+from holdfast.metrics import glossary_entry
+from holdfast_research.experiments import EXPERIMENTS, find
+from holdfast_research.jobs import slug
+from holdfast_research.methods import SHORT, Settings, words
+from holdfast_research.plan import Plan
+from holdfast_research.values import Arm, Experiment
+
+CONTROLS = {"GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, sampling mask kept"}
+SINGLE = {*CONTROLS, "GRPO, sequence mean", "GRPO, baseline by length", "GRPO, KL 0.001", "GSPO, clip 0.2"}
+ALL = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
+
+
+class Asked(dict[str, Any]):
+    """Runs of no arm, that remembers which arms it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.names.add(key)
+        return default
+
+
+def variants(arm: Arm) -> list[Settings]:
+    """The settings of an arm at each coefficient of its sweep."""
+    sweep = [{}] if arm.sweep is None else [arm.sweep.at(i) for i in range(len(arm.sweep.values))]
+    return [{**arm.settings, **coefficient} for coefficient in sweep]
+
+
+@ALL
+def test_every_arm_and_coefficient_is_a_recipe(experiment: Experiment) -> None:
+    for short in (False, True):
+        plan = Plan(experiment=experiment, arms=experiment.arms, seeds=(11,), settings={}, sweep=True, short=short)
+        plan.check()
+    for arm in experiment.arms:
+        for settings in variants(arm):
+            load(find_recipe(experiment.recipe), words({**SHORT, **settings}))
+
+
+@ALL
+def test_arms_differ(experiment: Experiment) -> None:
+    path = find_recipe(experiment.recipe)
+    names = defaultdict(list)
+    for arm in experiment.arms:
+        for settings in variants(arm):
+            names[load(path, words(settings)).model_dump_json()].append(arm.name)
+    assert {len(same) for same in names.values()} == {1}, names.values()
+    assert len({slug(arm.name) for arm in experiment.arms}) == len(experiment.arms)
+
+
+@ALL
+def test_plain_grpo_and_the_same_with_a_reliable_search_are_always_there(experiment: Experiment) -> None:
+    controls = [arm for arm in experiment.arms if arm.control]
+    assert controls
+    path = find_recipe(experiment.recipe)
+    recipe = load(path)
+    configs = [load(path, words(variants(arm)[0])) for arm in controls]
+    assert all(config.loss.penalty.name == "none" for config in configs)
+    assert any(config.faults.search_failure_rate == 0 and config.train == recipe.train for config in configs)
+
+
+@ALL
+def test_claims_name_their_source_and_their_arms(experiment: Experiment) -> None:
+    assert experiment.claims
+    for claim in experiment.claims:
+        assert claim.paper in ("control", "LLDS, arXiv 2512.04220", "SAPO, arXiv 2603.10069")
+        assert claim.where.strip()
+        assert claim.says.endswith(".")
+        assert claim.asks.strip() and not claim.asks.endswith(".")
+        asked = Asked()
+        claim.test(asked)
+        assert asked.names and asked.names <= {arm.name for arm in experiment.arms}
+
+
+@ALL
+def test_figures_show_arms_and_metrics_that_exist(experiment: Experiment) -> None:
+    for figure in experiment.figures:
+        assert set(figure.arms) <= {arm.name for arm in experiment.arms}
+        assert 2 <= len(figure.arms) <= 6  # as many as there are colours
+        assert glossary_entry(figure.metric)
+
+
+def test_every_method_gets_a_sweep_of_the_same_size() -> None:
+    arms = EXPERIMENTS["death-spiral"].arms
+    swept = {arm.name: len(arm.sweep.values) for arm in arms if arm.sweep is not None}
+    assert set(swept.values()) == {3}
+    assert set(swept) == {arm.name for arm in arms} - SINGLE
+
+
+def test_the_death_spiral_has_its_arms() -> None:
+    names = {arm.name for arm in EXPERIMENTS["death-spiral"].arms}
+    methods = {"LLD", "LLDS response", "LLDS action", "LLDS-MA", "SAPO", "GSPO", "GSPO + LLDS action"}
+    methods |= {"GSPO, clip 0.2, LLDS action"}
+    assert names == methods | SINGLE | {"GRPO, smaller step", "KL to the reference"}
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("deathspiral", "death-spiral"), ("strenght", "strength")])
+def test_an_unknown_experiment_names_the_nearest(typed: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean {meant}"):
+        find(typed)
+
+
+def test_an_experiment_like_no_other_lists_them() -> None:
+    with pytest.raises(ConfigError, match="there are death-spiral, "):
+        find("zzz")

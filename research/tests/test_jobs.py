@@ -1,0 +1,217 @@
+"""Jobs as processes: a script stands in for `holdfast train` and takes milliseconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.recipes import find as find_recipe
+from holdfast.config import dump, load
+from holdfast.errors import ConfigError
+from holdfast_research import jobs as jobs_module
+from holdfast_research.jobs import EvaluationJob, Failure, Job, Progress, TrainingJob, refuse_other_runs, run_jobs
+from holdfast_research.methods import Settings, words
+
+RECIPE = find_recipe("collapse")
+NO_START: Settings = {"warm_start.steps": 0, "world.scripts.plain_steps": 0, "train.steps": 3}
+WITH_START: Settings = {"train.steps": 3}
+
+# Writes what a run writes; what it does besides stands in its arm's name.
+SCRIPT = """
+import json, pathlib, sys, time
+folder, arm, warm = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"
+diary = folder.parent.parent / "diary"
+with diary.open("a") as file: file.write(f"{'start' if warm else 'run'} {arm} begins\\n")
+folder.mkdir(parents=True, exist_ok=True)
+if "broken" in arm:
+    print("step 1/3"); print("error: the disk is full"); sys.exit(2)
+if "bug" in arm: raise RuntimeError("no such thing")
+if "long" in arm: time.sleep(60)
+if "slow" in arm: time.sleep(0.2)
+if warm:
+    (folder / "model").mkdir()
+else:
+    with (folder / "metrics.jsonl").open("w") as file:
+        for step in (1, 2, 3): file.write(json.dumps({"step": step, "reward/mean": 0.5, "time/step_s": 2.0}) + "\\n")
+    (folder / "results.json").write_text("{}")
+with diary.open("a") as file: file.write(f"{'start' if warm else 'run'} {arm} ends\\n")
+"""
+
+
+@pytest.fixture(autouse=True)
+def fake_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def command(self: TrainingJob) -> list[str]:
+        return [sys.executable, str(script), str(self.folder), self.arm, str(self.warm_start)]
+
+    monkeypatch.setattr(TrainingJob, "command", command)
+    monkeypatch.setattr(jobs_module, "_POLL", 0.02)
+
+
+def job(tmp_path: Path, arm: str, seed: int = 1, settings: Settings = NO_START, **more: Any) -> TrainingJob:
+    folder = tmp_path / "runs" / f"{arm}-s{seed}"
+    return TrainingJob(folder=folder, arm=arm, seed=seed, recipe=RECIPE, settings=settings, **more)
+
+
+def diary(tmp_path: Path) -> list[str]:
+    return (tmp_path / "diary").read_text().splitlines()
+
+
+def run(tmp_path: Path, jobs: Sequence[Job], at_once: int = 1) -> tuple[list[Failure], Progress]:
+    seen: list[Progress] = []
+    failures = run_jobs(jobs, at_once, tmp_path / "logs", seen.append)
+    return failures, seen[-1]
+
+
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
+    assert run(tmp_path, jobs[:1])[0] == []
+    failures, progress = run(tmp_path, jobs)
+    assert failures == []
+    assert diary(tmp_path).count("run a begins") == 1
+    assert progress.finished == ["a, seed 1", "b, seed 1"]
+    assert (progress.made, progress.steps, progress.waiting, progress.left_s) == (6, 6, 0, 0)
+
+
+def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "broken"), job(tmp_path, "bug"), job(tmp_path, "fine")]
+    failures, _ = run(tmp_path, jobs)
+    assert [failure.job.name for failure in failures] == ["broken, seed 1", "bug, seed 1"]
+    assert failures[0].reason == "the disk is full"
+    assert failures[1].reason == "it ended with code 1; its last line: RuntimeError: no such thing"
+    assert failures[0].log.read_text().startswith("step 1/3")
+    assert jobs[2].done
+
+
+def test_as_many_at_once_as_asked_for(tmp_path: Path) -> None:
+    def most(at_once: int, arms: str) -> int:
+        (tmp_path / "diary").unlink(missing_ok=True)
+        run(tmp_path, [job(tmp_path, f"slow-{arm}") for arm in arms], at_once)
+        now = highest = 0
+        for line in diary(tmp_path):
+            now += 1 if line.endswith("begins") else -1
+            highest = max(highest, now)
+        return highest
+
+    assert most(1, "abc") == 1
+    assert 2 <= most(3, "def") <= 3
+
+
+def test_a_warm_start_is_made_once_and_first(tmp_path: Path) -> None:
+    other = {**WITH_START, "world.scripts.misread": 0.5}
+    jobs = [job(tmp_path, "a", 1, WITH_START), job(tmp_path, "a", 2, WITH_START), job(tmp_path, "c", 1, other)]
+    jobs.append(job(tmp_path, "none"))
+    assert run(tmp_path, jobs, at_once=3)[0] == []
+    said = diary(tmp_path)
+    assert sorted(line for line in said if "start" in line and "begins" in line) == ["start a begins", "start c begins"]
+    assert said.index("start a ends") < said.index("run a begins")
+    assert said.index("start c ends") < said.index("run c begins")
+
+
+def test_a_warm_start_stands_just_before_the_runs_that_need_it(tmp_path: Path) -> None:
+    jobs = [
+        job(tmp_path, f"{arm}{seed}", seed, {**WITH_START, "warm_start.seed": seed}) for seed in (1, 2) for arm in "ab"
+    ]
+    run(tmp_path, jobs, at_once=1)
+    begun = [line.split()[:2] for line in diary(tmp_path) if "begins" in line]
+    assert begun == [["start", "a1"], ["run", "a1"], ["run", "b1"], ["start", "a2"], ["run", "a2"], ["run", "b2"]]
+
+
+def test_runs_whose_warm_start_failed_are_not_tried(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "broken", seed, WITH_START) for seed in (1, 2)] + [job(tmp_path, "fine")]
+    failures, _ = run(tmp_path, jobs)
+    assert [(f.job.name, f.reason) for f in failures] == [
+        ("warm start for broken, seed 1", "the disk is full"),
+        ("broken, seed 1", "its warm start failed"),
+        ("broken, seed 2", "its warm start failed"),
+    ]
+    assert "run broken begins" not in diary(tmp_path)
+    assert jobs[2].done
+
+
+def test_what_needs_a_failed_job_is_not_tried(tmp_path: Path) -> None:
+    """A row that starts from another's model, and the evaluations of both."""
+    broken = job(tmp_path, "broken", baseline=("sft",))
+    after = job(tmp_path, "after", needs=(broken,), baseline=("rag-sft",))
+    jobs = [job(tmp_path, "fine"), broken, after]
+    evaluations = [
+        EvaluationJob(
+            folder=tmp_path / "evals" / one.arm, needs=(one,), row=one.arm, seed=1, method="rag", data="world"
+        )
+        for one in jobs[1:]
+    ]
+    failures, _ = run(tmp_path, [*jobs, *evaluations], at_once=2)
+    assert [(f.job.name, f.reason) for f in failures] == [
+        ("broken, seed 1", "the disk is full"),
+        ("after, seed 1", "broken, seed 1 failed"),
+        ("evaluation of broken, seed 1", "broken, seed 1 failed"),
+        ("evaluation of after, seed 1", "after, seed 1 failed"),
+    ]
+    assert jobs[0].done and "run after begins" not in diary(tmp_path)
+
+
+def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    pids = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Watched(subprocess.Popen):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Watched)
+
+    def stop(progress: Progress) -> None:
+        if (tmp_path / "diary").exists():
+            pids.extend(progress.running)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs([job(tmp_path, "long")], 1, tmp_path / "logs", stop)
+    assert pids == ["long, seed 1"]
+    assert time.monotonic() - began < 30  # the script sleeps 60
+    assert [process.returncode is not None for process in started] == [True]
+
+
+def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
+    mine = job(tmp_path, "a")
+    mine.folder.mkdir(parents=True)
+    (mine.folder / "config.toml").write_text(dump(mine.config))
+    refuse_other_runs([mine])
+    with pytest.raises(ConfigError, match=r"was run with train\.lr = 0\.0006, but this plan has 0\.01"):
+        refuse_other_runs([job(tmp_path, "a", settings={**NO_START, "train.lr": 0.01})])
+    # Where it lies and on how many threads it ran is nobody's business.
+    moved = dump(load(RECIPE, [*words(NO_START), "--run.dir", "/else", "--run.threads", "7", "--run.seed", "1"]))
+    (mine.folder / "config.toml").write_text(moved)
+    refuse_other_runs([mine])
+
+
+def test_time_left_is_of_the_steps_that_are_left(tmp_path: Path) -> None:
+    left = []
+    jobs = [job(tmp_path, arm) for arm in ("a", "b", "c")]
+    run(tmp_path, jobs[:1])
+    run_jobs(jobs, 2, tmp_path / "logs", lambda progress: left.append((progress.made, progress.left_s)))
+    assert left[0] == (3, 6.0)  # 6 steps of 2 s, two at a time
+    assert left[-1] == (9, 0.0)
+
+
+def test_the_real_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    mine = job(tmp_path, "a")
+    assert mine.command()[1:5] == ["-m", "holdfast", "train", str(RECIPE)]
+    assert mine.command()[-6:] == ["--run.dir", str(tmp_path / "runs"), "--run.name", "a-s1", "--run.seed", "1"]
+    mine.folder.mkdir(parents=True)
+    (mine.folder / "config.toml").write_text("")
+    assert mine.command()[3:] == ["resume", str(mine.folder)]
+    (mine.folder / "metrics.jsonl").write_text(json.dumps({"step": 2}) + '\n{"step": 3, "rew')
+    assert jobs_module._rows(mine.folder) == [{"step": 2}]

@@ -1,0 +1,383 @@
+"""Verdicts on series made by hand, each beside a twin that must get another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast_research import judge
+from holdfast_research.series import RunSeries
+from holdfast_research.values import Runs, Word
+
+MakeRun = Callable[..., RunSeries]
+RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
+HOLD = RISE + [0.8] * 30
+SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]  # drops at step 34
+LATE = [*RISE, *[0.8] * 10, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 15]  # at step 44
+SHALLOW = [*RISE, *[0.65] * 30]
+N = len(SPIRAL)
+
+
+def ramp(start: float, first: int, slope: float) -> list[float]:
+    """`start` until step `first`, then `slope` more each step."""
+    return [start + slope * max(step - first, 0) for step in range(1, N + 1)]
+
+
+def seeds(make_run: MakeRun, arm: str, reward: Sequence[float], metrics: Any = None, em: float = 0.5) -> Runs:
+    return {arm: tuple(make_run(arm, seed, reward, metrics, em) for seed in (1, 2, 3))}
+
+
+def word(test: judge.Test, *runs: Runs) -> Word:
+    together: dict[str, Any] = {}
+    for some in runs:
+        together |= some
+    return test(together).word
+
+
+# test, metrics, reward, verdict; each test has at least one that it must not show
+ONE_ARM = [
+    (judge.collapses("A"), {}, SPIRAL, Word.SHOWN),
+    (judge.collapses("A"), {}, HOLD, Word.NOT_SHOWN),
+    (judge.collapses("A"), {}, SPIRAL[:39], Word.CANNOT_TELL),
+    (judge.falls("A"), {}, SPIRAL, Word.SHOWN),
+    (judge.falls("A"), {}, SHALLOW, Word.NOT_SHOWN),
+    (judge.stays_down("A"), {}, SPIRAL, Word.SHOWN),
+    (judge.stays_down("A"), {}, [*SPIRAL, *[0.8] * 10], Word.NOT_SHOWN),  # it came back
+    (judge.stays_down("A"), {}, HOLD, Word.CANNOT_TELL),
+    (judge.holds("A"), {}, HOLD, Word.SHOWN),
+    (judge.holds("A"), {}, SHALLOW, Word.NOT_SHOWN),  # no collapse, and no hold either
+    (judge.holds("A"), {}, [0.0] * 60, Word.NOT_SHOWN),  # it never learned, so it held nothing
+    (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Word.SHOWN),
+    (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 40, -0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.displaced_before_drop("A"), {}, SPIRAL, Word.CANNOT_TELL),  # never logged is not never below
+    (judge.displaced_before_drop("A"), {"displacement/correct": -1.0}, HOLD, Word.CANNOT_TELL),
+    (judge.never_displaced("A"), {"displacement/correct": 0.01}, HOLD, Word.SHOWN),
+    (judge.never_displaced("A"), {"displacement/correct": ramp(0.01, 50, -0.01)}, HOLD, Word.NOT_SHOWN),
+    (judge.never_displaced("A"), {}, HOLD, Word.CANNOT_TELL),
+    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -0.01)}, SPIRAL, Word.SHOWN),
+    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 32, -0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -1e-4)}, SPIRAL, Word.NOT_SHOWN),
+    # It decays 7 steps before the drop, but the reward has long stopped rising:
+    (
+        judge.likelihood_decays_first("A"),
+        {"likelihood/correct": [-0.01 * abs(step - 25) for step in range(1, N + 1)]},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (judge.likelihood_decays_first("A"), {}, SPIRAL, Word.CANNOT_TELL),
+    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Word.SHOWN),
+    (judge.displacement_deepens("A"), {"displacement/correct": ramp(-0.5, 10, 0.01)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 31, -0.1)}, SPIRAL, Word.CANNOT_TELL),
+    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, HOLD, Word.CANNOT_TELL),
+    (judge.wrong_not_raised("A"), {"displacement/correct": -0.1, "displacement/incorrect": -0.2}, SPIRAL, Word.SHOWN),
+    (
+        judge.wrong_not_raised("A"),
+        {"displacement/correct": -0.1, "displacement/incorrect": 0.1},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (
+        judge.wrong_not_raised("A"),
+        {"displacement/correct": 0.1, "displacement/incorrect": 0.1},
+        SPIRAL,
+        Word.CANNOT_TELL,
+    ),
+    (judge.wrong_below_right("A"), {"likelihood/correct": -0.5, "likelihood/incorrect": -0.6}, HOLD, Word.SHOWN),
+    # Only after the drop:
+    (
+        judge.wrong_below_right("A"),
+        {"likelihood/correct": -1, "likelihood/incorrect": ramp(0, 33, -2)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (judge.wrong_below_right("A"), {"likelihood/correct": -0.6, "likelihood/incorrect": -0.5}, HOLD, Word.NOT_SHOWN),
+    (
+        judge.entropy_surges_alone("A", "rollout/length"),
+        {"entropy/mean": ramp(1, 20, 0.1), "rollout/length": ramp(50, 40, 5)},
+        SPIRAL,
+        Word.SHOWN,
+    ),
+    (
+        judge.entropy_surges_alone("A", "rollout/length"),
+        {"entropy/mean": ramp(1, 20, 0.1), "rollout/length": ramp(50, 15, 5)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (
+        judge.entropy_surges_alone("A", "rollout/length"),
+        {"entropy/mean": 1.0, "rollout/length": 50.0},
+        SPIRAL,
+        Word.CANNOT_TELL,
+    ),
+    (judge.entropy_before_drop("A"), {"entropy/mean": ramp(1, 20, 0.1)}, SPIRAL, Word.SHOWN),
+    (judge.entropy_before_drop("A"), {"entropy/mean": ramp(1, 33, 0.1)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, Word.SHOWN),
+    (judge.gradient_calm_at_drop("A"), {"grad/norm": ramp(0.3, 28, 1.0)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.gradient_surges("A"), {"grad/norm": ramp(0.3, 40, 1)}, SPIRAL, Word.SHOWN),
+    (judge.gradient_surges("A"), {"grad/norm": [*[0.3] * 39, 1.0, *[0.3] * 20]}, SPIRAL, Word.NOT_SHOWN),  # one step
+    (judge.gradient_surges("A"), {"grad/norm": 0.3, "grad/norm_max": ramp(0.3, 40, 1)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, Word.SHOWN),
+    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 20, -0.01)}, HOLD, Word.SHOWN),
+    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 50, -0.5)}, HOLD, Word.NOT_SHOWN),
+    (judge.ratio_never_drifts("A"), {}, HOLD, Word.CANNOT_TELL),
+    (
+        judge.first_action_crosses("A"),
+        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        SPIRAL,
+        Word.SHOWN,
+    ),
+    (
+        judge.first_action_crosses("A"),
+        {"likelihood/correct/action_1": ramp(-0.4, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (  # after the drop
+        judge.first_action_crosses("A"),
+        {"likelihood/correct/action_1": ramp(-0.2, 34, -0.1), "likelihood/correct/action_2": -0.3},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (judge.first_action_crosses("A"), {"likelihood/correct/action_1": -0.2}, SPIRAL, Word.CANNOT_TELL),
+    (
+        judge.first_action_crosses("A"),
+        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        HOLD,
+        Word.CANNOT_TELL,
+    ),
+    (
+        judge.first_action_crosses_by_the_end("A"),
+        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
+        HOLD,
+        Word.SHOWN,
+    ),
+    (
+        judge.first_action_crosses_by_the_end("A"),
+        {"likelihood/correct/action_1": -0.2, "likelihood/correct/action_2": -0.3},
+        HOLD,
+        Word.NOT_SHOWN,
+    ),
+    (
+        judge.first_action_decays_faster("A"),
+        {"likelihood/correct/action_1": ramp(-1, 30, -0.1), "likelihood/correct/action_2": ramp(-1, 30, -0.05)},
+        SPIRAL,
+        Word.SHOWN,
+    ),
+    (
+        judge.first_action_decays_faster("A"),
+        {"likelihood/correct/action_1": ramp(-1, 30, -0.05), "likelihood/correct/action_2": ramp(-1, 30, -0.1)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (  # only after the drop
+        judge.first_action_decays_faster("A"),
+        {"likelihood/correct/action_1": ramp(-1, 40, -0.5), "likelihood/correct/action_2": ramp(-1, 30, -0.1)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (
+        judge.first_action_match_rises("A"),
+        {"rollout/first_action_match_fraction": ramp(0.3, 10, 0.01)},
+        SPIRAL,
+        Word.SHOWN,
+    ),
+    (
+        judge.first_action_match_rises("A"),
+        {"rollout/first_action_match_fraction": ramp(0.3, 33, 0.01)},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (  # up, and down again by the drop
+        judge.first_action_match_rises("A"),
+        {"rollout/first_action_match_fraction": [0.3, *[0.6] * 20, *[0.2] * 40]},
+        SPIRAL,
+        Word.NOT_SHOWN,
+    ),
+    (
+        judge.first_action_match_rises("A"),
+        {"rollout/first_action_match_fraction": ramp(0.3, 10, 0.01)},
+        HOLD,
+        Word.CANNOT_TELL,
+    ),
+    (
+        judge.first_action_match_rises_by_the_end("A"),
+        {"rollout/first_action_match_fraction": ramp(0.3, 10, 0.01)},
+        HOLD,
+        Word.SHOWN,
+    ),
+    (
+        judge.first_action_match_rises_by_the_end("A"),
+        {"rollout/first_action_match_fraction": 0.3},
+        HOLD,
+        Word.NOT_SHOWN,
+    ),
+    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, Word.SHOWN),
+    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, Word.NOT_SHOWN),
+    (judge.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, Word.SHOWN),
+    (judge.never_most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, HOLD, Word.NOT_SHOWN),
+    (judge.never_most_displaced("A"), {}, HOLD, Word.CANNOT_TELL),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, Word.SHOWN),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, Word.NOT_SHOWN),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, SPIRAL, Word.CANNOT_TELL),
+]
+
+
+@pytest.mark.parametrize(("test", "metrics", "reward", "expected"), ONE_ARM)
+def test_one_arm(make_run: MakeRun, test: judge.Test, metrics: Any, reward: list[float], expected: Word) -> None:
+    assert word(test, seeds(make_run, "A", reward, metrics)) is expected
+
+
+TWO_ARMS = [
+    (judge.holds_where("A", "B"), HOLD, SPIRAL, Word.SHOWN),
+    (judge.holds_where("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
+    (judge.holds_where("A", "B"), HOLD, HOLD, Word.CANNOT_TELL),  # nothing to cure
+    (judge.prevents_where("A", "B"), SHALLOW, SPIRAL, Word.SHOWN),  # it lost some, and did not collapse
+    (judge.holds_where("A", "B"), SHALLOW, SPIRAL, Word.NOT_SHOWN),
+    (judge.prevents_where("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
+    (judge.prevents_where("A", "B"), HOLD, HOLD, Word.CANNOT_TELL),
+    (judge.delays("A", "B"), LATE, SPIRAL, Word.SHOWN),
+    (judge.delays("A", "B"), HOLD, SPIRAL, Word.SHOWN),
+    (judge.delays("A", "B"), SPIRAL, SPIRAL, Word.NOT_SHOWN),
+    (judge.delays("A", "B"), SPIRAL, HOLD, Word.CANNOT_TELL),
+    (judge.falls_after_delay("A", "B"), LATE, SPIRAL, Word.SHOWN),
+    (judge.falls_after_delay("A", "B"), HOLD, SPIRAL, Word.NOT_SHOWN),
+    (judge.falls_after_delay("A", "B"), [*HOLD[:45], *[0.6] * 15], SPIRAL, Word.NOT_SHOWN),  # a dip is no fall
+    (judge.falls_after_delay("A", "B"), SPIRAL, LATE, Word.NOT_SHOWN),
+    (judge.falls_after_delay("A", "B"), SPIRAL, HOLD, Word.CANNOT_TELL),
+    (judge.peaks_higher("A", "B"), [*RISE, *[0.9] * 30], SPIRAL, Word.SHOWN),
+    (judge.peaks_higher("A", "B"), SPIRAL, [*RISE, *[0.9] * 30], Word.NOT_SHOWN),
+    (judge.peaks_higher("A", "B"), HOLD, SPIRAL, Word.CANNOT_TELL),  # the same peak
+    (judge.peaks_higher("A", "B"), [*SPIRAL, *[0.9] * 20], SPIRAL, Word.CANNOT_TELL),  # higher when B is over
+]
+
+
+@pytest.mark.parametrize(("test", "ours", "other", "expected"), TWO_ARMS)
+def test_two_arms(make_run: MakeRun, test: judge.Test, ours: list[float], other: list[float], expected: Word) -> None:
+    assert word(test, seeds(make_run, "A", ours), seeds(make_run, "B", other)) is expected
+
+
+UPDATES = [  # K of the two runs, which drop at the steps 34 and 44
+    (10, 10, Word.SHOWN),  # 340 and 440 optimizer steps
+    (20, 10, Word.NOT_SHOWN),  # 680
+    (20, 16, Word.SHOWN),  # 704
+]
+
+
+@pytest.mark.parametrize(("ours", "other", "expected"), UPDATES)
+def test_a_drop_is_counted_in_optimizer_steps(make_run: MakeRun, ours: int, other: int, expected: Word) -> None:
+    runs = (
+        seeds(make_run, "A", SPIRAL, {"optimizer_steps_per_rollout": ours}),
+        seeds(make_run, "B", LATE, {"optimizer_steps_per_rollout": other}),
+    )
+    test = judge.drops_after_as_many_updates("A", "B")
+    assert word(test, *runs) is expected
+    assert word(test, runs[0], seeds(make_run, "B", HOLD, {"optimizer_steps_per_rollout": other})) is Word.CANNOT_TELL
+    assert word(test, runs[0], seeds(make_run, "B", LATE)) is Word.CANNOT_TELL  # K was not logged
+
+
+SURGE = {"entropy/mean": ramp(1.0, 20, 0.05)}
+CALM = {"entropy/mean": ramp(1.0, 20, 0.005)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "expected"),
+    [
+        (CALM, SURGE, Word.SHOWN),
+        (SURGE, SURGE, Word.NOT_SHOWN),  # whatever its reward does
+        (CALM, CALM, Word.CANNOT_TELL),
+    ],
+)
+def test_no_surge_where(make_run: MakeRun, ours: Any, other: Any, expected: Word) -> None:
+    runs = seeds(make_run, "A", HOLD, ours), seeds(make_run, "B", SPIRAL, other)
+    assert word(judge.no_surge_where("A", "B"), *runs) is expected
+    assert word(judge.no_surge_where("A", "B"), seeds(make_run, "A", HOLD), runs[1]) is Word.CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "expected"),
+    [
+        (ramp(1.0, 41, 0.05), ramp(1.0, 20, 0.05), Word.SHOWN),  # surges at 29 and 50
+        (ramp(1.0, 39, 0.05), ramp(1.0, 20, 0.05), Word.NOT_SHOWN),
+        (ramp(1.0, 20, 0.005), ramp(1.0, 20, 0.05), Word.SHOWN),  # it never comes
+        (ramp(1.0, 20, 0.05), ramp(1.0, 20, 0.005), Word.CANNOT_TELL),
+    ],
+)
+def test_postpones_surge(make_run: MakeRun, ours: list[float], other: list[float], expected: Word) -> None:
+    runs = seeds(make_run, "A", HOLD, {"entropy/mean": ours}), seeds(make_run, "B", SPIRAL, {"entropy/mean": other})
+    assert word(judge.postpones_surge("A", "B"), *runs) is expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "expected"),
+    [(2.1, 1.0, Word.SHOWN), (1.9, 1.0, Word.NOT_SHOWN), (2.1, 1.5, Word.CANNOT_TELL)],  # nothing to bring back
+)
+def test_brings_back_searches(make_run: MakeRun, ours: float, other: float, expected: Word) -> None:
+    runs = [seeds(make_run, arm, HOLD, {"rollout/searches": n}) for arm, n in (("A", ours), ("B", other))]
+    test = judge.brings_back_searches("A", "B", 2.0, 1.2)
+    assert word(test, *runs) is expected
+    assert word(test, runs[0], seeds(make_run, "B", SPIRAL, {"rollout/searches": 1.0})) is Word.CANNOT_TELL
+
+
+def test_a_control_in_a_run_that_holds_leaves_out_what_fell(make_run: MakeRun) -> None:
+    calm, moved = {"displacement/correct": 0.01}, {"displacement/correct": -0.01}
+    test = judge.where_it_held("A", judge.never_displaced("A"))
+    three = seeds(make_run, "A", HOLD, calm)["A"]
+    verdict = test({"A": (*three, make_run("A", 4, SPIRAL, moved))})
+    assert verdict.word is Word.SHOWN and verdict.because.endswith("on 3 of 3 seeds; on 1 it fell")
+    assert test({"A": three}) == judge.never_displaced("A")({"A": three})
+    nothing = test(seeds(make_run, "A", SPIRAL, calm))
+    assert nothing.word is Word.CANNOT_TELL and "A fell on every seed" in nothing.because
+    assert test({}).because == judge.NOBODY
+
+
+@pytest.mark.parametrize(
+    ("em", "expected"),
+    [(0.6, Word.SHOWN), (0.4, Word.NOT_SHOWN), (0.52, Word.CANNOT_TELL), (0.48, Word.CANNOT_TELL)],
+)
+def test_ends_higher(make_run: MakeRun, em: float, expected: Word) -> None:
+    runs = (seeds(make_run, "A", HOLD, em=em), seeds(make_run, "B", HOLD, em=0.5))
+    assert word(judge.ends_higher("A", "B"), *runs) is expected
+
+
+def test_what_was_not_measured_or_not_at_the_same_time_is_not_compared(make_run: MakeRun) -> None:
+    ours, other = seeds(make_run, "A", HOLD), seeds(make_run, "B", HOLD)
+    assert word(judge.ends_higher("A", "B", judge.DISPLACEMENT), ours, other) is Word.CANNOT_TELL
+    assert word(judge.peaks_higher("A", "B"), seeds(make_run, "A", HOLD[:3]), other) is Word.CANNOT_TELL
+
+
+def test_seeds_are_paired_and_others_left_out(make_run: MakeRun) -> None:
+    ours = tuple(make_run("A", seed, HOLD, em=0.9) for seed in (1, 2, 3))
+    others = tuple(make_run("B", seed, HOLD, em=0.1) for seed in (2, 3, 4))
+    verdict = judge.ends_higher("A", "B")({"A": ours, "B": others})
+    assert set(verdict.numbers) == {"2", "3"}
+    assert verdict.word is Word.CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([True, True, True], Word.SHOWN),
+        ([True, True, False], Word.PARTLY),
+        ([True, True, False, False], Word.PARTLY),
+        ([True, False, False], Word.NOT_SHOWN),
+        ([False, False, False], Word.NOT_SHOWN),
+        ([True, True, None], Word.CANNOT_TELL),
+        ([True, True, True, None], Word.SHOWN),
+        ([], Word.CANNOT_TELL),
+    ],
+)
+def test_the_tally(answers: list[bool | None], expected: Word) -> None:
+    verdict = judge.tally({seed: (answer, {}) for seed, answer in enumerate(answers)}, "so it was", "nobody knows")
+    assert verdict.word is expected
+    assert ("nobody knows" in verdict.because) is (None in answers)
+
+
+def test_the_numbers_of_every_seed_are_kept(make_run: MakeRun) -> None:
+    metrics = {"displacement/correct": ramp(0.01, 20, -0.01)}
+    verdict = judge.displaced_before_drop("A")(seeds(make_run, "A", SPIRAL, metrics))
+    # Step 23: (.01 + .01 + 0 - .01 - .02) / 5 < 0. Step 34: (.8 + .7 + .6 + .5 + .4) / 5 = .6 < .8 × .8.
+    assert verdict.numbers["1"] == {"displacement < 0": 23, "reward drop": 34}
+    assert verdict.because == "correct rollouts were displaced before the reward dropped on 3 of 3 seeds"

@@ -1,0 +1,165 @@
+"""`pages.kept_runs` keeps the runs behind a page, and puts them back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from holdfast.config import dump, load
+from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.readers import read_log
+from holdfast.errors import ConfigError
+from holdfast.train.checkpoint import find_damage
+from holdfast.train.start import start_folder
+from holdfast_research.experiments import find
+from holdfast_research.jobs import refuse_other_runs
+from holdfast_research.pages import kept_runs
+from holdfast_research.plan import Plan, finished
+from holdfast_research.results import markdown, results_of
+
+EXPERIMENT = find("death-spiral")
+PLAN = Plan(experiment=EXPERIMENT, arms=(EXPERIMENT.arm("GRPO"),), seeds=(11, 12, 13), settings={})
+SCORES = {"em": 0.25, "em_greedy": 0.5}
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Plain GRPO on three seeds, two of which are finished; no policy in the cache, whatever this machine has."""
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "no-cache"))
+    out = tmp_path / "elsewhere" / "lab"
+    PLAN.save(out)
+    for job in PLAN.jobs(out):
+        job.folder.mkdir(parents=True)
+        (job.folder / "config.toml").write_text(dump(job.config))
+        row = {"time": 1.5e9, "reward/mean": 1 / 3, "entropy/mean": 1.23456789}
+        (job.folder / "metrics.jsonl").write_text("".join(json.dumps({"step": i, **row}) + "\n" for i in range(1, 9)))
+        (job.folder / "checkpoints").mkdir()
+        if job.seed != 13:
+            (job.folder / "results.json").write_text(json.dumps({"before": SCORES, "after": SCORES, "seconds": 1.0}))
+    return out
+
+
+def test_finished_runs_come_back_as_runs_of_the_experiment(folder: Path, tmp_path: Path) -> None:
+    kept, back = tmp_path / "kept", tmp_path / "back"
+    assert kept_runs.keep(folder, kept) == ["grpo-s11", "grpo-s12"]
+    assert kept_runs.restore("death-spiral", back, kept) == ["grpo-s11", "grpo-s12"]
+
+    jobs = PLAN.jobs(back)
+    refuse_other_runs(jobs)
+    runs = finished(jobs)["GRPO"]
+    assert [run.seed for run in runs] == [11, 12]
+    assert runs[0].series("reward/mean")[1] == [0.33333] * 8
+    assert runs[0].results["after"] == SCORES
+    assert not (back / "runs" / "grpo-s11" / "checkpoints").exists()
+
+
+def test_a_run_kept_in_older_words_comes_back_in_todays(tmp_path: Path) -> None:
+    """As the runs of SAPO in the repository were written: every setting of every penalty, and "paper"."""
+    older = tomllib.loads(dump(load(overrides=["--loss.penalty.name=sapo"])))
+    older["loss"]["penalty"] |= {"gate": "action", "threshold": 0.0, "answer_weight": 1.0, "normalizer": "paper"}
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(older))
+    with pytest.raises(ConfigError, match="'preserved'"):
+        load(path)
+    path.write_text(kept_runs.as_now(path.read_text()))
+    assert load(path) == load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.normalizer=preserved"])
+
+
+def test_results_kept_in_older_words_say_who_made_them() -> None:
+    older = json.loads(kept_runs.results_as_now('{"holdfast": "0.1.0", "seconds": 2}'))
+    assert older == {"made_by": {"holdfast": "0.1.0"}, "seconds": 2}
+    assert json.loads(kept_runs.results_as_now(json.dumps(older))) == older
+
+
+def test_what_is_kept_names_no_machine(folder: Path, tmp_path: Path) -> None:
+    kept, back = tmp_path / "kept", tmp_path / "back"
+    kept_runs.keep(folder, kept)
+    kept_runs.restore("death-spiral", back, kept)
+    assert load(back / "runs" / "grpo-s11" / "config.toml").run.dir == "runs/lab/death-spiral/runs"
+    for path in back.rglob("*"):
+        assert path.is_dir() or "elsewhere" not in path.read_text()
+
+
+def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    kept_runs.keep(folder, first)
+    kept_runs.restore("death-spiral", tmp_path / "back", first)
+    kept_runs.keep(tmp_path / "back", second)
+    files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
+    assert len(files) == 3 and all((first / f).read_bytes() == (second / f).read_bytes() for f in files)
+    (folder / "runs" / "grpo-s12" / "results.json").unlink()
+    kept_runs.keep(folder, first)
+    assert [path.stem for path in kept_runs.archives("death-spiral", first)] == ["grpo-s11"]
+
+
+def test_the_policy_they_start_from_goes_with_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def policy(cache: str) -> Path:
+        monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / cache))
+        return start_folder(load(folder / "runs" / "grpo-s11" / "config.toml"))
+
+    files = {"model/weights": bytes(range(256)), "state.json": b"{}"}
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    for name, data in {**files, "checksums.json": json.dumps(sums).encode()}.items():
+        path = policy("here") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    kept = tmp_path / "kept"
+    kept_runs.keep(folder, kept, starts=True)
+    there = policy("there")
+    assert kept_runs.restore_starts(folder, kept) == ([there], [])
+    assert find_damage(there) is None and (there / "model" / "weights").read_bytes() == bytes(range(256))
+
+    (there / "model" / "weights").unlink()  # damaged, so put back; whole, so left alone
+    assert kept_runs.restore_starts(folder, kept) == ([there], [])
+    assert kept_runs.restore_starts(folder, kept) == ([], [there])
+
+
+def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:
+    kept_runs.keep(folder, tmp_path / "kept")
+    assert kept_runs.restore("death-spiral", folder, tmp_path / "kept") == []
+    assert (folder / "runs" / "grpo-s11" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in kept_runs.KEPT.glob("*/plan.json")))
+def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_path: Path) -> None:
+    kept_runs.restore(name, tmp_path)
+    plan = kept_runs.load_plan(tmp_path)
+    jobs = plan.jobs(tmp_path)
+    refuse_other_runs(jobs)
+    page = markdown(results_of(plan, finished(jobs), tmp_path))
+    shown = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    assert _numbers(shown).startswith(_numbers(page).rstrip("\n"))
+
+
+def _numbers(page: str) -> str:
+    """The page without what it was made with: another torch, or a new setting in all recipes, is no other result."""
+    lines = page.splitlines()
+    return "\n".join(line for line in lines if "torch " not in line and "Settings by SHA-256" not in line)
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in kept_runs.KEPT.glob("*/plan.json")))
+def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None:
+    """On plain GRPO before half of the reward is lost; on no run that has nothing to leak, or whose reward holds."""
+    kept_runs.restore(name, tmp_path)
+    seen = set()
+    for folder in sorted((tmp_path / "runs").iterdir()):
+        log, config = read_log(folder), load(folder / "config.toml")
+        found = {finding.code: finding.step for finding in diagnose(log).findings}
+        half = diagnose(log).halved
+        half_step = None if half is None else half.step
+        whole = config.sampling.top_p == 1 or config.sampling.mask_logprobs
+        if whole or (config.faults.search_failure_rate == 0 and half_step is None):
+            assert "SMP001" not in found, folder.name
+        elif folder.name.startswith("grpo-s") and "advantage/tail_mean" in log.series:
+            assert found["SMP001"] < (half_step or log.steps[-1]) - 5, folder.name
+        seen.add(whole)
+    untruncated = "GRPO, untruncated sampler" in [arm.name for arm in kept_runs.load_plan(tmp_path).arms]
+    assert seen == ({True, False} if untruncated else {False})

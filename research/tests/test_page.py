@@ -1,0 +1,188 @@
+"""The page, from runs that never ran."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import MissingExtra
+from holdfast_research import judge
+from holdfast_research.figures import draw, mean_curve, spread
+from holdfast_research.jobs import Failure
+from holdfast_research.page import html, write_report
+from holdfast_research.plan import Plan
+from holdfast_research.results import markdown, results_of
+from holdfast_research.series import RunSeries
+from holdfast_research.values import Arm, Claim, Experiment, Figure, Runs, Sweep
+
+RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
+SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]
+GRPO = Arm("GRPO <b>", {"loss.penalty.name": "none"}, control=True)
+REMEDY = Arm("remedy", {"loss.penalty.name": "llds"}, Sweep(("loss.penalty.coef",), ((0.1,), (0.2,), (0.5,))))
+EXPERIMENT = Experiment(
+    name="toy",
+    title="A toy & its page",
+    shows="what a page looks like",
+    recipe="collapse",
+    arms=(GRPO, REMEDY),
+    minutes=1,
+    notes=("Nothing ran.",),
+    claims=(
+        Claim(paper="P", where="Figure 1", says="It falls.", asks="falls", test=judge.collapses(GRPO.name)),
+        Claim(paper="P", where="Figure 2", says="It holds.", asks="holds", test=judge.holds_where("remedy", GRPO.name)),
+        Claim(paper="control", where="a sane step", says="It is absent.", asks="is", test=judge.collapses("absent")),
+    ),
+    figures=(
+        Figure("reward/mean", "Reward", (GRPO.name, "remedy"), "Figure 1"),
+        Figure("kl", "Nobody's", (GRPO.name, "remedy")),
+    ),
+)
+
+PLAN = Plan(experiment=EXPERIMENT, arms=EXPERIMENT.arms, seeds=(11, 12, 13), settings={})
+
+
+@pytest.fixture
+def runs(make_run: Callable[..., RunSeries]) -> Runs:
+    return {
+        GRPO.name: tuple(make_run(GRPO.name, s, SPIRAL, em=0.1) for s in (11, 12, 13)),
+        "remedy": tuple(make_run("remedy", s, RISE + [0.8] * 30, em=0.6) for s in (11, 12, 13)),
+    }
+
+
+@pytest.fixture
+def results(runs: Runs, tmp_path: Path) -> dict[str, Any]:
+    return made_of(runs, tmp_path)
+
+
+def made_of(runs: Runs, tmp_path: Path) -> dict[str, Any]:
+    failure = Failure(PLAN.jobs(tmp_path)[0], "the disk is full", tmp_path / "logs" / "a.log")
+    return results_of(PLAN, runs, tmp_path, [failure])
+
+
+def test_results_hold_verdicts_arms_and_where_they_come_from(results: dict[str, Any]) -> None:
+    assert [claim["verdict"] for claim in results["claims"]] == ["shown", "shown", "cannot tell"]
+    assert results["claims"][0]["numbers"]["11"]["lowest after"] == pytest.approx(0.2)
+    grpo, remedy = results["arms"]
+    assert grpo["control"] and all(run["collapsed"] and run["fell"] for run in grpo["runs"].values())
+    assert remedy["coefficient"] == "0.2" and not any(run["fell"] for run in remedy["runs"].values())
+    assert len(grpo["config_hash"]) == 12 and grpo["config_hash"] != remedy["config_hash"]
+    assert {"holdfast", "python", "torch"} <= set(results["page_by"])
+    assert results["runs_by"] == [{"holdfast": "unknown"}]  # runs made by hand, which do not say
+    assert grpo["runs"]["11"]["displacement"] is None  # a run that measured none: not NaN, which JSON has not
+    json.dumps(results, allow_nan=False)
+
+
+def test_the_page_is_one_file_that_holds_everything(results: dict[str, Any], runs: Runs, tmp_path: Path) -> None:
+    page = write_report(EXPERIMENT, results, runs, tmp_path / "out")
+    html = page.read_text()
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
+    assert not re.findall(r"<(script|link|img)|src=|url\(http", html)
+    assert set(re.findall(r'https?://[^"<\s]+', html)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+    for text in (
+        "A toy &amp; its page",
+        "GRPO &lt;b&gt;",
+        "It falls.",
+        "Figure 2",
+        "holdfast reproduce run toy --seeds 3 --no-sweep",
+        "Nothing ran.",
+    ):
+        assert text in html
+    assert "GRPO <b>" not in html
+    assert "the disk is full" in html
+    assert "No run has this series." in html
+    assert "prefers-color-scheme: dark" in html and "width=device-width" in html
+    assert html.count('class="verdict"') == 3
+
+
+def test_what_the_papers_say_stands_apart(results: dict[str, Any], runs: Runs, tmp_path: Path) -> None:
+    """A control that is shown is no point for a paper."""
+    text = markdown(results)
+    papers, controls = text.index("### What the papers say"), text.index("### Controls, and what no paper says")
+    assert papers < text.index("| It holds. |") < controls < text.index("| It is absent. | a sane step |")
+    html = write_report(EXPERIMENT, results, runs, tmp_path / "out").read_text()
+    assert "What the papers say: ● shown 2 · ◐ partly 0" in html and "no paper says: ● shown 0" in html
+
+    results["claims"] = results["claims"][:2]
+    assert "### Controls" not in markdown(results)
+
+
+def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -> None:
+    alone = {"remedy": runs["remedy"]}
+    results = results_of(replace(PLAN, arms=(REMEDY,)), alone, tmp_path)
+    assert results["claims"] == [] and results["claims_left_out"] == 3
+    assert "3 more are about arms that were left out" in markdown(results)
+    assert "3 more are about" in write_report(EXPERIMENT, results, alone, tmp_path / "out").read_text()
+
+
+def test_markdown_says_the_same(results: dict[str, Any]) -> None:
+    text = markdown(results)
+    assert (
+        "| It falls. | P: Figure 1 | falls | shown | GRPO <b> held for 20 steps and then lost 40 % of its peak on 3 of "
+        "3 seeds |" in text
+    )
+    assert "| remedy, 0.2 | 3 | 0 of 3 | 0.80 (0.80 to 0.80) → 0.80 (0.80 to 0.80) |" in text
+    assert "No sweep was made" in text and "remedy: loss.penalty.coef = 0.2" in text
+    assert "GRPO <b>, seed 11 failed: the disk is full (logs/a.log)" in text
+    assert "GRPO <b>, seed 12 has not run to its end" in text
+
+
+def test_a_sweep_is_told_in_full(results: dict[str, Any]) -> None:
+    results["sweep"] |= {"made": True, "tuning_seeds": [101, 102]}
+    results["sweep"]["arms"]["remedy"]["tried"] = [{"value": "0.1", "score": 0.25}, {"value": "0.2", "score": None}]
+    assert "remedy: loss.penalty.coef = 0.2 (tried 0.1: 0.250; 0.2: –)" in markdown(results)
+
+
+def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
+    svg = draw(EXPERIMENT.figures[0], runs, key="f0")
+    assert svg is not None
+    root = ET.fromstring(svg)
+    assert root.get("aria-label") == "Reward: GRPO <b>; remedy"
+    assert "currentColor" in svg and "#010203" not in svg and "#0072b2" in svg
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert ids and all(name is not None and name.startswith("f0-") for name in ids)
+    assert svg == draw(EXPERIMENT.figures[0], runs, key="f0")  # equal numbers, equal bytes
+    assert svg != draw(EXPERIMENT.figures[0], {**runs, "remedy": runs[GRPO.name]}, key="f0")
+    assert draw(EXPERIMENT.figures[1], runs, key="f1") is None
+
+
+def test_without_matplotlib_the_extra_is_named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[figures\]'"):
+        draw(EXPERIMENT.figures[0], runs, key="f")
+
+
+def test_the_mean_is_over_steps_that_all_seeds_have() -> None:
+    assert mean_curve([([1, 2, 4], [1.0, 2.0, 4.0]), ([2, 3, 4], [4.0, 0.0, 0.0])]) == ([2, 4], [3.0, 2.0])
+
+
+def test_labels_move_apart_and_keep_their_order() -> None:
+    moved = spread([0.9, 0.1, 0.1, 0.12], 0.1)
+    assert moved[0] == 0.9
+    low = sorted(moved[1:])
+    assert all(b - a > 0.099 for a, b in pairwise(low))
+    assert moved[3] == max(moved[1:])
+
+
+def test_runs_that_start_from_different_policies_are_told_apart(
+    runs: Runs, make_run: Callable[..., RunSeries], tmp_path: Path
+) -> None:
+    results = made_of(runs, tmp_path)
+    assert results["starts"] == []
+    other = make_run("remedy", 12, RISE + [0.8] * 30)
+    elsewhere = replace(other, results={**other.results, "before": {"em": 0.2, "em_greedy": 0.325}})
+    results = made_of(runs | {"remedy": (runs["remedy"][0], elsewhere, runs["remedy"][2])}, tmp_path)
+    assert sorted((row["greedy"]["em_greedy"], len(row["runs"])) for row in results["starts"]) == [(0.3, 5), (0.325, 1)]
+    said = "before training, greedy test EM is 0.3000 (5 runs, GRPO <b>, seed 11 the first), 0.3250 (1 runs, "
+    assert said in markdown(results) and "do not all start from one policy" in html(results, [])

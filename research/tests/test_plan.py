@@ -1,0 +1,183 @@
+"""Seeds, arms and sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.recipes import find as find_recipe
+from holdfast.errors import ConfigError
+from holdfast.penalties import SAPO, NoPenalty
+from holdfast_research.experiments import find
+from holdfast_research.experiments.arms import GRPO, LLDS_ACTION, SAPO_ARM
+from holdfast_research.methods import SHORT, for_method, refuse_unused
+from holdfast_research.plan import FIRST_SEED, TUNING_SEEDS, Plan, arms_of, finished, load_plan
+from holdfast_research.values import Arm
+
+RECIPE = find_recipe("flaky")
+EXPERIMENT = find("death-spiral")
+PLAN = Plan(
+    experiment=EXPERIMENT,
+    arms=(EXPERIMENT.arm("GRPO"),),
+    seeds=(11, 12),
+    settings={"train.steps": 3, "world.filler_length": [1, 2]},
+    sweep=True,
+)
+WriteRun = Callable[..., Path]
+
+
+def names(texts: list[str]) -> list[str]:
+    return [arm.name for arm in arms_of(EXPERIMENT, texts)]
+
+
+def with_arms(*arms: str, **changes: Any) -> Plan:
+    return replace(PLAN, arms=tuple(EXPERIMENT.arm(name) for name in arms), **changes)
+
+
+def test_a_setting_of_a_penalty_is_for_the_arms_that_have_it(tmp_path: Path) -> None:
+    """`holdfast reproduce run death-spiral --loss.penalty.coef 0.5`, which has arms without a penalty."""
+    shared = {"train.steps": 3, "loss.penalty.coef": 0.5, "loss.penalty.answer_weight": 0.0}
+    used = {arm.name: for_method(shared, arm.settings, RECIPE) for arm in (GRPO, SAPO_ARM, LLDS_ACTION)}
+    assert used == {
+        "GRPO": {"train.steps": 3, **GRPO.settings},
+        "SAPO": {"train.steps": 3, "loss.penalty.coef": 0.5, **SAPO_ARM.settings},
+        "LLDS action": {**shared, **LLDS_ACTION.settings},
+    }
+    plan = replace(PLAN, arms=EXPERIMENT.arms, settings=shared, sweep=False)
+    plan.check()
+    penalties = {job.arm: job.config.loss.penalty for job in plan.jobs(tmp_path)}
+    assert penalties["GRPO"] == NoPenalty() and penalties["SAPO"] == SAPO(coef=1.0, normalizer="preserved")
+
+
+def test_a_setting_that_no_arm_has_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"--loss.penalty.tau 0.9: no run has a penalty with this setting, which is of sapo"
+    ):
+        refuse_unused({"loss.penalty.tau": 0.9}, [GRPO.settings, LLDS_ACTION.settings], RECIPE)
+    refuse_unused({"loss.penalty.tau": 0.9}, [GRPO.settings, SAPO_ARM.settings], RECIPE)
+
+
+def test_a_misspelt_setting_of_an_arm_is_refused() -> None:
+    wrong = Arm("wrong", {"loss.penalty.name": "llds", "loss.penalty.gates": "action"})
+    with pytest.raises(ConfigError, match=r"loss.penalty.gate\b"):
+        replace(PLAN, arms=(wrong,)).check()
+
+
+def test_a_smoke_test_is_short_whatever_an_arm_has(tmp_path: Path) -> None:
+    long = Arm("long", {"train.steps": 160, "loss.ratio": "sequence"})
+    (job,) = replace(PLAN, arms=(long,), seeds=(11,), settings={}, sweep=False, short=True).jobs(tmp_path)
+    assert job.config.train.steps == SHORT["train.steps"] and job.config.loss.ratio == "sequence"
+
+
+def test_controls_stay_whatever_arms_are_asked_for() -> None:
+    cures = ["GRPO, untruncated sampler", "GRPO, sampling mask kept"]
+    controls = ["GRPO", "GRPO, reliable search", *cures, "GRPO, smaller step"]
+    assert names(["sapo"]) == [*controls, "SAPO"]
+    assert names([]) == [arm.name for arm in EXPERIMENT.arms]
+    assert names(["action"]) == [*controls, "LLDS action", "GSPO + LLDS action", "GSPO, clip 0.2, LLDS action"]
+
+
+def test_the_name_of_one_arm_is_that_arm_alone() -> None:
+    controls = [arm.name for arm in EXPERIMENT.arms if arm.control]
+    assert names(["llds action"]) == [*controls, "LLDS action"]
+    assert names(["llds action", "gspo"]) == [*controls, "LLDS action", "GSPO"]
+
+
+def test_an_arm_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no arm of death-spiral has that in its name; there are GRPO, "):
+        names(["sapo", "ppo"])
+
+
+def test_an_arm_that_is_gone_is_named(tmp_path: Path) -> None:
+    replace(PLAN, arms=(Arm("PPO"),)).save(tmp_path)
+    with pytest.raises(ConfigError, match=r"death-spiral has no arm 'PPO' any more; .*new --out"):
+        load_plan(tmp_path)
+
+
+def test_an_arms_settings_come_after_the_users(tmp_path: Path) -> None:
+    arms = ("GRPO, smaller step", "GRPO")
+    jobs = with_arms(*arms, settings={"train.lr": 1e-2, "train.steps": 7}, sweep=False).jobs(tmp_path)
+    assert [(job.arm, job.seed) for job in jobs] == [(arm, seed) for seed in (11, 12) for arm in arms]
+    assert (jobs[0].config.train.lr, jobs[1].config.train.lr) == (3e-5, 1e-2)
+    assert {job.config.train.steps for job in jobs} == {7}
+    assert {job.config.run.seed for job in jobs} == {11, 12}
+    assert {job.config.run.threads for job in jobs} == {1}
+
+
+def test_a_drawn_setting_is_the_seed_of_each_run(tmp_path: Path) -> None:
+    drawn = replace(EXPERIMENT, drawn=("world.seed", "warm_start.seed"))
+    configs = [job.config for job in replace(PLAN, experiment=drawn, sweep=False).jobs(tmp_path)]
+    assert [(c.run.seed, c.world.seed, c.warm_start.seed) for c in configs] == [(11, 11, 11), (12, 12, 12)]
+
+
+def test_the_sweep_chooses_by_the_later_reward_on_seeds_that_are_not_reported(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    plan = with_arms("LLDS action", "GRPO")
+    arm, sweep = plan.arms[0], plan.sweep_jobs(tmp_path)
+    assert set(sweep) == {("LLDS action", 0), ("LLDS action", 1), ("LLDS action", 2)}
+    assert {job.seed for jobs in sweep.values() for job in jobs} == set(TUNING_SEEDS)
+    assert len({job.name for jobs in sweep.values() for job in jobs}) == 6
+    assert not set(TUNING_SEEDS) & set(range(FIRST_SEED, FIRST_SEED + 50))
+
+    # The second half decides: .3 / .5 / .4; the first half would have chosen the first.
+    for (_, index), late in zip(sweep, (0.3, 0.5, 0.4), strict=True):
+        for job, off in zip(sweep[arm.name, index], (-0.1, 0.1), strict=True):
+            write_run(job.folder, [1.0 - index / 10] * 2 + [late + off] * 2)
+    choice = plan.choices(tmp_path)["LLDS action"]
+    assert choice.chosen == 1 and choice.label == "0.5"
+    assert choice.scores == pytest.approx((0.3, 0.5, 0.4))
+    job = plan.jobs(tmp_path)[0]
+    assert job.config.loss.penalty.coef == 0.5
+    assert job.folder == tmp_path / "runs" / "llds-action-0.5-s11"
+
+
+def test_a_coefficient_whose_runs_failed_is_not_chosen(tmp_path: Path, write_run: WriteRun) -> None:
+    plan = with_arms("SAPO")
+    sweep = plan.sweep_jobs(tmp_path)
+    assert plan.choices(tmp_path)["SAPO"].chosen == 2  # none has run: the usual one
+    write_run(sweep["SAPO", 0][0].folder, [0.9] * 4)  # its other seed failed
+    for job in sweep["SAPO", 1]:
+        write_run(job.folder, [0.1] * 4)
+    choice = plan.choices(tmp_path)["SAPO"]
+    assert (choice.chosen, choice.scores) == (1, (None, pytest.approx(0.1), None))
+
+
+def test_without_a_sweep_the_files_coefficient_is_taken(tmp_path: Path) -> None:
+    plan = replace(PLAN, arms=EXPERIMENT.arms, sweep=False)
+    assert plan.sweep_jobs(tmp_path) == {}
+    choices = plan.choices(tmp_path)
+    assert choices["GSPO"].label == "3e-4, 4e-4" and choices["GSPO"].scores is None
+
+
+def test_finished_runs_are_read_and_others_left_out(tmp_path: Path, write_run: WriteRun) -> None:
+    jobs = PLAN.jobs(tmp_path)
+    write_run(jobs[1].folder, [0.5, 0.6])
+    assert [(run.arm, run.seed) for run in finished(jobs)["GRPO"]] == [("GRPO", 12)]
+
+
+def test_a_plan_comes_back(tmp_path: Path) -> None:
+    PLAN.save(tmp_path)
+    assert load_plan(tmp_path) == PLAN
+
+
+def test_the_command_of_a_plan_makes_the_same_plan() -> None:
+    plan = with_arms(*[arm.name for arm in EXPERIMENT.arms if arm.control], "LLDS action", sweep=False)
+    assert plan.command == (
+        "holdfast reproduce run death-spiral --seeds 2 --arms 'LLDS action' --no-sweep --train.steps 3 "
+        "--world.filler_length '[1, 2]'"
+    )
+    assert arms_of(EXPERIMENT, ["LLDS action"]) == plan.arms
+    assert replace(PLAN, arms=EXPERIMENT.arms, settings={}).command == "holdfast reproduce run death-spiral --seeds 2"
+
+
+def test_a_plan_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no experiment"):
+        load_plan(tmp_path)
+    (tmp_path / "plan.json").write_text('{"experiment": "x"}')
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_plan(tmp_path)

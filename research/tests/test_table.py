@@ -1,0 +1,243 @@
+"""Tables: averages and gains by arithmetic, published rows as they were printed, every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.recipes import find as find_recipe
+from holdfast.config import load
+from holdfast.errors import ConfigError, DataError
+from holdfast.evals.methods import METHODS
+from holdfast.evals.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
+from holdfast.evals.state import RESULTS, SETTINGS
+from holdfast_research.methods import words as setting_words
+from holdfast_research.tables.published import BLOCKS, DISPUTED
+from holdfast_research.tables.render import comma_separated, latex, markdown
+from holdfast_research.tables.rows import GRPO, ROWS, rows_of
+from holdfast_research.tables.table import beside, own_block, published_block
+
+Command = Callable[..., str]
+
+
+ROOT = Path(__file__).parents[2]
+SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+
+
+def results(name: str, right: dict[str, str], **settings: Any) -> dict[str, Any]:
+    """Of a row whose questions are right where a 1 stands."""
+    rows = [
+        {"id": f"{one}/test/{i}#0", "set": one, "em": float(mark), "f1": float(mark), "sub_em": float(mark)}
+        | {"hit": None, "status": "ok", "prediction": "x", "searches": 1, "calls": 1}
+        for one, marks in right.items()
+        for i, mark in enumerate(marks)
+    ]
+    told = {"row": name, "method": "search-r1", "prompt": "clean", "decoding": "greedy", "samples": 1, "searches": "3"}
+    told |= {"scorer": "table", "questions_digest": "d", "topk": 3}
+    return results_of(rows, told | settings)
+
+
+WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["show"], "give folders of holdfast eval, or --published MODEL"),
+        (["show", "gone"], "gone does not exist"),
+        (["show", "."], "holds no finished results of holdfast eval"),
+        (["show", "--published", "gpt"], "--published gpt: no rows are known for it"),
+        (["show", "--published", "qwen2.5-3b", "--against", "x"], "--against names an own row"),
+        (["make", "wrld"], "there is no recipe 'wrld' here"),
+        (["make", "world", "--rows", "PPO"], "no row has that in its name"),
+        (["make", "world", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
+        (["make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
+    ],
+)
+def test_refusals(
+    holdfast: Command, arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expected in holdfast("table", *arguments, code=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_finished_results_of_a_folder_are_shown(holdfast: Command, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / SETTINGS).write_text("{}")
+    (tmp_path / "one" / RESULTS).write_text(json.dumps(results("one", WORLD)))
+    text = holdfast("table", "show", str(tmp_path), "--out", str(tmp_path / "tables"))
+    assert "two is not finished and left out" in text and "| one | 0.750 | 0.250 |" in text
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {"table.md", "table.csv", "table.tex"}
+    assert "tabular" in holdfast("table", "show", str(tmp_path / "one"), "--format", "tex")
+
+
+def test_the_page_shows_the_command_of_every_training_row(holdfast: Command) -> None:
+    page = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    shown = holdfast("table", "commands")
+    for row in ROWS:
+        assert row.command("quickstart") + " " in page, row.name
+        assert row.command("quickstart") in shown
+        assert row.method in METHODS
+
+
+def test_averages_are_of_sets_and_gains_name_their_row() -> None:
+    block = own_block(
+        [
+            results("+ LLDS-A", {"world-1hop": "1111", "world-2hop": "1100"}),
+            results(GRPO, WORLD),
+            results("SFT", {"world-1hop": "0000", "world-2hop": "0000"}, method="direct", searches="none"),
+        ]
+    )
+    assert [row.name for row in block.rows] == ["SFT", GRPO, "+ LLDS-A"], "in the papers' order"
+    sft, grpo, llds = block.rows
+    assert (grpo.values, grpo.average) == ({"world-1hop": 0.75, "world-2hop": 0.25}, 0.5)
+    assert block.mean_over(grpo, GENERAL_SETS) == 0.75 and block.mean_over(grpo, MULTI_HOP_SETS) == 0.25
+    gain = block.gain(llds)
+    assert gain is not None and (gain.points, gain.percent, gain.over) == (0.25, 0.5, GRPO)
+    assert block.gain(grpo) is None and block.gain(sft) is None
+    against = own_block([results("a", WORLD), results("b", WORLD)], against="a")
+    assert [against.gain(row) and against.gain(row).over for row in against.rows] == [None, "a"]  # type: ignore[union-attr]
+    zero = own_block([results("a", {"nq": "00"}), results("b", {"nq": "01"})], against="a")
+    found = zero.gain(zero.rows[1])
+    assert found is not None and found.percent is None and found.points == 0.5
+    assert any("allowed searches" in note for note in block.notes)
+
+
+def test_seeds_of_a_row_become_their_mean() -> None:
+    (row,) = own_block([results("a", {"nq": "1100"}), results("a", {"nq": "1000"})]).rows
+    assert (row.average, row.seeds, row.interval) == (0.375, 2, None)
+    assert "mean of 2 seeds, 0.250 to 0.500" in row.remarks
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"decoding": "temperature 1"}, "one with decoding = greedy, one with temperature 1"),
+        ({"method": "rag"}, "one with method = search-r1"),
+        ({"samples": 5}, "samples"),
+    ],
+)
+def test_what_are_no_seeds_of_one_row(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=f"two results are called 'a'.*{said}.*another --name"):
+        own_block([results("a", {"nq": "11"}), results("a", {"nq": "10"}, **changes)])
+
+
+def test_one_model_twice_is_no_two_seeds() -> None:
+    weights = {"model": "m", "weights": "w", "seed": 0}
+    with pytest.raises(DataError, match="'a' stands for the same model twice"):
+        own_block([results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights)])
+    (row,) = own_block(
+        [results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights | {"seed": 1})]
+    ).rows
+    assert row.seeds == 2
+
+
+def test_what_cannot_stand_in_one_table() -> None:
+    one = results("a", {"nq": "11"})
+    for other, said in (
+        (results("b", {"nq": "11"}, questions_digest="e"), "b was evaluated on other questions than a"),
+        (results("b", {"popqa": "11"}), "other questions"),
+        (results("b", {"nq": "11"}, scorer="official"), "b was scored by the rule 'official'"),
+    ):
+        with pytest.raises(DataError, match=said):
+            own_block([one, other])
+    with pytest.raises(DataError, match="--against c: no row has that name; there are a"):
+        own_block([one], against="c")
+    with pytest.raises(DataError, match="there are no results"):
+        own_block([])
+    with pytest.raises(DataError, match=r"there are qwen2\.5-3b, "):
+        published_block("qwen")
+    with pytest.raises(DataError, match="Evaluate on --data seven"):
+        beside(own_block([one]), published_block("qwen2.5-3b"))
+
+
+def test_printed_averages_and_gains_are_those_of_the_printed_numbers() -> None:
+    wrong = []
+    for model, rows in BLOCKS.items():
+        by_name = {row.name: row for row in rows}
+        assert len(by_name) == len(rows)
+        for row in rows:
+            whole = len(row.values) == 7 and row.average is not None
+            if whole and sum(row.values.values()) / 7 != pytest.approx(row.average, abs=8e-4):
+                wrong.append((model, row.name))
+            if row.printed_gain is not None:
+                base = by_name[row.against or ""].average or 0.0
+                percent = 100 * ((row.average or 0.0) / base - 1)
+                if abs(percent - row.printed_gain) > 0.2:
+                    wrong.append((model, row.name))
+    assert wrong == list(DISPUTED)
+    block = published_block("qwen2.5-3b")
+    row = next(row for row in block.rows if row.name == "+ LLDS-A-MA")
+    gain = block.gain(row)
+    assert gain is not None and gain.percent == pytest.approx(0.410, abs=1e-3)
+
+
+def test_own_rows_stand_beside_published_ones_and_are_held_against_own() -> None:
+    half = dict.fromkeys(SEVEN, "10")
+    own = own_block([results(GRPO, half), results("+ LLDS-A", dict.fromkeys(SEVEN, "11"))])
+    block = beside(own, published_block("qwen2.5-3b"))
+    gain = block.gain(block.rows[-1])
+    assert gain is not None and gain.points == 0.5, "the published row of that name is another's"
+    text = markdown([block])
+    assert "| + LLDS-A-MA | 0.483 |" in text and "+12.8 (+41.0 %, printed +45.2 %) over Search-R1 GRPO" in text
+    assert "decoding: one sample at T 1, top-p .95; searches: 4" in text
+    assert "own, one seed; decoding: greedy; searches: 3; scorer: EM of what was generated" in text
+    assert "cannot be compared as they stand" in text and DISPUTED["qwen2.5-3b", "+ LLDS-A-MA"] in text
+
+
+def test_markdown_is_a_table() -> None:
+    text = markdown([own_block([results("a|b", WORLD)])])
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == "| EM | one hop | two hops | general | multi-hop | average | gain | measured |"
+    assert len({line.count("|") for line in lines}) == 1, "a bar in a name is no column"
+    assert lines[2].startswith("| a/b | 0.750 | 0.250 | 0.750 | 0.250 | 0.500 (")
+
+
+def test_csv_has_every_number() -> None:
+    own = own_block([results(GRPO, WORLD), results("+ LLD", {"world-1hop": "1111", "world-2hop": "1110"})])
+    rows = list(csv.DictReader(io.StringIO(comma_separated([own, published_block("qwen2.5-3b")]))))
+    assert len(rows) == 2 + len(BLOCKS["qwen2.5-3b"])
+    lld = rows[1]
+    assert (lld["row"], lld["world-2hop"], lld["average"], lld["gain_points"]) == ("+ LLD", "0.75", "0.875", "37.5")
+    assert (lld["gain_percent"], lld["gain_over"], lld["nq"], lld["seeds"]) == ("75", GRPO, "", "1")
+    assert next(row for row in rows if row["row"] == "+ LLDS-R-MA")["printed_gain_percent"] == "37.8"
+
+
+def test_latex_is_escaped_and_its_rows_are_whole() -> None:
+    text = latex([own_block([results("50 % of a_b & {c}", WORLD)])])
+    (row,) = [line for line in text.splitlines() if line.endswith(r"\\") and "a\\_b" in line]
+    assert row.startswith(r"50 \% of a\_b \& \{c\}\textsuperscript{1} & 0.750 & 0.250 &")
+    columns = text.partition(r"\begin{tabular}{")[2].partition("}")[0]
+    assert row.replace(r"\&", "").count("&") == len(columns) - 1
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+
+
+@pytest.mark.parametrize("recipe", ["quickstart", "qwen2.5-3b"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_training_row_is_one_command_on_any_recipe(row: Any, recipe: str) -> None:
+    words = shlex.split(row.command(recipe))
+    verb = ["baseline", row.baseline[0]] if row.baseline else [row.stage or "train"]
+    assert words[: len(verb) + 2] == ["holdfast", *verb, recipe]
+    config = load(find_recipe(recipe), setting_words(row.settings_on(find_recipe(recipe))))
+    assert (
+        (config.loss.penalty.name == "none") == ("LLD" not in row.name and row.name != "SAPO")
+        or row.warm_start
+        or row.baseline
+    )
+    assert row.against is None or any(one.name == row.against for one in ROWS)
+
+
+def test_rows_are_chosen_with_what_they_are_held_against() -> None:
+    assert [row.name for row in rows_of(["gspo + "])] == ["GSPO", "GSPO + LLDS-A"]
+    assert rows_of([]) == ROWS
+    with pytest.raises(ConfigError, match="--rows PPO: no row has that in its name; there are SFT"):
+        rows_of(["PPO"])

@@ -1,0 +1,190 @@
+"""Rollouts: failing searches (RET001), empty ones (RET002), and rollouts that run out of turns or tokens (TRN001)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnostics.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal
+from holdfast.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
+
+FAILED_SEARCHES, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fraction", "retrieval/empty_fraction"
+SEARCH_ROWS = 3
+MAX_FAILED_FRACTION = 0.1
+MAX_EMPTY_FRACTION = 0.3
+"""In the latest row and in the mean of three rows."""
+
+
+def fails_often(rows: Rows) -> Signal:
+    (share,) = rows.columns
+    smooth = trailing_mean(share, SEARCH_ROWS)
+    return Signal((smooth > MAX_FAILED_FRACTION) & (share > MAX_FAILED_FRACTION), lambda: {rows.names[0]: smooth})
+
+
+def is_often_empty(rows: Rows) -> Signal:
+    """In two consecutive rows: a step may have a single search, so one row proves nothing."""
+    (share,) = rows.columns
+    smooth = trailing_mean(share, SEARCH_ROWS)
+    return Signal((smooth > MAX_EMPTY_FRACTION) & held(share > MAX_EMPTY_FRACTION, 2), lambda: {EMPTY: smooth})
+
+
+RET001 = Rule(
+    code="RET001",
+    title="retriever failing",
+    needs=((FAILED_SEARCHES,), (FAILED,)),
+    checks=(
+        Check(
+            series=(FAILED_SEARCHES,),
+            signal=fails_often,
+            message="The retriever fails: {retrieval/error_fraction:.0%} of the searches failed in every attempt.",
+        ),
+        Check(
+            series=(FAILED,),
+            signal=fails_often,
+            message="{rollout/failed_fraction:.0%} of the rollouts fail, and not because of the policy.",
+        ),
+    ),
+    meaning="Searches fail, or rollouts end early for reasons outside the policy.",
+    impact="The remaining rollouts are a biased sample. If the trainer counts an outage as an incorrect answer, the "
+    "policy learns not to search.",
+    remedy={
+        "holdfast": "Check the server at `retrieval.url`. `run.max_failed_fraction` sets when a run stops.",
+        "trl": "Check the retriever. `SearchRollouts` keeps failed rollouts out of the loss.",
+        "verl": "Check the retriever named in `actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
+        "unknown": "Check the retriever, and keep rollouts whose search failed out of the loss.",
+    },
+    limitations="A single bad step is reported too, if 30 % or more fail. A retriever that returns nonsense does not "
+    "count as failing.",
+)
+
+RET002 = Rule(
+    code="RET002",
+    title="searches return nothing",
+    needs=((EMPTY,),),
+    checks=(
+        Check(
+            series=(EMPTY,),
+            signal=is_often_empty,
+            message="{retrieval/empty_fraction:.0%} of the searches return nothing.",
+        ),
+    ),
+    meaning="Searches succeed and find no passage.",
+    impact="The agent learns that searching does not help. It answers from memory, or not at all.",
+    remedy={
+        "holdfast": "Check `retrieval.corpus`, `retrieval.index` or the server at `retrieval.url`, and "
+        "`protocol.topk`.",
+        "trl": "Check the index of your retriever, and that it receives queries as the model wrote them.",
+        "verl": "Check the index of your retriever, and that it receives queries as the model wrote them.",
+        "unknown": "Check the index, and that it receives queries as the model wrote them.",
+    },
+    limitations="Only rollouts of holdfast log how many results are empty. A retriever that returns the same passage "
+    "for every query is not detected.",
+)
+
+
+TRUNCATED, LENGTH, REWARD = "rollout/truncated_fraction", "rollout/length", "reward/mean"
+
+RISE_ERRORS = 4.0
+"""Standard errors that a rise has to exceed."""
+TRUNCATED_ROWS = 3
+TRUNCATED_RISE = 0.15
+"""Rise of the truncated fraction above its lowest value."""
+GROWTH_ROWS = 5
+GROWTH_ADVANTAGE = 0.1
+"""Mean advantage per token. If correct answers are longer than incorrect ones, it is as high early in a run. But then
+the reward rises with the length."""
+LENGTH_RISE = 0.03
+"""Growth of rollouts, as a share of their length."""
+ROWS_TO_LEARN = 20
+"""Rows in which the reward may begin to rise although all rollouts are truncated."""
+
+
+def all_are_truncated(rows: Rows) -> Signal:
+    """Since the first row, while the reward does not rise."""
+    (share,) = rows.columns
+    return Signal((np.cumsum(share < 1) == 0) & ~reward_has_risen(rows), lambda: {TRUNCATED: share})
+
+
+def grow_without_reward(rows: Rows) -> Signal:
+    """Rollouts grow because advantages prefer long ones."""
+    advantage, length = (trailing_mean(column, GROWTH_ROWS) for column in rows.columns)
+    advantage_margin, length_margin = (margin(column, GROWTH_ROWS, RISE_ERRORS) for column in rows.columns)
+    grown = length - lowest(length)
+    where = (advantage > GROWTH_ADVANTAGE) & (advantage > advantage_margin)
+    where &= (grown > LENGTH_RISE * length) & (grown > length_margin) & ~reward_rises(rows)
+    return Signal(where, lambda: {LENGTH: length, ADVANTAGE: advantage}, lambda: {"before": length - grown})
+
+
+def more_are_truncated(rows: Rows) -> Signal:
+    (share,) = rows.columns
+    smooth = trailing_mean(share, TRUNCATED_ROWS)
+    low = lowest(smooth)
+    rise = smooth - low
+    where = (rise > TRUNCATED_RISE) & (rise > margin(share, TRUNCATED_ROWS, RISE_ERRORS))
+    where &= held(share > low + TRUNCATED_RISE / 2, 2)
+    return Signal(where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise})
+
+
+def reward_rises(rows: Rows) -> Truths:
+    """[N]: where the reward is above its best before the last rows. Long rollouts are fine if they earn more."""
+
+    def rises(reward: Values) -> Values:
+        mean = trailing_mean(reward, GROWTH_ROWS)
+        return (mean > delayed(highest(mean), GROWTH_ROWS)).astype(float)
+
+    return rows.latest(REWARD, rises) > 0
+
+
+def reward_has_risen(rows: Rows) -> Truths:
+    """[N]: where the reward is above its first rows by more than noise."""
+
+    def risen(reward: Values) -> Values:
+        mean = trailing_mean(reward, GROWTH_ROWS)
+        return (mean - mean[:GROWTH_ROWS][-1:] > margin(reward, GROWTH_ROWS, RISE_ERRORS)).astype(float)
+
+    return rows.latest(REWARD, risen) > 0
+
+
+TRN001 = Rule(
+    code="TRN001",
+    title="truncation",
+    needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
+    checks=(
+        Check(
+            series=(TRUNCATED,),
+            signal=all_are_truncated,
+            message="All rollouts have run out of turns or tokens since the log begins.",
+            min_rows=ROWS_TO_LEARN,
+        ),
+        Check(
+            series=(ADVANTAGE, LENGTH),
+            signal=grow_without_reward,
+            message="Rollouts grow towards their limit, from {before:.3g} to {rollout/length:.3g} tokens. Advantages "
+            "prefer long rollouts, but the reward does not rise.",
+            min_rows=GROWTH_ROWS,
+            look_at=(LENGTH, ADVANTAGE),
+        ),
+        Check(
+            series=(TRUNCATED,),
+            signal=more_are_truncated,
+            message="More and more rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
+            "{before:.0%}.",
+            min_rows=TRUNCATED_ROWS,
+        ),
+    ),
+    meaning="Rollouts run out of turns or tokens, or grow towards that limit, and the reward does not rise with it.",
+    impact="A truncated rollout has no answer and no reward, so the policy unlearns long rollouts whatever they "
+    "contain. Or the agent no longer learns to stop.",
+    remedy={
+        "holdfast": "Raise `protocol.max_total_tokens`, `protocol.max_turn_tokens` or `protocol.max_turns` if the "
+        "rollouts are sound. `trajectories.jsonl` shows them.",
+        "trl": "Raise `max_completion_length` if the completions are sound. `log_completions=True` shows them. "
+        "`SearchRollouts` has its own limits: raise the turns or tokens of its protocol instead.",
+        "verl": "Raise `data.max_response_length` or `actor_rollout_ref.rollout.multi_turn.max_assistant_turns` if "
+        "the responses are sound. For the agent loop `holdfast_search`, raise `max_turns` in the file named by "
+        "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
+        "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
+    },
+    limitations="A rise, a start at 100 %, and growth that advantages prefer all count. Late in other collapses "
+    "rollouts ramble, and this is a symptom: look at earlier findings. Long rollouts are not reported while the "
+    "reward rises with them.",
+)

@@ -1,0 +1,248 @@
+"""Updates: too large (STP001), ratios that drift (ISD001), gradients that explode (GRD001) or are NaN (GRD002)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnostics.log import Series, as_of, reward_curve
+from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal
+from holdfast.trailing import Truths, Values, delayed, held, highest, trailing_lowest, trailing_mean
+
+RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
+DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
+
+DRIFT_ROWS = 5
+DRIFT_NATS = -1.0
+"""Nats. The average rollout has become e times less likely before its batch is used up. Controls with a sane step size
+stay above -0.1, healthy plateaus above -0.75."""
+DRIFT_NATS_WHILE_FALLING = -0.5
+"""The same while the reward falls. Controls whose reward falls by chance stay above."""
+DRIFT_MEMORY_ROWS = 10
+"""Rows for which a drift counts as the cause of a fall. The reward falls later, when few correct rollouts are left."""
+
+USUAL_ROWS = 8
+"""Rows before an update whose mean size is the usual one."""
+FEWEST_ROWS = 3
+"""Fewest such rows."""
+UNUSUAL_TIMES = 8.0
+"""Times the usual size of an update."""
+JUMP_NATS = 0.12
+"""Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, but long after
+they are found."""
+JUMP_SHARE = 0.15
+"""The same as a share of their log-likelihood."""
+RATIO_JUMP_NATS = -0.15
+"""Nats per sampled token, from the product of ratios. Single updates of a displacement collapse reach -0.11."""
+FIRST_RATIO_JUMP_NATS = -0.06
+"""The same in two consecutive rows of the first five, before any decay. Runs that learn begin above -0.002."""
+FIRST_ROWS = 5
+CLIPPED_FRACTION = 0.1
+"""Share of the tokens that one update clips. Harder questions clip 3 %, healthy runs with small batches up to 12 %."""
+CLIPPED_TIMES = 2.0
+"""Times the largest share before."""
+
+
+def falling(rows: Rows) -> Truths:
+    """[N]: where the reward has probably fallen."""
+    curve = reward_curve(rows.log)
+    if curve is None:
+        return np.zeros(len(rows.steps), bool)
+    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) == 1.0
+
+
+def drifts(rows: Rows) -> Signal:
+    (product,) = rows.columns
+    smooth = trailing_mean(product, DRIFT_ROWS)
+    worst = trailing_lowest(smooth, DRIFT_MEMORY_ROWS)
+    far = (smooth < DRIFT_NATS) & held(product < DRIFT_NATS / 2, 3)  # not a single spike
+    where = far | (falling(rows) & (worst < DRIFT_NATS_WHILE_FALLING))
+    return Signal(where, lambda: {RATIO: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
+
+
+def unusual(change: Values) -> Truths:
+    """[N]: where the absolute value is far above that of the rows before; never in the first rows."""
+    size = np.abs(change)
+    return (size > UNUSUAL_TIMES * delayed(trailing_mean(size, USUAL_ROWS), 1)) & (np.arange(len(size)) >= FEWEST_ROWS)
+
+
+def takes_much_at_once(rows: Rows) -> Signal:
+    change, likelihood = rows.columns
+    sudden = unusual(change) | (np.arange(len(change)) < FEWEST_ROWS)
+    where = (-change > JUMP_NATS) & (-change > JUMP_SHARE * -likelihood) & sudden
+    return Signal(where, lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood}, lambda: {"taken": -change})
+
+
+def ratio_falls_at_once(rows: Rows) -> Signal:
+    product, length = rows.columns
+    per_token = product / np.maximum(length, 1.0)
+    at_first = held(per_token < FIRST_RATIO_JUMP_NATS, 2) & (np.arange(len(per_token)) < FIRST_ROWS)
+    where = at_first | ((per_token < RATIO_JUMP_NATS) & unusual(per_token))
+    ratio = np.exp(np.minimum(per_token, 0.0))
+    return Signal(where, lambda: {RATIO: product, "log-ratio per token": per_token}, lambda: {"ratio": ratio})
+
+
+def clips_much(rows: Rows) -> Signal:
+    """One update clips many tokens, either suddenly or while the reward falls."""
+    clipped, reward = rows.columns
+    before = delayed(highest(clipped), 1)
+    where = (clipped > CLIPPED_FRACTION) & ((clipped > CLIPPED_TIMES * before) | falling(rows))
+    return Signal(where, lambda: {CLIPPED: clipped, "most before": before, REWARD: reward})
+
+
+STP001 = Rule(
+    code="STP001",
+    title="step too large",
+    needs=((DISPLACEMENT, LIKELIHOOD), (RATIO, LENGTH), (CLIPPED, REWARD)),
+    checks=(
+        Check(
+            series=(DISPLACEMENT, LIKELIHOOD),
+            signal=takes_much_at_once,
+            message="One update suddenly took {taken:.2g} nats per token from its own correct rollouts.",
+            look_at=(DISPLACEMENT, REWARD),
+        ),
+        Check(
+            series=(RATIO, LENGTH),
+            signal=ratio_falls_at_once,
+            message="Within one rollout batch the importance ratio suddenly fell to {ratio:.2f} per sampled token.",
+            look_at=(RATIO, REWARD),
+        ),
+        Check(
+            series=(CLIPPED, REWARD),
+            signal=clips_much,
+            message="An update clipped {clip/fraction:.0%} of the tokens. No earlier update clipped more than "
+            "{most before:.1%}.",
+            better=((RATIO,),),
+        ),
+    ),
+    # With TRN001, correct rollouts are the short ones, and lose likelihood because long ones gain it.
+    suppressed_by=("TRN001",),
+    # In a policy that decays slowly, a jump is the end of that decay.
+    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
+    meaning="One update moves the policy so far that the reward falls within a few steps, without an earlier decay.",
+    impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
+    "prevent it.",
+    remedy=SMALLER_STEPS,
+    limitations="From a stock log it is inferred: an update clips over a tenth of the tokens, and either twice as many "
+    "as any before or while the reward falls. Clipping per sequence clips that many by design, so there a fall of the "
+    "reward is enough. After LLD001 to LLD003 a jump is the end of that decay, and this rule finds nothing.",
+)
+
+ISD001 = Rule(
+    code="ISD001",
+    title="importance ratios drift",
+    needs=((RATIO,),),
+    checks=(
+        Check(
+            series=(RATIO,),
+            signal=drifts,
+            message="Importance ratios drift: on average the ratios of a rollout multiply to {ratio:.2g} before its "
+            "batch is used up.",
+            min_rows=DRIFT_ROWS,
+        ),
+    ),
+    meaning="The product of a rollout's importance ratios sinks far below 1 before its batch is used up.",
+    impact="The gradient of a token is scaled by its ratio. A good token whose ratio is near 0 cannot be learned back "
+    "(importance-sampling distribution drift, arXiv 2603.10069).",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="The mean includes incorrect rollouts, which are meant to lose likelihood. It is a sum over tokens, so "
+    "long rollouts drift sooner. While the reward falls, half of the usual drift is enough.",
+)
+
+
+NORM, SKIPPED, REWARD = "grad/norm", "grad/skipped_steps", "reward/mean"
+MUST_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")
+
+EXPLOSION_TIMES = 10.0
+"""Times the usual norm. Isolated spikes of 4 to 36 times the median occur in runs that end well."""
+ABOVE_LARGEST_TIMES = 2.0
+"""Times the largest norm before. If many groups have no contrast, norms of 0 and of 9 alternate."""
+USUAL_NORM_ROWS = 10
+"""The usual norm is the mean of this many rows, and ends two rows before."""
+
+
+def explodes(rows: Rows) -> Signal:
+    (norm,) = rows.columns
+    usual = delayed(trailing_mean(norm, USUAL_NORM_ROWS), 2)
+    where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2))
+    return Signal(where, lambda: {NORM: norm, "usual": usual}, lambda: {"times": norm / np.maximum(usual, 1e-12)})
+
+
+def is_not_finite(rows: Rows) -> Signal:
+    (values,) = rows.columns
+    return Signal(~np.isfinite(values), lambda: {rows.names[0]: values})
+
+
+def is_infinite(rows: Rows) -> Signal:
+    """For the reward. A trainer writes NaN if no rollout of the batch has a reward, which is not a fault."""
+    (values,) = rows.columns
+    return Signal(np.isinf(values), lambda: {rows.names[0]: values})
+
+
+def skips(rows: Rows) -> Signal:
+    (skipped,) = rows.columns
+    return Signal(skipped > 0, lambda: {SKIPPED: skipped})
+
+
+GRD001 = Rule(
+    code="GRD001",
+    title="gradient explosion",
+    needs=((NORM,),),
+    checks=(
+        Check(
+            series=(NORM,),
+            signal=explodes,
+            message="The gradient norm explodes: {grad/norm:.3g}, which is {times:.0f} times its usual value.",
+            min_rows=USUAL_NORM_ROWS // 2 + 1,
+            rows_running=2,
+        ),
+    ),
+    meaning="The gradient norm stays more than ten times above its usual value.",
+    impact="With norm clipping the step has a bounded size but a random direction. Without it the weights are ruined.",
+    remedy=SMALLER_STEPS,
+    limitations="Single spikes are ignored. A norm logged after clipping cannot explode.",
+)
+
+GRD002 = Rule(
+    code="GRD002",
+    title="non-finite gradient, loss or reward",
+    needs=((SKIPPED,), (NORM,), ("loss/policy",), ("loss",)),
+    equal_needs=True,
+    checks=(
+        Check(
+            series=(REWARD,),
+            signal=is_infinite,
+            message="The reward is infinite, so the advantages are not finite either.",
+            raw=True,
+        ),
+        *(
+            Check(
+                series=(name,),
+                signal=is_not_finite,
+                message=f"{name} is not a finite number. Such an update is skipped, or it ruins the weights.",
+                raw=True,
+            )
+            for name in MUST_BE_FINITE
+        ),
+        Check(
+            series=(SKIPPED,),
+            signal=skips,
+            message="{grad/skipped_steps:g} optimizer steps were skipped because their gradient was not finite.",
+        ),
+    ),
+    meaning="A loss or a gradient is NaN or infinite, or a reward is infinite.",
+    impact="Such an update is skipped, or it ruins the weights: one NaN in a gradient makes every weight NaN. A "
+    "skipped step hides the cause. Common causes: the exponential of an unbounded log-ratio, half precision, "
+    "arithmetic on masked tokens (0 · ∞).",
+    remedy={
+        "holdfast": 'Lower `train.lr`. On a GPU try `model.autocast = "none"`. Bound the ratio of negative tokens with '
+        "`loss.dual_clip = 3.0`.",
+        "trl": "Lower `learning_rate`, set `bf16=False`, and bound the ratio with `delta=3.0`. "
+        "`with_penalties(GRPOTrainer)` keeps masked tokens out of the arithmetic.",
+        "verl": "Lower `actor_rollout_ref.actor.optim.lr`, set `actor_rollout_ref.actor.optim.clip_grad` to 1 or "
+        "less, and keep `actor_rollout_ref.actor.clip_ratio_c` at 3.",
+        "unknown": "Lower the learning rate, train in full precision, and bound the importance ratio. Mask tokens "
+        "before the arithmetic.",
+    },
+    limitations="A trainer that leaves NaN out of its log, or writes 0 instead, hides this. For an infinite reward "
+    "none of these settings helps: look for a division by 0 in the reward function.",
+)

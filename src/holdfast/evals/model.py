@@ -1,0 +1,219 @@
+"""Open the model to evaluate, with its settings: a run folder, a model folder, a hub id, or a server.
+
+Settings are a recipe's: those of the run, or the defaults. What the user gives overrides both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.config import Config, load
+from holdfast.errors import ConfigError, ModelError
+from holdfast.evals.methods import Method
+from holdfast.evals.questions import WORLD
+from holdfast.language_model import load_model, pick_device
+from holdfast.loading import load_protocol, load_recipe, load_retriever
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.openai import OpenAIPolicy, WordTokenizer
+from holdfast.rollout.support import text_config
+from holdfast.run_folder import MODEL, checkpoints_of, is_run
+from holdfast.search.protocol import SearchProtocol
+from holdfast.settings import parse_overrides
+from holdfast.train.checkpoint import model_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedModel:
+    """A policy, and what is needed to ask it questions."""
+
+    name: str
+    config: Config
+    policy: Any
+    tokenizer: Any
+    positions: float
+    """The most tokens of a context; infinite when only the server knows."""
+    local: bool
+    """True when rounding makes answers depend on the others in their batch: see `run.py`."""
+    weights: str
+    """Identifies the weights, as far as possible without reading them."""
+    decoding: str
+    tokenizer_name: str | None = None
+    """For a server: the model whose tokenizer writes the prompts."""
+
+
+def run_of(path: Path) -> Path | None:
+    """The run folder of a path: the path itself, or the run of a checkpoint or saved model; None for other paths."""
+    parents = [folder for folder in list(path.resolve().parents)[:3] if checkpoints_of(folder).is_dir()]
+    if path.name == MODEL:
+        parents.append(path.resolve().parent)
+    return next((folder for folder in (path, *parents) if is_run(folder)), None)
+
+
+def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tuple[Config, Path | None]:
+    """The recipe under which a model is evaluated, and its run folder if it has one.
+
+    Raises `ConfigError` for settings that cannot work together.
+    """
+    path = Path(model)
+    run = run_of(path) if path.exists() else None
+    words = [] if run else ["--model.path", model]
+    given = set(parse_overrides(settings, Config))
+    if passages := given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:
+        # Given passages replace all of the run's.
+        words += [] if "retrieval.corpus" in passages else ["--retrieval.corpus", "world"]
+        words += [] if "retrieval.index" in passages else ["--retrieval.index", "none"]
+        words += [] if "retrieval.url" in passages else ["--retrieval.url", "none"]
+        words += ["--data.train", next(iter(data), "questions")]
+    words += settings
+    return load_recipe(run, words) if run else load(None, words), run
+
+
+def open_model(
+    model: str,
+    config: Config,
+    run: Path | None,
+    *,
+    samples: int | None,
+    checkpoint: str = "last",
+    server: str | None = None,
+    tokenizer: str | None = None,
+    given: Sequence[str] = (),
+) -> EvaluatedModel:
+    """Load the model, or connect to its server.
+
+    `samples` None decodes greedily. `given` are the settings of the user. Truncated sampling is used only when it is
+    among them, so that a run trained with it is evaluated like the others.
+    """
+    top_p, top_k = _truncation(config, given)
+    temperature = config.sampling.temperature
+    decoding = "greedy"
+    if samples is not None:
+        truncation = "".join((f", top-p {top_p:g}" if top_p < 1 else "", f", top-k {top_k}" if top_k else ""))
+        decoding = f"sampled at temperature {temperature:g}{truncation}"
+    if server is not None:
+        if top_k:
+            raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API has no such setting")
+        server_tokenizer = _tokenizer_for(model, tokenizer, config)
+        policy: Any = OpenAIPolicy(
+            server,
+            model,
+            server_tokenizer,
+            temperature=0.0 if samples is None else temperature,
+            top_p=top_p,
+            api_key=os.environ.get("OPENAI_API_KEY"),
+        )
+        return EvaluatedModel(
+            name=model,
+            config=config,
+            policy=policy,
+            tokenizer=server_tokenizer,
+            positions=math.inf,
+            local=False,
+            weights=policy.url,
+            decoding=decoding,
+            tokenizer_name=tokenizer or model,
+        )
+    if tokenizer is not None:
+        raise ConfigError("--tokenizer goes with --server; a model that is loaded here brings its own")
+    folder: str | Path = model
+    if run is not None:
+        folder = _model_of(run, Path(model), checkpoint)
+    language_model = load_model(config.model, folder, pick_device(config.run.device))
+    policy = HFPolicy(
+        language_model.model,
+        language_model.tokenizer,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        autocast_dtype=language_model.autocast_dtype,
+        greedy=samples is None,
+    )
+    positions = getattr(text_config(language_model.model), "max_position_embeddings", None) or math.inf
+    return EvaluatedModel(
+        name=model,
+        config=config,
+        policy=policy,
+        tokenizer=language_model.tokenizer,
+        positions=positions,
+        local=True,
+        weights=_weights(folder),
+        decoding=decoding,
+    )
+
+
+def agent_protocol(method: Method, config: Config) -> SearchProtocol:
+    """The recipe's protocol. A preset of the method replaces its turns, and its prompt unless the recipe sets one."""
+    protocol, preset = load_protocol(config), method.preset
+    if preset is None:
+        return protocol
+    keep_prompt = config.protocol.prompt is not None or config.protocol.preset == preset.name
+    return replace(protocol, prompt=protocol.prompt if keep_prompt else preset.prompt, max_turns=preset.max_turns)
+
+
+def retriever_for(
+    method: Method, config: Config, data: Sequence[str], note: Callable[[str], None] | None = None
+) -> Any | None:
+    """The retriever of the recipe; None for a method that never searches.
+
+    Raises `ConfigError` when its passages belong to other questions.
+    """
+    if not method.searches:
+        return None
+    world_passages = config.data.train == "world"
+    mismatched = [name for name in data if (name in WORLD) != world_passages]
+    if mismatched and world_passages:
+        raise ConfigError(
+            f"--method {method.name} searches, and no passages are given for --data {mismatched[0]}: the bundled "
+            "world's answer its own questions only. Give --retrieval.url, or --retrieval.corpus with --retrieval.index"
+        )
+    if mismatched:
+        raise ConfigError(
+            f"--data {mismatched[0]} asks about the bundled world, and the retriever has other passages; evaluate a "
+            "run of the world on it, or leave the --retrieval settings out"
+        )
+    return load_retriever(config, note=note)
+
+
+def _truncation(config: Config, given: Sequence[str]) -> tuple[float, int]:
+    names = set(parse_overrides(given, Config))
+    top_p = config.sampling.top_p if "sampling.top_p" in names else 1.0
+    return top_p, config.sampling.top_k if "sampling.top_k" in names else 0
+
+
+def _model_of(run: Path, path: Path, checkpoint: str) -> Path:
+    """The folder of the weights: `path` if it is inside the run, or else the named checkpoint."""
+    if path.resolve() != run.resolve():
+        return model_folder(run, str(path))
+    return model_folder(run, checkpoint)
+
+
+def _tokenizer_for(model: str, tokenizer: str | None, config: Config) -> Any:
+    """The tokenizer that writes prompts for a server's model."""
+    if tokenizer == "none":
+        return WordTokenizer()
+    from transformers import AutoTokenizer
+
+    name = tokenizer or model
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
+    except Exception as error:  # transformers raises a dozen kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+        raise ModelError(
+            f"the tokenizer {name!r} cannot be loaded ({reason}), and the chat template of the server's model is "
+            "unknown without it. Give --tokenizer with a folder or hub id; or --tokenizer none, which "
+            "sends plain text and counts words as tokens"
+        ) from None
+
+
+def _weights(folder: str | Path) -> str:
+    path = Path(folder)
+    if not path.is_dir():
+        return str(folder)
+    files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in path.iterdir() if f.is_file())
+    return hashlib.sha256(repr(files).encode()).hexdigest()[:16]

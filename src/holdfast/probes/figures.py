@@ -1,0 +1,161 @@
+"""A probe's result as one SVG. matplotlib is imported here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import MissingExtra
+from holdfast.probes.leak import Leak
+from holdfast.probes.likelihood import FirstAction, Level, ToolRounds
+from holdfast.probes.report import Result
+from holdfast.probes.updates import EPSILONS, KINDS, ArmDrift, Drift, PerSample
+
+# Of Okabe and Ito: told apart by colour-blind readers, and on dark and light ground.
+_RIGHT, _WRONG, _ALL = "#0072B2", "#D55E00", "#555555"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "holdfast",  # equal numbers, equal bytes
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": "medium",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+}
+
+
+def draw(result: Result, title: str, path: Path) -> None:
+    """Write the figure of a result. Raises `MissingExtra` without matplotlib."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("matplotlib", "figures") from None
+    with matplotlib.rc_context(_STYLE):
+        panels = len(result.arms) if isinstance(result, PerSample | Drift) else 1
+        figure = Figure(figsize=(6.4, 0.6 + 3.2 * panels), layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontsize="medium", fontweight="bold", wrap=True)
+        axes = list(figure.subplots(panels, 1, sharex=True, sharey=True, squeeze=False)[:, 0])
+        match result:
+            case PerSample():
+                _per_sample(result, axes)
+            case FirstAction():
+                _first_action(result, axes[0])
+            case ToolRounds():
+                _tool_rounds(result, axes[0])
+            case Drift():
+                _drift(result, axes)
+            case Leak():
+                _leak(result, axes[0])
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _per_sample(result: PerSample, axes: Sequence[Any]) -> None:
+    """The paper's Figure 3: a bar for each question, sorted."""
+    for axis, arm in zip(axes, result.arms, strict=True):
+        values = sorted(q.displacement for q in arm.questions)
+        axis.bar(range(1, len(values) + 1), values, color=[_WRONG if v < 0 else _RIGHT for v in values])
+        axis.axhline(0, color=_ALL, linewidth=0.8)
+        share = 100 * arm.displaced / len(values)
+        axis.set_title(f"{arm.penalty}: {arm.displaced} of {len(values)} questions displaced ({share:.0f} %)")
+        axis.set_ylabel("change of right rollouts, nats")
+    axes[-1].set_xlabel("questions, sorted")
+
+
+def _first_action(result: FirstAction, axis: Any) -> None:
+    """The paper's Figure 5: likelihood by action, and how wrong rollouts begin."""
+    for name, levels, colour in (("right", result.correct, _RIGHT), ("wrong", result.incorrect, _WRONG)):
+        _line(axis, range(1, len(levels) + 1), levels, name, colour)
+    for name, level, marker in (
+        ("wrong, began as a right one", result.first_matching, "^"),
+        ("wrong, began otherwise", result.first_other, "v"),
+    ):
+        if level.logprob is not None:
+            axis.plot([1], [level.logprob], marker, color=_WRONG, markerfacecolor="white", label=name)
+    axis.set_title(
+        f"{result.matching} of {result.compared} wrong rollouts ({100 * result.share:.0f} %) began as a right one did"
+    )
+    axis.set_xlabel("action")
+    _likelihood_axis(axis, max(len(result.correct), len(result.incorrect)))
+
+
+def _tool_rounds(result: ToolRounds, axis: Any) -> None:
+    searches = [found.searches for found in result.rounds]
+    _line(axis, searches, [found.everyone for found in result.rounds], "all", _ALL)
+    _line(axis, searches, [found.correct for found in result.rounds], "right", _RIGHT)
+    _line(axis, searches, [found.incorrect for found in result.rounds], "wrong", _WRONG)
+    axis.set_xlabel("searches")
+    _likelihood_axis(axis, searches[-1], searches[0])
+
+
+def _line(axis: Any, places: Sequence[int], levels: Sequence[Level], name: str, colour: str) -> None:
+    there = [(x, level) for x, level in zip(places, levels, strict=True) if level.logprob is not None]
+    axis.plot([x for x, _ in there], [level.logprob for _, level in there], "o-", color=colour, label=name)
+    for x, level in there:
+        axis.annotate(
+            f"{level.rollouts}",
+            (x, level.logprob),
+            xytext=(5, 5),
+            textcoords="offset points",
+            color=colour,
+            fontsize="small",
+        )
+
+
+def _likelihood_axis(axis: Any, last: int, first: int = 1) -> None:
+    axis.set_xticks(range(first, last + 1))
+    axis.set_ylabel("log-prob per token, nats")
+    axis.legend(title="numbers: rollouts", title_fontsize="small", fontsize="small")
+
+
+def _drift(result: Drift, axes: Sequence[Any]) -> None:
+    """P(∏ r < ε) over ε: after the last optimizer step, and for A > 0 after the earlier ones too."""
+    colours = {"all": _ALL, "positive": _RIGHT, "negative": _WRONG}
+    for axis, arm in zip(axes, result.arms, strict=True):
+        last = arm.optimizer_steps
+        for step in range(1, last):
+            axis.plot(
+                *_distribution(arm, "positive", step), color=_RIGHT, alpha=0.15 + 0.35 * step / last, linewidth=0.8
+            )
+        for kind, title in KINDS.items():
+            if count := len(arm.of(kind, last)):
+                axis.plot(*_distribution(arm, kind, last), color=colours[kind], label=f"{title} ({count} rollouts)")
+        axis.set_title(f"{arm.penalty}: after {last} optimizer steps (thin: A > 0, earlier steps)")
+        axis.set_xscale("log")
+        axis.set_xlim(EPSILONS[-1], 1)
+        axis.set_ylim(0, 1)
+        axis.set_ylabel("P(∏ r < ε)")
+        axis.legend(fontsize="small")
+    axes[-1].set_xlabel("ε")
+
+
+def _leak(result: Leak, axis: Any) -> None:
+    """A bar for each turn: the advantage where the sampler cuts, or over all tokens where it cuts nothing."""
+    cuts = result.whole.cut_advantage is not None
+    values = [found.cut_advantage or 0.0 if cuts else found.advantage for found in result.turns]
+    places = range(1, len(values) + 1)
+    axis.bar(places, values, color=[_WRONG if value < 0 else _RIGHT for value in values])
+    for place, value, found in zip(places, values, result.turns, strict=True):
+        text = f"{found.rollouts} rollouts\n{100 * found.correct / found.rollouts:.0f} % right\nkeeps {found.kept:.2f}"
+        above = value >= 0
+        axis.annotate(
+            text,
+            (place, value),
+            xytext=(0, 4 if above else -4),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if above else "top",
+            fontsize="small",
+        )
+    axis.axhline(0, color=_ALL, linewidth=0.8)
+    axis.margins(y=0.3)
+    axis.set_xticks(places)
+    axis.set_xlabel("turn")
+    axis.set_ylabel("advantage where the sampler cuts" if cuts else "advantage per token")
+
+
+def _distribution(arm: ArmDrift, kind: Any, step: int) -> tuple[list[float], list[float]]:
+    grid = [10 ** (math.log10(EPSILONS[-1]) * (1 - i / 200)) for i in range(201)]
+    return grid, [arm.share_below(epsilon, kind, step) for epsilon in grid]

@@ -1,0 +1,175 @@
+"""A probe's result as lines for a person and as JSON for a program."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from holdfast import __version__
+from holdfast.config import dump
+from holdfast.probes.leak import Leak, TurnLeak
+from holdfast.probes.likelihood import FirstAction, Level, ToolRounds
+from holdfast.probes.subject import Subject
+from holdfast.probes.updates import EPSILONS, KINDS, ArmChange, Drift, PerSample
+
+Result = PerSample | FirstAction | ToolRounds | Drift | Leak
+
+
+def document(
+    result: Result, subject: Subject, *, what: str, questions: int, seed: int, command: str
+) -> dict[str, object]:
+    """The result with everything it takes to make it again, for `json.dumps`."""
+    return {
+        "probe": what,
+        "of": subject.name,
+        "command": command,
+        "questions": questions,
+        "seed": seed,
+        "moments": str(subject.moments) if subject.moments is not None else None,
+        "versions": {
+            "holdfast": __version__,
+            "python": platform.python_version(),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+        },
+        "device": subject.language_model.device.type,
+        "config_hash": hashlib.sha256(dump(subject.config).encode()).hexdigest()[:16],
+        "result": result.to_json(),
+        "recipe": subject.config.model_dump(),
+    }
+
+
+def lines(result: Result) -> list[str]:
+    """A short table with a sentence above it."""
+    match result:
+        case PerSample():
+            return _per_sample(result)
+        case FirstAction():
+            return _first_action(result)
+        case ToolRounds():
+            return _tool_rounds(result)
+        case Drift():
+            return _drift(result)
+        case Leak():
+            return _leak(result)
+
+
+def _per_sample(result: PerSample) -> list[str]:
+    used = len(result.arms[0].questions)
+    rows = [["penalty", "questions displaced", "right rollouts", "wrong rollouts"]]
+    for arm in result.arms:
+        changes = [_change(arm, correct=kind) for kind in (True, False)]
+        rows.append([arm.penalty, f"{arm.displaced} of {used} ({_percent(arm.displaced / used)})", *changes])
+    steps = result.optimizer_steps
+    return [
+        f"{used} of {result.asked} questions have a right rollout and another reward beside it. Each had an update of "
+        f"its own, of {steps} optimizer step{'s' * (steps > 1)}.",
+        "Change of log-likelihood, mean over rollouts: nats per rollout (per token)",
+        *columns(rows),
+    ]
+
+
+def _first_action(result: FirstAction) -> list[str]:
+    longest = max(len(result.correct), len(result.incorrect))
+    rows = [["action", *map(str, range(1, longest + 1))]]
+    for name, levels in (("right rollouts", result.correct), ("wrong rollouts", result.incorrect)):
+        rows.append([name, *map(_level, levels)])
+    rows.append(["wrong, began as a right one", _level(result.first_matching)])
+    rows.append(["wrong, began otherwise", _level(result.first_other)])
+    return [
+        f"{result.compared} wrong rollouts have a right one of the same question beside them. {result.matching} of "
+        f"them ({_percent(result.share)}) began with a search that returned the same passages.",
+        "Log-prob per token, mean over rollouts (rollouts)",
+        *columns(rows),
+    ]
+
+
+def _tool_rounds(result: ToolRounds) -> list[str]:
+    rows = [["searches", "all", "right", "wrong"]]
+    for found in result.rounds:
+        rows.append([str(found.searches), _level(found.everyone), _level(found.correct), _level(found.incorrect)])
+    return ["Log-prob per token, mean over rollouts (rollouts)", *columns(rows)]
+
+
+def _drift(result: Drift) -> list[str]:
+    rows = [["penalty", "rollouts", *(f"ε {_short(epsilon)}" for epsilon in EPSILONS)]]
+    for arm in result.arms:
+        last = arm.optimizer_steps
+        for kind, title in KINDS.items():
+            shares = [_percent(arm.share_below(epsilon, kind, last)) for epsilon in EPSILONS]
+            rows.append([arm.penalty, f"{title} ({len(arm.of(kind, last))})", *shares])
+    steps = result.arms[0].optimizer_steps
+    found = [
+        f"P(∏ r < ε): share of rollouts whose probability {steps} optimizer step{'s' * (steps > 1)} on them "
+        "multiplied by less than ε",
+        *columns(rows),
+    ]
+    half = EPSILONS[1]
+    if steps > 1:
+        found += ["", f"The same for ε = {half:g} and A > 0, after each optimizer step"]
+        for arm in result.arms:
+            each = (_percent(arm.share_below(half, "positive", k)) for k in range(1, steps + 1))
+            found.append(f"{arm.penalty}  {'  '.join(each)}")
+    return found
+
+
+def _leak(result: Leak) -> list[str]:
+    rows = [["turn", "rollouts", "right", "tokens", "advantage", "mass kept", "advantage where cut"]]
+    rows += [_turn(str(k), found) for k, found in enumerate(result.turns, start=1)]
+    rows.append(_turn("all", result.whole))
+    return [_leak_sentence(result), *columns(rows)]
+
+
+def _leak_sentence(result: Leak) -> str:
+    if result.whole.cut_advantage is None:
+        return "The sampler cuts nothing, so nothing can leak. Advantages are means over sampled tokens."
+    if result.keeps_mask:
+        return "The sampler cuts, and the loss keeps its mask, so nothing leaks; without it, this would push:"
+    return (
+        "Advantages are means over sampled tokens; in the last column each token is weighted by the mass the sampler "
+        "cut in its place. Below 0, the loss moves mass there."
+    )
+
+
+def _turn(name: str, found: TurnLeak) -> list[str]:
+    cut = "–" if found.cut_advantage is None else f"{found.cut_advantage:+.3f}"
+    right = _percent(found.correct / found.rollouts)
+    return [name, str(found.rollouts), right, str(found.tokens), f"{found.advantage:+.3f}", f"{found.kept:.3f}", cut]
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Text in columns: the first to the left, others to the right.
+
+    >>> columns([["searches", "all"], ["1", "-0.25 (3)"]])
+    ['searches        all', '1         -0.25 (3)']
+    """
+    count = max(map(len, rows))
+    widths = [max(len(row[k]) for row in rows if len(row) > k) for k in range(count)]
+    padded = (
+        [
+            cell.ljust(width) if k == 0 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        for row in rows
+    )
+    return ["  ".join(cells).rstrip() for cells in padded]
+
+
+def _change(arm: ArmChange, *, correct: bool) -> str:
+    whole, token = (arm.mean_change(correct=correct, per_token=per_token) for per_token in (False, True))
+    return "–" if math.isnan(whole) else f"{whole:+.3f} ({token:+.4f})"
+
+
+def _level(level: Level) -> str:
+    return "–" if level.logprob is None else f"{level.logprob:.3f} ({level.rollouts})"
+
+
+def _short(epsilon: float) -> str:
+    return f"{epsilon:g}" if epsilon >= 0.01 else f"{epsilon:.0e}".replace("e-0", "e-")
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.0f} %"

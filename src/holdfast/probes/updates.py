@@ -1,0 +1,367 @@
+"""Probes that make an update and undo it: per-sample displacement, and drift of the importance ratio."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Config, validate
+from holdfast.errors import ConfigError, RolloutError
+from holdfast.listener import Listener
+from holdfast.penalties import PENALTIES
+from holdfast.probes.subject import (
+    Rollouts,
+    Subject,
+    batch_of,
+    borrowed_weights,
+)
+from holdfast.rollout.policy import rollout_seed
+from holdfast.train.checkpoint import load_optimizer
+from holdfast.trajectory import Group
+
+EPSILONS = (0.9, 0.5, 0.2, 0.1, 0.01, 1e-3, 1e-4, 1e-6)
+"""The paper of ISDD names no ε, so there is a grid."""
+
+Kind = Literal["all", "positive", "negative"]
+KINDS: dict[Kind, str] = {"all": "all", "positive": "A > 0", "negative": "A < 0"}
+"""Rollouts by their advantage: an update means the last to become less likely, and not the second."""
+
+
+def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
+    """The recipe under each of the penalties named; without names, as it is. Raises `ConfigError`.
+
+    The recipe's own penalty keeps its settings, another gets its published ones.
+
+    >>> arms = arms_of(Config(), ["none", "llds"])
+    >>> {name: arm.loss.penalty for name, arm in arms.items()}["none"]
+    NoPenalty(name='none')
+    """
+    recipe = config.model_dump(exclude_none=True)
+    arms = {}
+    for name in names or [config.loss.penalty.name]:
+        if name not in PENALTIES:
+            known = ", ".join(PENALTIES)
+            raise ConfigError(f"--compare {name}: there is no such penalty; name some of {known}, with commas between")
+        own = name == config.loss.penalty.name
+        penalty = recipe["loss"]["penalty"] if own else {"name": name}
+        arms[name] = validate({**recipe, "loss": {**recipe["loss"], "penalty": penalty}}, where=f"--compare {name}")
+    return arms
+
+
+def update_once(
+    batch: TokenBatch,
+    subject: Subject,
+    config: Config,
+    *,
+    mean_searches: float,
+    seed: int,
+    note: Callable[[str], None],
+    after_step: Callable[[], None] | None = None,
+) -> list[Tensor]:
+    """One update on `batch`, undone at the end: what it did to the log-likelihoods.
+
+    Its optimizer is fresh, or the run's own where `subject.moments` says so; the learning rate is the recipe's.
+
+    Returns:
+        float [B], nats over the whole rollout, new minus old: after the last optimizer step, or, if there is somebody
+        to call `after_step`, after every one. There are `train.optimizer_steps_per_rollout` of them, and never more
+        than rollouts.
+    """
+    model = subject.language_model.model
+    changes = []
+    with borrowed_weights(model):
+        learner = subject.learner(config)
+        if subject.moments is not None:
+            load_optimizer(subject.moments, learner.optimizer)
+        plan = learner.plan(batch, torch.Generator().manual_seed(seed))
+        minibatches, batch, _ = learner.old_pass(batch, plan)
+        tokens = batch.loss_mask.sum(-1)
+        for k, mini in enumerate(minibatches, start=1):
+            metrics = learner.step([mini], mean_searches=mean_searches)
+            if metrics["grad/skipped_steps"]:
+                note(
+                    f"optimizer step {k} of {len(minibatches)} was skipped, its gradient was not finite: do not trust "
+                    "what this measures, and try model.autocast = 'none'"
+                )
+            if after_step is not None or k == len(minibatches):
+                changes.append(learner.likelihood_change(batch, plan) * tokens)
+            if after_step is not None:
+                after_step()
+    return changes
+
+
+# ---- per-sample displacement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A rollout, and what the update on its question did to it."""
+
+    correct: bool
+    tokens: int
+    """Sampled ones."""
+    change: float
+    """Of its log-likelihood, in nats over all its tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionChange:
+    """The update on one question alone."""
+
+    id: str
+    question: str
+    responses: tuple[Response, ...]
+
+    @property
+    def displacement(self) -> float:
+        """Mean over correct rollouts of the change; below 0 they became less likely (arXiv 2512.04220, Figure 3)."""
+        return mean(r.change for r in self.responses if r.correct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmChange:
+    """All questions under one penalty."""
+
+    penalty: str
+    questions: tuple[QuestionChange, ...]
+
+    @property
+    def displaced(self) -> int:
+        """Questions whose correct rollouts became less likely."""
+        return sum(q.displacement < 0 for q in self.questions)
+
+    def mean_change(self, *, correct: bool, per_token: bool = False) -> float:
+        """Over the rollouts of all questions, in nats per rollout or per token; NaN when there are none."""
+        found = [r for q in self.questions for r in q.responses if r.correct is correct]
+        changes = [r.change / r.tokens if per_token else r.change for r in found]
+        return mean(changes) if changes else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerSample:
+    """What an update on one question alone does to that question's own rollouts, question by question."""
+
+    asked: int
+    """Questions rolled out; those in `arms` had a correct rollout and another reward beside it."""
+    optimizer_steps: int
+    """Of the update, at most."""
+    arms: tuple[ArmChange, ...]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "asked": self.asked,
+            "optimizer_steps": self.optimizer_steps,
+            "arms": [
+                {
+                    "penalty": arm.penalty,
+                    "questions_used": len(arm.questions),
+                    "displaced": arm.displaced,
+                    "displaced_share": arm.displaced / len(arm.questions),
+                    "correct_change": arm.mean_change(correct=True),
+                    "correct_change_per_token": arm.mean_change(correct=True, per_token=True),
+                    "incorrect_change": _or_none(arm.mean_change(correct=False)),
+                    "incorrect_change_per_token": _or_none(arm.mean_change(correct=False, per_token=True)),
+                    "questions": [
+                        {
+                            "id": q.id,
+                            "question": q.question,
+                            "displacement": q.displacement,
+                            "responses": [
+                                {"correct": r.correct, "tokens": r.tokens, "change": r.change} for r in q.responses
+                            ],
+                        }
+                        for q in arm.questions
+                    ],
+                }
+                for arm in self.arms
+            ],
+        }
+
+
+def per_sample(
+    subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener
+) -> PerSample:
+    """For each question: weights and optimizer reset, one update on its group alone, likelihoods measured.
+
+    Only questions whose rollouts got different rewards, one of them correct: of another group, a group-relative
+    advantage learns nothing, or there is no correct rollout to displace. Raises `RolloutError` when there are none.
+    """
+    arms = arms_of(subject.config, compare)
+    used = [(e, g) for e, g in zip(rollouts.examples, rollouts.groups, strict=True) if g.mixed and _has_correct(g)]
+    if not used:
+        raise RolloutError(_no_contrast(rollouts))
+    batches = [batch_of(subject, [group]) for _, group in used]
+    asked, most = subject.config.train.optimizer_steps_per_rollout, max(map(len, batches))
+    if asked > most:
+        listener.note(
+            f"train.optimizer_steps_per_rollout = {asked}, but the group of a question has {most} rollouts, and every "
+            f"optimizer step needs one: each update takes {most}"
+        )
+    listener.stage("updates", len(arms) * len(used))
+    found: list[ArmChange] = []
+    for name, config in arms.items():
+        questions: list[QuestionChange] = []
+        for (example, _), batch in zip(used, batches, strict=True):
+            (change,) = update_once(
+                batch,
+                subject,
+                config,
+                mean_searches=rollouts.mean_searches,
+                seed=rollout_seed("probe", seed, example.id),
+                note=listener.note,
+            )
+            questions.append(QuestionChange(id=example.id, question=example.question, responses=_told(batch, change)))
+            listener.advance(len(found) * len(used) + len(questions))
+        found.append(ArmChange(penalty=name, questions=tuple(questions)))
+    return PerSample(asked=len(rollouts.groups), optimizer_steps=min(asked, most), arms=tuple(found))
+
+
+def _told(batch: TokenBatch, change: Tensor) -> tuple[Response, ...]:
+    rows = zip(batch.correct.tolist(), batch.loss_mask.sum(-1).tolist(), change.tolist(), strict=True)
+    return tuple(Response(correct=c, tokens=n, change=value) for c, n, value in rows)
+
+
+# ---- drift of the importance ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutDrift:
+    """A rollout, and how far an update moved it."""
+
+    id: str
+    """Of its question."""
+    correct: bool
+    advantage: float
+    tokens: int
+    """Sampled ones."""
+    log_products: tuple[float, ...]
+    """log ∏ r = Σ (new − old log-prob), in nats, after each optimizer step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmDrift:
+    """The update under one penalty."""
+
+    penalty: str
+    rollouts: tuple[RolloutDrift, ...]
+
+    @property
+    def optimizer_steps(self) -> int:
+        return len(self.rollouts[0].log_products)
+
+    def of(self, kind: Kind, step: int) -> list[float]:
+        """log ∏ r of the rollouts of a kind after an optimizer step (1, 2, …), ascending."""
+        inside: Mapping[Kind, Callable[[float], bool]] = {
+            "all": lambda a: True,
+            "positive": lambda a: a > 0,
+            "negative": lambda a: a < 0,
+        }
+        return sorted(r.log_products[step - 1] for r in self.rollouts if inside[kind](r.advantage))
+
+    def share_below(self, epsilon: float, kind: Kind, step: int) -> float:
+        """P(∏ r < ε) over the rollouts of a kind (arXiv 2603.10069, definition 1); NaN when there are none."""
+        products = self.of(kind, step)
+        return sum(p < math.log(epsilon) for p in products) / len(products) if products else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How far one update on a rollout batch moves the probability of its own rollouts."""
+
+    arms: tuple[ArmDrift, ...]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "epsilons": list(EPSILONS),
+            "arms": [
+                {
+                    "penalty": arm.penalty,
+                    "optimizer_steps": arm.optimizer_steps,
+                    "share_below": {
+                        kind: [
+                            [_or_none(arm.share_below(epsilon, kind, k)) for epsilon in EPSILONS]
+                            for k in range(1, arm.optimizer_steps + 1)
+                        ]
+                        for kind in KINDS
+                    },
+                    "rollouts": [
+                        {
+                            "id": r.id,
+                            "correct": r.correct,
+                            "advantage": r.advantage,
+                            "tokens": r.tokens,
+                            "log_products": list(r.log_products),
+                        }
+                        for r in arm.rollouts
+                    ],
+                }
+                for arm in self.arms
+            ],
+        }
+
+
+def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener) -> Drift:
+    """One update on all rollouts with the recipe's K; after each optimizer step, ∏ r of every rollout.
+
+    Raises `RolloutError` when no question has two different rewards: such a batch moves nothing.
+    """
+    arms = arms_of(subject.config, compare)
+    batch = batch_of(subject, rollouts.groups)
+    if not len(batch) or not bool((batch.advantages != 0).any()):
+        raise RolloutError(_no_contrast(rollouts))
+    advantages = batch.advantages[:, 0].tolist()
+    ids = [group.id for group in rollouts.groups for t in group.trajectories if any(t.loss_mask)]
+    told = list(zip(ids, batch.correct.tolist(), advantages, batch.loss_mask.sum(-1).tolist(), strict=True))
+    steps = subject.config.train.optimizer_steps_per_rollout
+    if steps > len(batch):
+        listener.note(
+            f"train.optimizer_steps_per_rollout = {steps}, but there are {len(batch)} rollouts, and every optimizer "
+            f"step needs one: the update takes {len(batch)}"
+        )
+    done = itertools.count(1)
+    listener.stage("optimizer steps", len(arms) * min(steps, len(batch)))
+    found: list[ArmDrift] = []
+    for name, config in arms.items():
+        changes = update_once(
+            batch,
+            subject,
+            config,
+            mean_searches=rollouts.mean_searches,
+            seed=seed,
+            note=listener.note,
+            after_step=lambda: listener.advance(next(done)),
+        )
+        products = zip(*(change.tolist() for change in changes), strict=True)
+        rows = [
+            RolloutDrift(id=i, correct=c, advantage=a, tokens=n, log_products=p)
+            for (i, c, a, n), p in zip(told, products, strict=True)
+        ]
+        found.append(ArmDrift(penalty=name, rollouts=tuple(rows)))
+    return Drift(arms=tuple(found))
+
+
+def _has_correct(group: Group) -> bool:
+    return any(t.correct for t in group.trajectories)
+
+
+def _no_contrast(rollouts: Rollouts) -> str:
+    everyone = [t for group in rollouts.groups for t in group.trajectories]
+    correct = sum(t.correct for t in everyone)
+    return (
+        f"{correct} of {len(everyone)} rollouts on {len(rollouts.groups)} questions are correct, and no question has a "
+        "correct one and one with another reward beside it: there is nothing to learn, so nothing to displace. Raise "
+        "--questions or train.group_size, or probe a policy that is right now and then"
+    )
+
+
+def _or_none(value: float) -> float | None:
+    """JSON knows no NaN."""
+    return None if math.isnan(value) else value

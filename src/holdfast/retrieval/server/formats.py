@@ -1,0 +1,139 @@
+"""Requests and answers of the server: Search-R1's `/retrieve` with its variants, and ReCall's two endpoints.
+
+    POST /retrieve      {"queries": [str], "topk": int?, "return_scores": bool?}       Search-R1, verl, verl-tool, slime
+                        {"query": str, ...}                                            SkyRL
+    200  {"result": [[{"document": {"id", "contents"}, "score"}]]}                     one list per query, best first
+         {"result": [[{"id", "contents"}]]}                                            without return_scores
+
+    POST /search        {"query": str, "top_n": int?, "return_score": bool?}           ReCall, ReSearch
+    200  [{"id", "contents"}]      or   [[{"id", "contents"}], [score]]
+
+    POST /batch_search  {"query": [str], "top_n": int?, "return_score": bool?}
+    200  [[{"id", "contents"}]]    or   [[[{"id", "contents"}]], [[score]]]
+
+Other fields are ignored. When some queries of a `/retrieve` request fail, their lists are empty, and a field `errors`
+has one sentence or null per query.
+
+Answers are generated passage by passage, so that a long one can be joined in turns with other work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from holdfast.retrieval.storage import as_json
+from holdfast.retrieval.types import Document, Ranked
+
+MOST_HITS = 1000
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number is required, not true or false")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_number)]
+"""Pydantic reads true as 1."""
+
+
+class RetrieveRequest(BaseModel):
+    """Body of `/retrieve`."""
+
+    queries: list[str] = Field(
+        default=[], description="What to search for. The answer has one list of passages per query."
+    )
+    topk: Count | None = Field(
+        None, ge=0, le=MOST_HITS, description="Passages per query. 0 or null: the server's default."
+    )
+    return_scores: bool = Field(False, description="Return each passage with its score, as {document, score}.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_query(cls, data: object) -> object:
+        if isinstance(data, dict):
+            if "queries" not in data and isinstance(data.get("query"), str):
+                return {**data, "queries": [data["query"]]}
+            if isinstance(data.get("queries"), str):
+                return {**data, "queries": [data["queries"]]}
+            if "queries" not in data:
+                raise ValueError("`queries` (a list of texts) or `query` (one text) is required")
+        return data
+
+
+class SearchRequest(BaseModel):
+    """Body of `/search`."""
+
+    query: str
+    top_n: Count = Field(10, ge=1, le=MOST_HITS)
+    return_score: bool = False
+
+
+class BatchSearchRequest(BaseModel):
+    """Body of `/batch_search`."""
+
+    query: list[str]
+    top_n: Count = Field(10, ge=1, le=MOST_HITS)
+    return_score: bool = False
+
+
+class Passages:
+    """Writes hits as JSON, from the lines that the index stores; nothing is parsed."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._documents = documents
+
+    def bare(self, result: Ranked) -> Iterator[bytes]:
+        """`[{"id", "contents"}]`."""
+        return _list(as_json(self._documents, row) for row in result.rows.tolist())
+
+    def scored(self, result: Ranked) -> Iterator[bytes]:
+        """`[{"document": {"id", "contents"}, "score"}]`."""
+        pairs = zip(result.rows.tolist(), result.scores.tolist(), strict=True)
+        return _list(b'{"document": %b, "score": %a}' % (as_json(self._documents, row), score) for row, score in pairs)
+
+
+def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, scores: bool) -> Iterator[bytes]:
+    """The body of an answer of `/retrieve`. An outcome that is a text says why that query failed."""
+    write = passages.scored if scores else passages.bare
+    yield b'{"result": '
+    yield from _lists(iter((b"[]",)) if isinstance(outcome, str) else write(outcome) for outcome in outcomes)
+    if any(isinstance(outcome, str) for outcome in outcomes):
+        errors = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
+        yield b', "errors": ' + json.dumps(errors).encode()
+    yield b"}"
+
+
+def search_answer(passages: Passages, result: Ranked, *, scores: bool) -> Iterator[bytes]:
+    """The body of an answer of `/search`."""
+    documents = passages.bare(result)
+    return _lists((documents, _scores(result))) if scores else documents
+
+
+def batch_search_answer(passages: Passages, results: Sequence[Ranked], *, scores: bool) -> Iterator[bytes]:
+    """The body of an answer of `/batch_search`."""
+    documents = _lists(map(passages.bare, results))
+    return _lists((documents, _lists(map(_scores, results)))) if scores else documents
+
+
+def _scores(result: Ranked) -> Iterator[bytes]:
+    return _list(b"%a" % score for score in result.scores.tolist())
+
+
+def _list(items: Iterable[bytes]) -> Iterator[bytes]:
+    """A JSON list, an item at a time."""
+    return _lists((item,) for item in items)
+
+
+def _lists(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """As `_list`, of items that come in pieces."""
+    opening = b"["
+    for pieces in items:
+        yield opening
+        yield from pieces
+        opening = b", "
+    yield b"[]" if opening == b"[" else b"]"

@@ -1,0 +1,114 @@
+"""The state of one rollout, turn by turn: how a completion and a search result change it. No policy, no retriever.
+
+Every loop that runs rollouts uses it, so that a rollout means the same in the local trainer and in a host. Token in,
+token out: the context is the prompt, the sampled ids and the ids of the observations, appended and never encoded again.
+A rollout that exhausts its budget ends as truncated; nothing is dropped from the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from holdfast.errors import RetrievalError
+from holdfast.retrieval.types import Hit
+from holdfast.rollout.policy import Completion
+from holdfast.search.env import observation, token_span
+from holdfast.search.protocol import SearchProtocol, answer_char_span, parse_action
+from holdfast.search.tokens import encode
+from holdfast.trajectory import Answer, Search, Status, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class RolloutState:
+    """A rollout in progress. Sample a turn of at most `room()` tokens and pass it to `take_turn`; if that returns a
+    query, pass its hits to `take_hits`; repeat until `status` is set.
+
+    It ends as `OK` with an answer; as `TRUNCATED` when its turns or tokens are used up (also after a search in the last
+    turn, whose result could not be read); as `RETRIEVAL_FAILED`; or as `ERROR` when the prompt alone fills
+    `max_total_tokens`, or the policy failed.
+    """
+
+    def __init__(self, prompt: Sequence[int], protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._protocol, self._tokenizer = protocol, tokenizer
+        self.prompt = tuple(prompt)
+        self.context = list(prompt)
+        """All token ids so far: what the next turn is sampled from."""
+        self.turns: list[Turn] = []
+        self.status: Status | None = None
+        """None while the rollout runs."""
+        self.error: str | None = None
+        if len(prompt) >= protocol.max_total_tokens:
+            self.fail(f"a prompt of {len(prompt)} tokens fills protocol.max_total_tokens = {protocol.max_total_tokens}")
+
+    def room(self) -> int:
+        """Tokens the next turn may have; 0 when the rollout has ended."""
+        if self.status is not None:
+            return 0
+        return min(self._protocol.max_turn_tokens, self._protocol.max_total_tokens - len(self.context))
+
+    def take_turn(self, completion: Completion) -> str | None:
+        """Append the turn. Returns the query if it is a search whose result must be awaited."""
+        if completion.error is not None:
+            self.fail(completion.error)
+            return None
+        ids, text = completion.token_ids, completion.text
+        action = parse_action(text, self._protocol)
+        span = answer_char_span(text, self._protocol) if isinstance(action, Answer) else None
+        turn = Turn(
+            tokens=ids,
+            logprobs=completion.logprobs,
+            action=action,
+            text=text,
+            stop_reason=completion.stop_reason,
+            answer_span=token_span(ids, span, self._tokenizer) if span and ids is not None else None,
+            mask_mass=completion.mask_mass,
+        )
+        # The text of a server that returns no ids must be encoded here; such a rollout cannot be trained on.
+        self.context += encode(self._tokenizer, text) if ids is None else ids
+        self.turns.append(turn)
+        if isinstance(action, Answer):
+            self.status = Status.OK
+        elif len(self.turns) >= self._protocol.max_turns or len(self.context) >= self._protocol.max_total_tokens:
+            self.status = Status.TRUNCATED
+        elif isinstance(action, Search):
+            return action.query
+        else:
+            self._observe(None)
+        return None
+
+    def take_hits(self, result: Sequence[Hit] | RetrievalError) -> None:
+        """Append what the search of the last turn returned, or end the rollout with its failure."""
+        if isinstance(result, RetrievalError):
+            self.fail(str(result), Status.RETRIEVAL_FAILED)
+        else:
+            self._observe(result)
+
+    def fail(self, why: str, status: Status = Status.ERROR) -> None:
+        """End the rollout for a reason that says nothing about the policy."""
+        self.status, self.error = status, why
+
+    def trajectory(self, example_id: str) -> Trajectory:
+        """The rollout as a value, unscored. It must have ended."""
+        assert self.status is not None, f"a rollout of {example_id} never ended"
+        return Trajectory(
+            example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status, error=self.error
+        )
+
+    def _observe(self, hits: Sequence[Hit] | None) -> None:
+        """Append the feedback if it leaves room for at least one more token; else end the rollout without it."""
+        feedback = observation(hits, self._protocol, self._tokenizer)
+        if len(self.context) + len(feedback.token_ids) >= self._protocol.max_total_tokens:
+            self.status = Status.TRUNCATED
+            return
+        self.context += feedback.token_ids
+        self.turns[-1] = replace(
+            self.turns[-1],
+            observation=feedback.token_ids,
+            observation_text=feedback.text,
+            hits=tuple(hit.document.id for hit in hits or ()),
+            observation_truncated=feedback.truncated,
+        )
