@@ -74,7 +74,7 @@ def _check_packages(config: Config) -> None:
 def _check_passages(config: Config) -> None:
     from holdfast.loading import check_index, skipped_rows
     from holdfast.retrieval.corpus import corpus_hash, passages
-    from holdfast.retrieval.manifest import MANIFEST
+    from holdfast.retrieval.storage import MANIFEST
 
     settings = config.retrieval
     if settings.url is not None:
