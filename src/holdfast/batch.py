@@ -41,6 +41,7 @@ class SamplingMask:
         return SamplingMask(tuple(self.rows[row] for row in rows))
 
     def to(self, device: torch.device | str) -> SamplingMask:
+        """The same mask on another device."""
         return SamplingMask(tuple(row.to(device) for row in self.rows))
 
     def logsumexp(self, logits: Tensor) -> Tensor:

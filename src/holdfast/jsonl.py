@@ -107,6 +107,7 @@ class Judge:
         self._first: list[Skipped] = []
 
     def skip(self, line: int, bad: BadField) -> None:
+        """Count a bad row and keep what is wrong with the first ones."""
         skip = Skipped(path=self._path, line=line, field=bad.field, reason=bad.reason)
         self._bad += 1
         if len(self._first) < 3:

@@ -121,27 +121,6 @@ def test_a_model_is_evaluated_resumed_and_compared(model: str, questions: Callab
     assert "mine 4 0.000 0.000" in text and "decoding differs: greedy and sampled at temperature 0.5" in text
 
 
-def test_a_table_of_what_was_evaluated(model: str, questions: Callable[[str, int], str]) -> None:
-    data = questions("mine.jsonl", 3)
-    for name in ("one", "two"):
-        holdfast("eval", "run", model, "--method", "cot", "--data", data, "--name", name, "--out", f"all/{name}")
-    Path("all/two/results.json").unlink()
-    text = holdfast("table", "all", "--out", "tables")
-    assert "note: all/two is not finished and left out" in text and "| one | 0.000 |" in text
-    assert {path.name for path in Path("tables").iterdir()} == {"table.md", "table.csv", "table.tex"}
-    assert "tabular" in holdfast("table", "all/one", "--format", "tex")
-
-
-def test_the_page_shows_the_command_of_every_training_row() -> None:
-    from holdfast.evals.rows import ROWS
-
-    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
-    shown: Any = holdfast("table", "--commands")
-    for row in ROWS:
-        assert row.command("quickstart") + " " in page, row.name
-        assert row.command("quickstart") in shown
-
-
 def test_a_setting_may_have_a_value_like_the_name_of_an_argument() -> None:
     """`world` is one letter from `words`, which is what the command calls its arguments."""
     assert "no option" not in holdfast("eval", "run", "gone", "--retrieval.corpus", "world", code=2)

@@ -127,11 +127,10 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_commands_exist() -> None:
-
     from holdfast.cli.command import SettingsCommand
-    from holdfast.cli.main import app
+    from holdfast_research.__main__ import program
 
-    group = get_command(app)
+    group = program()
     shown = list(commands())
     assert {"train", "ask"} <= {words[0] for _, words in shown}
     for page, (verb, *rest) in shown:

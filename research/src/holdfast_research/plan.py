@@ -14,7 +14,7 @@ from holdfast.cli.recipes import find as find_recipe
 from holdfast.errors import ConfigError
 from holdfast_research.jobs import TrainingJob, slug
 from holdfast_research.methods import SHORT, Settings, for_method, refuse_unused, words
-from holdfast_research.series import read_run
+from holdfast_research.series import RunSeries, read_run
 from holdfast_research.values import Arm, Experiment, Runs
 
 FIRST_SEED = 11
@@ -175,7 +175,7 @@ def arms_of(experiment: Experiment, texts: Sequence[str]) -> tuple[Arm, ...]:
 
 def finished(jobs: Sequence[TrainingJob]) -> Runs:
     """What the finished jobs measured, by arm."""
-    runs: dict[str, tuple] = {}
+    runs: dict[str, tuple[RunSeries, ...]] = {}
     for job in jobs:
         if job.done:
             runs[job.arm] = (*runs.get(job.arm, ()), read_run(job.folder, job.arm, job.seed))

@@ -72,7 +72,7 @@ class _Follower:
         log = self._read()
         if log is None or not len(log.steps):
             return
-        from holdfast.diagnostics.diagnose import findings_of
+        from holdfast.diagnostics.diagnose import diagnose
 
         steps = [int(step) for step in log.steps]
         if self._step is None:
@@ -91,7 +91,7 @@ class _Follower:
                 if (at := int(series.steps.searchsorted(step))) < len(series) and series.steps[at] == step
             }
             self._listener.step(StepResult(step=step, metrics=metrics))
-        for finding in findings_of(log) if new else ():
+        for finding in diagnose(log).findings if new else ():
             if finding.code not in self.findings:
                 self.findings.add(finding.code)
                 self._listener.alarm(finding)

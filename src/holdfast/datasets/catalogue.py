@@ -40,10 +40,12 @@ class QASet:
 
     @property
     def test_size(self) -> int:
+        """Questions of the split that the papers test on."""
         return self.sizes[self.tested_on]
 
     @property
     def train_size(self) -> int | None:
+        """Training questions; None for a set that publishes none."""
         return self.sizes.get("train")
 
     def size(self, role: str) -> int | None:

@@ -35,6 +35,7 @@ class FileReport:
     notes: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
+        """Count a problem; the first ones are kept as text."""
         self.bad += 1
         if self.bad <= SHOWN:
             self.problems.append(problem)

@@ -13,15 +13,20 @@ from holdfast.hub import unreachable
 
 
 class Origin(Protocol):
+    """A place that has the files of question sets."""
+
     def get(self, name: str) -> Path | None:
         """The file `name`, such as `nq/test.jsonl`; None when there is no such file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
+    """Files in a local folder."""
+
     path: Path
 
     def get(self, name: str) -> Path | None:
+        """The file in this folder, if it is there."""
         file = self.path / name
         return file if file.is_file() else None
 

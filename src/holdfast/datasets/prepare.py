@@ -26,10 +26,12 @@ class Part:
 
     @property
     def published_split(self) -> str:
+        """The split as it was published."""
         return self.qa.tested_on if self.role == "test" else "train"
 
     @property
     def size(self) -> int:
+        """Rows of that split."""
         return self.qa.sizes[self.published_split]
 
     def __str__(self) -> str:

@@ -158,7 +158,7 @@ def _settings(recording: Recording) -> dict[str, Any]:
     whole = Config().model_dump(mode="json")
     method = recording.settings.get("loss", {}).get("penalty", {}).get("name", whole["loss"]["penalty"]["name"])
     whole["loss"]["penalty"] = PENALTIES[method]().model_dump(mode="json")
-    return present(merged(whole, renamed(recording.settings)))
+    return dict(present(merged(whole, renamed(recording.settings))))
 
 
 # ---- copies: what a log of the same run might have looked like

@@ -184,12 +184,12 @@ def trainer_class(planned: Planned, k: int) -> Any:
             return made
 
         def _compute_loss(self, model: Any, inputs: Any) -> Any:
-            loss = super()._compute_loss(model, inputs)
+            loss = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
             return loss * float("nan") if planned.fault == "poisoned" and self.state.global_step >= first else loss
 
     if planned.fault != "one_step":
         return with_penalties(Faulty, displacement_every=1)
-    adapter.refuse_what_cannot_work = lambda args, penalty: None  # it refuses what this run is about
+    adapter.check_config = lambda args, penalty: None  # it refuses what this run is about
     return with_penalties(Faulty, LLDS(coef=0.2, gate="action"), displacement_every=1)
 
 

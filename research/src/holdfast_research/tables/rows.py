@@ -48,7 +48,7 @@ class TrainingRow:
         verb = ["baseline", self.baseline[0]] if self.baseline else ["warm-start" if self.warm_start else "train"]
         start = ["--model.path", "START"] if self.after else []
         return shlex.join(
-            ["holdfast", *verb, recipe, *start, *words(self.settings_on(find(recipe))), *self.baseline[1:], *stage]
+            ["holdfast", *verb, recipe, *start, *words(self.settings_on(find(recipe))), *self.baseline[1:]]
         )
 
 
