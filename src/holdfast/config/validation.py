@@ -106,7 +106,7 @@ def _without_the_world(config: Config) -> Iterator[str]:
             f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled "
             "world's words. Set model.path to a model of yours, for example a Qwen2.5 directory"
         )
-    if warm_start.steps and warm_start.data is None and warm_start.teaches == "search":
+    if warm_start.steps and warm_start.data is None:
         yield (
             f"warm_start.steps = {warm_start.steps}, but warm_start.data is not set, and only the bundled world has "
             "scripts to learn from. Give a JSONL of episodes, or set warm_start.steps = 0"
