@@ -317,9 +317,9 @@ CONTRADICTIONS = {
     "length of nothing": (["--world.filler_length=0,3"], "give the shortest length first, 1 or more"),
     "too few filler words": (["--world.filler_words=10"], "set 11 or more, or 0"),
     "heads do not divide": (["--world.model.heads=5"], "Set world.model.hidden to a multiple of 10"),
-    "run name is a path": (["--run.name=a/b"], "set run.dir for where it lies"),
-    "run name is empty": (["--run.name= "], "is no name for a folder"),
-    "run name is the folder above": (["--run.name=.."], "is no name for a folder"),
+    "run name is a path": (["--run.name=a/b"], "set run.dir for the folder that holds it"),
+    "run name is empty": (["--run.name= "], "is not a folder's name"),
+    "run name is the folder above": (["--run.name=.."], "is not a folder's name"),
 }
 
 

@@ -40,8 +40,8 @@ def test_toml_that_python_cannot_hold(tmp_path: Path, text: str) -> None:
         (["--train.steps", DIGITS], "must be a whole number"),
         (["--run.name", "\udcff\udcfe"], "must be a text of UTF-8, without NUL"),
         (["--data.train", "a\0b"], "must be a text of UTF-8, without NUL"),
-        (["--run.name", "a\tb"], "is no name for a folder"),
-        (["--run.name", "a\nb"], "is no name for a folder"),
+        (["--run.name", "a\tb"], "is not a folder's name"),
+        (["--run.name", "a\nb"], "is not a folder's name"),
         (["--run.name", "x" * 201], "run.name has 201 bytes, more than a folder's name can have; use at most 200"),
         (["--run.name", "é" * 101], "run.name has 202 bytes"),
     ],
@@ -57,3 +57,16 @@ def test_values_that_nothing_can_use(arguments: list[str], reason: str) -> None:
 def test_whole_numbers_of_64_bits(seed: int) -> None:
     config = validate({"run": {"seed": seed, "name": "é" * 100}})
     assert config.run.seed == seed and f"seed = {seed}" in dump(config)
+
+
+@pytest.mark.parametrize("text", ["{ a = { b = 1 } }", "a = { b = 1 }"])
+def test_a_table_inside_a_table_is_read(text: str) -> None:
+    config = load(
+        overrides=["--loss.penalty.name=custom", "--loss.penalty.path=x:Y", f"--loss.penalty.settings={text}"]
+    )
+    assert config.loss.penalty.model_dump()["settings"] == {"a": {"b": 1}}
+
+
+def test_a_bad_value_inside_a_table_is_named() -> None:
+    with pytest.raises(ConfigError, match=r'^--reward\.custom\."my_code:brevity" = \'x\': must be a number$'):
+        load(overrides=["--reward.custom", "{ 'my_code:brevity' = 'x' }"])

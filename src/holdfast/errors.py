@@ -21,6 +21,8 @@ traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class HoldfastError(Exception):
     """Root of everything holdfast raises on purpose.
@@ -92,3 +94,16 @@ class MissingExtra(HoldfastError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed. Run: pip install 'holdfast-rl[{extra}]'")
+
+
+def raise_all(title: str, problems: Iterable[str], *, where: str = "") -> None:
+    """Raise one `ConfigError` for all problems, if there are any: under `title` when there are several.
+
+    `where` is the file they are in.
+    """
+    sentences = list(problems)
+    prefix = f"{where}: " if where else ""
+    if len(sentences) == 1 and "\n" not in sentences[0]:
+        raise ConfigError(prefix + sentences[0])
+    if sentences:
+        raise ConfigError("\n  ".join([prefix + title, *sentences]))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.section import Root, choice_of, either, field_of, sections, setting, setting_names, shown
+from holdfast.section import Root, choice_of, either, field_of, kind_of, sections, setting, setting_names, shown
 
 _LONGEST = 120
 
@@ -37,8 +37,9 @@ def explain(errors: Iterable[Any], root: Root, given: Mapping[str, str]) -> list
     """One sentence for each setting that was refused; `given` holds what to write before the names of some."""
     sentences: list[str] = []
     for dotted, found in _by_name((_dotted(error["loc"], root), error) for error in errors).items():
-        error, origin = found[0], given.get(dotted, "")
-        if error["type"] == "value_error" and setting(root, dotted) is None:  # of a whole section
+        error, name = found[0], dotted.partition('."')[0]
+        origin = given.get(name, "")
+        if error["type"] == "value_error" and setting(root, name) is None:  # of a whole section
             sentences += map(_message, found)
         elif error["type"] == "extra_forbidden":
             sentences.append(_misplaced(dotted, error, root, origin) or f"{dotted}: {unknown(dotted, root)}")
@@ -139,11 +140,17 @@ def _ratio(a: str, b: str) -> float:
 
 
 def _dotted(loc: Sequence[int | str], root: Root) -> str:
-    """The setting's name in a pydantic location, without what pydantic adds for tuple items and members of unions."""
+    """The setting's name in a pydantic location, without what pydantic adds for tuple items and members of unions.
+
+    Of a value inside a table, with its key in quotes: `reward.custom."my_code:brevity"`.
+    """
     names: list[str] = []
     models: Sequence[Root] = (root,)
+    info = None
     for part in loc:
         if not models:
+            if info is not None and kind_of(info.annotation) == "a table" and isinstance(part, str):
+                names[-1] += f'."{part}"'
             break
         if len(models) > 1:  # the name of the one that was chosen
             models = [model for model in models if choice_of(model) == part]
@@ -185,7 +192,7 @@ def _reason(error: Any) -> str:
         case "tuple_type" | "missing" | "too_long":
             return "must be a list of two whole numbers, such as [4, 10]"
         case "dict_type":
-            return "must be a table, such as { name = 1.0 }"
+            return 'must be a table, such as { "my_code:brevity" = 1.0 }'
         case "greater_than":
             return f"must be more than {_number(context['gt'])}"
         case "greater_than_equal":

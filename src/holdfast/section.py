@@ -5,6 +5,8 @@ A field of a section holds a value, another section, or one of several sections,
 
 from __future__ import annotations
 
+import json
+import re
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -75,7 +77,7 @@ def setting_values(tree: BaseModel, prefix: str = "") -> dict[str, Any]:
 
 
 def held(section: BaseModel) -> dict[str, Any]:
-    """What stands in the fields of a section."""
+    """The fields of a section, by name."""
     return {key: getattr(section, key) for key in type(section).model_fields}
 
 
@@ -118,16 +120,21 @@ def kinds_of(annotation: Any) -> tuple[Any, ...]:
 def shown(value: Any) -> str:
     """A value as a recipe would write it.
 
-    >>> shown(True), shown("llds"), shown((4, 10)), shown({"steps": 5})
-    ('true', "'llds'", '[4, 10]', '{ steps = 5 }')
+    >>> shown(True), shown("llds"), shown((4, 10)), shown({"my_code:brevity": 0.2})
+    ('true', "'llds'", '[4, 10]', '{ "my_code:brevity" = 0.2 }')
     """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {shown(item)}' for key, item in value.items())} }}"
+        return f"{{ {', '.join(f'{shown_key(key)} = {shown(item)}' for key, item in value.items())} }}"
     return repr(value) if isinstance(value, str) else str(value)
+
+
+def shown_key(key: str) -> str:
+    """A key of a TOML table, in quotes where it needs them."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
 def kind_of(annotation: Any) -> str:

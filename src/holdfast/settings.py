@@ -117,15 +117,23 @@ def read(text: str, annotation: Any) -> Any:
             return number
         if typing.get_origin(kind) is tuple:
             try:
-                return tomllib.loads(f"v = [{text.strip().removeprefix('[').removesuffix(']')}]")["v"]
+                return _toml(text, "[", "]")
             except (ValueError, RecursionError):
                 continue
         if typing.get_origin(kind) is dict:
             try:
-                return tomllib.loads(f"v = {{{text.strip().removeprefix('{').removesuffix('}')}}}")["v"]
+                return _toml(text, "{", "}")
             except (ValueError, RecursionError):
                 continue
     return text
+
+
+def _toml(text: str, opening: str, closing: str) -> Any:
+    """A TOML list or table, of which the outer brackets may be left out."""
+    text = text.strip()
+    if not (text.startswith(opening) and text.endswith(closing)):
+        text = f"{opening}{text}{closing}"
+    return tomllib.loads(f"v = {text}")["v"]
 
 
 def _whole(text: str) -> int:

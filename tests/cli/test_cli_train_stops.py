@@ -78,7 +78,7 @@ def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:
 
 
 def test_the_real_engine_is_what_the_command_expects() -> None:
-    functions = {"train": "run", "resume": "run", "warm_start_only": "start", "rejection_sampling": "rejection"}
+    functions = {"train": "run", "resume": "run", "warm_start_only": "start"}
     for name, module in functions.items():
         engine = pytest.importorskip(f"holdfast.train.{module}", exc_type=ModuleNotFoundError)
         parameters = inspect.signature(getattr(engine, name)).parameters

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
-from holdfast.config import WarmStart, load
+from holdfast.config import load
 from holdfast.errors import ConfigError
 from holdfast.evals.methods import METHODS, Conversation, Limits, Method, Outcome, Prompt, method_named, search
 from holdfast.evals.model import agent_protocol, retriever_for
@@ -30,11 +30,6 @@ def test_searches_allowed() -> None:
         "r1": "none",
         "search-r1": "3",
     }
-
-
-def test_what_a_warm_start_teaches_is_a_method_that_can_be_asked_bare() -> None:
-    taught = set(get_args(WarmStart.model_fields["teaches"].annotation)) - {"search"}
-    assert taught == {method.name for method in METHODS.values() if method.bare}
 
 
 def test_every_method_is_documented() -> None:

@@ -82,7 +82,7 @@ FILES: dict[str, tuple[str, str]] = {
     "no test questions": (f"{OWN} --data.test=gone.jsonl", "gone.jsonl"),
     "no corpus": (f"{OWN} --retrieval.corpus=gone.jsonl", "gone.jsonl"),
     "a corpus of nothing": (f"{OWN} --retrieval.corpus=empty.jsonl", "is empty"),
-    "no index": (f"{OWN} --retrieval.corpus=world --retrieval.index=gone", "gone holds no index"),
+    "no index": (f"{OWN} --retrieval.corpus=world --retrieval.index=gone", "gone is not an index"),
     "an index of another corpus": (f"{OWN} --retrieval.index=other", "was built from another corpus"),
     "an index stemmed otherwise": (f"{OWN} --retrieval.index=index --retrieval.stem=false", "retrieval.stem = false"),
     "a damaged index": (f"{OWN} --retrieval.index=damaged", "is damaged"),

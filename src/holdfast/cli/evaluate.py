@@ -11,7 +11,6 @@ import typer
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
-from holdfast.run_folder import list_checkpoints
 
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
 """Those of `holdfast.evals.methods`, which takes long to import for a help text. A test compares them."""
@@ -126,7 +125,6 @@ def run(
             tokenizer=tokenizer,
             checkpoint=checkpoint,
         )
-        taught = run_dir is not None and config.warm_start.teaches == method and not list_checkpoints(run_dir)
         evaluation = Evaluation(
             evaluated,
             chosen,
@@ -134,7 +132,7 @@ def run(
             retriever,
             samples=samples,
             scorer=scorer.value,
-            bare=bare or taught,
+            bare=bare,
             row=name or f"{Path(model).name} {method}",
         )
         try:

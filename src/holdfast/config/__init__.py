@@ -35,7 +35,7 @@ from holdfast.config.sections import (
     World,
 )
 from holdfast.config.validation import cross_section_errors
-from holdfast.errors import ConfigError
+from holdfast.errors import raise_all
 from holdfast.refusals import explain
 from holdfast.section import Section
 
@@ -108,10 +108,8 @@ def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[s
         return Config.model_validate(dict(data))
     except ValidationError as error:
         problems = explain(error.errors(include_url=False), Config, dict.fromkeys(overridden, "--"))
-    prefix = f"{where}: " if where else ""
-    if len(problems) == 1 and "\n" not in problems[0]:
-        raise ConfigError(prefix + problems[0])
-    raise ConfigError("\n  ".join([f"{prefix}these settings cannot work", *problems]))
+    raise_all("these settings cannot work", problems, where=where)
+    raise AssertionError("pydantic refused it without a reason")
 
 
 def dump(config: Config) -> str:

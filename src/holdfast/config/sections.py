@@ -250,22 +250,12 @@ class WarmStart(Section):
     """Supervised steps before reinforcement learning; 0 for none. The result is cached."""
     data: str | None = None
     """JSONL of episodes (`question`, `turns` of `text` and `observation`). None: the world's scripts, or no start."""
-    teaches: Literal["search", "direct", "rag"] = "search"
-    """`search`: episodes. `direct`: training questions and their short answers. `rag`: the same behind passages."""
     batch_size: int = Field(48, ge=1)
     """Episodes per step."""
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate."""
     seed: int = 0
     """Seed of the scripts, the order, and the initial weights of the tiny model."""
-
-    def problems(self) -> Iterator[str]:
-        for name, useless in (("data", self.data),):
-            if self.teaches != "search" and useless:
-                yield (
-                    f"warm_start.teaches = {self.teaches!r} with warm_start.{name} = {useless!r}: it is taught on the "
-                    f"training questions and their golden answers, not on episodes. Leave warm_start.{name} out"
-                )
 
 
 class Reward(Section):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, raise_all
 from holdfast.penalties import Penalty
 from holdfast.section import setting_values, shown
 
@@ -86,11 +86,7 @@ def check_training(config: Config, *, stage: str | None = None) -> None:
 
     `stage` is that of `holdfast train`, None for reinforcement learning. Raises `ConfigError`.
     """
-    problems = list(_training_errors(config, stage))
-    if len(problems) == 1:
-        raise ConfigError(problems[0])
-    if problems:
-        raise ConfigError("\n  ".join(["this recipe cannot be trained", *problems]))
+    raise_all("this recipe cannot be trained", _training_errors(config, stage))
 
 
 def _training_errors(config: Config, stage: str | None) -> Iterator[str]:
@@ -110,7 +106,7 @@ def _without_the_world(config: Config) -> Iterator[str]:
             f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled "
             "world's words. Set model.path to a model of yours, for example a Qwen2.5 directory"
         )
-    if warm_start.steps and warm_start.data is None and warm_start.teaches == "search":
+    if warm_start.steps and warm_start.data is None:
         yield (
             f"warm_start.steps = {warm_start.steps}, but warm_start.data is not set, and only the bundled world has "
             "scripts to learn from. Give a JSONL of episodes, or set warm_start.steps = 0"

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.config import Config, setting_names, setting_values
 from holdfast.config.validation import code_errors
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, raise_all
 from holdfast.penalties import CustomPenalty
 
 HOSTS = ("trl", "verl")
@@ -139,19 +139,30 @@ def changed(config: Config) -> list[str]:
 
 
 def noted(config: Config, table: Mapping[str, str]) -> list[str]:
-    """A sentence for each setting of the table that the recipe sets to something of its own."""
-    own = changed(config)
-    return [f"{name} = {value_of(config, name)!r}: {why}" for name, why in table.items() if name in own]
+    """A sentence for each setting of the table that the recipe changes."""
+    names = changed(config)
+    return [f"{name} = {value_of(config, name)!r}: {why}" for name, why in table.items() if name in names]
+
+
+def refused(config: Config, table: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each setting of the table that is changed, in the recipe or in its custom penalty."""
+    yield from noted(config, table)
+    if isinstance(config.loss.penalty, CustomPenalty):
+        term = config.loss.penalty.term
+        differs = {"normalizer": term.normalizer != "policy", "answer_weight": term.uses_answer_mask}
+        for key in differs:
+            if differs[key] and (why := table.get(f"loss.penalty.{key}")):
+                yield f"loss.penalty.settings: {key} = {getattr(term, key, None)!r}: {why}"
 
 
 def truncation(config: Config) -> Iterator[str]:
     """What a truncated sampler does where log-probs are over the whole vocabulary, as in both hosts."""
-    own = config.sampling
-    if own.top_p < 1 or own.top_k:
+    sampling = config.sampling
+    if sampling.top_p < 1 or sampling.top_k:
         yield (
-            f"top_p = {own.top_p:g} and top_k = {own.top_k} truncate the sampler, while the log-probs of the loss are "
-            "over the whole vocabulary: that mismatch alone can make a run collapse. Set sampling.top_p = 1 and "
-            "sampling.top_k = 0, unless you repeat a published run"
+            f"top_p = {sampling.top_p:g} and top_k = {sampling.top_k} truncate the sampler, while the log-probs of the "
+            "loss are over the whole vocabulary: that mismatch alone can make a run collapse. Set sampling.top_p = 1 "
+            "and sampling.top_k = 0, unless you repeat a published run"
         )
 
 
@@ -165,8 +176,4 @@ def code_notes(config: Config) -> Iterator[str]:
 
 def refuse(host: str, problems: Iterable[str]) -> None:
     """Raise one `ConfigError` for all problems, if there are any."""
-    found = list(problems)
-    if len(found) == 1:
-        raise ConfigError(found[0])
-    if found:
-        raise ConfigError("\n  ".join([f"this recipe cannot run in {host} as it is", *found]))
+    raise_all(f"this recipe cannot run in {host} as it is", problems)

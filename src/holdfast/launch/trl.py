@@ -13,13 +13,12 @@ from holdfast.launch.plan import (
     Machines,
     Option,
     Plan,
-    changed,
     code_notes,
     noted,
     refuse,
+    refused,
     section,
     truncation,
-    value_of,
 )
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
 
@@ -117,10 +116,8 @@ def _schedule(config: Config, machines: Machines) -> str:
 
 
 def _problems(config: Config, machines: Machines) -> Iterator[str]:
-    loss, own = config.loss, changed(config)
-    for name, why in REFUSED.items():
-        if name in own:
-            yield f"{name} = {value_of(config, name)!r}: {why}"
+    loss = config.loss
+    yield from refused(config, REFUSED)
     if config.model.path == "tiny" and not config.warm_start.steps:
         yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_NOT_TINY}"
     if loss.advantage == "reinforce":

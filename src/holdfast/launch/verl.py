@@ -12,10 +12,10 @@ from holdfast.launch.plan import (
     Machines,
     Option,
     Plan,
-    changed,
     code_notes,
     noted,
     refuse,
+    refused,
     section,
     truncation,
     value_of,
@@ -119,16 +119,14 @@ def translate(config: Config, machines: Machines) -> Plan:
 
 
 def _problems(config: Config, machines: Machines) -> Iterator[str]:
-    loss, train, own = config.loss, config.train, changed(config)
-    for name, why in REFUSED.items():
-        if name in own:
-            yield f"{name} = {value_of(config, name)!r}: {why}"
+    loss, train = config.loss, config.train
+    yield from refused(config, REFUSED)
     if config.data.train == "world":
         yield (
             "data.train = 'world': the bundled world lives inside one process and verl asks a server. Set data.train "
             "to your questions and retrieval.url to a server over your passages, or train on the world in TRL"
         )
-    elif config.retrieval.url is None and "retrieval.corpus" not in own:
+    elif config.retrieval.url is None and config.retrieval.corpus == "world":
         yield "retrieval.url is not set: rollouts of verl ask a server; set it to the address of one"
     if config.model.path == "tiny" and not config.warm_start.steps:
         yield (

@@ -22,7 +22,6 @@ from holdfast.retrieval.types import Retriever
 from holdfast.search.protocol import render_prompt
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
-from holdfast.train.short_answers import short_answers
 from holdfast.train.warm_start import Episode, Supervision, disguised, encode_episode, read_episodes, warm_start
 from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_of, world_tokenizer
 from holdfast.world.model import build_model
@@ -112,9 +111,8 @@ class _Start:
     def make(self) -> LanguageModel:
         """Loaded or built, and warm-started."""
         config, settings = self.config, self.config.warm_start
-        from_scripts = settings.teaches == "search" and settings.data is None
         scripts: list[ScriptedEpisode] = []
-        if config.data.train == "world" and (config.model.path == "tiny" or from_scripts):
+        if config.data.train == "world" and (config.model.path == "tiny" or settings.data is None):
             scripts = self._scripts(with_filler=True)
         if config.model.path == "tiny":
             policy = self._tiny(scripts)
@@ -123,8 +121,8 @@ class _Start:
             policy = self.load()
             torch.manual_seed(config.run.seed)
         lessons = [
-            (steps, self._fitting(episodes, policy.tokenizer, steps * settings.batch_size))
-            for steps, episodes in self._lessons(policy, scripts)
+            (steps, self._fitting(self._encode(texts, policy.tokenizer), policy.tokenizer, steps * settings.batch_size))
+            for steps, texts in self._lessons(scripts)
         ]
         self._learn(policy, lessons)
         return policy
@@ -146,20 +144,8 @@ class _Start:
                 done, recent = done + 1, [*recent, row["loss"]][-20:]
                 self.listener.advance(done, {"loss": sum(recent) / len(recent)})
 
-    def _lessons(
-        self, policy: LanguageModel, scripts: Sequence[ScriptedEpisode]
-    ) -> Iterator[tuple[int, Sequence[Episode]]]:
-        """(steps, episodes) in the order they are learned."""
-        config, settings = self.config, self.config.warm_start
-        if settings.teaches == "search":
-            for steps, texts in self._searches(scripts):
-                yield steps, self._encode(texts, policy.tokenizer)
-        else:
-            count = settings.steps * settings.batch_size
-            yield settings.steps, short_answers(config, self.questions.train, self.retriever, policy.tokenizer, count)
-
-    def _searches(self, scripts: Sequence[ScriptedEpisode]) -> Iterator[tuple[int, list[_Text]]]:
-        """Plain scripts, then scripts, or the recipe's own file."""
+    def _lessons(self, scripts: Sequence[ScriptedEpisode]) -> Iterator[tuple[int, list[_Text]]]:
+        """(steps, texts) in the order they are learned: plain scripts, then scripts or the recipe's file."""
         settings = self.config.warm_start
         if plain_steps := self.config.world.scripts.plain_steps:
             yield plain_steps, _texts(self._scripts(with_filler=False))
@@ -201,8 +187,8 @@ class _Start:
             if not short:
                 raise ConfigError(f"{left_out}; raise it")
             self.listener.note(f"{left_out} and are left out")
-        if config.model.path != "tiny" or config.warm_start.teaches == "direct":
-            return short  # what is answered from memory must be remembered, not read
+        if config.model.path != "tiny":
+            return short
         pools = interchangeable_tokens(world_of(config.world), tokenizer)
         return disguised(short, pools, count, config.warm_start.seed)
 
@@ -229,8 +215,6 @@ def _fingerprint(config: Config) -> str:
     """Everything the starting policy depends on. Of a file it learns from that is its content, of a model's folder the
     names, sizes and times of its files; a hub id stands for itself."""
     parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
-    if config.warm_start.teaches != "search" and config.data.train != "world":
-        parts["questions"] = _digest(config.data.train, "data.train")
     if config.warm_start.data is not None:
         parts["episodes"] = _digest(config.warm_start.data, "warm_start.data")
     if Path(config.model.path).is_dir():
