@@ -22,7 +22,7 @@ from holdfast.train.start import starting_policy
 from holdfast.trajectory import Group
 from holdfast_research import baselines
 from holdfast_research.baselines import CORRECT, Course, rejection_sampling, sft, short_answers, whole_steps
-from holdfast_research.plan import SHORT
+from holdfast_research.methods import SHORT, words
 
 Recipe = Callable[..., Config]
 
@@ -81,8 +81,7 @@ def recipe() -> Recipe:
 
     def make(changes: Mapping[str, Any] | None = None) -> Config:
         settings = SMALL | dict(changes or {})
-        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-        return load(None, [*SHORT, *words])
+        return load(None, words({**SHORT, **settings}))
 
     return make
 

@@ -225,7 +225,7 @@ def test_latex_is_escaped_and_its_rows_are_whole() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_training_row_is_one_command_on_any_recipe(row: Any, recipe: str) -> None:
     words = shlex.split(row.command(recipe))
-    verb = ["baseline", row.baseline[0]] if row.baseline else [row.stage or "train"]
+    verb = ["baseline", row.baseline[0]] if row.baseline else ["warm-start" if row.warm_start else "train"]
     assert words[: len(verb) + 2] == ["holdfast", *verb, recipe]
     config = load(find_recipe(recipe), setting_words(row.settings_on(find_recipe(recipe))))
     assert (
