@@ -40,6 +40,8 @@ class Lld(Penalty):
 def lld_class() -> str:
     """Source of a user's penalty class `Lld`, equal to `LLDS(gate="token", threshold=least)`."""
     return LLD_CLASS
+
+
 # As in Qwen's tokenizers a closing bracket takes the newlines after it, so tags end in the middle of a token.
 
 

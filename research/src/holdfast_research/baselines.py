@@ -15,7 +15,7 @@ import torch
 from holdfast import run_folder
 from holdfast.config import Config
 from holdfast.config.validation import check_training
-from holdfast.data import Example, Sampler
+from holdfast.data import Example, QuestionOrder
 from holdfast.errors import CheckpointError, DataError
 from holdfast.jsonl import write_jsonl
 from holdfast.language_model import LanguageModel, set_up_torch
@@ -98,7 +98,7 @@ def short_answers(
     is left out. Raises `DataError` when none is left.
     """
     protocol = load_protocol(config)
-    examples = Sampler(questions, config.warm_start.seed).next(most)
+    examples = QuestionOrder(questions, config.warm_start.seed).next(most)
     prompts = [(bare_question(example.question), example) for example in examples]
     if retriever is not None:
         passages = _passages(retriever, examples, protocol.topk)
@@ -181,7 +181,7 @@ def _sample(
     config: Config, agent: SearchAgent, questions: Sequence[Example], path: Path, listener: Listener
 ) -> list[Episode]:
     """The correct rollouts of all steps; those of steps that `path` holds are not sampled again."""
-    train, question_order, done = config.train, Sampler(questions, seed=config.run.seed), whole_steps(path)
+    train, question_order, done = config.train, QuestionOrder(questions, seed=config.run.seed), whole_steps(path)
     listener.stage("sampling", train.steps)
     for step in range(train.steps):
         examples = question_order.next(train.questions)

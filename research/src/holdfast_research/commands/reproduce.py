@@ -150,8 +150,9 @@ def _run(plan: Plan, folder: Path, at_once: int) -> list[Failure]:
     console, failures = out(), []
     sweep = [job for jobs in plan.sweep_jobs(folder).values() for job in jobs]
     with stopping(folder):
-        for title, jobs in (("sweep", lambda: sweep), ("runs", lambda: plan.jobs(folder))):
-            if not (todo := jobs()):
+        for title in ("sweep", "runs"):
+            todo = sweep if title == "sweep" else plan.jobs(folder)
+            if not todo:
                 continue
             if copied := reuse_runs(todo, folder):
                 places = sorted({run.parent.parent.name for run in copied})
