@@ -1,0 +1,111 @@
+"""One word for one idea, in names and texts of the library. docs/architecture.md has the list."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+# A variable is named for what it is, not for its place in a sentence.
+PLACEHOLDERS = frozenset("own one told said made there found wanted heard another".split())
+
+# Part of a name -> the word for the idea.
+NAMES = {
+    "episode": "rollout or trajectory",
+    "organism": "testbed",
+    "keeper": "sampling mask",
+    "protected": "preserved",
+    "strength": "coefficient",
+    "cure": "remedy",
+    "engine": "host or local trainer",
+}
+
+# Text -> what to write.
+TEXTS = {
+    r"\bepisodes?\b": "rollout",
+    r"\borganisms?\b": "testbed",
+    r"\b(disease|sick|dying|cures?|cured)\b": "failure mode, remedy, failing",
+    r"\bis no (?!longer|more)": "is not a",
+    r"\bare no (?!longer|more)": "are not",
+    r"\b(right|wrong|good|bad) (rollouts?|responses?|ones)\b": "correct or incorrect, positive or negative",
+    r"\b(held|holds|hold) (against|on to)\b": "compared with, keeps",
+    r"\bgoes? on\b": "continues",
+    r"\b(anew|whoever|put right)\b": "again, anyone who, fixed",
+    r"\blocal engine\b": "local trainer",
+    r"\bprotected tokens?\b": "preserved tokens",
+}
+
+
+def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, name) of everything that the module defines or binds."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.lineno, node.asname
+
+
+def texts_in(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of every string and comment, one line each."""
+    kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1)}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in kinds:
+            for offset, line in enumerate(token.string.splitlines()):
+                yield token.start[0] + offset, line
+
+
+def strange_names(tree: ast.AST) -> Iterator[str]:
+    for line, name in names_in(tree):
+        if name in PLACEHOLDERS:
+            yield f"{line}: `{name}` says nothing of the value; name the thing"
+        words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+        for word in words:
+            if (idea := NAMES.get(word) or NAMES.get(word.removesuffix("s"))) is not None:
+                yield f"{line}: `{name}`: write {idea}"
+
+
+def strange_texts(source: str) -> Iterator[str]:
+    for line, text in texts_in(source):
+        for pattern, idea in TEXTS.items():
+            if match := re.search(pattern, text, re.IGNORECASE):
+                yield f"{line}: {match[0]!r}: write {idea}"
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("own = 1", 1),
+        ("def f(told): ...", 1),
+        ("class EpisodeTurn: ...", 1),
+        ("organisms = []", 1),
+        ("owner = 1; preserved = 2; for_one = 3", 0),
+    ],
+)
+def test_names_are_seen(source: str, count: int) -> None:
+    assert len(list(strange_names(ast.parse(source)))) == count
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [('"""An episode."""', 1), ("x = 1  # is no folder", 1), ("f'{x} is no folder'", 1), ("x = 'is no longer'", 0)],
+)
+def test_texts_are_seen(source: str, count: int) -> None:
+    assert len(list(strange_texts(source))) == count
+
+
+def test_one_word_for_one_idea(sources: Mapping[str, ast.Module], root: Path) -> None:
+    wrong = []
+    for path in sorted((root / "src").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        findings = [*strange_names(ast.parse(text)), *strange_texts(text)]
+        wrong += [f"{path.relative_to(root)}:{finding}" for finding in findings]
+    assert not wrong, "\n".join(wrong)
