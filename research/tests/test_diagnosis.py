@@ -141,11 +141,11 @@ def test_a_run_of_trl_is_made_with_its_fault_and_read_without_the_observer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("trl")
-    import record_echo
+    from holdfast_research.recordings import echo
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    easy = {name: replace(task, enough=100.0) for name, task in record_echo.TASKS.items()}
-    monkeypatch.setattr(record_echo, "TASKS", easy)  # the warm start ends after a batch
+    easy = {name: replace(task, enough=100.0) for name, task in echo.TASKS.items()}
+    monkeypatch.setattr(echo, "TASKS", easy)  # the warm start ends after a batch
     planned = plan.Planned(
         testbed=replace(plan.ECHO, steps=3),
         arm="poisoned",
