@@ -46,7 +46,9 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """Where the weights are."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     def logprobs(
         self,
@@ -305,7 +307,8 @@ def _tokenizer_class(folder: Path) -> str | None:
     config = folder / "tokenizer_config.json"
     if not config.is_file() or not (folder / "tokenizer.json").is_file():
         return None
-    return json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
+    name: str | None = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
+    return name
 
 
 def _load_weights(path: str | Path, name: str, config: Model) -> Any:

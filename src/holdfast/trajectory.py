@@ -131,6 +131,7 @@ class Trajectory:
 
     @property
     def searches(self) -> int:
+        """Number of search actions, including those that failed."""
         return sum(isinstance(turn.action, Search) for turn in self.turns)
 
     @property
@@ -166,6 +167,7 @@ class Trajectory:
 
     @cached_property
     def answer_mask(self) -> tuple[bool, ...]:
+        """True on the tokens of the answer, tags included (`Turn.answer_span`)."""
         self._require_tokens()
         mask = [False] * len(self.prompt)
         for turn in self.turns:

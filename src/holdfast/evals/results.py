@@ -226,7 +226,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
     """
     n, least = only_a + only_b, min(only_a, only_b)
     if n < 1000:
-        return min(1.0, 2 * sum(math.comb(n, i) for i in range(least + 1)) / 2**n)
+        return min(1.0, float(2 * sum(math.comb(n, i) for i in range(least + 1)) / 2**n))
     # 2**n no longer fits a float.
     logs = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in range(least + 1)]
     return min(1.0, 2 * math.fsum(math.exp(log - n * math.log(2)) for log in logs))

@@ -83,11 +83,13 @@ class EvalFolder:
 
     @property
     def rows(self) -> dict[str, Row]:
+        """A copy of the finished rows, by key."""
         return dict(self._rows)
 
     def _settings(self) -> dict[str, Any] | None:
         try:
-            return json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+            settings: dict[str, Any] = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+            return settings
         except OSError:
             return None
         except ValueError:

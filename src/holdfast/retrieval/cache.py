@@ -37,6 +37,7 @@ class CachedRetriever:
 
     @property
     def in_process(self) -> bool:
+        """As `Retriever.in_process`."""
         return self._retriever.in_process
 
     @property
@@ -66,5 +67,6 @@ class CachedRetriever:
         return [list(results[query]) for query in queries]
 
     def stats(self) -> CacheStats:
+        """Hits and misses so far."""
         with self._lock:
             return CacheStats(self._hits, self._misses)

@@ -123,7 +123,7 @@ def open_vectors(path: Path, count: int, dimensions: int) -> NDArray[Any]:
     """
     try:
         if path.suffix == ".npy":
-            vectors = np.load(path, mmap_mode="r")
+            vectors: NDArray[Any] = np.load(path, mmap_mode="r")
         else:
             with open(path, "rb") as file:
                 kind = file.read(4)

@@ -55,7 +55,7 @@ class _SlotLayer(CacheLayerMixin):
     is_sliding = False
 
     def __init__(self, owner: SlotCache) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         # Weak: in a cycle a dead cache would wait for the garbage collector, with all its memory.
         self.owner: SlotCache = weakref.proxy(owner)
 
@@ -215,6 +215,7 @@ class Row:
 
     @property
     def unseen(self) -> int:
+        """Number of tokens that the model has not processed."""
         return len(self.context) - self.cached
 
     def begin(self, request: Request, key: int, flags: bytes) -> None:
@@ -236,9 +237,11 @@ class SlotTable:
 
     @property
     def taken(self) -> int:
+        """Number of slots with a row."""
         return len(self.rows) - len(self._free)
 
     def take(self, row: Row) -> None:
+        """Give the row the lowest free slot, or a new one."""
         if self._free:
             row.slot = heapq.heappop(self._free)
             self.rows[row.slot] = row
@@ -247,11 +250,13 @@ class SlotTable:
             self.rows.append(row)
 
     def drop(self, row: Row) -> None:
+        """Free the row's slot."""
         self.rows[row.slot] = None
         heapq.heappush(self._free, row.slot)
         row.slot = -1
 
     def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` tokens in every slot."""
         self.cache.reserve(len(self.rows), capacity)
 
     def gather(self) -> int:

@@ -56,6 +56,7 @@ class Batcher:
 
     @property
     def running(self) -> bool:
+        """True between `start` and `stop`, unless the work failed."""
         return self._loop is not None and not self._loop.done()
 
     @property
@@ -65,6 +66,7 @@ class Batcher:
 
     @property
     def full(self) -> bool:
+        """True when no more queries are accepted."""
         return len(self._queue) >= self._batching.waiting
 
     def start(self) -> None:
