@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 # A variable is named for what it is, not for its place in a sentence.
-PLACEHOLDERS = frozenset("own one told said made there found wanted heard another".split())
+PLACEHOLDERS = frozenset(["own", "one", "told", "said", "made", "there", "found", "wanted", "heard", "another"])
 
 # Part of a name -> the word for the idea.
 NAMES = {
@@ -30,8 +30,8 @@ TEXTS = {
     r"\bepisodes?\b": "rollout",
     r"\borganisms?\b": "testbed",
     r"\b(disease|sick|dying|cures?|cured)\b": "failure mode, remedy, failing",
-    r"\bis no (?!longer|more)": "is not a",
-    r"\bare no (?!longer|more)": "are not",
+    r"(?<!there )\bis no (?!longer|more)": "is not a",
+    r"(?<!there )\bare no (?!longer|more)": "are not",
     r"\b(right|wrong|good|bad) (rollouts?|responses?|ones)\b": "correct or incorrect, positive or negative",
     r"\b(held|holds|hold) (against|on to)\b": "compared with, keeps",
     r"\bgoes? on\b": "continues",

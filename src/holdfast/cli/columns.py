@@ -10,6 +10,8 @@ from holdfast.cli.terminal import ABSENT
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """A metric as a column of the table, or as `title value` in a plain line."""
+
     title: str
     metric: str
     format: str

@@ -91,14 +91,17 @@ class Lines(Listener):
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        """Around the whole run."""
         yield
 
     def stage(self, name: str, total: int | None = None) -> None:
+        """End the current phase and print the name of the next."""
         self.finish()
         self._stage, self._quarter = _Stage(name, total, self._clock), 0
         self._print(name + (f" 0/{total}" if total else ""))
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        """Print a line after each quarter of the phase."""
         stage = self._stage
         if stage is None:
             return
@@ -110,6 +113,7 @@ class Lines(Listener):
             self._print(f"{stage.name} {done}/{stage.total}{stage.details()}{_left(stage)}")
 
     def step(self, result: StepResult) -> None:
+        """Print the metrics of a step in one line."""
         number = str(result.step)
         if self._stage is not None:
             self._stage.advance(result.step)
@@ -118,9 +122,11 @@ class Lines(Listener):
         self._print("  ".join([f"step {number}", *shown]) + (_left(self._stage) if self._stage else ""))
 
     def note(self, message: str) -> None:
+        """Print the message."""
         self._print(f"note: {message}")
 
     def alarm(self, finding: Finding) -> None:
+        """Print the finding: code, step and summary."""
         self._print(f"{finding.code} step {finding.step}: {finding.summary}")
 
     def finish(self) -> None:
@@ -148,35 +154,40 @@ class LiveTable(Listener):
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        """Around the whole run: at the end the last table stays on the screen."""
         with self._live:
             try:
                 yield
             finally:
-                # The last steps of a stopped run stay on the screen too.
                 self._stage = None
                 self._keep_table()
 
     def stage(self, name: str, total: int | None = None) -> None:
+        """End the current phase and show the next."""
         self.finish()
         self._stage = _Stage(name, total, self._clock)
         self._draw(now=True)
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        """Move the progress bar."""
         if self._stage is not None:
             self._stage.advance(done)
             self._stage.detail = dict(detail or {})
             self._draw()
 
     def step(self, result: StepResult) -> None:
+        """Add a row to the table."""
         if self._stage is not None:
             self._stage.advance(result.step)
         self._steps.append((result.step, dict(result.metrics)))
         self._draw(now=True)
 
     def note(self, message: str) -> None:
+        """Print the message above the table."""
         self._console.print(Text.assemble(("note ", "yellow"), message))
 
     def alarm(self, finding: Finding) -> None:
+        """Print the finding above the table, and mark the row of its step."""
         self._marked.add(finding.step)
         self._console.print(Text.assemble((f"{finding.code} ", _FINDING), f"step {finding.step}: {finding.summary}"))
         self._draw(now=True)

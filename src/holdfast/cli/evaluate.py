@@ -19,6 +19,8 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_setting
 
 
 class Scorer(StrEnum):
+    """Which rule scores an answer."""
+
     TABLE = "table"
     OFFICIAL = "official"
 

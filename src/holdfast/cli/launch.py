@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class Host(StrEnum):
+    """A trainer that recipes can be translated for."""
+
     TRL = "trl"
     VERL = "verl"
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 class What(StrEnum):
+    """What is measured; the help of the command explains each."""
+
     PER_SAMPLE = "per-sample"
     FIRST_ACTION = "first-action"
     TOOL_ROUNDS = "tool-rounds"
@@ -129,7 +131,7 @@ def probe(
     try:
         probes.draw(result, title, written[1])
     except MissingExtra as missing:
-        console.print(f"\nThere is no figure: {missing}", soft_wrap=True)
+        console.print(f"\nNo figure is drawn: {missing}", soft_wrap=True)
         del written[1]
     console.print("\nWrote " + " and ".join(map(str, written)), soft_wrap=True)
 

@@ -125,6 +125,7 @@ class Replacing(Listener):
         self._run_dir = run_dir
 
     def step(self, result: StepResult) -> None:
+        """Delete the replaced run: the new one has made a step."""
         forget_replaced(self._run_dir)
 
 

@@ -57,9 +57,9 @@ def train(
         folder = runs.free_folder(config, named=named, overwrite=overwrite)
         out().print(f"This recipe can be trained. The run would be written to {folder}.", soft_wrap=True)
         return
-    engine = load_engine("run")
+    trainer = load_trainer("run")
     config, run_dir = claim(config, named=named, overwrite=overwrite)
-    _close(on_console(run_dir, lambda listener: engine.train(config, run_dir, listener=listener)))
+    _close(on_console(run_dir, lambda listener: trainer.train(config, run_dir, listener=listener)))
 
 
 def resume(
@@ -86,8 +86,8 @@ def resume(
         )
     if (run_dir / run_folder.KEPT).is_file():
         raise ConfigError(f"{run_dir} is a run of rejection sampling; the command that started it continues it")
-    engine = load_engine("run")
-    _close(on_console(run_dir, lambda listener: engine.resume(run_dir, listener=listener), fresh=False))
+    trainer = load_trainer("run")
+    _close(on_console(run_dir, lambda listener: trainer.resume(run_dir, listener=listener), fresh=False))
 
 
 def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Overwrite = False) -> None:
@@ -101,9 +101,9 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     [cyan]holdfast warm-start quickstart --run.name start[/cyan]
     """
     config, named = _read(recipe, ctx.meta["settings"], stage="warm-start")
-    engine = load_engine("start")
+    trainer = load_trainer("start")
     config, run_dir = claim(config, named=named, overwrite=overwrite)
-    model = on_console(run_dir, lambda listener: engine.warm_start_only(config, run_dir, listener=listener))
+    model = on_console(run_dir, lambda listener: trainer.warm_start_only(config, run_dir, listener=listener))
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
     command += " --warm_start.steps 0 --world.scripts.plain_steps 0"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
@@ -112,7 +112,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
 # ---- shared with commands of other packages
 
 
-def load_engine(module: str) -> Any:
+def load_trainer(module: str) -> Any:
     """`holdfast.train.MODULE`, which takes seconds to import. Raises `MissingExtra` without the [train] extra."""
     with train_extra(err(), "loading PyTorch and transformers"):
         return import_module(f"holdfast.train.{module}")
