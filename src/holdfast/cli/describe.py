@@ -1,4 +1,4 @@
-"""Settings for people: a recipe with its meaning beside every key, and the table in `holdfast train --help`."""
+"""Settings explained: a recipe with a comment before every key, and the table in `holdfast train --help`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.section import Root, choice_of, either, field_of, held, kind_of, s
 
 WIDTH = 88
 
-# What a newcomer changes first, in words that fit on one line of 80 columns. `recipe show` prints all.
+# The settings that are changed first, explained on one line of 80 columns. `recipe show` prints all.
 USEFUL = {
     "data.train": "your questions, JSONL",
     "retrieval.corpus": "your passages, JSONL",
@@ -85,7 +85,7 @@ def _section(section: BaseModel, name: str, left_out: Collection[str] = ()) -> I
 
 
 def _kind(dotted: str, annotation: Any) -> str:
-    """What a setting may hold; of a name that chooses its section, all the names."""
+    """The values that a setting may have. For a name that chooses its section, all those names."""
     section, _, key = dotted.rpartition(".")
     choices = _choices(section) if key == "name" else ()
     return either([repr(choice_of(choice)) for choice in choices]) if choices else kind_of(annotation)
@@ -102,7 +102,7 @@ def _elsewhere(section: BaseModel, name: str) -> str:
 
 
 def _choices(section: str) -> tuple[Root, ...]:
-    """The sections that one is chosen from; none for a section that is always there."""
+    """The sections that one is chosen from; empty for a section without a choice."""
     field = field_of(Config, section)
     kinds = sections(field.annotation) if field else ()
     return kinds if len(kinds) > 1 else ()

@@ -44,7 +44,7 @@ def command_of(name: str, value: Any) -> Any:
 
 
 def _load(point: EntryPoint) -> Any:
-    """What the entry point names; one that cannot be loaded says so when it is called, so that --help lists it."""
+    """What the entry point names. If it cannot be loaded: a command that raises `ConfigError`, so that --help works."""
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

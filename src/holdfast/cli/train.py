@@ -50,7 +50,8 @@ def train(
 
     [cyan]holdfast train my.toml --train.steps 50 --loss.penalty.name sapo[/cyan]
 
-    Exit codes: 0 finished, 2 an error, 3 stopped by its guard, 130 Ctrl-C.
+    Exit codes: 0 finished, 2 an error, 3 stopped by its guard (guard.action), 130
+    stopped with Ctrl-C.
     """
     config, named = _read(recipe, ctx.meta["settings"])
     if dry_run:
@@ -91,12 +92,12 @@ def resume(
 
 
 def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Overwrite = False) -> None:
-    """Make only the warm-started model of a recipe, and save it.
+    """Do only the warm start of a recipe, and save the model.
 
-    A warm start is supervised training on example rollouts. It teaches a model
-    the format of searches and answers. [cyan]holdfast train[/cyan] makes one where the recipe
-    asks for it; this command is for using the model elsewhere, or more than
-    once. The model is written to runs/NAME/model.
+    A warm start is supervised training on demonstrations. It teaches a model the
+    format of searches and answers. [cyan]holdfast train[/cyan] starts with one if
+    warm_start.steps is above 0. Use this command to train several runs from the
+    same model. The model is written to runs/NAME/model.
 
     [cyan]holdfast warm-start quickstart --run.name start[/cyan]
     """
@@ -147,7 +148,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         err().print(str(stop), soft_wrap=True)
         raise typer.Exit(STOPPED) from None
     except HoldfastError as error:
-        # A recipe or a checkpoint that cannot be used would stop `resume` as well.
+        # `resume` would fail on a recipe or a checkpoint that cannot be used.
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
         complain(error)
         if fresh:
