@@ -21,23 +21,25 @@ METRICS: dict[str, str] = {
     "eval/f1": "Token F1 on dev, sampled.",
     "eval/f1_greedy": "Token F1 on dev, greedy.",
     "eval/searches": "Searches per question on dev, sampled.",
-    "eval/failed_fraction": "Share of dev questions whose rollout failed; they count in no score. Absent if none did.",
-    "loss/host": "In an adapter: the loss of the host, before the penalty.",
+    "eval/failed_fraction": "Share of dev questions whose rollout failed. They count in no score. Absent if none did.",
+    "loss/host": "In TRL and verl: the trainer's own loss, before the penalty.",
     "loss/tokens": "Tokens in the loss per rollout. If more than `rollout/length`, observations are trained on.",
-    "loss/policy": "Clipped policy loss, mean over the step's optimizer steps.",
+    "loss/policy": "Clipped policy loss. Like the other losses, a mean over the optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
-    "loss/entropy": "Minus the entropy bonus.",
-    "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. Always 0: the penalty is inert.",
-    "penalty/preserved_fraction": "Preserved tokens / tokens in the loss: converts λ between the two normalisers.",
+    "loss/entropy": "Entropy bonus: minus the entropy, times its coefficient.",
+    "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. If always 0, the penalty is inert.",
+    "penalty/preserved_fraction": "Preserved tokens / tokens in the loss: converts a coefficient from one "
+    "`loss.penalty.normalizer` to the other.",
     "penalty/mean_decrease": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
-    "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, before any update.",
+    "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, where the policy has not moved: "
+    "numerical noise.",
     "penalty/answer_weight": "Weight of answer tokens in the penalty.",
-    "likelihood/correct": "Mean over correct rollouts of the mean old log-prob per sampled token.",
+    "likelihood/correct": "Mean log-prob per sampled token under the policy that sampled, mean over correct rollouts.",
     "likelihood/incorrect": "The same over incorrect rollouts.",
     "likelihood/correct/action_<k>": "The same for the k-th action alone.",
     "likelihood/incorrect/action_<k>": "The same for the k-th action alone.",
-    "likelihood/positive": "In verl, whose loss cannot see what is correct: the same over rollouts with A > 0.",
+    "likelihood/positive": "In verl, whose loss cannot see which rollouts are correct: the same over those with A > 0.",
     "likelihood/negative": "The same over rollouts with A < 0.",
     "drift/positive": "In verl: mean over rollouts with A > 0 of new − old log-prob per sampled token, over the step's "
     "optimizer steps. Below 0: positive rollouts become less likely.",
@@ -50,9 +52,9 @@ METRICS: dict[str, str] = {
     "entropy/mean": "Mean entropy (nats) of the untruncated policy where tokens were sampled.",
     "ratio/mean": "Mean importance ratio π / π_old over the step's optimizer steps.",
     "ratio/max": "Largest importance ratio.",
-    "ratio/p01": "First percentile of the ratios of tokens.",
-    "ratio/log_product": "Mean over rollouts of the log of the product of their ratios.",
-    "clip/fraction": "Share of tokens whose gradient the clip stops.",
+    "ratio/p01": "First percentile of the importance ratios of tokens.",
+    "ratio/log_product": "Sum of the log-ratios of a rollout's tokens, mean over rollouts.",
+    "clip/fraction": "Share of tokens whose gradient is 0 because their ratio is clipped.",
     "grad/norm": "Gradient norm before clipping, mean over optimizer steps that were finite.",
     "grad/norm_max": "The largest gradient norm.",
     "grad/skipped_steps": "Optimizer steps skipped because the gradient norm was not finite.",
@@ -65,23 +67,24 @@ METRICS: dict[str, str] = {
     "rollout/truncated_observation_fraction": "Share of observations cut to their token limit.",
     "rollout/first_action_match_fraction": "Share of incorrect rollouts whose first search returned the "
     "same passages as that of a correct rollout of the same question.",
-    "rollout/mixed_group_fraction": "Share of groups with more than one reward: a group-relative advantage learns "
-    "from these alone.",
-    "sampler/logprob_gap": "Mean over sampled tokens of the sampler's log-prob minus the old log-prob. Not 0: the "
-    "sampler is truncated, or is not the model that is trained.",
-    "sampler/mask_mass": "Mean probability of the tokens that the sampler can draw: 1 when it is not truncated.",
-    "sampler/mask_in_loss": "1 when the log-probs of the loss are over the sampling mask alone. Absent otherwise.",
+    "rollout/mixed_group_fraction": "Share of groups with different rewards. The others have a group-relative "
+    "advantage of 0.",
+    "sampler/logprob_gap": "Mean over sampled tokens of the sampler's log-prob minus the old log-prob. If it is not "
+    "0, the sampler is truncated, or is not the model that is trained.",
+    "sampler/mask_mass": "Mean total probability of the tokens that the sampler can draw; 1 if it is not truncated.",
+    "sampler/mask_in_loss": "1 if the log-probs of the loss are over the tokens that the sampler can draw. Absent "
+    "otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",
-    "advantage/tail_mean": "Mean advantage over sampled tokens, weighted by the mass outside the sampling mask. Below "
-    "0: the loss moves mass there. Absent if the sampler is not truncated.",
+    "advantage/tail_mean": "Mean advantage over sampled tokens, weighted by the probability of what the sampler cannot "
+    "draw. Below 0: the loss moves probability there. Absent if the sampler is not truncated.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
     "retrieval/duplicate_fraction": "Share of searches whose query another search of the same step also has.",
-    "optimizer_steps_per_rollout": "Optimizer steps on this rollout batch.",
+    "optimizer_steps_per_rollout": "Optimizer steps on the rollout batch (K).",
     "lr": "Learning rate.",
     "time/rollout_s": "Seconds of the rollouts.",
-    "time/update_s": "Seconds of the old pass and the update.",
+    "time/update_s": "Seconds of computing old log-probs and of the update.",
     "time/displacement_s": "Seconds of measuring displacement.",
     "time/step_s": "Seconds of the whole step, evaluation excluded.",
     "tokens_per_s": "Tokens of the rollout batch, prompts and observations included, per second of the step.",
@@ -188,18 +191,18 @@ def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]
     return {"advantage/token_mean": float(spread.sum() / loss_mask.sum().clamp(min=1))}
 
 
-def cut_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> float | None:
-    """Mean advantage of sampled tokens, weighted by the mass that the sampler cut there; None if it cut nothing.
+def tail_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> float | None:
+    """Mean advantage of sampled tokens, weighted by the mass in the sampler's tail; None if the sampler has no tail.
 
-    With log-probs over the whole vocabulary, its sign says where the loss moves the mass that the sampler cannot draw.
-    `advantages` has one value per trajectory.
+    The tail is what the sampler cannot draw. With log-probs over the whole vocabulary, the sign says whether the loss
+    moves probability into the tail (below 0) or out of it. `advantages` has one value per trajectory.
     """
-    weighted, cut = cut_sums(advantages, trajectories)
-    return weighted / cut if cut > 0 else None
+    weighted, tail = tail_sums(advantages, trajectories)
+    return weighted / tail if tail > 0 else None
 
 
-def cut_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> tuple[float, float]:
-    """Sums over sampled tokens, to add up over processes: advantage × mass that the sampler cut, and that mass."""
+def tail_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> tuple[float, float]:
+    """Sums over sampled tokens, to add up over processes: advantage × mass in the tail, and mass in the tail."""
     pairs = [
         (advantage, 1.0 - mass)
         for advantage, trajectory in zip(advantages, trajectories, strict=True)
@@ -209,10 +212,10 @@ def cut_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) ->
     return sum(advantage * weight for advantage, weight in pairs), sum(weight for _, weight in pairs)
 
 
-def cut_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float]:
-    """`advantages` [B, 1]: of the trajectories whose loss mask is not empty, in order."""
+def tail_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float]:
+    """`advantage/tail_mean`, if there is a tail. `advantages` [B, 1] are those of the trajectories with a loss mask."""
     learned = [t for group in groups for t in group.trajectories if any(t.loss_mask)]
-    mean = cut_advantage(advantages[:, 0].tolist(), learned)
+    mean = tail_advantage(advantages[:, 0].tolist(), learned)
     return {} if mean is None else {"advantage/tail_mean": mean}
 
 

@@ -5,6 +5,7 @@ Sums run in a fixed order. A value is the same, bit for bit, whether the series 
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -78,7 +79,7 @@ def noise(values: Values, window: int) -> Values:
 
 def margin(values: Values, window: int, errors: float) -> Values:
     """How far noise alone may move the mean of `window` values: that many standard errors."""
-    return errors * noise(values, window) / np.sqrt(window)
+    return errors * noise(values, window) / math.sqrt(window)
 
 
 def held(condition: Truths, count: int) -> Truths:

@@ -75,7 +75,7 @@ class FakeEngine:
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
     """A fake engine in place of the real one; the working directory is an empty folder."""
     fake = FakeEngine()
-    monkeypatch.setattr("holdfast.cli.train.load_engine", lambda module: fake)
+    monkeypatch.setattr("holdfast.cli.train.load_trainer", lambda module: fake)
     monkeypatch.chdir(tmp_path)
     return fake
 

@@ -206,7 +206,7 @@ def test_the_two_commands_are_the_readmes() -> None:
 
 
 def test_the_quickstart_explains_the_columns_of_the_console() -> None:
-    from holdfast.cli.columns import columns_for
+    from holdfast.cli.console import columns_for
 
     text = prose(ROOT / "docs" / "quickstart.md")
     rows = re.findall(r"^\| ([\w. ()]+) \| `([a-z0-9_/]+)` \|", text, re.M)

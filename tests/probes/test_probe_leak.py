@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import RolloutError
-from holdfast.metrics import cut_metrics
+from holdfast.metrics import tail_metrics
 from holdfast.probes import Subject, draw, leak, lines
 from holdfast.probes.subject import batch_of
 from holdfast.trajectory import Trajectory
@@ -32,26 +32,26 @@ def test_turn_by_turn(coin: Callable[..., Subject], episode: Make, rolled: Make)
     first, second, third = found.turns
     assert (first.rollouts, first.correct, first.tokens) == (2, 1, 3)
     assert (first.advantage, first.kept) == (pytest.approx((1 - 0.5) / 3), pytest.approx(2.6 / 3))
-    assert first.cut_advantage == pytest.approx((0.5 * 0.3 - 0.5 * 0.1) / 0.4)
+    assert first.tail_advantage == pytest.approx((0.5 * 0.3 - 0.5 * 0.1) / 0.4)
     assert (second.rollouts, second.tokens, second.advantage) == (2, 3, pytest.approx((0.5 - 1) / 3))
-    assert second.cut_advantage == pytest.approx(-0.5)  # the right one was sure of its token
-    assert (third.rollouts, third.correct, third.cut_advantage) == (1, 0, pytest.approx(-0.5))
+    assert second.tail_advantage == pytest.approx(-0.5)  # the right one was sure of its token
+    assert (third.rollouts, third.correct, third.tail_advantage) == (1, 0, pytest.approx(-0.5))
     assert found.whole.tokens == 7 and found.whole.advantage == pytest.approx((1.5 - 2) / 7)
-    assert found.whole.cut_advantage == pytest.approx((0.5 * 0.3 - 0.5 * (0.1 + 0.8 + 0.4)) / 1.6)
+    assert found.whole.tail_advantage == pytest.approx((0.5 * 0.3 - 0.5 * (0.1 + 0.8 + 0.4)) / 1.6)
 
 
 def test_the_whole_is_the_trainers_metric(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
     failed = episode(False, [1], failed=True)
     subject = coin()
     rollouts = rolled([kept(episode(True, [0, 1]), (0.9, 0.8)), failed, kept(episode(False, [1]), (0.3,))])
-    metrics = cut_metrics(batch_of(subject, rollouts.groups).advantages, rollouts.groups)
-    assert metrics == {"advantage/tail_mean": leak(subject, rollouts).whole.cut_advantage}
+    metrics = tail_metrics(batch_of(subject, rollouts.groups).advantages, rollouts.groups)
+    assert metrics == {"advantage/tail_mean": leak(subject, rollouts).whole.tail_advantage}
     assert metrics["advantage/tail_mean"] < 0
 
 
 def test_a_sampler_that_cuts_nothing(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
     found = leak(coin(), rolled([episode(True, [0]), episode(False, [1])]))
-    assert (found.whole.kept, found.whole.cut_advantage) == (1.0, None)
+    assert (found.whole.kept, found.whole.tail_advantage) == (1.0, None)
     assert "cuts nothing, so nothing can leak" in lines(found)[0]
     assert lines(found)[-1].endswith("–")
 

@@ -18,12 +18,12 @@ from torch import Tensor
 from holdfast.losses import action_ids_from_mask, merge_stats, penalty_stats, ratio_stats
 from holdfast.metrics import (
     advantage_metrics,
-    cut_sums,
     displacement_metrics,
     likelihood_metrics,
     likelihood_rows,
     per_token_mean,
     rows_to_probe,
+    tail_sums,
 )
 from holdfast.rollout.sampling import truncate
 from holdfast.rollout.support import accepts_logits_to_keep
@@ -234,7 +234,7 @@ class Observer:
         """`advantages` [B]: one per trajectory. Logs nothing where the sampler truncated nothing or is silent."""
         trained = mask.any(-1).tolist()
         rows = [(a, t) for a, t, counts in zip(advantages.tolist(), trajectories, trained, strict=True) if counts]
-        sums = torch.tensor([cut_sums([a for a, _ in rows], [t for _, t in rows])], device=mask.device)
+        sums = torch.tensor([tail_sums([a for a, _ in rows], [t for _, t in rows])], device=mask.device)
         weighted, tail_mass = self.trainer.accelerator.gather(sums).sum(0).tolist()
         if tail_mass > 0:
             self._log({"advantage/tail_mean": weighted / tail_mass})

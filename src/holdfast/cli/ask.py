@@ -83,15 +83,17 @@ class _Show:
     """Prints tokens as they are sampled, and the observation after each turn."""
 
     def __init__(self, agent: SearchAgent, writer: Any) -> None:
-        from holdfast.cli.transcript import TagReader
         from holdfast.rollout.support import end_ids
 
-        self._new_reader = lambda: TagReader(agent.protocol)
         self._agent, self._writer = agent, writer
         self._ends = end_ids(agent.policy.model, agent.tokenizer)
-        self._reader, self._ids, self._shown = self._new_reader(), [], 0
+        self._begin_turn()
 
-    _ids: list[int]
+    def _begin_turn(self) -> None:
+        from holdfast.cli.transcript import TagReader
+
+        self._reader, self._shown = TagReader(self._agent.protocol), 0
+        self._ids: list[int] = []
 
     def token(self, _id: str, token: int) -> None:
         from holdfast.search.tokens import REPLACEMENT, decode
@@ -112,7 +114,7 @@ class _Show:
         self._writer.close()
         if turn.observation_text:
             self._writer.passages(turn.observation_text, self._agent.protocol)
-        self._reader, self._ids, self._shown = self._new_reader(), [], 0
+        self._begin_turn()
 
 
 def _why(trajectory: Trajectory, agent: SearchAgent) -> str:

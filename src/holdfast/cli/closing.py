@@ -1,4 +1,4 @@
-"""What is printed at the end of a run: verdict, scores, sampled rollouts, and commands to type next."""
+"""The end of a run on the console: verdict, scores, sampled rollouts, and commands to type next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SCORES = {
 
 
 def close(summary: Summary, console: Console) -> None:
-    """Print the closing words of a run."""
+    """Print verdict, scores and sampled rollouts of a run, and the next commands."""
     console.print()
     title = Text(f"{summary.steps} steps in {duration(summary.seconds)}")
     console.print(Rule(title, align="left", style="dim") if console.is_terminal else title)

@@ -40,17 +40,20 @@ def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str]
 
 
 class SettingsCommand(TyperCommand):
-    """Puts the settings it is given into `ctx.meta["settings"]`, as words, and lists the useful ones in its help."""
+    """A command that also accepts settings: it puts them into `ctx.meta["settings"]`, as a list of words."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the settings out of the arguments. Raises `ConfigError` for an unknown one."""
         options = {option for parameter in self.get_params(ctx) for option in getattr(parameter, "opts", ())}
         ctx.meta["settings"], rest = split(args, options)
         return super().parse_args(ctx, rest)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The usage line, with the form of a setting."""
         return [*super().collect_usage_pieces(ctx), "[--section.key value]..."]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The help text, then a table of the settings that are changed first."""
         super().format_help(ctx, formatter)
         _print_settings()
 
@@ -69,6 +72,6 @@ def _print_settings() -> None:
     table.add_column()
     for name, meaning in USEFUL.items():
         table.add_row(f"--{name}", Text.assemble(meaning, (f" [{default_of(name)}]", "dim")))
-    note = Text("[in brackets: the default]  All settings, explained: holdfast recipe show", style="dim")
+    note = Text("[default in brackets]  All settings, explained: holdfast recipe show", style="dim")
     panel = Panel(Group(table, note), title="Settings", title_align="left", border_style="dim")
     out().print(panel, soft_wrap=False)

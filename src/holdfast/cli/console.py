@@ -1,10 +1,13 @@
-"""The console of a run: a table redrawn in place on a terminal, one plain line per step anywhere else."""
+"""The console of a run: a table redrawn in place on a terminal, one plain line per step anywhere else.
+
+`COLUMNS` are the metrics that both show.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +19,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.columns import COLUMNS, GAP, STEP_WIDTH, Column, columns_for, legend
-from holdfast.cli.terminal import duration, is_live, spark
+from holdfast.cli.terminal import ABSENT, duration, is_live, spark
 from holdfast.diagnostics.finding import Finding
 from holdfast.listener import Listener, StepResult
 
@@ -27,6 +29,100 @@ _RECENT = 10
 _DOWN = "red"
 _UP = "green"
 _FINDING = "bold red"
+
+
+# ---- columns
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A metric as a column of the table, or as `title value` in a plain line."""
+
+    title: str
+    metric: str
+    format: str
+    width: int = 6
+    """Characters of a value; a longer one is shown with fewer decimals."""
+    meaning: str = ""
+    """For the legend; empty where the title says it."""
+
+    @property
+    def header(self) -> str:
+        """The title in the table: `lp(correct)` takes two lines."""
+        return self.title.replace("(", "\n").removesuffix(")")
+
+    @property
+    def total_width(self) -> int:
+        """Characters of the column in the table, with the gap before it."""
+        return _GAP + max(self.width, *map(len, self.header.split("\n")))
+
+    def text(self, metrics: Mapping[str, float]) -> str:
+        """The formatted value; a dash when the step has none.
+
+        >>> [Column("lp", "x", ".3f").text(m) for m in ({"x": -0.5}, {"x": -10.126}, {"x": -1e9}, {})]
+        ['-0.500', '-10.13', '-1e+09', '–']
+        """
+        value = metrics.get(self.metric)
+        if value is None:
+            return ABSENT
+        sign, _, rest = self.format.rpartition(".")
+        texts = [format(value, f"{sign}.{decimals}{rest[1:]}") for decimals in range(int(rest[0]), -1, -1)]
+        return next((text for text in texts if len(text) <= self.width), format(value, ".0e"))
+
+
+_STEP_WIDTH = 5
+_GAP = 2
+
+COLUMNS = (
+    Column("reward", "reward/mean", ".3f"),
+    Column("EM", "reward/em", ".3f"),
+    Column("lp(correct)", "likelihood/correct", ".3f", meaning="log-prob per token of correct rollouts"),
+    Column("lp(incorrect)", "likelihood/incorrect", ".3f", meaning="of incorrect rollouts"),
+    Column("Δlp", "displacement/correct", "+.4f", 7, "change of lp(correct) by the step's update"),
+    Column("entropy", "entropy/mean", ".3f", 7),
+    Column("search", "rollout/searches", ".2f", meaning="searches per rollout"),
+    Column("penalty", "penalty/active_fraction", ".1%", 7, "preserved tokens on which it acts"),
+    Column("dev EM", "eval/em", ".3f"),
+)
+_MORE = (
+    Column("greedy", "eval/em_greedy", ".3f", meaning="dev EM, greedy"),
+    Column("length", "rollout/length", ".1f", meaning="tokens per rollout"),
+    Column("grad", "grad/norm", ".2f", meaning="gradient norm"),
+    Column("clip", "clip/fraction", ".1%", meaning="tokens clipped"),
+    Column("seconds", "time/step_s", ".1f", 7),
+)
+"""Columns of a wide table."""
+
+_SPARED = ("EM", "search", "lp(incorrect)", "penalty", "entropy", "lp(correct)", "Δlp")
+"""The columns that a narrow terminal leaves out, the least important first."""
+
+
+def columns_for(width: int) -> tuple[Column, ...]:
+    """The columns that fit into a table of `width` characters: at 80 all of `COLUMNS` but EM.
+
+    >>> [column.title for column in columns_for(50)]
+    ['reward', 'lp(correct)', 'Δlp', 'entropy', 'dev EM']
+    """
+    chosen: tuple[Column, ...] = COLUMNS
+    for title in _SPARED:
+        if _table_width(chosen) > width:
+            chosen = tuple(column for column in chosen if column.title != title)
+    for column in _MORE if chosen == COLUMNS else ():
+        if _table_width((*chosen, column)) <= width:
+            chosen = (*chosen, column)
+    return chosen
+
+
+def _table_width(columns: Sequence[Column]) -> int:
+    return _STEP_WIDTH + sum(column.total_width for column in columns)
+
+
+def legend(columns: Sequence[Column]) -> str:
+    """The meanings of the columns, in one line."""
+    return " · ".join(f"{column.title}: {column.meaning}" for column in columns if column.meaning)
+
+
+# ---- listeners
 
 
 @contextmanager
@@ -91,14 +187,17 @@ class Lines(Listener):
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        """Around the whole run."""
         yield
 
     def stage(self, name: str, total: int | None = None) -> None:
+        """End the current phase and print the name of the next."""
         self.finish()
         self._stage, self._quarter = _Stage(name, total, self._clock), 0
         self._print(name + (f" 0/{total}" if total else ""))
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        """Print a line after each quarter of the phase."""
         stage = self._stage
         if stage is None:
             return
@@ -110,6 +209,7 @@ class Lines(Listener):
             self._print(f"{stage.name} {done}/{stage.total}{stage.details()}{_left(stage)}")
 
     def step(self, result: StepResult) -> None:
+        """Print the metrics of a step in one line."""
         number = str(result.step)
         if self._stage is not None:
             self._stage.advance(result.step)
@@ -118,9 +218,11 @@ class Lines(Listener):
         self._print("  ".join([f"step {number}", *shown]) + (_left(self._stage) if self._stage else ""))
 
     def note(self, message: str) -> None:
+        """Print the message."""
         self._print(f"note: {message}")
 
     def alarm(self, finding: Finding) -> None:
+        """Print the finding: code, step and summary."""
         self._print(f"{finding.code} step {finding.step}: {finding.summary}")
 
     def finish(self) -> None:
@@ -148,35 +250,40 @@ class LiveTable(Listener):
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        """Around the whole run: at the end the last table stays on the screen."""
         with self._live:
             try:
                 yield
             finally:
-                # The last steps of a stopped run stay on the screen too.
                 self._stage = None
                 self._keep_table()
 
     def stage(self, name: str, total: int | None = None) -> None:
+        """End the current phase and show the next."""
         self.finish()
         self._stage = _Stage(name, total, self._clock)
         self._draw(now=True)
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        """Move the progress bar."""
         if self._stage is not None:
             self._stage.advance(done)
             self._stage.detail = dict(detail or {})
             self._draw()
 
     def step(self, result: StepResult) -> None:
+        """Add a row to the table."""
         if self._stage is not None:
             self._stage.advance(result.step)
         self._steps.append((result.step, dict(result.metrics)))
         self._draw(now=True)
 
     def note(self, message: str) -> None:
+        """Print the message above the table."""
         self._console.print(Text.assemble(("note ", "yellow"), message))
 
     def alarm(self, finding: Finding) -> None:
+        """Print the finding above the table, and mark the row of its step."""
         self._marked.add(finding.step)
         self._console.print(Text.assemble((f"{finding.code} ", _FINDING), f"step {finding.step}: {finding.summary}"))
         self._draw(now=True)
@@ -208,8 +315,8 @@ class LiveTable(Listener):
             return Text("")
         parts: list[RenderableType] = []
         if self._steps:
-            # 11 lines for title, header, rule, trend, legend and progress.
-            parts.append(self._table(max(min(_ROWS, self._console.height - 11), 1)))
+            # 12 lines for title, header, rule, trend, legend and progress.
+            parts.append(self._table(max(min(_ROWS, self._console.height - 12), 1)))
         return Group(*parts, self._progress(self._stage))
 
     def _progress(self, stage: _Stage) -> RenderableType:
@@ -230,12 +337,15 @@ class LiveTable(Listener):
 
     def _table(self, rows: int) -> Table:
         columns = columns_for(self._console.width)
-        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold", caption=legend(columns))
+        table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold", caption=legend(columns))
         table.caption_style, table.caption_justify, table.show_footer = "dim", "left", len(self._steps) >= 3
-        table.add_column("step", justify="right", width=STEP_WIDTH, footer=Text("trend", style="dim"))
+        table.add_column(
+            "step", justify="right", width=_STEP_WIDTH, vertical="bottom", footer=Text("trend", style="dim")
+        )
         for column in columns:
             trend = Text(self._trend(column), style="cyan")
-            table.add_column(column.title, justify="right", min_width=column.width, no_wrap=True, footer=trend)
+            width = column.total_width - _GAP
+            table.add_column(column.header, justify="right", min_width=width, footer=trend, vertical="bottom")
         for step, metrics in self._steps[-rows:]:
             number = Text(str(step), style=_FINDING if step in self._marked else "")
             table.add_row(number, *[Text(c.text(metrics), style=_style(c, metrics)) for c in columns])

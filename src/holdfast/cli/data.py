@@ -145,7 +145,7 @@ def convert(
     ] = None,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the set, for rows without one.")] = None,
     split: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the split, for rows without one.")] = None,
-    reword: Annotated[bool, typer.Option("--reword", help="Replace the prompts of rows that have one.")] = False,
+    reword: Annotated[bool, typer.Option("--reword", help="Also replace the prompts that rows already have.")] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, instead of stopping at the first.")
     ] = False,

@@ -1,4 +1,4 @@
-"""Settings for people: a recipe with its meaning beside every key, and the table in `holdfast train --help`."""
+"""Settings explained: a recipe with a comment before every key, and the table in `holdfast train --help`."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from holdfast.section import Root, choice_of, either, field_of, held, kind_of, s
 
 WIDTH = 88
 
-# What a newcomer changes first, in words that fit on one line of 80 columns. `recipe show` prints all.
+# The settings that are changed first, explained on one line of 80 columns. `recipe show` prints all.
 USEFUL = {
     "data.train": "your questions, JSONL",
     "retrieval.corpus": "your passages, JSONL",
     "model.path": "any causal LM: folder or hub id",
     "model.lora_rank": "LoRA; 0 trains all weights",
-    "protocol.max_turns": "turns of an episode",
+    "protocol.max_turns": "turns of a rollout",
     "protocol.topk": "passages a search returns",
     "warm_start.steps": "supervised steps first",
-    "loss.penalty.name": "llds, sapo, nll or none",
-    "loss.penalty.coef": "its weight",
-    "loss.penalty.gate": "llds: action, response, token",
-    "loss.kl_coef": "KL to the starting policy",
-    "train.steps": "rollout batches",
+    "loss.penalty.name": "penalty: llds, sapo, nll or none",
+    "loss.penalty.coef": "coefficient of the penalty",
+    "loss.penalty.gate": "of llds: action, response, token",
+    "loss.kl_coef": "coefficient of KL to the start",
+    "train.steps": "steps, one rollout batch each",
     "train.questions": "questions per batch",
     "train.group_size": "rollouts per question",
     "train.optimizer_steps_per_rollout": "optimizer steps per batch",
     "train.lr": "learning rate",
     "eval.every": "evaluate every n steps",
     "checkpoint.every": "save every n steps",
-    "guard.codes": "codes that count; empty: all",
-    "guard.action": "warn or stop",
+    "guard.codes": "findings to act on; empty: all",
+    "guard.action": "on a finding: warn or stop",
     "track.wandb": "W&B project",
     "run.name": "name of the run folder",
     "run.seed": "seed of the run",
@@ -85,7 +85,7 @@ def _section(section: BaseModel, name: str, left_out: Collection[str] = ()) -> I
 
 
 def _kind(dotted: str, annotation: Any) -> str:
-    """What a setting may hold; of a name that chooses its section, all the names."""
+    """The values that a setting may have. For a name that chooses its section, all those names."""
     section, _, key = dotted.rpartition(".")
     choices = _choices(section) if key == "name" else ()
     return either([repr(choice_of(choice)) for choice in choices]) if choices else kind_of(annotation)
@@ -102,7 +102,7 @@ def _elsewhere(section: BaseModel, name: str) -> str:
 
 
 def _choices(section: str) -> tuple[Root, ...]:
-    """The sections that one is chosen from; none for a section that is always there."""
+    """The sections that one is chosen from; empty for a section without a choice."""
     field = field_of(Config, section)
     kinds = sections(field.annotation) if field else ()
     return kinds if len(kinds) > 1 else ()

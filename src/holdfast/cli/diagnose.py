@@ -1,4 +1,4 @@
-"""`holdfast diagnose` and `report`: the findings in a log, as text like a linter's, as JSON, or as a page."""
+"""`holdfast diagnose` and `report`: the findings in a log, as text, as JSON, or as a page."""
 
 from __future__ import annotations
 
@@ -34,20 +34,23 @@ def diagnose(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list for several runs.")] = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(metavar="CODES", help="Only these codes, or beginnings of codes: LLD,ENT001. May be repeated."),
+        typer.Option(
+            metavar="CODES", help="Report only these codes, or codes that begin so: LLD,ENT001. May be repeated."
+        ),
     ] = None,
     explain: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Explain a code and its remedies; reads no log.")
+        str | None, typer.Option(metavar="CODE", help="Explain a code and its remedies. Needs no PATH.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also say how to log the series that are missing.")
+        bool, typer.Option("--verbose", "-v", help="Also print how to log the series that are missing.")
     ] = False,
 ) -> None:
-    """Say from the log of a run what goes wrong in it.
+    """Find out from its log why a run is failing, and what to change.
 
     Reads the logs of holdfast, TRL and verl, and W&B exports. Prints each finding
     with its code, the first step at which it is visible, the evidence, and the
-    settings to change. Also prints what the log cannot tell. Writes nothing.
+    settings to change. Also lists the codes that the log cannot decide, because
+    series are missing. Writes nothing.
 
     [cyan]holdfast diagnose output/checkpoint-500[/cyan]
 
@@ -82,7 +85,7 @@ def report(
     paths: PathsArgument = None,
     page: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Write a web page with the curves, findings and sampled rollouts of one or several runs.
+    """Write a web page with curves, findings and sampled rollouts of runs.
 
     Reads the same logs as [cyan]holdfast diagnose[/cyan]. The page is one file that needs no
     network. Several runs are drawn over each other. A page that holdfast wrote is
@@ -94,9 +97,9 @@ def report(
     from holdfast.diagnostics.report import is_replaceable, reported, write_report
 
     if any(path.resolve() == page.resolve() for path in paths or ()):
-        raise ConfigError(f"--out {page}: the page would replace the log that it is about; give another name")
+        raise ConfigError(f"--out {page}: the page would replace the log that it reports on; give another name")
     if not is_replaceable(page):
-        raise ConfigError(f"--out {page}: this exists and is not a report of holdfast; give another name")
+        raise ConfigError(f"--out {page}: this file exists and is not a holdfast report; give another name")
     runs = _read(paths, "report")
     write_report(page, [reported(log, diagnose(log), path) for log, path in runs])
     out().print(f"Wrote {page}", soft_wrap=True)
@@ -169,7 +172,7 @@ def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
     if diagnosis.cannot_tell and verbose:
         console.print("Cannot tell from this log:")
         for open_ in diagnosis.cannot_tell:
-            _entry(console, open_.code, f"it has no {', '.join(open_.missing)}. {open_.remedy}")
+            _entry(console, open_.code, f"needs {', '.join(open_.missing)}. {open_.remedy}")
         console.print()
     elif diagnosis.cannot_tell:
         codes = ", ".join(open_.code for open_ in diagnosis.cannot_tell)

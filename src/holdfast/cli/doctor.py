@@ -25,10 +25,10 @@ _HOSTS = {"trl": "TRL's GRPOTrainer", "verl": "verl on Ray"}
 
 @app.callback()
 def doctor(ctx: typer.Context) -> None:
-    """Check that holdfast works inside the trainer you use.
+    """Check that holdfast works with the installed TRL or verl.
 
-    Looks at versions, plug-ins and settings, and says what to change. Changes
-    nothing. Without a trainer it says which ones are installed.
+    Checks versions, plug-ins and settings, and prints what to change. Changes
+    nothing. Without a trainer's name, prints which trainers are installed.
 
     [cyan]holdfast doctor trl[/cyan]
 
@@ -69,7 +69,7 @@ def verl(
 
 
 def trl_lines() -> Iterator[Line]:
-    """(whether it is right, what was found) for TRL."""
+    """(whether it is fine, what was checked and what to do) for TRL."""
     if (installed := _version("trl")) is None:
         yield False, "trl is not installed in this environment. Run: pip install 'holdfast-rl[trl]'"
         return
@@ -89,7 +89,7 @@ def trl_lines() -> Iterator[Line]:
 
 
 def verl_lines(overrides: list[str]) -> Iterator[Line]:
-    """(whether it is right, what was found) for verl. Stops at the first problem that hides the others."""
+    """The same for verl. Stops at the first problem that hides the others."""
     if (installed := _version("verl")) is None:
         yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return
@@ -140,7 +140,7 @@ def _plugin_lines() -> Iterator[Line]:
             f"VERL_USE_EXTERNAL_PLUGINS={plugins} keeps verl from loading holdfast; add holdfast to it, or unset it",
         )
     else:
-        yield True, "verl loads holdfast on its own (entry point verl.plugins)"
+        yield True, "verl loads holdfast by its entry point verl.plugins"
 
 
 def _report(lines: Iterator[Line]) -> None:

@@ -13,12 +13,14 @@ from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
 
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
-"""Those of `holdfast.evals.methods`, which takes long to import for a help text. A test compares them."""
+"""The names in `holdfast.evals.methods`, which is slow to import for a help text. A test compares the two."""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
 
 class Scorer(StrEnum):
+    """Which rule scores an answer."""
+
     TABLE = "table"
     OFFICIAL = "official"
 
@@ -44,18 +46,18 @@ def run(
         ),
     ],
     method: Annotated[
-        str, typer.Option(metavar="METHOD", help=f"How the model is asked: {', '.join(METHOD_NAMES)}.")
+        str, typer.Option(metavar="METHOD", help=f"How the model answers: {', '.join(METHOD_NAMES)}.")
     ] = "search-r1",
     data: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DATA",
-            help="A file of questions, a published set (nq, seven …), world, test or dev. May be repeated. Default: "
-            "the test questions of the run.",
+            help="A file of questions, a published set (nq, hotpotqa …), `seven` for all of those, `test` or `dev` of "
+            "the recipe, or `world`. May be repeated. Default: the test questions of the recipe.",
         ),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(metavar="URL", help="Ask the model of an OpenAI-compatible server.")
+        str | None, typer.Option(metavar="URL", help="Use a model on this OpenAI-compatible server.")
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -70,7 +72,9 @@ def run(
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: runs/evals/…")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="ROW", help="Row name in tables.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="ROW", help="Name of the result in tables. Default: MODEL METHOD.")
+    ] = None,
     checkpoint: Annotated[
         str, typer.Option(metavar="WHICH", help="Checkpoint of the run: `last`, `best`, a step, or a folder.")
     ] = "last",
@@ -79,9 +83,14 @@ def run(
     ] = Scorer.TABLE,
     bare: Annotated[
         bool,
-        typer.Option("--bare", help="For direct and rag: ask without instructions, as after training on examples."),
+        typer.Option(
+            "--bare",
+            help="Methods direct and rag: leave out the instructions, as for a model fine-tuned on short answers.",
+        ),
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Questions at a time; fewer need less memory.")] = 128,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Questions that are asked at a time. Fewer need less memory.")
+    ] = 128,
 ) -> None:
     """Evaluate a model with a method on questions.
 
@@ -148,7 +157,7 @@ def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="A folder of results.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
 ) -> None:
-    """Say whether two evaluations differ, question by question.
+    """Test whether two evaluations differ, question by question.
 
     Reads two output folders of [cyan]holdfast eval run[/cyan]. Prints for each question set
     the difference of exact match (EM), its 95 % interval, and the p-value of an
@@ -159,7 +168,7 @@ def compare(
     from holdfast.evals.results import compare
 
     comparison = compare(first, second)
-    table = _table("EM", "asked", "A", "B", "B - A (95 %)", "only A", "only B", "p")
+    table = _table("EM", "questions", "A", "B", "B - A (95 %)", "only A", "only B", "p")
     for row in comparison.rows:
         table.add_row(
             row.set,
@@ -186,7 +195,7 @@ def _default_folder(model: str, method: str, data: list[str], samples: int | Non
 
 
 def _show(results: dict[str, Any], folder: Path) -> None:
-    table = _table(results["method"], "asked", "EM (95 %)", "F1", "subEM", "hit", "searches", "cut", "failed")
+    table = _table(results["method"], "questions", "EM (95 %)", "F1", "subEM", "hit", "searches", "truncated", "failed")
     table.columns[0].style = "dim"
     totals = {"mean of sets": results["macro"], "all questions": results["micro"]}
     for title, row in {**results["sets"], **totals}.items():

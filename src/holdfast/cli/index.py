@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_setting
 Dense = Annotated[
     str | None,
     typer.Option(
-        metavar="MODEL", help="Build a dense index with this encoder, a folder or a name on the hub. Default: BM25."
+        metavar="MODEL", help="A dense index with this encoder: a folder or a name on the hub. Default: BM25."
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="DEVICE", help="Where the encoder runs: auto, cpu or cuda.")]
@@ -51,7 +51,9 @@ def build(
     ] = False,
     vectors: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Dense: vectors of the passages made before (.npy, e5_Flat.index, .memmap)."),
+        typer.Option(
+            metavar="FILE", help="Dense: a file of precomputed vectors of the passages (.npy, e5_Flat.index, .memmap)."
+        ),
     ] = None,
     query_prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Dense: text before each query. Default: the encoder's.")
@@ -118,7 +120,7 @@ def plan(
 ) -> None:
     """Print the disk, memory and time that each kind of index would need.
 
-    Measures a little on this machine and scales it. Builds and writes nothing.
+    Measures a small sample on this machine and scales the result. Writes nothing.
 
     [cyan]holdfast index plan corpus.jsonl --dense intfloat/e5-base-v2[/cyan]
     """
@@ -149,7 +151,7 @@ def plan(
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         console.print("  ".join([name.ljust(widths[0]), *numbers]), soft_wrap=True)
     console.print(
-        "With less memory, the index is read from disk, which is slower. Times are measured on a little and scaled."
+        "With less memory, the index is read from disk, which is slower. Times are measured on a sample and scaled."
         + (" For the time that encoding takes, name the model: --dense MODEL." if dense is None else "")
     )
 
@@ -171,7 +173,9 @@ def show(
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Dense: the encoder, if it was moved.")] = None,
     protocol: Annotated[str, typer.Option(metavar="PRESET", help="`clean` or `search-r1`.")] = "clean",
 ) -> None:
-    """Print what an agent would read for a query. Ids and scores go to standard error.
+    """Print what an agent would read for a query.
+
+    Ids and scores of the passages go to standard error.
 
     [cyan]holdfast index show my-index "Which river flows through Orsa?"[/cyan]
     """

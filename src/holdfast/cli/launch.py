@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class Host(StrEnum):
+    """A trainer that recipes can be translated for."""
+
     TRL = "trl"
     VERL = "verl"
 
@@ -27,7 +29,7 @@ def launch(
     host: Annotated[Host, typer.Argument(metavar="trl|verl", help="The trainer.")],
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe.")],
     show: Annotated[
-        bool, typer.Option("--print", help="Print the files instead of writing them; reads no questions.")
+        bool, typer.Option("--print", help="Print the files instead of writing them. Does not read the questions.")
     ] = False,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: launch/NAME-HOST.")
@@ -39,9 +41,9 @@ def launch(
     """Translate a recipe into files for TRL or verl.
 
     Reads the recipe and its questions. Writes a folder with the trainer's own
-    configuration, the questions and run.sh, which starts the training. It starts
-    nothing itself. A setting that the trainer lacks is an error that names the
-    nearest one it has.
+    configuration, the questions and run.sh. Run that script to start the training.
+    If the recipe has a setting that the trainer lacks, the error message names the
+    nearest one that it has.
 
     [cyan]holdfast launch verl my.toml --gpus 8[/cyan]
 
@@ -82,6 +84,6 @@ def _print(plan: Plan, console: Console) -> None:
 def _remarks(plan: Plan, console: Console) -> None:
     console.print(f"\nOptimizer steps per rollout batch: {plan.schedule}", soft_wrap=True)
     if plan.notes:
-        console.print("\nDifferent there:", soft_wrap=True)
+        console.print("\nDifferences from the local trainer:", soft_wrap=True)
     for note in plan.notes:
         console.print(f"  {note}", soft_wrap=True)

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from holdfast.errors import ConfigError
@@ -19,10 +19,12 @@ class PluginGroup(TyperGroup):
     """A group that looks plug-ins up only for a name it does not have, and to list its commands in --help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """The commands of the group, then those of plug-ins by name."""
         names = super().list_commands(ctx)
         return [*names, *sorted({point.name for point in entry_points(group=GROUP)} - set(names))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of the group, else that of a plug-in; None if neither has it."""
         command = super().get_command(ctx, cmd_name)
         if command is None:
             for point in entry_points(group=GROUP, name=cmd_name):
@@ -30,7 +32,7 @@ class PluginGroup(TyperGroup):
         return command
 
 
-def command_of(name: str, value: Any) -> TyperCommand | TyperGroup:
+def command_of(name: str, value: Any) -> Any:
     """A Typer app or a function as the command `name`, in the help panel of plug-ins."""
     app = value
     if not isinstance(value, typer.Typer):
@@ -42,7 +44,7 @@ def command_of(name: str, value: Any) -> TyperCommand | TyperGroup:
 
 
 def _load(point: EntryPoint) -> Any:
-    """What the entry point names; one that cannot be loaded says so when it is called, so that --help lists it."""
+    """What the entry point names. If it cannot be loaded: a command that raises `ConfigError`, so that --help works."""
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

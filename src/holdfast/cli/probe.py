@@ -1,4 +1,4 @@
-"""`holdfast probe`: what one update would do to a policy, or how likely its rollouts are. The policy is not changed."""
+"""`holdfast probe`: what one update would do to a policy, or how likely its rollouts are."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 class What(StrEnum):
+    """What is measured; the help of the command explains each."""
+
     PER_SAMPLE = "per-sample"
     FIRST_ACTION = "first-action"
     TOOL_ROUNDS = "tool-rounds"
@@ -46,7 +48,7 @@ def probe(
             help="A run folder, or the name of a run in runs/. With --recipe: a model folder, or a name on the hub.",
         ),
     ],
-    what: Annotated[What, typer.Option(metavar="WHAT", help="The measurement, one of the list above.")],
+    what: Annotated[What, typer.Option(metavar="WHAT", help="What to measure: a name from the list above.")],
     checkpoint: Annotated[
         str | None,
         typer.Option(metavar="WHICH", help="Checkpoint of the run: last (the default), best on dev, or a step."),
@@ -79,10 +81,10 @@ def probe(
 
       per-sample    updates on one question at a time: do the correct rollouts
                     of that question become less likely?
-      drift         an update on all questions: the fraction of rollouts whose
-                    likelihood ratio falls below ε, over ε
-      first-action  do incorrect rollouts begin with the search of a correct
-                    one? And the likelihood of each action
+      drift         one update on all questions: the fraction of rollouts whose
+                    likelihood ratio falls below ε, as a function of ε
+      first-action  how many incorrect rollouts begin with the search of a
+                    correct one, and the likelihood of each action
       tool-rounds   the likelihood of rollouts by number of searches
       tail-leak     turn by turn: does the loss push probability to tokens
                     that a truncated sampler cannot draw?
@@ -129,7 +131,7 @@ def probe(
     try:
         probes.draw(result, title, written[1])
     except MissingExtra as missing:
-        console.print(f"\nThere is no figure: {missing}", soft_wrap=True)
+        console.print(f"\nNo figure is drawn: {missing}", soft_wrap=True)
         del written[1]
     console.print("\nWrote " + " and ".join(map(str, written)), soft_wrap=True)
 

@@ -29,8 +29,8 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_setting
 def recipe() -> None:
     """List the bundled recipes, or print one with every setting explained.
 
-    A recipe is a TOML file that describes a training run. Your own recipe starts
-    best as a copy of a bundled one:
+    A recipe is a TOML file that describes a training run. Start your own recipe
+    as a copy of a bundled one:
 
     [cyan]holdfast recipe show > my.toml[/cyan]
     """
@@ -99,11 +99,11 @@ def find(recipe: str) -> Path:
         return known[path.stem]  # `recipes/flaky.toml`, typed outside a checkout
     near = difflib.get_close_matches(path.stem, known, n=1)
     remedy = f"did you mean {near[0]}?" if near else f"give the path of a TOML file, or one of {', '.join(known)}"
-    raise ConfigError(f"there is no recipe {recipe!r} here; {remedy}", hint=f"{program()} recipe list")
+    raise ConfigError(f"there is no recipe {recipe!r}; {remedy}", hint=f"{program()} recipe list")
 
 
 def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
-    """(the config, whether the user chose the run's name). A recipe without a run name gives its own to the run."""
+    """(the config, whether the user chose the run's name). By default a run has the name of its recipe."""
     from holdfast.config import Config, load
     from holdfast.settings import parse_overrides, read_toml
 

@@ -1,4 +1,4 @@
-"""Run folders: the folder of a new run, the folder that a name means, and which folders may be deleted."""
+"""Run folders: making one for a new run, finding one by name, and replacing one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def find_run(name: str, root: Path = ROOT) -> Path:
 
 
 def in_runs(name: str, root: Path = ROOT) -> str:
-    """The folder of a run for its name in `root`; anything else as it is."""
+    """The run folder for the name of a run in `root`; any other text unchanged."""
     return str(root / name) if not Path(name).exists() and is_run(root / name) else name
 
 
@@ -92,7 +92,7 @@ def free_folder(config: Config, *, named: bool, overwrite: bool) -> Path:
 
 
 def _is_taken(folder: Path) -> bool:
-    """Whether something is there that is not an empty folder. Raises `ConfigError` when the folder cannot be read."""
+    """Whether it exists and is not an empty folder. Raises `ConfigError` if the folder cannot be read."""
     try:
         return lexists(folder) and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
@@ -119,12 +119,13 @@ def forget_replaced(folder: Path) -> None:
 
 
 class Replacing(Listener):
-    """Deletes the run that a new run replaces, as soon as the new run has made a step."""
+    """Deletes a replaced run as soon as the new run has made a step."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
     def step(self, result: StepResult) -> None:
+        """Delete the replaced run: the new one has made a step."""
         forget_replaced(self._run_dir)
 
 

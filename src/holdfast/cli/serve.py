@@ -17,16 +17,16 @@ def serve(
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 admits other machines.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8000,
-    topk: Annotated[int, typer.Option(min=1, help="Passages to return when a request gives no number.")] = 3,
-    batch: Annotated[int, typer.Option(min=1, help="Most queries that are searched together.")] = 64,
+    topk: Annotated[int, typer.Option(min=1, help="Passages to return if a request does not name a number.")] = 3,
+    batch: Annotated[int, typer.Option(min=1, help="Most queries in one batch.")] = 64,
     wait_ms: Annotated[
-        float, typer.Option(min=0, help="Longest time in ms that a query waits for its batch to fill.")
+        float, typer.Option(min=0, help="Milliseconds that a query waits at most for its batch to fill.")
     ] = 2.0,
     waiting: Annotated[
-        int, typer.Option(min=1, help="Most queries that may wait; more are refused with status 429.")
+        int, typer.Option(min=1, help="Most queries that may wait. Further ones get status 429.")
     ] = 20_000,
     cache_size: Annotated[int, typer.Option(min=0, help="Queries whose results are cached; 0: none.")] = 100_000,
-    keep_cache: Annotated[bool, typer.Option(help="Keep the cache in DIR over restarts.")] = True,
+    keep_cache: Annotated[bool, typer.Option(help="Save the cache in DIR, for the next start.")] = True,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Dense index: the encoder, if it was moved.")
     ] = None,
@@ -68,4 +68,4 @@ def serve(
         keep_cache=keep_cache,
         on_ready=on_ready,
     )
-    console.print("Stopped. Every request that was read is answered.")
+    console.print("Stopped, after answering every request that was received.")

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,22 +15,13 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.errors import HoldfastError, MissingExtra
+from holdfast.importing import TRAIN_PACKAGES
 
 ABSENT = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 """Context settings of every command."""
-
-# Modules of the [train] extra, and the packages that hold them.
-_TRAIN = {
-    "torch": "torch",
-    "transformers": "transformers",
-    "tokenizers": "tokenizers",
-    "safetensors": "safetensors",
-    "bm25s": "bm25s",
-    "Stemmer": "PyStemmer",
-}
 
 
 def out() -> Console:
@@ -50,7 +40,7 @@ def is_live(console: Console) -> bool:
 
 
 def survive_any_encoding() -> None:
-    """A terminal that cannot show a character shows a question mark instead of ending the program."""
+    """Show a question mark for a character that the terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -61,11 +51,6 @@ def complain(error: HoldfastError) -> None:
     err().print(Text.assemble(("error: ", "bold red"), str(error)))
     if error.hint is not None:
         err().print(Text.assemble(("hint: ", "bold cyan"), error.hint), soft_wrap=True)
-
-
-def missing_train_module() -> str | None:
-    """A package of the [train] extra that is not installed; None when all are."""
-    return next((package for module, package in _TRAIN.items() if find_spec(module) is None), None)
 
 
 @contextmanager
@@ -79,13 +64,13 @@ def train_extra(console: Console, status: str) -> Iterator[None]:
             yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _TRAIN:
+        if package not in TRAIN_PACKAGES:
             raise
-        raise MissingExtra(_TRAIN[package], "train") from None
+        raise MissingExtra(TRAIN_PACKAGES[package], "train") from None
 
 
 def program() -> str:
-    """What to type to run this program again: `holdfast`, or its path when the shell would not find it."""
+    """The command that runs this program: `holdfast`, or its path if the shell would not find it."""
     script, on_path = Path(sys.argv[0]), shutil.which("holdfast")
     if script.name != "holdfast" or (on_path and Path(on_path).resolve() == script.resolve()):
         return "holdfast"

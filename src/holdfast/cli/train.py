@@ -50,16 +50,17 @@ def train(
 
     [cyan]holdfast train my.toml --train.steps 50 --loss.penalty.name sapo[/cyan]
 
-    Exit codes: 0 finished, 2 an error, 3 stopped by its guard, 130 Ctrl-C.
+    Exit codes: 0 finished, 2 an error, 3 stopped by its guard (guard.action), 130
+    stopped with Ctrl-C.
     """
     config, named = _read(recipe, ctx.meta["settings"])
     if dry_run:
         folder = runs.free_folder(config, named=named, overwrite=overwrite)
         out().print(f"This recipe can be trained. The run would be written to {folder}.", soft_wrap=True)
         return
-    engine = load_engine("run")
+    trainer = load_trainer("run")
     config, run_dir = claim(config, named=named, overwrite=overwrite)
-    _close(on_console(run_dir, lambda listener: engine.train(config, run_dir, listener=listener)))
+    _close(on_console(run_dir, lambda listener: trainer.train(config, run_dir, listener=listener)))
 
 
 def resume(
@@ -86,24 +87,24 @@ def resume(
         )
     if (run_dir / run_folder.KEPT).is_file():
         raise ConfigError(f"{run_dir} is a run of rejection sampling; the command that started it continues it")
-    engine = load_engine("run")
-    _close(on_console(run_dir, lambda listener: engine.resume(run_dir, listener=listener), fresh=False))
+    trainer = load_trainer("run")
+    _close(on_console(run_dir, lambda listener: trainer.resume(run_dir, listener=listener), fresh=False))
 
 
 def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Overwrite = False) -> None:
-    """Make only the warm-started model of a recipe, and save it.
+    """Do only the warm start of a recipe, and save the model.
 
-    A warm start is supervised training on example rollouts. It teaches a model
-    the format of searches and answers. [cyan]holdfast train[/cyan] makes one where the recipe
-    asks for it; this command is for using the model elsewhere, or more than
-    once. The model is written to runs/NAME/model.
+    A warm start is supervised training on demonstrations. It teaches a model the
+    format of searches and answers. [cyan]holdfast train[/cyan] starts with one if
+    warm_start.steps is above 0. Use this command to train several runs from the
+    same model. The model is written to runs/NAME/model.
 
     [cyan]holdfast warm-start quickstart --run.name start[/cyan]
     """
     config, named = _read(recipe, ctx.meta["settings"], stage="warm-start")
-    engine = load_engine("start")
+    trainer = load_trainer("start")
     config, run_dir = claim(config, named=named, overwrite=overwrite)
-    model = on_console(run_dir, lambda listener: engine.warm_start_only(config, run_dir, listener=listener))
+    model = on_console(run_dir, lambda listener: trainer.warm_start_only(config, run_dir, listener=listener))
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
     command += " --warm_start.steps 0 --world.scripts.plain_steps 0"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
@@ -112,7 +113,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
 # ---- shared with commands of other packages
 
 
-def load_engine(module: str) -> Any:
+def load_trainer(module: str) -> Any:
     """`holdfast.train.MODULE`, which takes seconds to import. Raises `MissingExtra` without the [train] extra."""
     with train_extra(err(), "loading PyTorch and transformers"):
         return import_module(f"holdfast.train.{module}")
@@ -147,7 +148,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         err().print(str(stop), soft_wrap=True)
         raise typer.Exit(STOPPED) from None
     except HoldfastError as error:
-        # A recipe or a checkpoint that cannot be used would stop `resume` as well.
+        # `resume` would fail on a recipe or a checkpoint that cannot be used.
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
         complain(error)
         if fresh:

@@ -1,4 +1,4 @@
-"""`holdfast watch`: a log that is still being written, its newest rows and its findings as they come."""
+"""`holdfast watch`: the newest rows and findings of a log that is still being written."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def watch(
     path: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder, or any log that [cyan]holdfast diagnose[/cyan] reads.")
     ],
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two looks.")] = 5.0,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Read the log every so many seconds.")] = 5.0,
 ) -> None:
     """Follow a run while it trains.
 
-    Reads the log again and again. Prints each new row, and each finding as soon
-    as the log shows it. Writes nothing, so it can follow the run of another
+    Reads the log every few seconds. Prints each new row, and each finding as soon
+    as the log shows it. Writes nothing, so it can also follow the run of another
     trainer or of another user.
 
     [cyan]holdfast watch runs/quickstart[/cyan]
@@ -59,7 +59,7 @@ def watch(
 
 
 class _Follower:
-    """Tells a listener what is new in a log."""
+    """Passes new rows and findings of a log to a listener."""
 
     def __init__(self, path: Path, listener: Listener, *, rows: int) -> None:
         self._path, self._listener, self._rows = path, listener, rows
@@ -68,7 +68,7 @@ class _Follower:
         """The codes found so far."""
 
     def look(self) -> None:
-        """Read the log. Raises `DataError` when it cannot be read and is not just empty as yet."""
+        """Read the log. Raises `DataError` if it cannot be read, unless it is still empty or being replaced."""
         log = self._read()
         if log is None or not len(log.steps):
             return

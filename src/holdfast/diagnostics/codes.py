@@ -30,7 +30,7 @@ same step are reported in this order."""
 
 
 def chosen(text: str, *, where: str) -> set[str]:
-    """The codes that begin with one of the comma-separated parts; all codes if there are no parts.
+    """The codes that begin with one of the comma-separated parts; all codes for an empty text.
 
     >>> sorted(chosen("LLD,ent001", where="--select"))
     ['ENT001', 'LLD001', 'LLD002', 'LLD003', 'LLD004']

@@ -131,7 +131,7 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
 
 
 def too_short(diagnosis: Diagnosis) -> bool:
-    """Whether the log has too few rows to say that there is no problem."""
+    """Whether the log has too few rows for a verdict."""
     return diagnosis.facts.get("rows", 0) < FEWEST
 
 

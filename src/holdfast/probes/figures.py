@@ -133,8 +133,8 @@ def _drift(result: Drift, axes: Sequence[Any]) -> None:
 
 def _leak(result: Leak, axis: Any) -> None:
     """A bar for each turn: the advantage where the sampler cuts, or over all tokens where it cuts nothing."""
-    cuts = result.whole.cut_advantage is not None
-    values = [found.cut_advantage or 0.0 if cuts else found.advantage for found in result.turns]
+    cuts = result.whole.tail_advantage is not None
+    values = [found.tail_advantage or 0.0 if cuts else found.advantage for found in result.turns]
     places = range(1, len(values) + 1)
     axis.bar(places, values, color=[_WRONG if value < 0 else _RIGHT for value in values])
     for place, value, found in zip(places, values, result.turns, strict=True):

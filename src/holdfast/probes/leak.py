@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from holdfast.errors import RolloutError
-from holdfast.metrics import cut_advantage
+from holdfast.metrics import tail_advantage
 from holdfast.probes.subject import Rollouts, Subject, batch_of
 from holdfast.trajectory import Trajectory
 
@@ -22,7 +22,7 @@ class TurnLeak:
     """Mean over the sampled tokens."""
     kept: float
     """Mean probability mass the sampler kept; 1 when it was not truncated."""
-    cut_advantage: float | None
+    tail_advantage: float | None
     """Mean advantage, each token weighted by the mass cut in its place; None when nothing was cut."""
 
 
@@ -73,5 +73,5 @@ def _of(rows: list[tuple[float, Trajectory]]) -> TurnLeak:
         tokens=tokens,
         advantage=sum(a * n for (a, _), n in zip(rows, counts, strict=True)) / max(tokens, 1),
         kept=sum(masses) / len(masses) if masses else 1.0,
-        cut_advantage=cut_advantage([a for a, _ in rows], [t for _, t in rows]),
+        tail_advantage=tail_advantage([a for a, _ in rows], [t for _, t in rows]),
     )

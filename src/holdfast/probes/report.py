@@ -124,7 +124,7 @@ def _leak(result: Leak) -> list[str]:
 
 
 def _leak_sentence(result: Leak) -> str:
-    if result.whole.cut_advantage is None:
+    if result.whole.tail_advantage is None:
         return "The sampler cuts nothing, so nothing can leak. Advantages are means over sampled tokens."
     if result.keeps_mask:
         return "The sampler cuts, and the loss keeps its mask, so nothing leaks; without it, this would push:"
@@ -135,7 +135,7 @@ def _leak_sentence(result: Leak) -> str:
 
 
 def _turn(name: str, found: TurnLeak) -> list[str]:
-    cut = "–" if found.cut_advantage is None else f"{found.cut_advantage:+.3f}"
+    cut = "–" if found.tail_advantage is None else f"{found.tail_advantage:+.3f}"
     right = _percent(found.correct / found.rollouts)
     return [name, str(found.rollouts), right, str(found.tokens), f"{found.advantage:+.3f}", f"{found.kept:.3f}", cut]
 

@@ -23,12 +23,12 @@ from holdfast.listener import StepResult
 from holdfast.loading import make_agent
 from holdfast.metrics import (
     advantage_metrics,
-    cut_metrics,
     likelihood_metrics,
     likelihood_rows,
     retrieval_metrics,
     rollout_metrics,
     sampler_metrics,
+    tail_metrics,
 )
 from holdfast.retrieval.types import Retriever
 from holdfast.rollout.agent import SearchAgent
@@ -142,7 +142,7 @@ def _batch_metrics(old: OldPass, groups: Sequence[Group]) -> dict[str, float]:
     """Metrics of the training batch: advantages, the sampler's agreement with the old policy, likelihoods."""
     batch, mask = old.batch, old.batch.loss_mask
     assert batch.old_logprobs is not None
-    metrics = advantage_metrics(batch.advantages, mask) | cut_metrics(batch.advantages, groups)
+    metrics = advantage_metrics(batch.advantages, mask) | tail_metrics(batch.advantages, groups)
     metrics |= sampler_metrics([micro for mini in old.minibatches for micro in mini], groups)
     metrics["loss/tokens"] = float(mask.sum()) / len(batch)
     return metrics | likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)

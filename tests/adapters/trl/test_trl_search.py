@@ -17,7 +17,7 @@ from holdfast.adapters.trl_observe import Observer  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, columns, question_dataset, reward_functions  # noqa: E402
 from holdfast.data import Example  # noqa: E402
 from holdfast.errors import ConfigError, DataError, RetrievalError, RolloutError  # noqa: E402
-from holdfast.metrics import cut_advantage  # noqa: E402
+from holdfast.metrics import tail_advantage  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document, Hit  # noqa: E402
 from holdfast.rollout import hf  # noqa: E402
@@ -177,7 +177,7 @@ def test_the_advantage_where_the_sampler_cuts_is_that_of_the_episodes(
     observe = Observer.rollout_batch
 
     def spy(self: Any, batch: Any, mask: Any, episodes: Any) -> None:
-        expected.append(cut_advantage(batch["advantages"].tolist(), episodes))
+        expected.append(tail_advantage(batch["advantages"].tolist(), episodes))
         observe(self, batch, mask, episodes)
 
     monkeypatch.setattr(Observer, "rollout_batch", spy)

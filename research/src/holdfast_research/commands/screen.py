@@ -36,10 +36,10 @@ def shared_settings(words: Sequence[str], planned: Sequence[str] = ()) -> dict[s
 
 def need_training() -> None:
     """Raise `MissingExtra` once and at the start, not by every run or after hours of them."""
-    from holdfast.cli.terminal import missing_train_module
     from holdfast.errors import MissingExtra
+    from holdfast.importing import missing_train_package
 
-    if missing := missing_train_module():
+    if missing := missing_train_package():
         raise MissingExtra(missing, "train")
 
 

@@ -43,7 +43,7 @@ _OTHERS = (
 def find_logs(path: Path) -> list[LogFile]:
     """The logs at a path: one for a file or the folder of a run, several for a folder of runs.
 
-    Raises `DataError` if there is no readable log.
+    Raises `DataError` if none can be read.
     """
     try:
         if path.is_dir():

@@ -24,7 +24,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One of the plots that share a chart's step axis."""
+    """One of the plots of a chart."""
 
     title: str
     lines: tuple[Line, ...]
@@ -43,6 +43,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
+    """Plots that share a step axis."""
+
     id: str
     title: str
     caption: str

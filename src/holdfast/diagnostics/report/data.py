@@ -56,6 +56,7 @@ def last_step(log: Log) -> int:
 
 
 def first_step(log: Log) -> int:
+    """The earliest step of any series; 0 for an empty log."""
     return min((int(series.steps[0]) for series in log.series.values() if len(series)), default=0)
 
 
@@ -140,6 +141,8 @@ def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class Phase:
+    """A part of a run, from one sign of a collapse to the next."""
+
     name: str
     """`rise`, `stagnation`, `decay` or `collapse`."""
     start: int

@@ -68,7 +68,7 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a page may be written to `path`: there is no file, or an earlier report."""
+    """Whether a page may be written to `path`: the file does not exist, or is an earlier report."""
     try:
         if not path.exists():
             return True

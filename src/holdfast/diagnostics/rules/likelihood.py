@@ -11,6 +11,8 @@ over the optimizer steps of an update.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, Check, Rows, Rule, Signal, long_not_preferred
@@ -98,7 +100,7 @@ def steady(change: Values, window: int) -> Truths:
     """[N]: where the mean of the last rows is below 0 by more than their scatter. A single row cannot cause that."""
     mean = trailing_mean(change, window)
     scatter = np.sqrt(np.maximum(trailing_mean(change**2, window) - mean**2, 0.0))
-    return -mean > STEADY_ERRORS * scatter / np.sqrt(window - 1)
+    return -mean > STEADY_ERRORS * scatter / math.sqrt(window - 1)
 
 
 def displaces(change: Values, fraction: Values, likelihood: Values) -> Truths:
@@ -127,6 +129,7 @@ def smoothed(rows: Rows, window: int) -> dict[str, Values]:
 
 
 def stagnates(rows: Rows) -> Signal:
+    """Updates take likelihood from correct rollouts, whose likelihood has stopped rising."""
     change, fraction, likelihood = rows.columns
     smooth = trailing_mean(likelihood, FAST_ROWS)
     flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST_ROWS
@@ -135,7 +138,7 @@ def stagnates(rows: Rows) -> Signal:
 
 
 def decays(rows: Rows) -> Signal:
-    """By displacement, or by drift, which has no fraction of rollouts."""
+    """Correct rollouts lose likelihood steadily: by displacement, or by drift, which has no fraction of rollouts."""
     change, *fraction, likelihood = rows.columns
     lost = share_lost(likelihood)
     if fraction:
@@ -146,7 +149,7 @@ def decays(rows: Rows) -> Signal:
 
 
 def spirals(rows: Rows) -> Signal:
-    """By displacement, or by drift."""
+    """The loss of likelihood accelerates: by displacement, or by drift."""
     change, *fraction, likelihood = rows.columns
     lost = share_lost(likelihood)
     where = accelerates(change, likelihood, 1.0 if fraction else DRIFT_SCALE) & (lost > FAST_DECAYED_SHARE)
@@ -160,6 +163,7 @@ def spirals(rows: Rows) -> Signal:
 
 
 def first_action_falls_behind(rows: Rows) -> Signal:
+    """The first action of correct rollouts loses more likelihood than the second, and displacement shows it too."""
     change, fraction, likelihood, first, second = rows.columns
     ahead = trailing_mean(first - second, SLOW_ROWS)
     behind = highest(ahead) - ahead
@@ -308,6 +312,7 @@ EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
 
 
 def surges(rows: Rows) -> Signal:
+    """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it."""
     (entropy,) = rows.columns
     smooth = trailing_mean(entropy, ENTROPY_ROWS)
     low = lowest(smooth)
@@ -329,6 +334,7 @@ def surges(rows: Rows) -> Signal:
 
 
 def runs_out(rows: Rows) -> Signal:
+    """Entropy is near 0, per token or per rollout."""
     (entropy,) = rows.columns
     smooth = trailing_mean(entropy, ENTROPY_ROWS)
     start = highest(smooth)

@@ -24,6 +24,7 @@ ONE_STEP = ": with one optimizer step per rollout batch the policy always equals
 
 
 def has_penalty(log: Log) -> bool:
+    """Whether the log has a series of a penalty."""
     return ACTIVE in log.series or TERM in log.series
 
 

@@ -85,14 +85,17 @@ def is_paid_for_silence(rows: Rows) -> Signal:
 
 
 def may_lose(reward: Values) -> Values:
+    """[N]: how much a reward may lose and still count as holding."""
     return HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
 
 
 def compares_in_groups(log: Log) -> bool:
+    """Whether advantages compare rollouts within their group."""
     return log.settings.get("loss.advantage") != "reinforce"
 
 
 def lacks_contrast(rows: Rows) -> Signal:
+    """Almost no group has different rewards, now or earlier."""
     (mixed,) = rows.columns
     smooth = trailing_mean(mixed, ROWS)
     never = (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER)

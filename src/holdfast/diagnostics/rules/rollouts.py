@@ -15,6 +15,7 @@ MAX_EMPTY_FRACTION = 0.3
 
 
 def fails_often(rows: Rows) -> Signal:
+    """Many searches or rollouts fail, in the latest row and in the mean of three."""
     (share,) = rows.columns
     smooth = trailing_mean(share, SEARCH_ROWS)
     return Signal((smooth > MAX_FAILED_FRACTION) & (share > MAX_FAILED_FRACTION), lambda: {rows.names[0]: smooth})
@@ -115,6 +116,7 @@ def grow_without_reward(rows: Rows) -> Signal:
 
 
 def more_are_truncated(rows: Rows) -> Signal:
+    """The truncated fraction rises, and the reward does not rise with it."""
     (share,) = rows.columns
     smooth = trailing_mean(share, TRUNCATED_ROWS)
     low = lowest(smooth)

@@ -140,6 +140,7 @@ def _is_known(log: Log, name: str, step: int) -> bool:
 
 
 def always(log: Log) -> bool:
+    """True: the rule applies to every log."""
     return True
 
 

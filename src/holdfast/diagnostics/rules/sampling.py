@@ -52,6 +52,7 @@ UNLIKELY_ROWS = 3
 
 
 def trains_more_tokens(rows: Rows) -> Signal:
+    """The loss has more tokens than the model sampled."""
     trained, sampled = rows.columns
     more = trained - sampled
     where = (trained > TRAINED_TIMES * sampled) & (more > TRAINED_DEVIATIONS * noise(more, NOISE_ROWS))
@@ -74,6 +75,7 @@ def trains_foreign_tokens(rows: Rows) -> Signal:
 
 
 def differs(rows: Rows) -> Signal:
+    """The log-probs of sampler and trainer differ by more than truncation explains."""
     (gap,) = rows.columns
     mass = np.nan_to_num(rows.latest(MASS), nan=1.0)
     explained = TRUNCATION_TIMES * -np.log(np.clip(mass, 1e-6, 1.0))
@@ -99,6 +101,7 @@ def leaks_into_tail(rows: Rows) -> Signal:
 
 
 def truncates_much(rows: Rows) -> Signal:
+    """The sampling mask leaves out a quarter of the probability mass or more."""
     (mass,) = rows.columns
     smooth = trailing_mean(mass, MASS_ROWS)
     return Signal((smooth < LEAST_MASS) & unmasked(rows), lambda: {MASS: smooth})

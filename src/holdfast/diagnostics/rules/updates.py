@@ -47,10 +47,11 @@ def falling(rows: Rows) -> Truths:
     curve = reward_curve(rows.log)
     if curve is None:
         return np.zeros(len(rows.steps), bool)
-    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) == 1.0
+    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
 
 
 def drifts(rows: Rows) -> Signal:
+    """Rollouts become much less likely before their batch is used up; while the reward falls, less is enough."""
     (product,) = rows.columns
     smooth = trailing_mean(product, DRIFT_ROWS)
     worst = trailing_lowest(smooth, DRIFT_MEMORY_ROWS)
@@ -66,6 +67,7 @@ def unusual(change: Values) -> Truths:
 
 
 def takes_much_at_once(rows: Rows) -> Signal:
+    """One update takes much likelihood from correct rollouts, unlike those before it."""
     change, likelihood = rows.columns
     sudden = unusual(change) | (np.arange(len(change)) < FEWEST_ROWS)
     where = (-change > JUMP_NATS) & (-change > JUMP_SHARE * -likelihood) & sudden
@@ -73,6 +75,7 @@ def takes_much_at_once(rows: Rows) -> Signal:
 
 
 def ratio_falls_at_once(rows: Rows) -> Signal:
+    """The ratio per token falls suddenly, or is low from the first rows on."""
     product, length = rows.columns
     per_token = product / np.maximum(length, 1.0)
     at_first = held(per_token < FIRST_RATIO_JUMP_NATS, 2) & (np.arange(len(per_token)) < FIRST_ROWS)
@@ -161,6 +164,7 @@ USUAL_NORM_ROWS = 10
 
 
 def explodes(rows: Rows) -> Signal:
+    """The gradient norm is far above its usual value and above every earlier one."""
     (norm,) = rows.columns
     usual = delayed(trailing_mean(norm, USUAL_NORM_ROWS), 2)
     where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2))
@@ -168,6 +172,7 @@ def explodes(rows: Rows) -> Signal:
 
 
 def is_not_finite(rows: Rows) -> Signal:
+    """The value is NaN or infinite."""
     (values,) = rows.columns
     return Signal(~np.isfinite(values), lambda: {rows.names[0]: values})
 
@@ -179,6 +184,7 @@ def is_infinite(rows: Rows) -> Signal:
 
 
 def skips(rows: Rows) -> Signal:
+    """Optimizer steps were skipped."""
     (skipped,) = rows.columns
     return Signal(skipped > 0, lambda: {SKIPPED: skipped})
 
