@@ -92,7 +92,10 @@ def start(name: str, index: Path) -> Server:
             with urlopen(f"http://127.0.0.1:{port}/ready"):
                 return Server(name, process, port)
         except OSError:
+            if process.poll() is not None:
+                break
             time.sleep(0.1)
+    process.kill()
     raise SystemExit(f"{name} does not start")
 
 
@@ -148,8 +151,10 @@ def run(options: argparse.Namespace) -> list[Server]:
         query: [(hit.document.id, hit.score) for hit in hits]
         for query, hits in zip(asked, retriever.search(asked, K), strict=True)
     }
-    servers = [start(name, options.index) for name in ARMS]
+    servers: list[Server] = []
     try:
+        for name in ARMS:
+            servers.append(start(name, options.index))
         warm = [next(pool) for _ in range(200)]
         for server in servers:
             measure(server, warm, options.clients, None)
