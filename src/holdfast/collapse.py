@@ -1,4 +1,4 @@
-"""When a reward dropped, fell and collapsed. The closing words of a run, RWD001, the report and the headline of
+"""When a reward dropped, fell and collapsed. The verdict at the end of a run, RWD001, the report and the headline of
 `holdfast diagnose` share this definition.
 
 The reward is smoothed over its last `WINDOW` rows. A loss is a share of the reward's range. The range reaches from the
@@ -34,7 +34,7 @@ FEWEST = 3
 DROPPED_SHARE, FALLEN_SHARE, HALVED_SHARE = 0.2, 0.4, 0.5
 """Shares of the range that are lost."""
 FALLEN_LONG_SHARE = 1 / 3
-"""The share that is a fall in the longer mean. No healthy recorded run lost a quarter there, by 3 standard errors."""
+"""The share that counts as a fall in the longer mean. No healthy recorded run lost a quarter by 3 standard errors."""
 PLATEAU_ROWS = 20
 """Rows near the peak that make a fall a collapse."""
 FALLEN_ERRORS, FALLEN_LONG_ERRORS, DROPPED_ERRORS = 5.0, 4.0, 3.0
@@ -95,7 +95,7 @@ class Curve:
 
     @property
     def falling(self) -> Truths:
-        """[N]: where the reward has probably fallen. That is enough where another series says why."""
+        """[N]: where the reward has probably fallen. That is enough if another series shows the cause."""
         return self.short.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) | self.long.has_lost(
             FALLEN_LONG_SHARE, DROPPED_ERRORS
         )

@@ -71,8 +71,8 @@ def test_trl_is_told_about_the_schedule(holdfast: Run, installed: Callable[..., 
 @pytest.mark.parametrize(
     ("plugin", "environment", "good", "sentence"),
     [
-        (True, {}, True, "verl loads holdfast on its own"),
-        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other, holdfast"}, True, "verl loads holdfast on its own"),
+        (True, {}, True, "verl loads holdfast by its entry point"),
+        (True, {"VERL_USE_EXTERNAL_PLUGINS": "other, holdfast"}, True, "verl loads holdfast by its entry point"),
         (True, {"VERL_USE_EXTERNAL_PLUGINS": "none"}, False, "VERL_USE_EXTERNAL_PLUGINS=none keeps verl from loading"),
         (True, {"VERL_USE_EXTERNAL_PLUGINS": "other"}, False, "add holdfast to it, or unset it"),
         (False, {}, False, "declares no verl plugin; install it again"),

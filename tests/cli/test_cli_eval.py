@@ -65,7 +65,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("arguments", "said"),
     [
         (["eval", "run", "m", "--method", "rags"], "--method rags: there is no such method; did you mean rag?"),
-        (["eval", "run", "m", "--method", "x"], "the methods are direct, cot, rag, ircot, search-o1, r1, search-r1"),
+        (["eval", "run", "m", "--method", "x"], "direct, cot, rag, ircot, search-o1, r1, search-r1"),
         (["eval", "run", "m", "--data", "q.jsonl"], "no passages are given for --data q.jsonl"),
         (["eval", "run", "m", "--method", "cot", "--data", "gone.jsonl"], "gone.jsonl does not exist"),
         (["eval", "run", "m", "--method", "cot", "--data", "hotpot"], "did you mean 'hotpotqa'?"),

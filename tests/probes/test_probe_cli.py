@@ -190,7 +190,7 @@ def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
     assert 0.8 <= found["whole"]["kept"] < 1 and found["whole"]["tail_advantage"] is not None
     assert "advantage where cut" in text
     assert "cuts nothing" in probe(trained, *options).stdout
-    assert "Wrote leak-step-000002-seed-0-2.json" in probe(trained, *options).stdout, "the same question again"
+    assert "Wrote tail-leak-step-000002-seed-0-2.json" in probe(trained, *options).stdout, "the same question again"
     assert written(Path(), "tail-leak-step-000002-seed-0")["result"] == found, "another one keeps what was there"
     assert len(list(Path().glob("*.json"))) == 2
 
@@ -218,7 +218,7 @@ def test_the_default_folder_is_the_runs(probe: Probe, trained: Path, tmp_path: P
 def test_without_matplotlib_there_are_the_numbers(probe: Probe, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = probe(trained, "--what", "tool-rounds", "--questions", 2, "--out", ".").stdout
-    assert "There is no figure: matplotlib is not installed. Run: pip install 'holdfast-rl[figures]'" in text
+    assert "No figure is drawn: matplotlib is not installed. Run: pip install 'holdfast-rl[figures]'" in text
     assert [path.name for path in Path().iterdir()] == ["tool-rounds-step-000002-seed-0.json"]
 
 
@@ -274,7 +274,7 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "--moments with --what tool-rounds: this probe makes no update" in refused(
         trained, "--what", "tool-rounds", "--moments"
     )
-    assert "--moments" in refused(home / "raw", *what, "--recipe", home / "recipe.toml", "--moments")
+    assert "without an optimizer" in refused(home / "raw", *what, "--recipe", home / "recipe.toml", "--moments")
     assert "is a run and has its own" in refused(trained, *what, "--recipe", home / "recipe.toml")
     assert "leave --model.path out" in refused(trained, *what, "--model.path", "x")
     assert "no run folder" in refused("runs/nothing", *what)

@@ -1,4 +1,4 @@
-"""`holdfast ask`: a trained agent answers a question, or one after another, and each token is shown at once."""
+"""`holdfast ask`: a trained agent answers one question or several, token by token."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ask(
 
 
 def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
-    """Roll out one question and print it as it happens, up to the answer, or the reason why there is none."""
+    """Roll out one question and print each token, then the answer or the reason why it is missing."""
     from holdfast.cli.transcript import Writer
 
     writer = Writer(console)

@@ -27,7 +27,7 @@ USEFUL = {
     "warm_start.steps": "supervised steps first",
     "loss.penalty.name": "penalty: llds, sapo, nll or none",
     "loss.penalty.coef": "coefficient of the penalty",
-    "loss.penalty.gate": "of llds: action, response, token",
+    "loss.penalty.gate": "llds: action, response, token",
     "loss.kl_coef": "coefficient of KL to the start",
     "train.steps": "steps, one rollout batch each",
     "train.questions": "questions per batch",

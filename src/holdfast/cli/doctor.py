@@ -144,11 +144,11 @@ def _plugin_lines() -> Iterator[Line]:
 
 
 def _report(lines: Iterator[Line]) -> None:
-    healthy = True
-    for good, text in lines:
-        healthy = healthy and good
-        out().print(("ok       " if good else "PROBLEM  ") + text)
-    if not healthy:
+    problems = 0
+    for fine, text in lines:
+        problems += not fine
+        out().print(("ok       " if fine else "PROBLEM  ") + text)
+    if problems:
         raise typer.Exit(1)
 
 

@@ -41,8 +41,8 @@ def launch(
     """Translate a recipe into files for TRL or verl.
 
     Reads the recipe and its questions. Writes a folder with the trainer's own
-    configuration, the questions and run.sh. Run that script to start the training.
-    If the recipe has a setting that the trainer lacks, the error message names the
+    configuration, the questions and run.sh, the script that starts the training.
+    If the trainer lacks a setting of the recipe, the error message names the
     nearest one that it has.
 
     [cyan]holdfast launch verl my.toml --gpus 8[/cyan]

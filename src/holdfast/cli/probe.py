@@ -6,7 +6,7 @@ import itertools
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +21,6 @@ from holdfast.errors import ConfigError, MissingExtra
 from holdfast.run_folder import is_run
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
     from holdfast.listener import Listener
     from holdfast.probes import Result, Rollouts, Subject
 
@@ -107,7 +106,8 @@ def probe(
     console = out()
     source = _source(target, checkpoint, recipe, ctx.meta["settings"], moments)
     with open_console(console, Path(target)) as listener:
-        subject = source.open(listener, with_reference=what in _UPDATES)
+        subject = source.open(listener, what in _UPDATES)
+        tag = source.tag or Path(subject.name).parent.name
         config = subject.config
         seed = config.run.seed if seed is None else seed
         count = questions or min(config.train.questions, len(subject.questions))
@@ -116,7 +116,7 @@ def probe(
         folder = _make(folder or source.folder)
         rollouts = probes.roll_out_questions(subject, count, seed, listener)
         result = _measure(subject, rollouts, what, seed, penalties, listener)
-    title = f"{what.value} · {source.title(subject)}"
+    title = f"{what.value} · {source.name if source.tag else f'{source.name} {tag}'}"
     title += f" · {count} questions × {config.train.group_size} rollouts, seed {seed}"
     title += ", the run's optimizer" * moments
     console.print(f"\n{title}", style="bold", soft_wrap=True)
@@ -124,7 +124,7 @@ def probe(
         console.print(line, soft_wrap=True)
     command = shlex.join([program(), *sys.argv[1:]])
     document = probes.document(result, subject, what=what.value, questions=count, seed=seed, command=command)
-    stem = _free(folder, f"{what.value}-{source.tag(subject)}{'-moments' * moments}-seed-{seed}", document)
+    stem = _free(folder, f"{what.value}-{tag}{'-moments' * moments}-seed-{seed}", document)
     written = [folder / f"{stem}.json", folder / f"{stem}.svg"]
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     written[0].write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
@@ -172,72 +172,39 @@ def _measure(
 
 
 @dataclass(frozen=True)
-class _Run:
-    """A checkpoint of a run."""
-
-    path: Path
-    checkpoint: str
-    settings: list[str]
-    moments: bool
-
-    @property
-    def folder(self) -> Path:
-        return self.path / "probes"
-
-    def open(self, listener: Listener, *, with_reference: bool) -> Subject:
-        from holdfast.probes import open_run
-
-        return open_run(
-            self.path, self.checkpoint, self.settings, listener, with_reference=with_reference, moments=self.moments
-        )
-
-    def tag(self, subject: Subject) -> str:
-        """`step-000040`, or `best`."""
-        return Path(subject.name).parent.name
-
-    def title(self, subject: Subject) -> str:
-        return f"{self.path} {self.tag(subject)}"
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model with a recipe."""
+class _Source:
+    """A checkpoint of a run, or a model with a recipe."""
 
     name: str
-    config: Config
-
-    @property
-    def folder(self) -> Path:
-        return Path("probes")
-
-    def open(self, listener: Listener, *, with_reference: bool) -> Subject:
-        from holdfast.probes import open_model
-
-        return open_model(self.config, listener, with_reference=with_reference)
-
-    def tag(self, subject: Subject) -> str:
-        return Path(self.name).name
-
-    def title(self, subject: Subject) -> str:
-        return self.name
+    folder: Path
+    """Where results go by default."""
+    open: Callable[[Listener, bool], Subject]
+    """The second argument says whether updates will be made."""
+    tag: str = ""
+    """Its name in file names; empty for a run, whose checkpoint gives it: `step-000040`, or `best`."""
 
 
-def _source(
-    target: str, checkpoint: str | None, recipe: str | None, settings: list[str], moments: bool
-) -> _Run | _Model:
+def _source(target: str, checkpoint: str | None, recipe: str | None, settings: list[str], moments: bool) -> _Source:
     """The run, or the model, that a name means. Raises `ConfigError`."""
     from holdfast.config import Config
+    from holdfast.probes import open_model, open_run
     from holdfast.settings import parse_overrides
 
     if "model.path" in parse_overrides(settings, Config):
         raise ConfigError(f"--model.path: {target} is what is probed; leave --model.path out")
     if recipe is None:
         try:
-            return _Run(find_run(target), checkpoint or "last", settings, moments)
+            run = find_run(target)
         except ConfigError as error:
             raise ConfigError(
                 f"{error}. To probe a model, give the recipe of its questions with --recipe", hint=error.hint
             ) from None
+        which = checkpoint or "last"
+        return _Source(
+            str(run),
+            run / "probes",
+            lambda listener, updates: open_run(run, which, settings, listener, with_reference=updates, moments=moments),
+        )
     if is_run(Path(target)) or is_run(ROOT / target):
         raise ConfigError(f"--recipe {recipe}: {target} is a run and has a recipe; leave --recipe out")
     if checkpoint is not None:
@@ -245,7 +212,13 @@ def _source(
     if moments:
         raise ConfigError(f"--moments with --recipe: {target} is read as a model, without an optimizer; leave it out")
     as_it_is = ["--model.path", target, "--warm_start.steps", "0", "--world.scripts.plain_steps", "0"]
-    return _Model(target, read_recipe(recipe, [*settings, *as_it_is])[0])
+    config, _ = read_recipe(recipe, [*settings, *as_it_is])
+    return _Source(
+        target,
+        Path("probes"),
+        lambda listener, updates: open_model(config, listener, with_reference=updates),
+        tag=Path(target).name,
+    )
 
 
 def _make(folder: Path) -> Path:

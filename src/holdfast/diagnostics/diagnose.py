@@ -1,4 +1,4 @@
-"""A log's diagnosis: what the rules find, what they cannot tell, and how the reward went."""
+"""The diagnosis of a log: findings, codes that the log cannot decide, and the course of the reward."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast.diagnostics.rules.rule import Hit, Rule, without_suppressed
 def diagnose(log: Log) -> Diagnosis:
     """Everything that a log shows.
 
-    The findings are those of a monitor at every step: each depends only on the log up to its step. Leads, facts and
-    undecided codes may change as the log grows.
+    A finding depends only on the log up to its step, so a monitor finds the same. Leads, facts and undecided codes may
+    change as the log grows.
     """
     curve = reward_curve(log)
     half = None if curve is None else halved(curve)
@@ -30,7 +30,7 @@ def diagnose(log: Log) -> Diagnosis:
 
 
 def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:
-    """The findings of some hits by first step; at equal steps causes before symptoms. Leads count to `half_step`."""
+    """The findings of some hits, ordered by step; at equal steps causes before symptoms. Leads count to `half_step`."""
     remaining, order = without_suppressed(hits, RULES), list(RULES)
     return tuple(
         Finding(
@@ -56,7 +56,7 @@ def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
 
 
 def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
-    """The series that a rule lacks; none if one set of its series is complete."""
+    """The series that a rule lacks; empty if one of its sets of series is complete."""
     if any(has(log, *names) for names in rule.needs):
         return ()
     names, _ = best_set(log.host, rule.needs)
@@ -126,7 +126,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
     "unknown": {},
 }
 _TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
-"""What brings logged series into a file, with a row for every optimizer step."""
+"""What writes logged series to a file, with a row for every optimizer step."""
 
 
 def logged_by(host: Host, name: str) -> str | None:
@@ -135,14 +135,14 @@ def logged_by(host: Host, name: str) -> str | None:
 
 
 def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
-    """The first set of series that this host can log, and whether there is one; without one, the first set."""
+    """(the first set of series that this host can log, True); (the first set, False) if it can log none."""
     sets = tuple(needs)
     loggable = next((names for names in sets if all(logged_by(host, name) for name in names)), None)
     return (sets[0], False) if loggable is None else (loggable, True)
 
 
 def remedy_for(log: Log, missing: Iterable[str]) -> str:
-    """How the next log gets the series: why an observer that was on did not log them, or else what logs them."""
+    """How to get the series into the next log: why an active observer did not log them, or else what logs them."""
     names = tuple(missing)
     return (observed_without(log, names) if log.host == "trl" else None) or how_to_log(log.host, names)
 

@@ -1,4 +1,4 @@
-"""The rules while a run continues: the same functions on the log so far, so the same findings."""
+"""The rules while a run continues: the same functions as `diagnose`, on the log so far."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Monitor:
 
 
 class _Column:
-    """Steps and values of a series, in arrays that double if they are full."""
+    """Steps and values of a series, in arrays that double when they are full."""
 
     __slots__ = ("_steps", "_values", "count")
 

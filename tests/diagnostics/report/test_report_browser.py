@@ -165,7 +165,7 @@ def test_episodes_can_be_filtered(browser: Any, page: Path) -> None:
 
 def test_tokens_wear_their_change(browser: Any, page: Path) -> None:
     browser.open(page)
-    spans = "[...document.querySelector('.said').querySelectorAll('span')]"
+    spans = "[...document.querySelector('.turn .text').querySelectorAll('span')]"
     assert browser.js(f"{spans}.map((s) => s.textContent)") == ["<search>", " lake", " </search>", "∎"]
     assert browser.js(f"{spans}.map((s) => s.title)") == ["-0.5 nats", "+0.2 nats", "0 nats", "-0.1 nats"]
     colours = browser.js(f"{spans}.map((s) => getComputedStyle(s).backgroundColor)")

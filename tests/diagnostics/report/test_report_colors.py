@@ -24,8 +24,8 @@ EYES = {
     ),
 }
 TOGETHER = (
-    ("right", "wrong", "ink"),
-    ("right", "wrong", "third"),
+    ("correct", "incorrect", "ink"),
+    ("correct", "incorrect", "third"),
     tuple(f"run-{k}" for k in range(1, 7)),
     tuple(f"time-{k}" for k in range(1, 6)),
     tuple(f"action-{k}" for k in range(1, 6)),

@@ -1,4 +1,4 @@
-"""Logs of any trainer: `read_log` makes any file or folder a `Log`. docs/logs.md lists what can be read."""
+"""`read_log` reads the log of any trainer as a `Log`. docs/logs.md lists what can be read."""
 
 from __future__ import annotations
 

@@ -216,8 +216,8 @@ def _alive(steps: NDArray[np.int64], tally: Tally) -> NDArray[np.bool_]:
 def _resumes(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """(row, highest step before it) of every row at which a resumed run began.
 
-    A late row, such as that of a slow evaluation, also goes back, but the next rows are beyond the highest step again.
-    It belongs to its step, and nothing is left out.
+    A late row, such as one of a slow evaluation, has an earlier step too, but the rows after it are beyond the highest
+    step again. It belongs to its step, and nothing is left out.
     """
     falls = (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
     for at, end in zip(falls, [*falls[1:], len(steps)], strict=False):

@@ -21,11 +21,11 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RAY = re.compile(r"\s*\([^()]*\bpid=\d+[^()]*\) ?")
 _WORDS = {"True": 1.0, "False": 0.0}
 _LONGEST_SETTINGS = 1 << 20  # characters
-_BLOCKS = 100  # how far a file of a folder is searched for a first step
+_BLOCKS = 100  # blocks of a file that are searched for a first step
 
 
 class Console:
-    """Reads a file once. Then `settings` holds the configuration that verl printed."""
+    """Reads a file once. `settings` then has the configuration that verl printed."""
 
     def __init__(self, path: Path, tally: Tally) -> None:
         self.path, self.tally = path, tally
@@ -118,7 +118,7 @@ def _has_a_step(path: Path) -> bool:
 CONSOLE = Reader(
     recognises=lambda path, start: True,
     read=_read,
-    lacks="has neither rows with a step nor lines as of verl's console (`step:1 - name:0.5 - …`)",
+    lacks="has neither rows with a step nor lines like `step:1 - name:0.5 - …`, as in verl's console log",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
     certain=_has_a_step,
 )

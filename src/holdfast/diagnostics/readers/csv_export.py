@@ -88,7 +88,10 @@ def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
 
 
 def _runs(header: Sequence[str], tally: Tally) -> dict[str, dict[int, str]]:
-    """Run -> index of column -> metric. The export of a chart names its columns `run - metric`, others name no run."""
+    """Run -> index of column -> metric.
+
+    The export of a chart names its columns `run - metric`. Any other history has one run, named "".
+    """
     named: dict[str, dict[int, str]] = {}
     for i, name in enumerate(header):
         run, _, metric = name.rpartition(_BETWEEN)

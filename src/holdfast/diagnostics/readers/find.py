@@ -27,7 +27,8 @@ READABLE = (
 )
 
 READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
-"""Every kind of log that is read, in the order of asking: any text can be a console log, so that comes last."""
+"""Every kind of log that is read. The first reader that recognises a file reads it. Any text can be a console log, so
+that reader comes last."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _MOST_FILES = 1000

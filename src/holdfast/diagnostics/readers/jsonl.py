@@ -22,7 +22,7 @@ _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _MANY = 500
 _MOST_WITHOUT_OBJECT = 100_000
-"""Elements of an array without any object after which it is given up."""
+"""Elements of an array that are read without finding an object."""
 
 _decode = json.JSONDecoder().raw_decode
 

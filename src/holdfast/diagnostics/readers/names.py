@@ -1,4 +1,4 @@
-"""Names of other trainers for the metrics of holdfast, as docs/logs.md shows them. Other names are kept.
+"""What other trainers call the metrics of holdfast; docs/logs.md shows the tables. Other names are kept.
 
 A name is here only if the host measures the same thing. If the host measures it on other tokens or calls, `differs`
 says so, and reading adds a note. If the log itself shows that a name means something else, see `ambiguous_names`.
@@ -33,7 +33,7 @@ class Name:
     change: str = "x"
     """A key of `CHANGES`."""
     differs: str = ""
-    """What only one of the two counts."""
+    """What the host counts and holdfast does not, or the other way round."""
 
 
 TRL = (
@@ -146,7 +146,7 @@ SHARES = (
 
 
 def host_of(names: Iterable[str]) -> Host:
-    """The host that most of these names are known from; "unknown" if there is none."""
+    """The host that logs most of these names; "unknown" if none of them is known."""
     plain = {name.removeprefix("train/") for name in names}
     score: dict[Host, int] = {
         "verl": sum(name.startswith(_VERL_FAMILIES) for name in plain),
@@ -158,8 +158,8 @@ def host_of(names: Iterable[str]) -> Host:
 
 
 def translation(host: Host, names: Iterable[str], *, doubtful: Iterable[str] = ()) -> dict[str, Name]:
-    """Every name of the host -> its translation. If two names mean one series, that of our observer counts. The other
-    name is kept, as is a doubtful one."""
+    """Every name of the host -> its translation. If two names mean one series, only our observer's is translated. The
+    other keeps its name, as `doubtful` names do."""
     known = {name.host: name for name in TABLES[host] if name.host not in set(doubtful)}
     targets = {name: _translated(host, name, known) for name in names}
     taken: set[str] = set()
@@ -201,7 +201,7 @@ def _present(ours: str) -> str:
 
 
 def _rank(name: Name) -> int:
-    """Which name counts if two mean one series: the lowest rank."""
+    """If two names mean one series, the one with the lowest rank is translated."""
     if "holdfast/" in name.host:
         return 0
     if name.ours == name.host:

@@ -32,9 +32,7 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     names = {name for row in rows for name in row}
     if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
         return Frame("verl", "verl", _data, null_is_nan=True)
-    if any(name.startswith("_") for name in names & {"_step", "_timestamp", "_runtime"}):
-        return history_frame(names)
-    if "step" not in names:
+    if "step" not in names or names & {"_step", "_timestamp", "_runtime"}:
         return history_frame(names)
     host = host_of(names)
     if host in ("trl", "verl"):

@@ -62,7 +62,7 @@ _ACTION = re.compile(r"likelihood/(correct|incorrect)/action_(\d+)")
 _MOST_ACTIONS = 5
 _HOST_COLORS = ("third", "action-4", "action-5")
 _MOST_UNKNOWN = 12
-CORRECT, INCORRECT = "right", "wrong"
+CORRECT, INCORRECT = "correct", "incorrect"
 """Colours of page.css."""
 
 CHARTS = (
@@ -87,10 +87,10 @@ CHARTS = (
     ),
     Chart(
         "displacement",
-        "Displacement: what an update does to its own rollouts",
+        "Displacement: what an update does to the rollouts it trains on",
         "Below 0 for correct rollouts: they become less likely although they were rewarded.",
         (
-            # Two rows: incorrect rollouts move ten times as far, and correct ones matter most where they cross 0.
+            # Two rows, because incorrect rollouts move ten times as far.
             Row(
                 "correct rollouts: change, nats per token",
                 (Line("displacement/correct", "correct", CORRECT), Line("drift/positive", "A > 0", CORRECT)),
@@ -174,7 +174,7 @@ CHARTS = (
     ),
     Chart(
         "trouble",
-        "Retrieval and broken rollouts",
+        "Retrieval failures and truncated rollouts",
         "Fractions. A series that is always 0 is not drawn.",
         (
             Row("searches that failed", (Line("retrieval/error_fraction", "failed", INCORRECT),), nonzero=True),

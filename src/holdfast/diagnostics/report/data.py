@@ -1,4 +1,4 @@
-"""Runs as the JSON object that page.js draws. Nothing here is HTML."""
+"""Runs as the JSON object that page.js draws."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _row(row: Row, runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
 
 
 def _repeats(line: Line, row: Row, log: Log) -> bool:
-    """Whether a minor line equals the first one and would hide it, as exact match that is the whole reward."""
+    """Whether a minor line would hide the first one, because they are equal: exact match can be the whole reward."""
     first, minor = log.series.get(row.lines[0].series), log.series[line.series]
     return (
         line.minor

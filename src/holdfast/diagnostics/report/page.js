@@ -20,17 +20,17 @@ function problem(text) {
 }
 
 function element(tag, className, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
 }
 
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }
 
-// ---- the library: compressed, so that the page is small and its words are there before the plots are
+// ---- the library: compressed, so that the page is small and its text shows before the plots
 
 async function loadPlotly() {
   const packed = document.getElementById("plotly").textContent.trim();
@@ -44,7 +44,7 @@ async function loadPlotly() {
 // ---- charts
 
 function traces(chart) {
-  const made = [];
+  const result = [];
   chart.rows.forEach((row, r) => {
     for (const t of row.traces) {
       if (state.hidden.has(t.run)) continue;
@@ -58,7 +58,7 @@ function traces(chart) {
       const shown = (y) => (row.log ? y.map((v) => (v > 0 ? v : null)) : y);  // no logarithm, no point
       if (t.raw.x.length) {
         const faint = t.mean && !several;
-        made.push({
+        result.push({
           ...base, x: t.raw.x, y: shown(t.raw.y), line: faint ? { color: line.color, width: 1 } : line,
           opacity: faint ? 0.38 : 1, mode: t.points || t.raw.x.length < 3 ? "lines+markers" : "lines",
           marker: { size: 6 }, hovertemplate: hover,
@@ -66,11 +66,11 @@ function traces(chart) {
       }
       if (t.mean) {
         const skip = several ? { hovertemplate: hover } : { hoverinfo: "skip" };
-        made.push({ ...base, x: t.mean.x, y: shown(t.mean.y), line, ...skip });
+        result.push({ ...base, x: t.mean.x, y: shown(t.mean.y), line, ...skip });
       }
       if (t.raw.bad.length) {
         // On the axis of a fraction of the row's height: a step without a number has no y.
-        made.push({
+        result.push({
           ...base, mode: "markers", yaxis: "y" + (chart.rows.length + 1), x: t.raw.bad,
           y: t.raw.bad.map(() => domain(chart, r)[0] + 0.01), marker: { symbol: "x", size: 7, color: color("pin") },
           name: plain(name) + ", not finite", hovertemplate: "not finite",
@@ -78,8 +78,8 @@ function traces(chart) {
       }
     }
   });
-  if (several) made.push(...pinsOnCurves(chart));
-  return made;
+  if (several) result.push(...pinsOnCurves(chart));
+  return result;
 }
 
 // plotly reads some tags and entities in names; a run may be called anything.
@@ -94,20 +94,20 @@ function domain(chart, r) {
 }
 
 function pinsOnCurves(chart) {
-  const made = [];
+  const markers = [];
   for (const pin of chart.pins) {
     const trace = chart.rows[0] && chart.rows[0].traces.find((t) => t.run === pin.run);
     if (!trace || state.hidden.has(pin.run)) continue;
     const curve = trace.mean || trace.raw;
     const at = Math.max(0, curve.x.findLastIndex((x) => x <= pin.step));
-    made.push({
+    markers.push({
       type: "scatter", mode: "markers", xaxis: "x", yaxis: "y", x: [pin.step], y: [curve.y[at]],
       marker: { symbol: "triangle-down", size: 11, color: color(data.runs[pin.run].color),
         line: { color: color("paper"), width: 1 } },
       name: plain(data.runs[pin.run].name), hovertemplate: pin.code,
     });
   }
-  return made;
+  return markers;
 }
 
 // Labels of findings in lanes above the plot, so that none covers another.
@@ -146,7 +146,7 @@ function layout(chart, plot) {
   const laneCount = Math.max(0, ...pins.map((p) => p.lane + 1));
   const inner = height(chart);
   margin.t += laneCount * laneHeight;
-  const made = {
+  const figure = {
     height: inner + margin.t + margin.b, width: plot.clientWidth, margin, showlegend: false,
     paper_bgcolor: color("paper"), plot_bgcolor: color("paper"),
     font: { color: color("soft"), size: 12, family: "system-ui, -apple-system, 'Segoe UI', sans-serif" },
@@ -160,34 +160,34 @@ function layout(chart, plot) {
     },
     shapes: [], annotations: [],
   };
-  if (steps) made.xaxis.tickformat = range[1] - range[0] < 3000 ? ",d" : "~s";
-  if (steps) made.xaxis.unifiedhovertitle = { text: "step %{x:,d}" };
-  else made.xaxis.hoverformat = ".0f";
+  if (steps) figure.xaxis.tickformat = range[1] - range[0] < 3000 ? ",d" : "~s";
+  if (steps) figure.xaxis.unifiedhovertitle = { text: "step %{x:,d}" };
+  else figure.xaxis.hoverformat = ".0f";
   chart.rows.forEach((row, r) => {
-    const own = domain(chart, r);
-    made["yaxis" + (r ? r + 1 : "")] = {
-      domain: own, gridcolor: color("grid"), zeroline: false, type: row.log ? "log" : "linear", fixedrange: true,
+    const area = domain(chart, r);
+    figure["yaxis" + (r ? r + 1 : "")] = {
+      domain: area, gridcolor: color("grid"), zeroline: false, type: row.log ? "log" : "linear", fixedrange: true,
       nticks: rows > 1 ? 4 : 6, tickformat: "~g", anchor: "x", ...(row.range ? { range: [...row.range] } : {}),
       ...(row.log ? { dtick: logTicks(row) } : {}),
     };
-    if (!isMain(chart)) made.annotations.push({
-      xref: "paper", yref: "paper", x: 0, y: own[1], text: row.title, showarrow: false, xanchor: "left",
+    if (!isMain(chart)) figure.annotations.push({
+      xref: "paper", yref: "paper", x: 0, y: area[1], text: row.title, showarrow: false, xanchor: "left",
       yanchor: "bottom", font: { size: 12, color: color("soft") },
     });
     if (row.mark !== null) {
-      made.shapes.push({
+      figure.shapes.push({
         type: "line", xref: "paper", x0: 0, x1: 1, yref: "y" + (r ? r + 1 : ""), y0: row.mark, y1: row.mark,
         line: { color: color("soft"), width: 1 }, layer: "below",
       });
     }
   });
-  made["yaxis" + (rows + 1)] = { overlaying: "y", range: [0, 1], visible: false, fixedrange: true };
-  if (steps && !several) shadePhases(made, range, isMain(chart) ? width : 0);
-  for (const pin of pins) pinAbove(made, pin, range, width, inner);
-  return made;
+  figure["yaxis" + (rows + 1)] = { overlaying: "y", range: [0, 1], visible: false, fixedrange: true };
+  if (steps && !several) shadePhases(figure, range, isMain(chart) ? width : 0);
+  for (const pin of pins) pinAbove(figure, pin, range, width, inner);
+  return figure;
 }
 
-// The reward of a single run stands above everything else.
+// The reward of a single run is drawn above everything else.
 function isMain(chart) {
   return chart.id === "reward" && !several;
 }
@@ -204,17 +204,17 @@ function logTicks(row) {
   return decades > 8 ? Math.ceil(decades / 5) : decades > 2.2 ? 1 : "D2";
 }
 
-function shadePhases(made, range, width) {
+function shadePhases(figure, range, width) {
   const phases = data.runs[0].phases;
   for (const phase of phases) {
     const x0 = Math.max(phase.start, range[0]), x1 = Math.min(phase.end, range[1]);
     if (x1 <= x0) continue;
-    made.shapes.push({
+    figure.shapes.push({
       type: "rect", xref: "x", x0, x1, yref: "paper", y0: 0, y1: 1, line: { width: 0 }, layer: "below",
       fillcolor: "rgba(" + color("phase") + "," + phaseShade[phase.name] + ")",
     });
     if (((x1 - x0) / (range[1] - range[0])) * width > phase.name.length * 7) {
-      made.annotations.push({
+      figure.annotations.push({
         x: (x0 + x1) / 2, yref: "paper", y: 1, text: phase.name, showarrow: false, yanchor: "bottom",
         xref: "x", font: { size: 12, color: color("soft") },
       });
@@ -222,14 +222,14 @@ function shadePhases(made, range, width) {
   }
 }
 
-function pinAbove(made, pin, range, width, inner) {
+function pinAbove(figure, pin, range, width, inner) {
   const lift = pin.lane < 0 ? 0 : 18 + pin.lane * laneHeight;
-  made.shapes.push({
+  figure.shapes.push({
     type: "line", xref: "x", x0: pin.step, x1: pin.step, yref: "paper", y0: 0, y1: 1 + lift / inner,
     line: { color: color("pin"), width: 1.2, dash: "dot" },
   });
   if (pin.lane < 0) return;
-  made.annotations.push({
+  figure.annotations.push({
     xref: "paper", x: pin.center / width, yref: "paper", y: 1, yshift: lift + laneHeight / 2 - 1, showarrow: false,
     text: "<b>" + pin.text + (pin.more ? " +" + pin.more : "") + "</b>", xanchor: "center", yanchor: "middle",
     font: { size: 11, color: color("pin") }, bgcolor: color("paper"), borderpad: 1,
@@ -260,10 +260,10 @@ function place(chart) {
   figure.id = "chart-" + chart.id;
   figure.append(element("h3", "", chart.title));
   if (chart.caption && !main) figure.append(element("figcaption", "", chart.caption));
-  const told = chart.rows.filter((row) => row.traces.length > 1).flatMap((row) => row.traces);
-  if (!several && told.length) {
+  const explained = chart.rows.filter((row) => row.traces.length > 1).flatMap((row) => row.traces);
+  if (!several && explained.length) {
     const legend = element("div", "legend"), seen = new Set();
-    for (const t of told) {
+    for (const t of explained) {
       const id = t.label + t.color;
       if (seen.has(id)) continue;
       seen.add(id);
@@ -281,10 +281,10 @@ function place(chart) {
 }
 
 function key(name, dash) {
-  const made = element("i", "key");
-  made.style.borderTopColor = "var(--" + name + ")";
-  made.style.borderTopStyle = { solid: "solid", dot: "dotted" }[dash] || "dashed";
-  return made;
+  const swatch = element("i", "key");
+  swatch.style.borderTopColor = "var(--" + name + ")";
+  swatch.style.borderTopStyle = { solid: "solid", dot: "dotted" }[dash] || "dashed";
+  return swatch;
 }
 
 function listen(chart) {

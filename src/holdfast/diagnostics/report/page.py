@@ -1,4 +1,4 @@
-"""`report.html`: one self-contained file. Its words come first, so that they are read before a plot is drawn."""
+"""`report.html`: one self-contained file. Its text comes before the plots, which take longer to load."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Half a surrogate pair, which UTF-8 cannot hold, becomes its escape.
+        # Half a surrogate pair, which UTF-8 cannot encode, is written as its escape.
         temporary.write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
         os.replace(temporary, path)
     except OSError as error:
@@ -183,10 +183,10 @@ def _finding(finding: Finding, chart_of: Mapping[str, str], code_of: dict[str, s
 
 
 def _nothing(open_questions: int) -> str:
-    says = "The rules find no problem in this log."
+    text = "The rules find no problem in this log."
     if open_questions:
-        says += f" They cannot tell about {open_questions} of the codes: see the end of the page."
-    return f'<li class="none"><div class="code">✓</div><div>{says}</div></li>'
+        text += f" The log cannot decide {open_questions} of the codes: see the end of the page."
+    return f'<li class="none"><div class="code">✓</div><div>{text}</div></li>'
 
 
 def _name(code: str) -> str:
@@ -254,12 +254,12 @@ def _rollouts(rollouts: Sequence[Mapping[str, Any]]) -> str:
     if not rollouts:
         return ""
     measured = any("changes" in turn for rollout in rollouts for turn in rollout["turns"])
-    says = (
+    text = (
         "The colour of a token shows how much more or less likely the update made it. Observations are grey."
         if measured
-        else "The file has no log-probs of single tokens, so no token is coloured. Observations are grey."
+        else "The file has no log-probs of single tokens, so tokens are not coloured. Observations are grey."
     )
-    return f'<section id="rollouts"><h2>Sampled rollouts</h2>\n<p class="soft">{says}</p></section>'
+    return f'<section id="rollouts"><h2>Sampled rollouts</h2>\n<p class="soft">{text}</p></section>'
 
 
 def _open_questions(runs: Sequence[ReportedRun]) -> str:
@@ -270,8 +270,8 @@ def _open_questions(runs: Sequence[ReportedRun]) -> str:
     ]
     if not rows:
         return ""
-    columns = [*(["run"] if len(runs) > 1 else []), "code", "would need", "how to log it"]
-    return _folded(f"Questions that this log cannot answer ({len(rows)})", _table(columns, rows))
+    columns = [*(["run"] if len(runs) > 1 else []), "code", "missing series", "how to log them"]
+    return _folded(f"Codes that this log cannot decide ({len(rows)})", _table(columns, rows))
 
 
 def _notes(runs: Sequence[ReportedRun]) -> str:

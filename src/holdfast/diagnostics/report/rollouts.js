@@ -15,20 +15,20 @@ function rollouts() {
   more.type = "button";
   let count = perPage;
   const show = () => {
-    const found = data.rollouts.filter((e) =>
+    const chosen = data.rollouts.filter((e) =>
       (!runs || runs.value === "" || e.run === Number(runs.value)) &&
       (step.value === "" || e.step === Number(step.value)) &&
       (outcome.value === "" || e.correct === (outcome.value === "correct")));
-    cards.replaceChildren(...found.slice(0, count).map((e) => card(e, scale)));
-    if (!found.length) cards.append(element("p", "soft", "No sampled rollout of this kind."));
-    more.hidden = found.length <= count;
-    more.textContent = "More (" + (found.length - count) + ")";
+    cards.replaceChildren(...chosen.slice(0, count).map((e) => card(e, scale)));
+    if (!chosen.length) cards.append(element("p", "soft", "No sampled rollout of this kind."));
+    more.hidden = chosen.length <= count;
+    more.textContent = "More (" + (chosen.length - count) + ")";
   };
   const again = () => { count = perPage; show(); };
-  for (const one of [runs, step, outcome]) {
-    if (!one) continue;
-    one.addEventListener("change", again);
-    controls.append(one);
+  for (const select of [runs, step, outcome]) {
+    if (!select) continue;
+    select.addEventListener("change", again);
+    controls.append(select);
   }
   more.addEventListener("click", () => { count += 2 * perPage; show(); });
   if (scale) {
@@ -45,14 +45,14 @@ function numbered(names) {
 }
 
 function menu(label, options) {
-  const made = element("select");
-  made.setAttribute("aria-label", label);
+  const select = element("select");
+  select.setAttribute("aria-label", label);
   for (const [value, text] of options) {
     const option = element("option", "", text);
     option.value = value;
-    made.append(option);
+    select.append(option);
   }
-  return made;
+  return select;
 }
 
 // The change at which the colour is full: what 5 % of the shown tokens exceed, rounded up to 1, 2 or 5.
@@ -65,47 +65,47 @@ function changeScale() {
 }
 
 function card(rollout, scale) {
-  const made = element("article", "rollout"), head = element("header");
+  const article = element("article", "rollout"), head = element("header");
   head.append(element("span", "", (several ? data.runs[rollout.run].name + ", " : "") + "step " + rollout.step));
   head.append(element("span", "outcome" + (rollout.correct ? " ok" : ""), rollout.correct ? "✓ correct" : "✗ incorrect"));
   head.append(element("span", "", rollout.reward === null ? "no reward" : "reward " + rollout.reward));
   if (rollout.status !== "ok") head.append(element("span", "", rollout.status.replaceAll("_", " ")));
-  made.append(head, bidi("p", "question", rollout.question));
-  rollout.turns.forEach((turn) => made.append(...turnParts(turn, scale)));
-  made.append(bidi("p", "soft", "Answer: " + (rollout.answer === null ? "none" : rollout.answer)));
-  made.append(bidi("p", "soft", "Expected: " + rollout.expected));
-  return made;
+  article.append(head, bidi("p", "question", rollout.question));
+  rollout.turns.forEach((turn) => article.append(...turnParts(turn, scale)));
+  article.append(bidi("p", "soft", "Answer: " + (rollout.answer === null ? "none" : rollout.answer)));
+  article.append(bidi("p", "soft", "Expected: " + rollout.expected));
+  return article;
 }
 
 function bidi(tag, className, text) {
-  const made = element(tag, className, text);
-  made.dir = "auto";
-  return made;
+  const node = element(tag, className, text);
+  node.dir = "auto";
+  return node;
 }
 
 function turnParts(turn, scale) {
   const searched = turn.query !== undefined || turn.hits !== undefined;
-  const made = element("div", "turn" + (searched ? " search" : "")), said = element("div", "said");
-  said.dir = "auto";
-  (turn.pieces || []).forEach((piece, i) => said.append(token(piece, turn.changes[i], scale)));
-  if (turn.text) said.append(turn.text);
-  made.append(said);
+  const box = element("div", "turn" + (searched ? " search" : "")), text = element("div", "text");
+  text.dir = "auto";
+  (turn.pieces || []).forEach((piece, i) => text.append(token(piece, turn.changes[i], scale)));
+  if (turn.text) text.append(turn.text);
+  box.append(text);
   if (searched) {
     const hits = turn.hits || [];
-    const found = hits.length ? hits.length + (hits.length > 1 ? " passages: " : " passage: ") + hits.join(", ") : "nothing found";
-    made.append(bidi("div", "hits", (turn.query ? "⌕ " + turn.query + " → " : "⌕ ") + found));
+    const result = hits.length ? hits.length + (hits.length > 1 ? " passages: " : " passage: ") + hits.join(", ") : "nothing found";
+    box.append(bidi("div", "hits", (turn.query ? "⌕ " + turn.query + " → " : "⌕ ") + result));
   }
-  if (turn.observation) made.append(bidi("div", "back", turn.observation.trim()));
-  return [made];
+  if (turn.observation) box.append(bidi("div", "observation", turn.observation.trim()));
+  return [box];
 }
 
 function token(piece, change, scale) {
-  const made = element("span", "", piece === "" ? "∎" : piece);
-  if (change === null) return made;
-  const strength = Math.min(1, Math.abs(change) / scale) * 0.85;
-  made.style.background = "rgba(var(--" + (change < 0 ? "down" : "up") + ")," + strength.toFixed(2) + ")";
-  made.title = (change > 0 ? "+" : "") + change + " nats";
-  return made;
+  const span = element("span", "", piece === "" ? "∎" : piece);
+  if (change === null) return span;
+  const opacity = Math.min(1, Math.abs(change) / scale) * 0.85;
+  span.style.background = "rgba(var(--" + (change < 0 ? "down" : "up") + ")," + opacity.toFixed(2) + ")";
+  span.title = (change > 0 ? "+" : "") + change + " nats";
+  return span;
 }
 
 main().catch((error) => problem(String(error)));

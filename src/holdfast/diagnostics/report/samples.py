@@ -1,4 +1,4 @@
-"""What a report shows of a run: its log, its diagnosis and its sampled rollouts, as values, from files and as JSON."""
+"""The runs of a report: log, diagnosis and sampled rollouts, read from files and written as JSON."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _changes(row: Mapping[str, Any]) -> SampleChanges:
 
 MOST_ROLLOUTS = 240
 MOST_CHARACTERS = 6000
-"""Characters of one text. A longer one is cut, and says so."""
+"""Characters of one text. A longer text is cut, and ends with the number of characters cut."""
 _TOTAL_CHARACTERS = 1_500_000
 
 

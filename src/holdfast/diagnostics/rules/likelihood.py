@@ -110,7 +110,7 @@ def displaces(change: Values, fraction: Values, likelihood: Values) -> Truths:
 
 
 def accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
-    """[N]: where the last updates take much more likelihood than those before."""
+    """[N]: where the last updates take much more likelihood than earlier ones."""
     now = pace(change, likelihood, FAST_ROWS)
     before = delayed(pace(change, likelihood, SLOW_ROWS), FAST_ROWS)
     fast = (now > scale * FAST_SHARE) & (-trailing_mean(change, FAST_ROWS) > scale * FAST_NATS)
@@ -119,7 +119,7 @@ def accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
 
 
 def smoothed(rows: Rows, window: int) -> dict[str, Values]:
-    """The series as evidence: changes in the mean of `window` rows, likelihood (the last series) in that of five."""
+    """The series as evidence: means of `window` rows for changes, of five rows for likelihood (the last series)."""
     *changes, likelihood = rows.columns
     means = [*(trailing_mean(change, window) for change in changes), trailing_mean(likelihood, FAST_ROWS)]
     return dict(zip(rows.names, means, strict=True))

@@ -16,7 +16,7 @@ K = "optimizer_steps_per_rollout"
 RATIO, DECREASE, REWARD, MIXED = "ratio/max", "penalty/mean_decrease", "reward/mean", "rollout/mixed_group_fraction"
 
 BATCHES_AT_ONE_STEP = 3
-"""Rollout batches with a penalty of 0 before a finding, with one optimizer step per batch: it stays 0 for good."""
+"""Rollout batches with a penalty of 0 before a finding. With one optimizer step per batch it is always 0."""
 BATCHES_AT_SEVERAL_STEPS = 10
 """The same with several steps per batch: the penalty can be 0 while all preserved tokens become more likely."""
 
@@ -29,7 +29,9 @@ def has_penalty(log: Log) -> bool:
 
 
 def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
-    """Batches of one optimizer step (or of an unknown number), or of `several`; None if the penalty acts at once.
+    """The penalty has been 0 in every row so far. None if it is positive in the first row.
+
+    `several` chooses rows with several optimizer steps per batch; otherwise rows with one, or with an unknown number.
 
     With one optimizer step per rollout batch a penalty stays 0, and a few batches prove it. With several steps it is 0
     on the first of them, and whenever no preserved token has become less likely. Then a row counts only if the policy
@@ -61,8 +63,8 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
 
 
 def policy_moved(rows: Rows) -> Values:
-    """[N]: 1 where the policy differs from the policy that made the rollouts, 0 where it does not, NaN where neither
-    series is logged."""
+    """[N]: 1 where the policy differs from the policy that sampled, 0 where it does not, NaN where the log does not
+    show it."""
     result = np.full(len(rows.steps), np.nan)
     for name, still in ((RATIO, 1.0), (DECREASE, 0.0)):
         if name in rows.log.series:

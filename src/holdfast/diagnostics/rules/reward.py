@@ -53,7 +53,7 @@ def falls(rows: Rows) -> Signal:
 
 
 def may_recover(curve: Curve) -> Truths:
-    """[N]: where the reward was lost suddenly, and recovers or still may."""
+    """[N]: where the reward fell suddenly, and recovers or still may recover."""
     means = curve.short.means
     brief = trailing_mean(curve.rewards, 3)
     drop = delayed(brief, 3) - brief
@@ -157,7 +157,7 @@ RWD002 = Rule(
         "verl": "Change the reward function, so that no answer earns less than an incorrect one.",
         "unknown": "Change the reward, so that no answer earns less than an incorrect one.",
     },
-    limitations="Cannot be seen if the log has neither the share of answers nor a score apart from the reward.",
+    limitations="Cannot be detected if the log has neither the share of answers nor a score besides the reward.",
 )
 
 GRP001 = Rule(

@@ -54,7 +54,7 @@ def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """The result of a condition. Numbers are functions: they are computed only if something is found."""
+    """The result of a condition. Evidence is a function, so it is computed only for a finding."""
 
     where: Truths
     """[N]: the rows at which the condition holds."""
@@ -146,15 +146,15 @@ def always(log: Log) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Everything about one code."""
+    """One code: how it is detected, and what the user should know about it."""
 
     code: str
     """Stable, such as `LLD003`."""
     title: str
     needs: tuple[tuple[str, ...], ...]
-    """Sets of series, the best first. The rule can answer if all series of one set are logged."""
+    """Sets of series, the best first. The rule can decide if all series of one set are logged."""
     equal_needs: bool = False
-    """Whether every one of these sets answers as well as the first."""
+    """Whether each of these sets is as good as the first."""
     applies: Callable[[Log], bool] = always
     """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
     checks: tuple[Check, ...]
@@ -169,9 +169,9 @@ class Rule:
     """When the rule is wrong, or finds nothing."""
 
     suppressed_by: tuple[str, ...] = ()
-    """Codes that explain the same better. If one of them is found at the same step or before, this one is left out."""
+    """Codes that explain the same better. A finding of one of them, at the same step or before, hides this one."""
     suppressed_by_earlier: tuple[str, ...] = ()
-    """Codes that lead to this one. If one of them is found before, this one is left out."""
+    """Codes that lead to this one. An earlier finding of one of them hides this one."""
     phase: Literal["stagnation", "decay", "collapse"] | None = None
     """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
 
@@ -186,9 +186,9 @@ def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> di
 
     def remains(code: str) -> bool:
         step, rule = hits[code].step, rules[code]
-        no_later = [other for other in rule.suppressed_by if other in hits and hits[other].step <= step]
+        not_later = [other for other in rule.suppressed_by if other in hits and hits[other].step <= step]
         earlier = [other for other in rule.suppressed_by_earlier if other in hits and hits[other].step < step]
-        return not any(remains(other) for other in [*no_later, *earlier])
+        return not any(remains(other) for other in [*not_later, *earlier])
 
     return {code: hit for code, hit in hits.items() if remains(code)}
 

@@ -20,12 +20,12 @@ NOISE_ROWS = 3
 TRAINED_TIMES = 1.2
 """Times the sampled tokens. One observation doubles a rollout; a dropped empty row or rounding makes 1 %."""
 TRAINED_DEVIATIONS = 4.0
-"""Standard deviations of the difference, because the two series may be of different rollouts."""
+"""Standard deviations of the difference: the two series may come from different rollouts."""
 FOREIGN_NATS = 1.0
 """Nats per token: surprise of the policy at tokens in the loss, beyond its entropy. Foreign passages make 1.5 and more.
 A sampler at another temperature or with old weights makes less, or shows in its gap."""
 EXPLAINED_SHARE = 0.8
-"""Share of that surprise. If the sampler's log-probs differ by less, they are at least of the same tokens."""
+"""Share of that surprise. If the sampler's log-probs differ by less, they belong to the same tokens."""
 
 GAP_NATS = 0.05
 """Nats per token beyond what truncation explains. Rounding between two inference engines makes 0.001 to 0.01."""
@@ -110,7 +110,8 @@ def truncates_much(rows: Rows) -> Signal:
 def samples_unlikely_tokens(rows: Rows) -> Signal:
     """Without the sampler's log-probs: the tokens that a policy samples surprise it by its entropy on average.
 
-    The mean over all rollouts is computed from that of correct and incorrect ones, so the reward has to be a share.
+    The mean over all rollouts is computed from the means of correct and of incorrect rollouts, weighted by the reward.
+    So the reward has to be between 0 and 1.
     """
     correct, incorrect, entropy, reward = rows.columns
     is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
@@ -142,7 +143,7 @@ MSK001 = Rule(
     ),
     meaning="Tokens that the model did not sample, such as retrieved passages, are in the loss.",
     impact="The policy is rewarded for the words of the search engine and learns to write passages itself. Ratios and "
-    "entropy are those of foreign text, and training fails early.",
+    "entropy then describe foreign text, and training fails early.",
     remedy={
         "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a "
         "bug.",

@@ -61,7 +61,7 @@ def drifts(rows: Rows) -> Signal:
 
 
 def unusual(change: Values) -> Truths:
-    """[N]: where the absolute value is far above that of the rows before; never in the first rows."""
+    """[N]: where the absolute value is far above its mean in the rows before; never in the first rows."""
     size = np.abs(change)
     return (size > UNUSUAL_TIMES * delayed(trailing_mean(size, USUAL_ROWS), 1)) & (np.arange(len(size)) >= FEWEST_ROWS)
 
