@@ -81,7 +81,7 @@ def main() -> None:
     options = parser.parse_args()
     retriever = BM25Retriever.load(options.index)
     if options.serving == "holdfast":
-        app = make_app(Bm25sSearch(options.index, retriever), kept=QueryCache(0))  # type: ignore[arg-type]
+        app = make_app(Bm25sSearch(options.index, retriever), cache=QueryCache(0))  # type: ignore[arg-type]
         uvicorn.run(app, port=options.port, log_level="warning", access_log=False)
         return
     search = Bm25sSearch(options.index, retriever) if options.ranking == "bm25s" else OwnSearch(retriever)

@@ -34,19 +34,19 @@ LIMIT_NOTICE = "The search limit is reached. No more searches are possible; answ
 REPEAT_NOTICE = "This query was searched before. Look at its results above."
 
 # The prompts of the methods. The texts are ours; FlashRAG's zero-shot and naive RAG ask in the same way.
-_DIRECT = (
+DIRECT_PROMPT = (
     "Answer the question from your own knowledge. Write the answer and nothing else: a name, a date or a few words."
 )
-_COT = (
+COT_PROMPT = (
     "Answer the question. Reason step by step first, then write the final answer, as short as possible, between "
     f"{ANSWER_OPEN} and {ANSWER_CLOSE}."
 )
-_RAG = (
+RAG_PROMPT = (
     "Answer the question with the help of the documents. Write the answer and nothing else: a name, a date or a few "
     "words."
 )
 # One invented example, where IRCoT has twenty of the data set.
-_IRCOT = (
+IRCOT_PROMPT = (
     "Answer the question by thinking step by step, one short sentence a step, each a fact from the documents. End with "
     'a sentence of the form "So the answer is: …".\n\n'
     "Here is an example.\n"
@@ -55,13 +55,13 @@ _IRCOT = (
     "Question: Where was the author of Harbour Lights born?\n"
     "Answer: Harbour Lights was written by Anna Reyes. Anna Reyes was born in Porto. So the answer is: Porto."
 )
-_SEARCH_O1 = (
+SEARCH_O1_PROMPT = (
     "You are a reasoning assistant who can search. To search, write "
     f"{QUERY_OPEN} your query {QUERY_CLOSE}; the system then reads the documents it finds and writes what is useful "
     f"between {RESULT_OPEN} and {RESULT_CLOSE}. You may search again, at most {{searches}} times. When you know "
     "enough, go on reasoning without a search. Think step by step. Give the final answer as \\boxed{answer}."
 )
-_REASON_IN_DOCUMENTS = (
+READING_PROMPT = (
     "Read the documents below for the sake of a line of reasoning, and take from them what helps to go on with it. If "
     f"they help, write {FINDINGS} and behind it what they say that is relevant. If not, write {FINDINGS} and behind it "
     f"{NO_FINDINGS}"
@@ -131,7 +131,7 @@ def search(query: str) -> ToolCall:
     return ToolCall(SEARCH, query)
 
 
-def _asked(instruction: str, question: str, hits: Sequence[Hit] | None = None) -> str:
+def user_message(instruction: str, question: str, hits: Sequence[Hit] | None = None) -> str:
     """A user message: the instruction, then passages if the method has any, then the question."""
     passages = "" if hits is None else f"{passage_lines(hits)}\n\n"
     return f"{instruction}\n\n{passages}{bare_question(question)}"
@@ -139,7 +139,7 @@ def _asked(instruction: str, question: str, hits: Sequence[Hit] | None = None) -
 
 def direct(question: str, limits: Limits) -> Conversation:
     """From memory: one call. The first line of the reply is the answer."""
-    reply = yield Prompt(user=_asked(_DIRECT, question), max_tokens=limits.answer_tokens)
+    reply = yield Prompt(user=user_message(DIRECT_PROMPT, question), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -151,7 +151,9 @@ def bare_direct(question: str, limits: Limits) -> Conversation:
 
 def chain_of_thought(question: str, limits: Limits) -> Conversation:
     """One call that reasons first and gives the answer in tags."""
-    reply = yield Prompt(user=_asked(_COT, question), max_tokens=limits.thought_tokens, stop=(ANSWER_CLOSE,))
+    reply = yield Prompt(
+        user=user_message(COT_PROMPT, question), max_tokens=limits.thought_tokens, stop=(ANSWER_CLOSE,)
+    )
     answer = tagged_answer(reply.text)
     return Outcome(answer, reply.text, answer is None and reply.stop_reason == "length")
 
@@ -159,7 +161,7 @@ def chain_of_thought(question: str, limits: Limits) -> Conversation:
 def rag(question: str, limits: Limits) -> Conversation:
     """One search with the question, one call with its passages."""
     hits = yield search(question)
-    reply = yield Prompt(user=_asked(_RAG, question, hits), max_tokens=limits.answer_tokens)
+    reply = yield Prompt(user=user_message(RAG_PROMPT, question, hits), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -180,7 +182,7 @@ def ircot(question: str, limits: Limits) -> Conversation:
     sentences: list[str] = []
     while len(sentences) < limits.sentences:
         begun = "".join(f" {sentence}" for sentence in sentences)
-        user = f"{_IRCOT}\n\nNow answer this.\n{bare_question_with_passages(question, collected)}"
+        user = f"{IRCOT_PROMPT}\n\nNow answer this.\n{bare_question_with_passages(question, collected)}"
         reply = yield Prompt(user=user, begun=begun, max_tokens=limits.sentence_tokens)
         sentence = first_sentence(reply.text)
         if not sentence:
@@ -192,7 +194,7 @@ def ircot(question: str, limits: Limits) -> Conversation:
             known = {hit.document.id for hit in collected}
             new = [hit for hit in (yield search(sentence)) if hit.document.id not in known]
             collected += new[: limits.paragraphs - len(collected)]
-    reply = yield Prompt(user=_asked(_RAG, question, collected), max_tokens=limits.answer_tokens)
+    reply = yield Prompt(user=user_message(RAG_PROMPT, question, collected), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -202,7 +204,7 @@ def search_o1(question: str, limits: Limits) -> Conversation:
     A repeated query, and one beyond the limit, gets a notice instead of results. Without a boxed answer, the method
     falls back to `direct`.
     """
-    user = _asked(_SEARCH_O1.replace("{searches}", str(limits.searches)), question)
+    user = user_message(SEARCH_O1_PROMPT.replace("{searches}", str(limits.searches)), question)
     reasoning, queries = "", list[str]()
     stop = (QUERY_CLOSE,)
     for _ in range(limits.turns):
@@ -219,7 +221,7 @@ def search_o1(question: str, limits: Limits) -> Conversation:
             queries.append(query)
             hits = yield search(query)
             reader = (
-                f"{_REASON_IN_DOCUMENTS}\n\nThe reasoning so far:\n{shortened(reasoning)}\n\nThe query: {query}\n\n"
+                f"{READING_PROMPT}\n\nThe reasoning so far:\n{shortened(reasoning)}\n\nThe query: {query}\n\n"
                 f"The documents:\n{passage_lines(hits)}"
             )
             reading = (yield Prompt(user=reader, max_tokens=limits.reasoning_tokens)).text
