@@ -97,7 +97,8 @@ def measure(
     bound = 1.2 * index + chunk
     print(f"index {index:.0f} MiB, one chunk {chunk:.0f} MiB, built in {build_report['seconds']:.0f} s")
     print(
-        f"peak memory less imports {build_report['peak'] - made['before']:.0f} MiB; 1.2 × index + one chunk {bound:.0f} MiB"
+        f"peak memory less imports {build_report['peak'] - build_report['before']:.0f} MiB; "
+        f"1.2 × index + one chunk {bound:.0f} MiB"
     )
     vectors = np.asarray(np.load(path, mmap_mode="c"))
     codes = faiss.read_index(str(quantised))

@@ -111,7 +111,8 @@ def describe(planned: Run) -> str:
     moved = [row["displacement"] for row in rows if "displacement" in row]
     entropy = mean(row["entropy"] for row in rows[-WINDOW:])
     return (
-        f"| {NAMES[planned.trainer]} | {planned.penalty} | {planned.seed} | {curve} | {max(means):.2f} | {lowest:.2f} | "
+        f"| {NAMES[planned.trainer]} | {planned.penalty} | {planned.seed} | {curve} | {max(means):.2f} | "
+        f"{lowest:.2f} | "
         f"{rows[0]['entropy']:.2f} → {entropy:.2f} | {mean(moved) if moved else float('nan'):+.4f} |"
     )
 

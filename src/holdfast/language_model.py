@@ -16,8 +16,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.batch import SamplingMask
 from holdfast.config import Config, Model, Sampling
+from holdfast.environment import unreachable
 from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
-from holdfast.hub import unreachable
 from holdfast.logprobs import masked_logprobs, token_logprobs
 from holdfast.search.tokens import decode, encode
 

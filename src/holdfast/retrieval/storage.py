@@ -64,7 +64,7 @@ def open_manifest(folder: Path, kind: str, expected_hash: str | None) -> dict[st
     """
     manifest = read_manifest(folder)
     if manifest["kind"] != kind:
-        raise DataError(f"{folder} is a {manifest['kind']} index; open it with `holdfast.retrieval.index.open_index`")
+        raise DataError(f"{folder} is a {manifest['kind']} index; open it with `holdfast.retrieval.open_index`")
     if expected_hash is not None and expected_hash != manifest["corpus_sha256"]:
         raise DataError(f"the index {folder} was built from another corpus, or from an older version; {_REBUILD}")
     actual = fingerprints(folder)

@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from holdfast.rollout.policy import Request
+from holdfast.search.tokens import common_prefix
 
 _TOLERATED = 8  # idle slots among the decoding ones: up to 1/8 of these, before rows are moved
 
@@ -283,14 +284,3 @@ class SlotTable:
         self.cache.copy(moves, length)
         self._free = [slot for slot, row in enumerate(self.rows) if row is None]  # ascending, hence a heap
         return count
-
-
-def common_prefix(a: list[int], b: list[int]) -> int:
-    """Number of leading elements in which two lists agree.
-
-    >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
-    2
-    """
-    if a == b[: len(a)]:
-        return len(a)
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

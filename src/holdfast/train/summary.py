@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data import Example
+from holdfast.environment import versions
 from holdfast.files import write_whole
 from holdfast.run_folder import RESULTS
 from holdfast.trajectory import Trajectory
-from holdfast.versions import versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
