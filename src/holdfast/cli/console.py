@@ -120,7 +120,7 @@ class Lines(Listener):
     def note(self, message: str) -> None:
         self._print(f"note: {message}")
 
-    def alarm(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
         self._print(f"{finding.code} step {finding.step}: {finding.summary}")
 
     def finish(self) -> None:
@@ -176,7 +176,7 @@ class LiveTable(Listener):
     def note(self, message: str) -> None:
         self._console.print(Text.assemble(("note ", "yellow"), message))
 
-    def alarm(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
         self._marked.add(finding.step)
         self._console.print(Text.assemble((f"{finding.code} ", _FINDING), f"step {finding.step}: {finding.summary}"))
         self._draw(now=True)
