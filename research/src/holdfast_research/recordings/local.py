@@ -268,7 +268,7 @@ def _of_hops(trainer: Trainer, hops: int) -> set[str]:
 
 
 def _ask(trainer: Trainer, examples: Sequence[Example]) -> None:
-    trainer.sampler = QuestionOrder(examples, seed=trainer.config.run.seed)
+    trainer.question_order = QuestionOrder(examples, seed=trainer.config.run.seed)
 
 
 # ---- the run
@@ -286,12 +286,12 @@ def resumed(trainer: Trainer, start: int) -> Step:
         if trainer.completed == start - 10 and not saved:
             saved.update(model=copy.deepcopy(_model(trainer).state_dict()))
             saved.update(
-                optimizer=copy.deepcopy(trainer.learner.optimizer.state_dict()), sampler=trainer.sampler.state()
+                optimizer=copy.deepcopy(trainer.learner.optimizer.state_dict()), sampler=trainer.question_order.state()
             )
         elif trainer.completed == start and saved.get("model"):
             _model(trainer).load_state_dict(saved.pop("model"))
             trainer.learner.optimizer.load_state_dict(saved["optimizer"])
-            trainer.sampler.restore(saved["sampler"])
+            trainer.question_order.restore(saved["sampler"])
             trainer.completed = start - 10
         return trainer.step()
 
