@@ -70,7 +70,7 @@ def read_questions(
     `source` defaults to the file's name without its ending. A row is skipped, counted and reported (to `on_skip`, else
     in one logged warning) when it is not such an object, when its question is empty, or when normalisation leaves
     nothing of any golden answer, because no prediction could then be correct. Raises `DataError` for a file that cannot
-    be read, that holds no usable row, or of which more than half is bad.
+    be read, that holds no usable row, or in which more than half of the rows cannot be used.
     """
     if Path(path).suffix == ".parquet":
         lines = Path(path).with_suffix(".jsonl")

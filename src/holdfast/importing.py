@@ -1,4 +1,4 @@
-"""What may not be there to import: code that a recipe names as `module:name`, and packages of an extra."""
+"""Imports that may fail: code that a recipe names as `module:name`, and packages of an extra."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def is_import_path(text: str) -> bool:
 
 
 def import_named(path: str) -> Any:
-    """What `path` names, imported from where Python finds modules; the working directory is searched last.
+    """Import the object that `path` names. The working directory is searched last.
 
-    Raises `ConfigError` for another form, a module that cannot be imported, and a name that it does not have.
+    Raises `ConfigError` for another form, a module that cannot be imported, and a name that the module does not have.
     """
     if not is_import_path(path):
         raise ConfigError(f"{path!r} is not an import path; write module:name, such as my_code:Hinge")
@@ -58,5 +58,5 @@ def import_named(path: str) -> Any:
 
 
 def missing_train_package() -> str | None:
-    """A package of the [train] extra that is not installed; None when all are."""
+    """A package of the [train] extra that is not installed; None if all are."""
     return next((package for module, package in TRAIN_PACKAGES.items() if find_spec(module) is None), None)

@@ -99,7 +99,7 @@ def iter_rows(
 
 
 class Judge:
-    """Counts rows, reports bad ones, and decides at the end whether the file can be used."""
+    """Counts rows, reports those that cannot be used, and decides at the end whether the file can be used."""
 
     def __init__(
         self, path: str, what: str, on_skip: Callable[[Skipped], None], form: str = "one JSON object a line"

@@ -1,4 +1,4 @@
-"""What a run, or any long work, tells whoever listens: a console, a metrics file, a guard, a test."""
+"""Events of a run, or of other long work, for listeners: a console, a metrics file, a guard, a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TurnChange:
-    """The tokens of one turn, by what the update did to them."""
+    """The change of each token of a turn by an update."""
 
     chars: tuple[int, ...]
     """Characters of the turn's text that each token completes; they sum to its length. 0 for a token that ends inside a
@@ -28,7 +28,7 @@ class Displacement:
     """Change of log-likelihood by the whole update of a step."""
 
     correct: tuple[float, ...]
-    """Of each measured rollout that is correct, in nats per sampled token."""
+    """One value for each measured correct rollout, in nats per sampled token."""
     incorrect: tuple[float, ...]
     shown: Mapping[int, tuple[TurnChange, ...]] = field(default_factory=dict)
     """Number of the question in its batch -> the turns of its first rollout."""
@@ -36,68 +36,74 @@ class Displacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one training step did."""
+    """The result of one training step."""
 
     step: int
-    """1, 2, …; 0 is the evaluation before the first step, which has metrics alone."""
+    """1, 2, …; 0 is the evaluation before the first step, which has only metrics."""
     metrics: Mapping[str, float]
-    """By the names of docs/metrics.md."""
+    """Names are those of docs/metrics.md."""
     groups: Sequence[Group] = ()
     """The scored rollouts, a group for each question."""
     examples: Sequence[Example] = ()
     """Their questions, in the same order."""
     displacement: Displacement | None = None
-    """None when it was not measured."""
+    """None if it was not measured."""
 
 
 class Listener:
-    """Is told everything and asked nothing. Its methods do nothing: it is also the listener that ignores it all."""
+    """Gets every event and returns nothing. The methods of this base class do nothing."""
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """A phase begins (`warm start`, `training`, …), of `total` steps if that is known. Ends the one before."""
+        """A phase begins (`warm start`, `training`, …), of `total` steps if known. It ends the phase before."""
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
         """`done` steps of the phase are finished."""
 
     def note(self, message: str) -> None:
-        """A sentence a person should read now."""
+        """A sentence that people should read now."""
 
     def step(self, result: StepResult) -> None:
         """A training step is finished."""
 
     def finding(self, finding: Finding) -> None:
-        """The log up to the last step shows a problem."""
+        """A new finding in the log up to the last step."""
 
     def close(self) -> None:
-        """Training has ended, well or not: write what is pending. No step follows, but a stage may."""
+        """Training has ended, with or without an error: write what is pending. No step follows, but a stage may."""
 
 
 class Listeners(Listener):
-    """Passes everything on to each of some listeners, in their order."""
+    """Passes every event to several listeners, in their order."""
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
 
     def stage(self, name: str, total: int | None = None) -> None:
+        """See `Listener.stage`."""
         for listener in self._listeners:
             listener.stage(name, total)
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        """See `Listener.advance`."""
         for listener in self._listeners:
             listener.advance(done, detail)
 
     def note(self, message: str) -> None:
+        """See `Listener.note`."""
         for listener in self._listeners:
             listener.note(message)
 
     def step(self, result: StepResult) -> None:
+        """See `Listener.step`."""
         for listener in self._listeners:
             listener.step(result)
 
     def finding(self, finding: Finding) -> None:
+        """See `Listener.finding`."""
         for listener in self._listeners:
             listener.finding(finding)
 
     def close(self) -> None:
+        """See `Listener.close`."""
         for listener in self._listeners:
             listener.close()

@@ -1,4 +1,4 @@
-"""From a recipe to the things a run works with: questions, retriever, protocol, agent.
+"""Load the parts of a run from its recipe: questions, retriever, protocol, agent.
 
     config = load("recipe.toml")
     questions, protocol = load_questions(config), load_protocol(config)
@@ -54,7 +54,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 Note = Callable[[str], None]
-"""Takes a sentence that a person should read."""
+"""Takes a sentence for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +64,24 @@ class Questions:
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
     test: tuple[Example, ...]
-    """Empty when the recipe names none."""
+    """Empty if the recipe has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrievers:
-    """What answers searches in training, and in evaluation: one object, except in the bundled world."""
+    """The retrievers of training and of evaluation: one object, except in the bundled world."""
 
     train: CachedRetriever
-    """In the bundled world over the passages of its training region only."""
+    """In the bundled world, over the passages of its training region only."""
     eval: CachedRetriever
     """Over all passages."""
 
 
 def load_questions(config: Config, *, note: Note | None = None) -> Questions:
-    """The questions of a recipe's [data], some of the training ones held out where it names no dev file.
+    """The questions of [data]. Without a dev file, some training questions are held out.
 
-    `note` is told how many rows of a file were skipped, and why the first was; without it that is logged. Errors name
-    the file and the line.
+    `note` gets the number of skipped rows of a file and the reason of the first; by default they are logged. Errors
+    name the file and the line.
     """
     if config.data.train != "world":
         return _questions_of_files(config, note)
@@ -91,7 +91,7 @@ def load_questions(config: Config, *, note: Note | None = None) -> Questions:
 
 
 def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriever:
-    """The retriever of a recipe's [retrieval], over all passages. `note` as in `load_questions`."""
+    """The retriever of [retrieval], over all passages. `note` as in `load_questions`."""
     if config.data.train == "world":
         return _index(config, world_of(config.world).documents())
     settings = config.retrieval
@@ -121,17 +121,17 @@ def load_protocol(config: Config) -> SearchProtocol:
 
 
 def load_recipe(run_dir: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The recipe of a run, with overrides, for the machine at hand: what was trained on a GPU opens anywhere.
+    """The recipe of a run, with overrides, for this machine: a run that was trained on a GPU can be opened anywhere.
 
-    Raises `CheckpointError` when this is not a run folder.
+    Raises `CheckpointError` if this is not a run folder.
     """
     anywhere = ["--run.device", "auto"] if read_recipe(Path(run_dir)).run.device == "cuda" else []
     return load(Path(run_dir) / CONFIG, [*anywhere, *overrides])
 
 
 def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = True) -> SearchAgent:
-    """The agent of a run folder, over all passages, as evaluation asks it: with its most likely tokens, or sampled
-    at the training temperature without truncation.
+    """The agent of a run folder, over all passages, as in evaluation: with its most likely tokens, or sampled at the
+    training temperature without truncation.
 
     `checkpoint` is `last`, `best` (on dev), a step, or the path of a saved model. Raises `CheckpointError`.
     """
@@ -145,7 +145,8 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
 
 
 def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> SearchAgent:
-    """A model as the agent of a recipe, as it rolls out in training. Raises `ModelError` for one that cannot."""
+    """The agent of a recipe with this model, as in training. Raises `ModelError` for a model that rollouts cannot
+    use."""
     from holdfast.rollout.agent import SearchAgent, lose_searches
     from holdfast.rollout.hf import HFPolicy
 
@@ -171,7 +172,7 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
 
 @contextmanager
 def skipped_rows(path: str, setting: str, note: Note | None) -> Iterator[Callable[[Skipped], None]]:
-    """An `on_skip` for a reader of rows: how many it was given goes to `note`, or to the log, in one sentence.
+    """An `on_skip` for a reader of rows. One sentence on the skipped rows goes to `note`, by default to the log.
 
     A `DataError` inside gets the name of the setting.
     """
@@ -206,14 +207,14 @@ def _questions_of_files(config: Config, note: Note | None) -> Questions:
 
 
 _DEVICE = "cpu"
-"""Of a dense index in the process of a run: the GPU's memory is the model's. `holdfast serve` puts one on a GPU."""
+"""Device of a dense index in a run: the model needs the memory of the GPU. `holdfast serve` can use a GPU."""
 
 
 def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = None) -> None:
-    """Raise for an index that is not there, damaged, of another corpus, or stemmed otherwise than the recipe says.
+    """Raise for an index that is missing, damaged, of another corpus, or stemmed differently from the recipe.
 
-    Reads the manifest and samples of large files, so it takes a second at most. `corpus_sha256`: of the recipe's
-    corpus, if that is known.
+    Reads the manifest and samples of large files, so it takes a second at most. `corpus_sha256` is
+    that of the corpus in the recipe, if known.
     """
     stem = config.retrieval.stem
     manifest = open_manifest(folder, read_manifest(folder)["kind"], corpus_sha256)
@@ -226,7 +227,7 @@ def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = Non
 
 
 def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:
-    """Over the index if it is there, for which the passages are only counted off; else over one made of them."""
+    """A retriever over the index of the recipe, checked with the passages; without one, over a new index of them."""
     settings = config.retrieval
     folder = Path(settings.index) if settings.index is not None else None
     if folder is not None and (folder / MANIFEST).is_file():

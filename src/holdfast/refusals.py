@@ -1,4 +1,4 @@
-"""What pydantic refused, in sentences: the setting, its value, why it cannot be, and which name may have been meant."""
+"""Errors of pydantic as sentences: the setting, its value, the reason, and the name that may have been meant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.section import Root, choice_of, either, field_of, kind_of, section
 
 _LONGEST = 120
 
-# What other toolkits call some settings. Only ever suggested, never accepted.
+# Names of settings in other toolkits. They are suggested, never accepted.
 _ELSEWHERE = {
     "batch_size": "train.questions",
     "beta": "loss.kl_coef",
@@ -34,13 +34,13 @@ _ELSEWHERE = {
 
 
 def explain(errors: Iterable[Any], root: Root, given: Mapping[str, str]) -> list[str]:
-    """One sentence for each setting that was refused; `given` holds what to write before the names of some."""
+    """One sentence for each setting that was refused. `given` has prefixes for the names of some settings."""
     sentences: list[str] = []
-    for dotted, found in _by_name((_dotted(error["loc"], root), error) for error in errors).items():
-        error, name = found[0], dotted.partition('."')[0]
+    for dotted, same in _by_name((_dotted(error["loc"], root), error) for error in errors).items():
+        error, name = same[0], dotted.partition('."')[0]
         origin = given.get(name, "")
-        if error["type"] == "value_error" and setting(root, name) is None:  # of a whole section
-            sentences += map(_message, found)
+        if error["type"] == "value_error" and setting(root, name) is None:  # the error is that of a whole section
+            sentences += map(_message, same)
         elif error["type"] == "extra_forbidden":
             sentences.append(_misplaced(dotted, error, root, origin) or f"{dotted}: {unknown(dotted, root)}")
         elif error["type"] == "union_tag_invalid":
@@ -48,12 +48,12 @@ def explain(errors: Iterable[Any], root: Root, given: Mapping[str, str]) -> list
             sentences.append(f"{given.get(name, '')}{name} = {_brief(written)}: {_reason(error)}")
         else:
             value = "" if error["type"] == "missing" else f" = {_brief(error['input'])}"
-            sentences.append(f"{origin}{dotted}{value}: {_reasons(found)}")
+            sentences.append(f"{origin}{dotted}{value}: {_reasons(same)}")
     return sentences
 
 
 def explain_call(errors: Iterable[Any], section: Root) -> str:
-    """What was refused of the arguments that a section was made with in Python.
+    """The errors in the arguments of a section that Python code creates, as one text.
 
     >>> from holdfast.penalties import LLDS
     >>> LLDS(coef=-1, threshold="low")
@@ -61,36 +61,36 @@ def explain_call(errors: Iterable[Any], section: Root) -> str:
     holdfast.errors.ConfigError: LLDS(coef=-1) must be 0 or more; LLDS(threshold='low') must be a number
     """
     sentences: list[str] = []
-    for key, found in _by_name((str(error["loc"][0]) if error["loc"] else "", error) for error in errors).items():
-        call = f"{section.__name__}({key}={found[0]['input']!r})"
-        if not key:  # of the values together
-            sentences += map(_message, found)
-        elif found[0]["type"] == "extra_forbidden":
+    for key, same in _by_name((str(error["loc"][0]) if error["loc"] else "", error) for error in errors).items():
+        call = f"{section.__name__}({key}={same[0]['input']!r})"
+        if not key:  # an error of several values together
+            sentences += map(_message, same)
+        elif same[0]["type"] == "extra_forbidden":
             near = difflib.get_close_matches(key, section.model_fields, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(section.model_fields)}"
             sentences.append(f"{call}: there is no such argument; {hint}")
-        elif found[0]["type"] == "missing":
+        elif same[0]["type"] == "missing":
             sentences.append(f"{section.__name__}() needs {key}: it has no default")
         else:
-            sentences.append(f"{call} {_reasons(found)}")
+            sentences.append(f"{call} {_reasons(same)}")
     return "; ".join(sentences)
 
 
 def _brief(value: Any) -> str:
-    """For a sentence, which a value of a thousand letters would bury."""
+    """A value for a sentence, at most 120 letters of it."""
     text = shown(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _by_name(errors: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    errors_by_name: dict[str, list[Any]] = {}
     for name, error in errors:
-        found.setdefault(name, []).append(error)
-    return found
+        errors_by_name.setdefault(name, []).append(error)
+    return errors_by_name
 
 
 def _misplaced(dotted: str, error: Any, root: Root, origin: str) -> str | None:
-    """Of a setting that another of the sections to choose from has: which one was chosen, and which ones have it."""
+    """For a setting of a section that was not chosen: the chosen section, and those that have the setting."""
     section, _, key = dotted.rpartition(".")
     field = field_of(root, section)
     readers = [choice_of(kind) for kind in sections(field.annotation) if key in kind.model_fields] if field else []
@@ -103,7 +103,7 @@ def _misplaced(dotted: str, error: Any, root: Root, origin: str) -> str | None:
 
 
 def unknown(dotted: str, root: Root) -> str:
-    """That there is no such setting, and which one may have been meant."""
+    """A sentence for an unknown setting, with the name that may have been meant."""
     near = nearest(dotted, root)
     if near and near[0] == dotted:
         inside = [name for name in setting_names(root) if name.startswith(f"{dotted}.")]
@@ -114,7 +114,7 @@ def unknown(dotted: str, root: Root) -> str:
 
 
 def nearest(dotted: str, root: Root) -> list[str]:
-    """Settings or sections somebody who wrote `dotted` may have meant, at most three, best first."""
+    """Settings or sections that `dotted` may mean, at most three, best first."""
     names = setting_names(root)
     tables = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     if dotted in names or dotted in tables:
@@ -122,7 +122,7 @@ def nearest(dotted: str, root: Root) -> list[str]:
     section, _, key = dotted.rpartition(".")
 
     def likeness(name: str) -> tuple[float, int]:
-        """Mostly of the last parts: a section in common says little. Of equals, the shorter name."""
+        """Likeness, mostly of the last parts, because many names share a section. The shorter of equal names wins."""
         table, _, last = name.rpartition(".")
         return 0.7 * _ratio(key, last) + 0.3 * _ratio(section, table), -len(name)
 
@@ -140,9 +140,9 @@ def _ratio(a: str, b: str) -> float:
 
 
 def _dotted(loc: Sequence[int | str], root: Root) -> str:
-    """The setting's name in a pydantic location, without what pydantic adds for tuple items and members of unions.
+    """The name of the setting in a pydantic location, without the parts for tuple items and members of unions.
 
-    Of a value inside a table, with its key in quotes: `reward.custom."my_code:brevity"`.
+    A value inside a table has its key in quotes: `reward.custom."my_code:brevity"`.
     """
     names: list[str] = []
     models: Sequence[Root] = (root,)
@@ -152,7 +152,7 @@ def _dotted(loc: Sequence[int | str], root: Root) -> str:
             if info is not None and kind_of(info.annotation) == "a table" and isinstance(part, str):
                 names[-1] += f'."{part}"'
             break
-        if len(models) > 1:  # the name of the one that was chosen
+        if len(models) > 1:  # the name of the chosen section
             models = [model for model in models if choice_of(model) == part]
             continue
         names.append(str(part))
@@ -162,7 +162,7 @@ def _dotted(loc: Sequence[int | str], root: Root) -> str:
 
 
 def _reasons(errors: Sequence[Any]) -> str:
-    """Why a value was refused; one of several kinds was refused once for each."""
+    """Why a value was refused. If a setting may have several kinds, there is one error for each kind."""
     first, *others = dict.fromkeys(map(_reason, errors))
     return ", or ".join([first, *(reason.removeprefix("must be ") for reason in others)])
 

@@ -1,11 +1,11 @@
-"""A run folder: the names of what is in it, and what these tell. Neither torch nor the schema is loaded for names; what
-is inside a checkpoint is in `train/checkpoint.py`.
+"""A run folder: the names of its files, and what follows from them. Names need neither torch nor the schema. The files
+of a checkpoint are in `train/checkpoint.py`.
 
 config.toml              the recipe the run began with; locked by the process that trains
 metrics.jsonl            a line for each step
 trajectories.jsonl       sampled rollouts, for people and for the report
-displacement.jsonl       what single steps did to their own rollouts
-findings.json            what the rules of `holdfast diagnose` find
+displacement.jsonl       displacement of the rollouts of a step by that step
+findings.json            findings of the rules of `holdfast diagnose`
 report.html
 results.json             the closing evaluation, written last: a run that has it is finished
 checkpoints/step-000040  an exact checkpoint
@@ -43,10 +43,10 @@ CHECKSUMS = "checksums.json"
 
 
 def is_run(folder: Path) -> bool:
-    """Whether it has a recipe."""
+    """Whether the folder has a recipe."""
     try:
         return (folder / CONFIG).is_file()
-    except OSError:  # a question, say, which is too long for a name
+    except OSError:  # for example a question, which is too long for a name
         return False
 
 
@@ -59,14 +59,17 @@ def is_finished(run_dir: Path, *, stage: bool = False) -> bool:
 
 
 def checkpoints_of(run_dir: Path) -> Path:
+    """The folder of the checkpoints."""
     return run_dir / _CHECKPOINTS
 
 
 def step_folder(run_dir: Path, step: int) -> Path:
+    """The checkpoint of a step, whether it exists or not."""
     return checkpoints_of(run_dir) / f"{_STEP}{step:06d}"
 
 
 def best_folder(run_dir: Path) -> Path:
+    """The checkpoint of the policy that was best on dev."""
     return checkpoints_of(run_dir) / "best"
 
 
@@ -82,12 +85,12 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
 
 
 def newest_step(run_dir: Path) -> int | None:
-    """The step of the newest checkpoint that has all its files, None without one. Reads none of them."""
+    """The step of the newest checkpoint that has all its files, or None. Does not read the files."""
     return next((step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None), None)
 
 
 def find_gap(checkpoint: Path) -> str | None:
-    """What a checkpoint lacks, None if nothing."""
+    """What is missing in a checkpoint, or None."""
     sums = read_checksums(checkpoint)
     if sums is None or "state.json" not in sums:
         return "its checksums are missing or cut off, so it was not written to the end"
@@ -95,7 +98,7 @@ def find_gap(checkpoint: Path) -> str | None:
 
 
 def read_checksums(checkpoint: Path) -> dict[str, str] | None:
-    """sha256 of each of its files, by name; None when they cannot be read."""
+    """sha256 of each file of a checkpoint by name; None if they cannot be read."""
     try:
         sums = json.loads((checkpoint / CHECKSUMS).read_text())
     except (OSError, ValueError):
@@ -138,7 +141,7 @@ def read_recipe(run_dir: Path) -> Config:
 
 @contextmanager
 def writing(run_dir: Path) -> Iterator[None]:
-    """Alone: two processes in one folder would mix their steps. Turns a full or unwritable disk into a sentence.
+    """Lock the run folder: two processes in it would mix their steps. A full or unwritable disk becomes an error.
 
     Raises `ConfigError` while another process writes here, `CheckpointError` for the disk.
     """

@@ -217,7 +217,7 @@ def _check(golds: Sequence[str]) -> None:
     if isinstance(golds, str):
         raise TypeError(f"golden answers must be a list of texts; got the text {golds!r}: write [{golds!r}]")
     if not golds:
-        raise ValueError("there are no golden answers, so there is nothing to score against")
+        raise ValueError("no golden answers are given, so there is nothing to score against")
 
 
 def _f1(text: str, gold: str, rule: _Rule) -> float:

@@ -1,4 +1,4 @@
-"""A section of a recipe, the tree that sections make, and the names and kinds of the settings in it.
+"""A section of a recipe, the tree of sections, and the names and kinds of the settings in it.
 
 A field of a section holds a value, another section, or one of several sections, which its `name` chooses.
 """
@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 class Section(BaseModel):
     """A table of a recipe. It holds what TOML can: whole numbers of 64 bits, and texts that UTF-8 can write."""
 
-    # Strict: a quoted number or a `true` where a number belongs is a slip to be told of, not a value.
+    # Strict: a quoted number, or `true` in place of a number, is an error.
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
@@ -60,7 +60,7 @@ Root = type[BaseModel]
 
 
 def setting_names(root: Root, prefix: str = "") -> list[str]:
-    """All dotted names of a tree, in the order they are declared; of sections to choose from, those of each."""
+    """All dotted names of a tree, in declared order; where a field chooses between sections, the names of each."""
     names: dict[str, None] = {}
     for key, info in root.model_fields.items():
         inner = [setting_names(section, f"{prefix}{key}.") for section in sections(info.annotation)]
@@ -69,26 +69,26 @@ def setting_names(root: Root, prefix: str = "") -> list[str]:
 
 
 def setting_values(tree: BaseModel, prefix: str = "") -> dict[str, Any]:
-    """Every setting that a tree holds, by its dotted name; of sections to choose from, those of the chosen one."""
+    """Every setting of a tree by its dotted name; where a field chooses between sections, those of the chosen one."""
     values: dict[str, Any] = {}
-    for key, value in held(tree).items():
+    for key, value in field_values(tree).items():
         values |= setting_values(value, f"{prefix}{key}.") if isinstance(value, BaseModel) else {prefix + key: value}
     return values
 
 
-def held(section: BaseModel) -> dict[str, Any]:
+def field_values(section: BaseModel) -> dict[str, Any]:
     """The fields of a section, by name."""
     return {key: getattr(section, key) for key in type(section).model_fields}
 
 
 def setting(root: Root, dotted: str) -> FieldInfo | None:
-    """The field behind a dotted name; None where there is no such setting, or a section."""
+    """The field behind a dotted name; None for a section and for an unknown name."""
     info = field_of(root, dotted)
     return None if info is None or sections(info.annotation) else info
 
 
 def field_of(root: Root, dotted: str) -> FieldInfo | None:
-    """The field behind the dotted name of a setting or a section; the first, where several sections have it."""
+    """The field behind the dotted name of a setting or a section; the first if several sections have it."""
     *path, key = dotted.split(".")
     models: Sequence[Root] = (root,)
     for name in path:
@@ -108,7 +108,7 @@ def choice_of(section: Root) -> str:
 
 
 def kinds_of(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, each without its limits; of anything else, itself."""
+    """The members of a union without their limits; for another annotation, that annotation without its limits."""
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     members = typing.get_args(annotation) if union else (annotation,)
     return tuple(typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind for kind in members)

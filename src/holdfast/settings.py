@@ -1,4 +1,4 @@
-"""Recipes in files and settings on the command line: read, and put into the tree of `section.py`."""
+"""Reading recipes from files and settings from a command line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _refuse_depth(data: Any, depth: int = 0) -> None:
-    """Raise `RecursionError` for what nobody could print. No recipe is deeper than four."""
+    """Raise `RecursionError` for deep nesting, which printing could not handle. A recipe has at most four levels."""
     if depth > _DEEPEST:
         raise RecursionError
     for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
@@ -50,8 +50,8 @@ def _refuse_depth(data: Any, depth: int = 0) -> None:
 def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
     """Values by dotted name of `--a.b value` and `--a.b=value`; a true-or-false setting may stand alone, meaning true.
 
-    A dash in a name is an underscore; of two values for one name the last counts; `none` clears what may be absent.
-    A value that is none of the setting's kind is left as text, for validation to explain. Raises `ConfigError`.
+    A dash in a name is an underscore; of two values for one name the last counts; `none` clears an optional setting.
+    A value of another kind than the setting is left as text, and validation explains the error. Raises `ConfigError`.
     """
     values = {}
     for name, text, _ in split_overrides(arguments, root):
@@ -62,7 +62,7 @@ def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
 
 
 def split_overrides(arguments: Sequence[str], root: Root) -> Iterator[tuple[str, str, list[str]]]:
-    """(dotted name, text of its value, the words it was given in) of each override. Raises `ConfigError`."""
+    """(dotted name, text of its value, its words on the command line) of each override. Raises `ConfigError`."""
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -129,7 +129,7 @@ def read(text: str, annotation: Any) -> Any:
 
 
 def _toml(text: str, opening: str, closing: str) -> Any:
-    """A TOML list or table, of which the outer brackets may be left out."""
+    """A TOML list or table. The outer brackets are optional."""
     text = text.strip()
     if not (text.startswith(opening) and text.endswith(closing)):
         text = f"{opening}{text}{closing}"
@@ -151,7 +151,7 @@ def _example(info: FieldInfo) -> str:
 
 
 def table(data: Any, section: str) -> dict[str, Any]:
-    """The table of a section in nested dicts; an empty one where there is none, or something else in its place."""
+    """The table of a section in nested dicts; an empty one if the section is missing or is not a table."""
     for part in section.split("."):
         data = data.get(part) if isinstance(data, dict) else None
     return data if isinstance(data, dict) else {}

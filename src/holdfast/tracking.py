@@ -1,7 +1,7 @@
-"""Where a run's numbers go: `metrics.jsonl` always; W&B and TensorBoard when the recipe asks for them.
+"""The trackers of a run: `metrics.jsonl` always; W&B and TensorBoard if the recipe names them.
 
 A line of `metrics.jsonl` is `{"step": int, "time": seconds since 1970, name: number, …}`. JSON has no NaN, so values
-that are not finite are left out, and their names stand in the line's `"dropped"` list.
+that are not finite are left out, and their names are in the `"dropped"` list of the line.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from holdfast.run_folder import METRICS
 
 
 def open_trackers(track: Track, run_dir: Path, *, name: str, settings: Mapping[str, Any]) -> Listeners:
-    """`metrics.jsonl`, and everything that a recipe's [track] section asks for.
+    """`metrics.jsonl`, and the trackers of the [track] section.
 
-    A resumed run goes on where its truncated `metrics.jsonl` ends, in W&B as the same run; there it is called `name`
-    and has `settings`. Raises `MissingExtra` for a package that is not installed.
+    A resumed run continues where its truncated `metrics.jsonl` ends, and as the same run in W&B, where it has `name`
+    and `settings`. Raises `MissingExtra` for a package that is not installed.
     """
     file = MetricsFile(run_dir / METRICS)
     trackers: list[Listener] = [file]
@@ -41,9 +41,10 @@ def open_trackers(track: Track, run_dir: Path, *, name: str, settings: Mapping[s
 
 
 class MetricsFile(Listener):
-    """`metrics.jsonl`: one line a step, there on disk as soon as the step is logged.
+    """`metrics.jsonl`: one line a step, written to disk when the step is logged.
 
-    A process that was killed while writing leaves a cut last line. Reading ignores it, and writing drops it first.
+    A process that is killed while writing leaves an incomplete last line. Reading ignores it, and writing deletes it
+    first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,6 +52,7 @@ class MetricsFile(Listener):
         self._file: TextIO | None = None
 
     def step(self, result: StepResult) -> None:
+        """Append the row of the step."""
         metrics = result.metrics
         row: dict[str, Any] = {"step": result.step, "time": round(time.time(), 3)}
         dropped = [name for name, value in metrics.items() if not math.isfinite(value)]
@@ -63,12 +65,14 @@ class MetricsFile(Listener):
         self._file.flush()
 
     def close(self) -> None:
+        """Close the file; a later step opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def read(self) -> list[dict[str, Any]]:
-        """Rows in file order; [] when there is no file. Raises `DataError` for a line, but the last, that is no row."""
+        """Rows in file order; [] when there is no file. Raises `DataError` for a line that is not a row, except the
+        last."""
         if not self.path.is_file():
             return []
         rows: list[dict[str, Any]] = []
@@ -81,7 +85,7 @@ class MetricsFile(Listener):
             except (json.JSONDecodeError, KeyError, TypeError):
                 if number == len(lines):
                     break
-                raise DataError(f'{self.path}:{number}: this line is no row of metrics, {{"step": …}}') from None
+                raise DataError(f'{self.path}:{number}: this line is not a row of metrics, {{"step": …}}') from None
             rows.append(row)
         return rows
 
@@ -90,7 +94,7 @@ class MetricsFile(Listener):
         return max((row["step"] for row in self.read()), default=-1)
 
     def truncate(self, step: int) -> None:
-        """Drop the rows of later steps: a resumed run writes them again."""
+        """Delete the rows of later steps: a resumed run writes them again."""
         self.close()
         if self.path.is_file():
             write_jsonl(self.path, [row for row in self.read() if row["step"] <= step])
@@ -113,16 +117,18 @@ class TensorBoard(Listener):
         self._writer = SummaryWriter(str(folder), purge_step=purge_step or None)
 
     def step(self, result: StepResult) -> None:
+        """Write an event for each metric."""
         for name, value in result.metrics.items():
             self._writer.add_scalar(name, value, result.step)
         self._writer.flush()
 
     def close(self) -> None:
+        """Close the event file."""
         self._writer.close()
 
 
 class WandB(Listener):
-    """A W&B run. Its id is kept in the run folder, so a resumed run continues it."""
+    """A W&B run. Its id is in the run folder, so that a resumed run continues it."""
 
     def __init__(self, project: str, run_dir: Path, *, settings: Mapping[str, Any], name: str) -> None:
         try:
@@ -136,13 +142,15 @@ class WandB(Listener):
         self._run = wandb.init(
             project=project, id=known.read_text().strip(), resume="allow", name=name, dir=run_dir, config=dict(settings)
         )
-        # W&B refuses to go back in its own step count, which a run resumed from a checkpoint must do.
+        # W&B cannot go back in its own step count, and a run resumed from a checkpoint must.
         self._run.define_metric("*", step_metric="step")
 
     def step(self, result: StepResult) -> None:
+        """Log the metrics."""
         self._run.log({"step": result.step, **result.metrics})
 
     def close(self) -> None:
+        """Finish the run."""
         self._run.finish()
 
 

@@ -73,10 +73,10 @@ DRIFT = Drift(
         (
             PER_SAMPLE,
             [
-                "2 of 8 questions have a right rollout and another reward beside it. Each had an update of its own, of "
-                "5 optimizer steps.",
+                "2 of 8 questions have a correct rollout and one with another reward. Each had an update of its own, "
+                "of 5 optimizer steps.",
                 "Change of log-likelihood, mean over rollouts: nats per rollout (per token)",
-                "penalty  questions displaced    right rollouts    wrong rollouts",
+                "penalty  questions displaced    correct rollouts    incorrect rollouts",
                 "none           1 of 2 (50 %)  +0.500 (+0.0500)  -3.000 (-0.1500)",
                 "llds            0 of 2 (0 %)  +1.000 (+0.1000)                 –",
             ],
@@ -84,21 +84,21 @@ DRIFT = Drift(
         (
             FIRST_ACTION,
             [
-                "4 wrong rollouts have a right one of the same question beside them. 3 of them (75 %) began with a "
+                "4 incorrect rollouts are of questions with a correct one. 3 of them (75 %) began with a "
                 "search that returned the same passages.",
                 "Log-prob per token, mean over rollouts (rollouts)",
                 "action                                 1           2",
-                "right rollouts                -0.250 (5)  -1.000 (1)",
-                "wrong rollouts                -0.500 (4)",
-                "wrong, began as a right one   -0.125 (3)",
-                "wrong, began otherwise                 –",
+                "correct rollouts                -0.250 (5)  -1.000 (1)",
+                "incorrect rollouts                -0.500 (4)",
+                "incorrect, began as a correct one   -0.125 (3)",
+                "incorrect, began differently                 –",
             ],
         ),
         (
             TOOL_ROUNDS,
             [
                 "Log-prob per token, mean over rollouts (rollouts)",
-                "searches          all       right       wrong",
+                "searches          all       correct       incorrect",
                 "0          -0.500 (2)           –  -0.500 (2)",
                 "3         -0.750 (12)  -0.250 (6)  -1.250 (6)",
             ],
@@ -129,8 +129,11 @@ def test_tables(result: Result, expected: list[str]) -> None:
     ("result", "words"),
     [
         (PER_SAMPLE, ["none: 1 of 2 questions displaced (50 %)", "llds: 0 of 2 questions displaced (0 %)"]),
-        (FIRST_ACTION, ["3 of 4 wrong rollouts (75 %) began as a right one did", "wrong, began as a right one"]),
-        (TOOL_ROUNDS, ["searches", "12", "right"]),
+        (
+            FIRST_ACTION,
+            ["3 of 4 incorrect rollouts (75 %) began as a correct one", "incorrect, began as a correct one"],
+        ),
+        (TOOL_ROUNDS, ["searches", "12", "correct"]),
         (
             DRIFT,
             ["sapo: after 2 optimizer steps (thin: A > 0, earlier steps)", "all (3 rollouts)", "A > 0 (2 rollouts)"],
@@ -142,7 +145,7 @@ def test_figures(result: Result, words: list[str], tmp_path: Path) -> None:
     draw(result, "a title", tmp_path / "one.svg")
     said = {" ".join(text.split()) for text in ElementTree.parse(tmp_path / "one.svg").getroot().itertext()}
     assert {"a title", *words} <= said
-    assert "wrong, began otherwise" not in said  # there are none
+    assert "incorrect, began differently" not in said  # there are none
     assert "A < 0 (0 rollouts)" not in said
     draw(result, "a title", tmp_path / "two.svg")
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

@@ -162,9 +162,7 @@ def test_arms_keep_the_recipes_own_penalty(coin: Callable[..., Subject]) -> None
 
 
 def test_arms_that_cannot_be(coin: Callable[..., Subject]) -> None:
-    with pytest.raises(
-        ConfigError, match="--compare lld: there is no such penalty; name some of none, llds, sapo, nll"
-    ):
+    with pytest.raises(ConfigError, match="--compare lld: there is no such penalty; choose from none, llds, sapo, nll"):
         arms_of(coin().config, ["lld"])
     with pytest.raises(ConfigError, match="this penalty is always zero"):
         arms_of(coin().config, ["none", "llds"])

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from holdfast.config import Config
-from holdfast.section import Root, choice_of, either, field_of, held, kind_of, sections
+from holdfast.section import Root, choice_of, either, field_of, field_values, kind_of, sections
 
 WIDTH = 88
 
@@ -62,7 +62,7 @@ def default_of(dotted: str) -> str:
 
 
 def _section(section: BaseModel, name: str, left_out: Collection[str] = ()) -> Iterator[str]:
-    fields = {key: value for key, value in held(section).items() if key not in left_out}
+    fields = {key: value for key, value in field_values(section).items() if key not in left_out}
     inside = {key: value for key, value in fields.items() if isinstance(value, BaseModel)}
     values = {key: value for key, value in fields.items() if key not in inside}
     if values:

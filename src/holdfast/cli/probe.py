@@ -168,7 +168,7 @@ def _measure(
         case What.TOOL_ROUNDS:
             return probes.tool_rounds(subject, rollouts, listener=listener)
         case What.TAIL_LEAK:
-            return probes.leak(subject, rollouts)
+            return probes.tail_leak(subject, rollouts)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ class Config(Section):
         return set() if self.data.train == "world" else {"world", "faults"}
 
     def problems(self) -> Iterator[str]:
+        """See `cross_section_errors`."""
         yield from cross_section_errors(self)
 
 
@@ -84,16 +85,16 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     data: dict[str, Any] = {} if path is None else settings.read_toml(Path(path))
     values = settings.parse_overrides(overrides, Config)
     if values.get("data.train", "world") != "world":
-        data.pop("world", None)  # the recipe is for other questions now
+        data.pop("world", None)  # the recipe is now for other questions
         data.pop("faults", None)
     if "loss.penalty.name" in values:
         penalty = settings.table(data, "loss.penalty")
         if penalty.get("name", "llds") != values["loss.penalty.name"]:
-            penalty.clear()  # of another method: it says nothing of this one
+            penalty.clear()  # settings of another penalty
     if "protocol.preset" in values:
         protocol = settings.table(data, "protocol")
         if protocol.get("max_turns") == PRESET_TURNS.get(str(protocol.get("preset", "clean"))):
-            protocol.pop("max_turns", None)  # the former preset's, as a resolved recipe has them
+            protocol.pop("max_turns", None)  # the default of the former preset, which a resolved recipe has
     for dotted, value in values.items():
         settings.assign(data, dotted, value)
     return validate(data, where="" if path is None else str(path), overridden=tuple(values))
@@ -102,7 +103,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:
     """`data` as a `Config`. Raises one `ConfigError` for all problems, unknown names with the nearest match.
 
-    `where` is the file they are in; settings in `overridden` came from the command line and are named as such.
+    `where` is the file they are in; settings in `overridden` came from the command line, and errors show them as such.
     """
     try:
         return Config.model_validate(dict(data))

@@ -1,4 +1,4 @@
-"""The sections of a recipe: settings, their meaning, their limits, and what of one section cannot work together."""
+"""The sections of a recipe: settings, their meaning, their limits, and the errors of one section."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from holdfast.retrieval.wire import retrieve_url
 from holdfast.section import Section
 
 PRESET_TURNS = {"clean": 4, "search-r1": 5, "r1": 1}
-"""`max_turns` of `search.protocol.PRESETS`; a test holds both together."""
+"""`max_turns` of `search.protocol.PRESETS`; a test checks that both agree."""
 LONGEST_NAME = 200
-"""Bytes. File systems take 255, and names are made from this one by adding to it."""
+"""Bytes. File systems allow 255, and other names begin with this one."""
 
 
 class Run(Section):
+    """The run folder, the seed and the machine."""
+
     name: str = "quickstart"
     """The run folder is `dir/name`; a name taken from the recipe gets a number behind it when that folder exists."""
     dir: str = "runs"
@@ -35,6 +37,7 @@ class Run(Section):
     """The run stops when a larger fraction of a step's rollouts fails for a reason that is not the policy's."""
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         name = self.name
         if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
             yield (
@@ -49,6 +52,8 @@ class Run(Section):
 
 
 class TinyModel(Section):
+    """The size of the tiny model."""
+
     hidden: int = Field(96, ge=16)
     """Width of the tiny model."""
     layers: int = Field(3, ge=1)
@@ -57,6 +62,7 @@ class TinyModel(Section):
     """Attention heads of the tiny model."""
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         if self.hidden % (2 * self.heads):
             yield (
                 f"world.model.hidden = {self.hidden} with world.model.heads = {self.heads}: each head needs an even "
@@ -65,7 +71,7 @@ class TinyModel(Section):
 
 
 class Scripts(Section):
-    """Scripted rollouts over the world's training questions, noisy on purpose: what a warm start learns from."""
+    """Scripted rollouts over the world's training questions, noisy on purpose: the demonstrations of a warm start."""
 
     plain_steps: int = Field(0, ge=0)
     """Supervised steps before `warm_start.steps`, on scripts without filler: the tiny model learns to read first."""
@@ -88,6 +94,8 @@ class Scripts(Section):
 
 
 class World(Section):
+    """The bundled world."""
+
     seed: int = 0
     """Seed of the bundled world; independent of the run's seed, so that seeds of a run share one world."""
     people: int = Field(420, ge=40, le=2304)
@@ -100,9 +108,9 @@ class World(Section):
     test_questions: int = Field(400, ge=1)
     """Questions of the test region."""
     two_hop: float = Field(0.5, ge=0, le=1)
-    """Share of questions that need two searches."""
+    """Fraction of questions that need two searches."""
     mismatch: float = Field(0.25, ge=0, le=1)
-    """Probability that a question names a relation otherwise than the passage does."""
+    """Probability that a question uses the other name of a relation than the passage does."""
     filler_words: int = Field(0, ge=0, le=41_472)
     """Words of the think text's filler language; 0 means no filler."""
     filler_length: tuple[int, int] = Field((4, 10), strict=False)
@@ -115,6 +123,7 @@ class World(Section):
     """What a warm start learns from."""
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         for key, (shortest, longest) in (("filler_length", self.filler_length), ("ramble_length", self.ramble_length)):
             if not 1 <= shortest <= longest:
                 yield (
@@ -129,6 +138,8 @@ class World(Section):
 
 
 class Data(Section):
+    """The questions."""
+
     train: str = "world"
     """`world` for the bundled world, or a JSONL file of questions (`question`, `golden_answers`)."""
     dev: str | None = None
@@ -138,19 +149,22 @@ class Data(Section):
 
 
 class Retrieval(Section):
+    """The passages, and the index or the server that searches them."""
+
     corpus: str = "world"
     """`world`, or a JSONL file of passages (`id`, `contents`)."""
     index: str | None = None
     """Folder that `holdfast index build` wrote, BM25 or dense, with its own passages. With `corpus` set as well:
     must be of that corpus; a BM25 index is built and saved there when absent."""
     url: str | None = None
-    """Address of a `/retrieve` server (Search-R1's protocol) that searches instead of an index of our own."""
+    """Address of a `/retrieve` server (Search-R1's protocol) that searches instead of a local index."""
     stem: bool = True
-    """English stemming, of an index that is built."""
+    """English stemming in an index that is built."""
     cache_size: int = Field(100_000, ge=0)
     """Queries kept in the LRU cache."""
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         if self.url is None:
             return
         try:
@@ -166,13 +180,18 @@ class Retrieval(Section):
 
 
 class Faults(Section):
+    """Faults injected on purpose."""
+
     search_failure_rate: float = Field(0.0, ge=0, lt=1)
     """Fault injection: probability that a search of a training rollout returns nothing."""
 
 
 class Model(Section):
+    """The model and how it is trained."""
+
     path: str = "tiny"
-    """`tiny` for the model made on the spot, a directory, or a hub id of any causal LM that transformers loads."""
+    """`tiny` for a model built from the bundled world, a directory, or a hub id of any causal LM that transformers
+    loads."""
     lora_rank: int = Field(0, ge=0)
     """0 trains all weights; otherwise LoRA of this rank on all linear layers (needs peft)."""
     lora_alpha: int = Field(32, ge=1)
@@ -187,6 +206,7 @@ class Model(Section):
     """`auto`: the tokenizer's template if it has one; `none`: plain text; otherwise a Jinja file."""
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         if self.path == "tiny" and self.lora_rank:
             yield (
                 f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model has nothing worth "
@@ -195,18 +215,20 @@ class Model(Section):
 
 
 class Protocol(Section):
+    """Tags, prompt and limits of a rollout."""
+
     preset: Literal["clean", "search-r1", "r1"] = "clean"
     """Tags, prompt and turns; see docs/data-model.md. `r1` is without search."""
     prompt: str | None = None
     """Prompt text holding `{question}`; None is the preset's."""
     max_turns: int = Field(4, ge=1)
-    """Model turns in an episode, the answer included; what is not set is the preset's: search-r1 5, r1 1."""
+    """Model turns in a rollout, the answer included. The default is that of the preset: search-r1 5, r1 1."""
     max_turn_tokens: int = Field(500, ge=1)
-    """Tokens the model may say in a turn."""
+    """Most tokens the model may write in a turn."""
     max_observation_tokens: int = Field(500, ge=16)
-    """Tokens of what comes back after a turn; longer passages are cut."""
+    """Most tokens of an observation; longer passages are cut."""
     max_total_tokens: int = Field(4096, ge=32)
-    """Tokens of an episode, its prompt included; one that reaches them ends as truncated."""
+    """Most tokens of a rollout, its prompt included; a rollout that reaches them ends as truncated."""
     topk: int = Field(3, ge=1)
     """Passages a search returns."""
 
@@ -216,7 +238,13 @@ class Protocol(Section):
         turns = PRESET_TURNS.get(str(data.get("preset", "clean"))) if isinstance(data, dict) else None
         return data if turns is None else {"max_turns": turns, **data}
 
+    @property
+    def max_sampled_tokens(self) -> int:
+        """Most tokens the model may write in a rollout: the constant of `seq-mean-token-sum-norm`."""
+        return self.max_turns * self.max_turn_tokens
+
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         if self.preset == "r1" and self.max_turns != 1:
             yield (
                 f"protocol.preset = 'r1' with protocol.max_turns = {self.max_turns}: without search there is one turn, "
@@ -227,31 +255,38 @@ class Protocol(Section):
 
 
 class Sampling(Section):
+    """The token sampler of training rollouts."""
+
     temperature: float = Field(1.0, gt=0)
     """Divides the logits, of the sampler and of every log-prob alike."""
     top_p: float = Field(1.0, gt=0, le=1)
-    """Below 1 the sampler is truncated while log-probs are not: a disease of its own (docs/results.md). Warns."""
+    """Below 1 the sampler is truncated while log-probs are not: this mismatch alone can make a run collapse
+    (docs/results.md). Warns."""
     top_k: int = Field(0, ge=0)
     """Above 0 the sampler is truncated to the k most likely tokens: as top_p."""
     mask_logprobs: bool = False
-    """Log-probs of the loss over the tokens the sampler kept, so that both agree (arXiv 2512.02556). Needs top_k."""
+    """Log-probs of the loss over the tokens the sampler can draw, so that both agree (arXiv 2512.02556). Needs
+    top_k."""
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         if self.mask_logprobs and not self.top_k:
             yield (
-                "sampling.mask_logprobs = true with sampling.top_k = 0: the tokens kept at every position are held in "
-                "memory, and top_k bounds their number. Set sampling.top_k, 512 say, which rarely cuts more than top_p "
+                "sampling.mask_logprobs = true with sampling.top_k = 0: the sampling mask of every position is held in "
+                "memory, and top_k bounds its size. Set sampling.top_k, 512 say, which rarely cuts more than top_p "
                 "does; a sampler that is not truncated needs no mask"
             )
 
 
 class WarmStart(Section):
+    """Supervised learning before reinforcement learning."""
+
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning; 0 for none. The result is cached."""
     data: str | None = None
-    """JSONL of episodes (`question`, `turns` of `text` and `observation`). None: the world's scripts, or no start."""
+    """JSONL of demonstrations (`question`, `turns` of `text` and `observation`). None: the world's scripts, if any."""
     batch_size: int = Field(48, ge=1)
-    """Episodes per step."""
+    """Demonstrations per step."""
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate."""
     seed: int = 0
@@ -259,14 +294,16 @@ class WarmStart(Section):
 
 
 class Reward(Section):
+    """Weights of the parts of a reward."""
+
     em: float = 1.0
     """Weight of exact match."""
     f1: float = 0.0
     """Weight of token F1."""
     format: float = 0.0
-    """Weight of 1 for an episode whose every turn is valid and which ends in an answer."""
+    """Weight of 1 for a rollout whose turns are all valid and which ends in an answer."""
     retrieval: float = 0.0
-    """Weight of 1 for an episode in which a search returned a golden answer."""
+    """Weight of 1 for a rollout in which a search returned a golden answer."""
     custom: dict[str, float] = Field({})
     """Import path of a function of yours -> its weight: `{ "my_code:brevity" = 0.2 }`; see docs/losses.md."""
 
@@ -275,6 +312,7 @@ class Reward(Section):
         return {"em": self.em, "f1": self.f1, "format": self.format, "retrieval": self.retrieval, **self.custom}
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         for path in self.custom:
             if not is_import_path(path):
                 yield (
@@ -286,6 +324,8 @@ class Reward(Section):
 
 
 class Loss(Section):
+    """The loss and its penalty."""
+
     advantage: Literal["grpo", "dr_grpo", "reinforce"] = "grpo"
     """Group mean and std; group mean alone; the reward itself."""
     baseline: Literal["mean", "length"] = "mean"
@@ -313,6 +353,7 @@ class Loss(Section):
     """The likelihood-preserving term."""
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         if self.baseline == "length" and self.advantage == "reinforce":
             yield (
                 "loss.baseline = 'length' with loss.advantage = 'reinforce': that advantage is the reward itself, with "
@@ -322,6 +363,8 @@ class Loss(Section):
 
 
 class Train(Section):
+    """Rollout batches and optimizer steps."""
+
     steps: int = Field(60, ge=1)
     """Rollout batches. Learning rate, evaluation and checkpoints count them too."""
     questions: int = Field(32, ge=1)
@@ -348,44 +391,53 @@ class Train(Section):
 
 
 class Eval(Section):
+    """Evaluation on dev while training."""
+
     every: int = Field(10, ge=0)
     """Evaluate on dev every n steps; 0 only at the end."""
     questions: int = Field(100, ge=1)
     """Dev questions read while training."""
     samples: int = Field(1, ge=1)
-    """Samples per question at the training temperature; greedy is always reported beside."""
+    """Samples per question at the training temperature; greedy scores are always reported too."""
 
 
 class Checkpoint(Section):
+    """When checkpoints are written, and how many stay."""
+
     every: int = Field(20, ge=0)
     """Save every n steps; 0 only at the end."""
     keep: int = Field(2, ge=1)
-    """Newest checkpoints kept, the best on dev besides."""
+    """Newest checkpoints that stay, in addition to the best on dev."""
 
 
 class Track(Section):
+    """Trackers and sampled rollouts."""
+
     wandb: str | None = None
     """W&B project; None for none."""
     tensorboard: bool = False
     """Write event files to RUN/tensorboard."""
     trajectories: int = Field(4, ge=0)
-    """Sampled episodes written to trajectories.jsonl per step."""
+    """Sampled rollouts written to trajectories.jsonl per step."""
 
 
 class Guard(Section):
+    """What a run does about findings while it trains."""
+
     codes: str = ""
-    """Codes of findings it acts on, or their beginnings, with commas between: `LLD003`, `LLD,ENT001`. Empty: all."""
+    """Codes of findings it acts on, or their beginnings, separated by commas: `LLD003`, `LLD,ENT001`. Empty: all."""
     action: Literal["warn", "stop"] = "warn"
-    """`warn` tells on the console; `stop` also saves a checkpoint and ends the run. All go into `findings.json`."""
+    """`warn` prints them; `stop` also saves a checkpoint and ends the run. All findings go into `findings.json`."""
 
     @field_validator("codes", mode="before")
     @classmethod
     def _joined(cls, value: Any) -> Any:
-        """A list of codes will do as well."""
+        """Accept a list of codes too."""
         listed = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
         return ",".join(value) if listed else value
 
     def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
         try:
             chosen(self.codes, where="guard.codes")
         except ConfigError as error:

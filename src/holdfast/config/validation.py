@@ -1,7 +1,7 @@
-"""What a recipe's sections cannot do together. What concerns one section alone stands in that section.
+"""Errors between the sections of a recipe. Errors of one section are in that section.
 
-`cross_section_errors` holds for every recipe. `check_training` is for those that are to be trained: `holdfast train`
-and its dry run call it, so that both refuse the same.
+`cross_section_errors` is for every recipe. `check_training` is for training: `holdfast train` and its dry run call it,
+so that both refuse the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MOST_ROLLOUTS = 1_000_000
-"""Of a rollout batch, which is held in memory."""
+"""Most rollouts in a batch, which is held in memory."""
 
 
 def cross_section_errors(config: Config) -> Iterator[str]:
@@ -39,8 +39,8 @@ def cross_section_errors(config: Config) -> Iterator[str]:
         )
     if config.loss.advantage != "reinforce" and train.group_size == 1:
         yield (
-            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one has no contrast. "
-            "Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
+            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one rollout has no "
+            "contrast. Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
         )
     in_world = data.train == "world"
     searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
@@ -52,7 +52,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
     elif in_world and retrieval.index is not None and retrieval.url is None:
         yield (
             f"retrieval.index = {retrieval.index!r} with retrieval.corpus = 'world': the bundled world is indexed in "
-            "memory, its training region apart. Leave retrieval.index out"
+            "memory, with its training region separate. Leave retrieval.index out"
         )
     if in_world and retrieval.url is not None:
         yield (
@@ -73,7 +73,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
 
 
 def _unused(config: Config) -> Iterator[str]:
-    """The settings, with their values, that were changed in sections that the recipe does not use."""
+    """Changed settings, with their values, of sections that the recipe does not use."""
     for name in sorted(config.unused()):
         default = setting_values(type(config).model_fields[name].default, f"{name}.")
         for dotted, value in setting_values(getattr(config, name), f"{name}.").items():
@@ -82,9 +82,9 @@ def _unused(config: Config) -> Iterator[str]:
 
 
 def check_training(config: Config, *, stage: str | None = None) -> None:
-    """Refuse what cannot be trained: all that the recipe alone can tell, and the code that it names.
+    """Refuse what cannot be trained, as far as the recipe and the code that it names show.
 
-    `stage` is that of `holdfast train`, None for reinforcement learning. Raises `ConfigError`.
+    `stage` is `warm-start` for `holdfast warm-start`, None for reinforcement learning. Raises `ConfigError`.
     """
     raise_all("this recipe cannot be trained", _training_errors(config, stage))
 
@@ -99,7 +99,7 @@ def _training_errors(config: Config, stage: str | None) -> Iterator[str]:
 
 
 def _without_the_world(config: Config) -> Iterator[str]:
-    """A model of a few words, and scripts of episodes, are there for the bundled world alone."""
+    """Only the bundled world has a tiny model and scripts."""
     warm_start = config.warm_start
     if config.model.path == "tiny":
         yield (
@@ -109,12 +109,12 @@ def _without_the_world(config: Config) -> Iterator[str]:
     if warm_start.steps and warm_start.data is None:
         yield (
             f"warm_start.steps = {warm_start.steps}, but warm_start.data is not set, and only the bundled world has "
-            "scripts to learn from. Give a JSONL of episodes, or set warm_start.steps = 0"
+            "scripts to learn from. Give a JSONL of demonstrations, or set warm_start.steps = 0"
         )
 
 
 def code_errors(config: Config) -> Iterator[str]:
-    """Import and try what the recipe names by import path; a sentence for each thing that cannot work."""
+    """A sentence for each import path of the recipe that cannot be imported or used."""
     from holdfast.rewards import part
 
     try:

@@ -1,14 +1,14 @@
-"""One recipe, translated for another engine: TRL, or verl.
+"""One recipe, translated for another trainer: TRL or verl.
 
-`plan("verl", config, Machines(gpus=8))` is everything the host needs, as a value: its options, the files to write and
-what could not be carried over. `write_plan` puts it into a folder. Nothing here imports a host or trains.
+`plan("verl", config, Machines(gpus=8))` is a value with everything the host needs: its options, the files to write and
+notes on what differs. `write_plan` writes it into a folder. Nothing here imports a host or trains.
 
 A translation keeps the meaning or refuses. Each host's module accounts for every setting of the schema:
 
     OPTIONS   the setting becomes options of the host; each option names the settings it comes from
-    others    it is in a file: the script, the recipe beside it, the agent loop's settings, the questions
-    NOTED     it has no meaning there; a value of your own is reported, not dropped in silence
-    REFUSED   the host has no such thing; a value other than the default is an error that names the nearest one
+    others    the setting is in a file: the script, the recipe, the settings of the agent loop, the questions
+    NOTED     the setting has no meaning in the host; a value other than the default is reported
+    REFUSED   the host has nothing like it; a value other than the default is an error that names the nearest one
 """
 
 from holdfast.launch.plan import HOSTS, Machines, Option, Plan, plan, write_plan

@@ -1,17 +1,18 @@
-"""The value a translation gives, and writing it to a folder."""
+"""The plan that a translation gives, writing it to a folder, and what the translations of both hosts share."""
 
 from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.config import Config, setting_names, setting_values
 from holdfast.config.validation import code_errors
-from holdfast.errors import ConfigError, raise_all
+from holdfast.data import Example, hold_out, read_questions
+from holdfast.errors import ConfigError, DataError, raise_all
 from holdfast.penalties import CustomPenalty
 
 HOSTS = ("trl", "verl")
@@ -19,15 +20,16 @@ HOSTS = ("trl", "verl")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """What the host runs on. A recipe does not say, because it is the same run on one GPU and on eight."""
+    """The machines the host runs on. They are not in the recipe, which is the same on one GPU and on eight."""
 
     gpus: int = 1
-    """GPUs, or processes without one, of each machine."""
+    """GPUs of each machine, or processes if it has none."""
     nodes: int = 1
     """Machines."""
 
     @property
     def total(self) -> int:
+        """GPUs of all machines."""
         return self.gpus * self.nodes
 
     def __str__(self) -> str:
@@ -37,7 +39,7 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of the host, and the settings of the recipe it comes from, or the reason it is set."""
+    """An option of the host; `why` names the settings it comes from, or the reason for its value."""
 
     name: str
     value: Any
@@ -53,15 +55,15 @@ class Plan:
     files: Mapping[str, str]
     """Text files by their path in the folder."""
     data: Mapping[str, str]
-    """What `write_data` writes: path in the folder, and where it comes from, in words."""
+    """Files that `write_data` writes: path in the folder -> their source, in words."""
     write_data: Callable[[Path], None] = field(compare=False)
-    """Writes the questions into a folder. Reads the recipe's data files: `DataError` when one cannot be used."""
+    """Writes the questions into a folder. Raises `DataError` for a data file that cannot be used."""
     schedule: str
-    """Where the host's optimizer steps per rollout batch come from, in its own words."""
+    """How K, the optimizer steps per rollout batch, follows from options of the host."""
     first: tuple[str, ...]
-    """Commands to give before `run.sh`, in the folder."""
+    """Commands to run before `run.sh`, in the folder."""
     notes: tuple[str, ...]
-    """What has no meaning in the host, or a different one: a sentence each."""
+    """A sentence for each thing that the host does differently, or not at all."""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -82,10 +84,10 @@ def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
 
 
 def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
-    """Write the files and the questions of a plan into `folder`, made if it is not there.
+    """Write the files and the questions of a plan into `folder`, which is created if necessary.
 
-    With `overwrite` a folder that holds something is written into: files of the plan replace theirs, others stay.
-    Raises `ConfigError` for a folder in use, `DataError` for questions that cannot be read.
+    With `overwrite` the folder may hold files: those of the plan are replaced, others stay. Raises `ConfigError` for a
+    folder that is not empty or cannot be written, `DataError` for questions that cannot be read.
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder} is a file; name a folder")
@@ -106,7 +108,7 @@ def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
         raise ConfigError(f"{folder} cannot be written ({error.strerror}); name another folder with --out") from error
     finally:
         if not existed and folder.is_dir() and not any(folder.iterdir()):
-            shutil.rmtree(folder)  # what failed before the first file leaves nothing behind
+            shutil.rmtree(folder)  # after an error before the first file
 
 
 def value_of(config: Config, setting: str) -> Any:
@@ -122,7 +124,7 @@ def value_of(config: Config, setting: str) -> Any:
 
 
 def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
-    """The settings of a section, without the keys in `but`.
+    """The dotted names of the settings in a section, without the keys in `but`.
 
     >>> section("sampling", but=("top_k", "mask_logprobs"))
     ['sampling.temperature', 'sampling.top_p']
@@ -132,8 +134,20 @@ def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
     ]
 
 
+def model_path(config: Config) -> str:
+    """`model.path`: a folder with its full path, a hub id as it is."""
+    path = Path(config.model.path)
+    return str(path.resolve()) if path.is_dir() else config.model.path
+
+
+def trackers(config: Config) -> list[str]:
+    """The trackers of the recipe, by the names that both hosts use."""
+    track = config.track
+    return [name for name, used in (("wandb", track.wandb), ("tensorboard", track.tensorboard)) if used]
+
+
 def changed(config: Config) -> list[str]:
-    """Settings whose value is not the schema's default."""
+    """Names of the settings whose value is not the default."""
     default = setting_values(Config())
     return [name for name, value in setting_values(config).items() if name not in default or value != default[name]]
 
@@ -156,7 +170,7 @@ def refused(config: Config, table: Mapping[str, str]) -> Iterator[str]:
 
 
 def truncation(config: Config) -> Iterator[str]:
-    """What a truncated sampler does where log-probs are over the whole vocabulary, as in both hosts."""
+    """A note on a truncated sampler: both hosts compute log-probs over the whole vocabulary."""
     sampling = config.sampling
     if sampling.top_p < 1 or sampling.top_k:
         yield (
@@ -167,7 +181,7 @@ def truncation(config: Config) -> Iterator[str]:
 
 
 def code_notes(config: Config) -> Iterator[str]:
-    """What the recipe names by import path must be there where the host runs."""
+    """A note for each import path of the recipe: the host must be able to import it."""
     penalty = [config.loss.penalty.path] if isinstance(config.loss.penalty, CustomPenalty) else []
     for path in (*penalty, *config.reward.custom):
         module = path.partition(":")[0]
@@ -177,3 +191,23 @@ def code_notes(config: Config) -> Iterator[str]:
 def refuse(host: str, problems: Iterable[str]) -> None:
     """Raise one `ConfigError` for all problems, if there are any."""
     raise_all(f"this recipe cannot run in {host} as it is", problems)
+
+
+def train_and_dev(config: Config, host: str) -> tuple[Sequence[Example], Sequence[Example]]:
+    """The questions to train on and those to evaluate on while training, held out if the recipe names no dev file.
+
+    Raises `DataError` for a file that is missing or cannot be used, and for fewer questions than a rollout batch has:
+    both hosts leave out a batch that is not full, so they would not train at all.
+    """
+    data = config.data
+    train: Sequence[Example] = read_questions(data.train, split="train").examples
+    if data.dev is None:
+        train, dev = hold_out(train)
+    else:
+        dev = read_questions(data.dev, split="dev").examples
+    if len(train) < config.train.questions:
+        raise DataError(
+            f"data.train = {data.train!r} leaves {len(train)} questions to train on, but a rollout batch takes "
+            f"train.questions = {config.train.questions} and {host} leaves out a batch that is not full; lower it"
+        )
+    return train, dev

@@ -1,7 +1,6 @@
-"""K, the optimizer steps a rollout batch is used for, in the words of each host.
+"""K, the optimizer steps that use a rollout batch, in the options of each host.
 
-The same number in the same place means different things. K here is `train.optimizer_steps_per_rollout`, and every
-rollout is used once, in one of the K steps.
+Hosts count differently. K here is `train.optimizer_steps_per_rollout`, and every rollout is used in one of the K steps.
 
     TRL    K = steps_per_generation × num_iterations / gradient_accumulation_steps
     verl   K = train_batch_size / ppo_mini_batch_size × ppo_epochs, a mini-batch counted in questions: verl multiplies
@@ -20,7 +19,7 @@ from holdfast.launch.plan import Machines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrlSchedule:
-    """How TRL cuts a rollout batch."""
+    """How TRL divides a rollout batch."""
 
     per_device_train_batch_size: int
     gradient_accumulation_steps: int
@@ -46,13 +45,13 @@ def trl_schedule(config: Config, machines: Machines) -> TrlSchedule:
 
 
 def trl_schedule_problem(train: Train, machines: Machines) -> str | None:
-    """Why TRL cannot take K equal steps, and what can be taken; None when it can."""
+    """Why TRL cannot take K equal steps, and the nearest settings it can take; None if it can."""
     return _problem(
         train,
         machines,
         lambda questions, steps: questions * train.group_size % (steps * machines.total) == 0,
         f"TRL takes the same number of rollouts in every step and on every GPU, and {train.questions} × "
-        f"{train.group_size} rollouts cannot be shared out so",
+        f"{train.group_size} rollouts cannot be divided so",
     )
 
 
@@ -62,7 +61,7 @@ def verl_mini_batch(train: Train) -> int:
 
 
 def verl_schedule_problem(train: Train, machines: Machines) -> str | None:
-    """Why verl cannot take K equal steps, and what can be taken; None when it can."""
+    """Why verl cannot take K equal steps, and the nearest settings it can take; None if it can."""
 
     def fits(questions: int, steps: int) -> bool:
         mini, rest = divmod(questions, steps)
@@ -72,8 +71,8 @@ def verl_schedule_problem(train: Train, machines: Machines) -> str | None:
         train,
         machines,
         fits,
-        "verl counts a step in whole questions, the same number each time, and their rollouts must share out evenly "
-        f"over the GPUs; {train.questions} questions cannot be cut so",
+        "verl counts a step in whole questions, the same number each time, and their rollouts must divide evenly "
+        f"over the GPUs; {train.questions} questions cannot be divided so",
     )
 
 
@@ -81,7 +80,7 @@ def _problem(train: Train, machines: Machines, fits: Callable[[int, int], bool],
     questions, steps = train.questions, train.optimizer_steps_per_rollout
     if fits(questions, steps):
         return None
-    # A multiple of both always fits; K of 1 would make the penalties inert.
+    # A multiple of both always fits. K = 1 is not proposed: the penalties would be inert.
     ways = [f"train.questions = {_nearest(questions, lambda q: fits(q, steps), 1, questions + steps * machines.total)}"]
     if step := _nearest(steps, lambda k: fits(questions, k), 2, questions * train.group_size):
         ways.append(f"train.optimizer_steps_per_rollout = {step}")
@@ -91,6 +90,6 @@ def _problem(train: Train, machines: Machines, fits: Callable[[int, int], bool],
     )
 
 
-def _nearest(wanted: int, fits: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The number from `least` to `most` that fits and is nearest to `wanted`; of two, the smaller."""
-    return min((n for n in range(least, most + 1) if fits(n)), key=lambda n: (abs(n - wanted), n), default=None)
+def _nearest(target: int, fits: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The number from `least` to `most` that fits and is nearest to `target`; the smaller of two."""
+    return min((n for n in range(least, most + 1) if fits(n)), key=lambda n: (abs(n - target), n), default=None)

@@ -18,6 +18,7 @@ from holdfast.launch.plan import (
     refuse,
     refused,
     section,
+    trackers,
     truncation,
 )
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
@@ -27,10 +28,10 @@ _NOT_TINY = (
     "it names, and warm_start.steps = 0"
 )
 
-# The generated script reads these from the recipe it lies beside.
+# The generated script reads these from the recipe in its folder.
 RECIPE = frozenset([*section("data"), *section("retrieval"), *section("protocol"), *section("world")])
 
-# These are arguments in the script, beside the options.
+# These are other arguments in the script.
 SCRIPT: Mapping[str, str] = {
     "run.threads": "OMP_NUM_THREADS in run.sh",
     "model.path": "model",
@@ -49,25 +50,30 @@ SCRIPT: Mapping[str, str] = {
 }
 
 NOTED: Mapping[str, str] = {
-    **dict.fromkeys(section("world.model"), "it shapes the tiny model, which is not made here"),
+    **dict.fromkeys(section("world.model"), "it sets the size of the tiny model, which is not made here"),
     **dict.fromkeys(
         [*section("world.scripts"), *section("warm_start", but=("steps",))],
-        "a warm start is a stage of its own, before",
+        "a warm start is a separate stage before training",
     ),
 }
 
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
-    "faults.search_failure_rate": "it is a fault put in on purpose, and SearchRollouts has none. Leave it at 0",
+    "faults.search_failure_rate": "it injects faults on purpose, and SearchRollouts cannot. Leave it at 0",
     "sampling.mask_logprobs": "the log-probs of TRL's loss are over the whole vocabulary. Sample untruncated instead",
     "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
     "loss.penalty.normalizer": (
         "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "protected tokens, which is logged as penalty/preserved_fraction"
+        "preserved tokens, which is logged as penalty/preserved_fraction"
     ),
 }
 
-_LOSS_TYPES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo"}
+_LOSS_TYPES = {
+    "token-mean": "dapo",
+    "seq-mean-token-mean": "grpo",
+    "seq-mean-token-sum-norm": "dr_grpo",
+    "seq-mean-token-sum": "luspo",
+}
 
 
 def translate(config: Config, machines: Machines) -> Plan:
@@ -96,14 +102,14 @@ def _extras(config: Config) -> Iterator[str]:
 
 def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
-    yield "the best checkpoint on dev is not kept apart; TRL keeps the newest"
-    yield "TRL evaluates with samples at the training temperature; greedy scores are not reported beside them"
+    yield "TRL keeps the newest checkpoints, and not the best on dev"
+    yield "TRL evaluates with samples at the training temperature, and reports no greedy scores"
     if config.loss.reduction == "token-mean":
         yield "TRL divides a step's loss by the mean token count of the rollout batch's steps, not by the step's own"
     elif config.loss.entropy_coef:
         yield "TRL's entropy is a mean over tokens under every loss.reduction"
     if trl_files.correct_above(config.reward) is None:
-        yield "with these reward weights right and wrong overlap: the log counts a reward above 0.5 as right"
+        yield "these weights let correct and incorrect rollouts overlap: the log counts rewards above 0.5 as correct"
     yield from code_notes(config)
 
 
@@ -138,12 +144,12 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     if loss.dual_clip is not None and loss.dual_clip < 1 + loss.clip_high:
         yield (
             f"loss.dual_clip = {loss.dual_clip} with loss.clip_high = {loss.clip_high}: TRL's delta cuts the ratio of "
-            f"good tokens too when it is below 1 + clip_high. Set loss.dual_clip to {1 + loss.clip_high:g} or more"
+            f"positive tokens too when it is below 1 + clip_high. Set loss.dual_clip to {1 + loss.clip_high:g} or more"
         )
     if getattr(loss.penalty.term, "preserve", None) == "correct" and trl_files.correct_above(config.reward) is None:
         yield (
-            "loss.penalty.preserve = 'correct' with these reward weights: TRL knows a rollout by its reward alone, and "
-            "a wrong one could have as much as a right one. Raise reward.em above the sum of the others"
+            "loss.penalty.preserve = 'correct' with these reward weights: TRL sees only the reward of a rollout, and "
+            "an incorrect one could have as much as a correct one. Raise reward.em above the sum of the others"
         )
     if problem := trl_schedule_problem(config.train, machines):
         yield problem
@@ -180,8 +186,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("weight_decay", train.weight_decay, "train.weight_decay")
     yield Option("max_grad_norm", train.grad_clip, "train.grad_clip")
 
-    reduction = "luspo" if loss.reduction == "seq-mean-token-sum" else _LOSS_TYPES[loss.reduction]
-    yield Option("loss_type", reduction, "loss.reduction")
+    yield Option("loss_type", _LOSS_TYPES[loss.reduction], "loss.reduction")
     yield Option("scale_rewards", "group" if loss.advantage == "grpo" else "none", "loss.advantage")
     yield Option("importance_sampling_level", loss.ratio, "loss.ratio")
     yield Option("epsilon", loss.clip_low, "loss.clip_low")
@@ -196,7 +201,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("top_k", config.sampling.top_k, "sampling.top_k")
     yield Option("max_completion_length", _longest(config), "protocol.max_total_tokens, loss.reduction")
 
-    yield Option("use_vllm", False, "True: vLLM on the same GPUs does the rollouts (pip install vllm); wanted above 1B")
+    yield Option("use_vllm", False, "True: vLLM on the same GPUs does the rollouts (pip install vllm); use it above 1B")
     yield Option("vllm_max_model_length", config.protocol.max_total_tokens, "protocol.max_total_tokens")
     yield Option("vllm_importance_sampling_correction", False, "the recipe has no such weights")
 
@@ -213,9 +218,8 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("save_total_limit", config.checkpoint.keep, "checkpoint.keep")
 
     track = config.track
-    trackers = [name for name, on in (("wandb", track.wandb), ("tensorboard", track.tensorboard)) if on]
     yield Option("logging_steps", steps, f"a line for each rollout batch, {k}")
-    yield Option("report_to", trackers or "none", "track.wandb, track.tensorboard")
+    yield Option("report_to", trackers(config) or "none", "track.wandb, track.tensorboard")
     yield Option("log_completions", track.trajectories > 0, "track.trajectories")
     yield Option("num_completions_to_print", track.trajectories or None, "track.trajectories")
 
@@ -227,8 +231,7 @@ def _bf16(config: Config) -> Any:
 
 
 def _longest(config: Config) -> int:
-    """What TRL's dr_grpo divides by; otherwise a bound that the protocol keeps by itself."""
+    """The divisor of dr_grpo in TRL; for other losses a bound, which the protocol keeps by itself."""
     limits = config.protocol
-    if config.loss.reduction == "seq-mean-token-sum-norm":
-        return limits.max_turns * limits.max_turn_tokens
-    return limits.max_total_tokens
+    normed = config.loss.reduction == "seq-mean-token-sum-norm"
+    return limits.max_sampled_tokens if normed else limits.max_total_tokens

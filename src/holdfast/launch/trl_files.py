@@ -1,4 +1,4 @@
-"""The files of a TRL run: a script to read and edit, accelerate's config, the recipe, and the command."""
+"""The files of a TRL run: a script to read and edit, the config of accelerate, the recipe, and the command."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Any
 
 from holdfast.config import Config, Reward, dump
 from holdfast.errors import DataError
-from holdfast.launch.plan import Machines, Option
-from holdfast.launch.questions import train_and_dev
+from holdfast.launch.plan import Machines, Option, model_path, train_and_dev
 from holdfast.penalties import Penalty
 
 PORT = 29500
 
 
 class Code(str):
-    """Stands in the script as it is, not as a text."""
+    """Python code, which the script has without quotes."""
 
     __slots__ = ()
 
@@ -31,7 +30,7 @@ def files(config: Config, options: Sequence[Option], machines: Machines) -> dict
         "train.py": script(config, options),
         "run.sh": command(config, machines),
         "accelerate.yaml": accelerate(config, machines),
-        "recipe.toml": f"# Read by train.py: data, retrieval, protocol. What train.py says itself counts there.\n\n"
+        "recipe.toml": f"# train.py reads data, retrieval and protocol here. Its own arguments override the rest.\n\n"
         f"{dump(relocated(config))}",
     }
 
@@ -47,7 +46,7 @@ def data_files(config: Config) -> dict[str, str]:
 
 
 def copy_data(config: Config, folder: Path) -> None:
-    """Copy the question files as they are. Raises `DataError` for one that is not there, and for too few questions."""
+    """Copy the question files as they are. Raises `DataError` for a missing file, and for too few questions."""
     if config.data.train == "world":
         return
     for split, path in _sources(config):
@@ -63,7 +62,7 @@ def copy_data(config: Config, folder: Path) -> None:
 
 
 def relocated(config: Config) -> Config:
-    """The recipe as it stands in the folder: questions copied beside it, everything else by its full path."""
+    """The recipe for the folder: its questions are the copies there, other paths are full paths."""
     if config.data.train == "world":
         return config
     data = {split: _place(split, path) for split, path in _sources(config)}
@@ -88,13 +87,13 @@ def _sources(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _place(split: str, path: str) -> str:
-    return f"data/{split}/{Path(path).name}"  # its name is the data set's
+    return f"data/{split}/{Path(path).name}"  # the file name is the name of the data set
 
 
 # ---- train.py
 
 _SCRIPT = '''\
-"""{title}, with TRL. Made by `holdfast launch trl`, yours to edit. ./run.sh starts it, ./run.sh --resume goes on."""
+"""{title}, with TRL. Made by `holdfast launch trl`, yours to edit. Start: ./run.sh. Continue: ./run.sh --resume."""
 
 import sys
 {torch}{peft}
@@ -154,7 +153,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
     penalty, module = _penalty(config.loss.penalty.term)
     ours = module == Penalty.__module__
     name = penalty.partition("(")[0]
-    shown = [*([penalty] if penalty else []), *_observing(config)]
+    arguments = [*([penalty] if penalty else []), *_observing(config)]
     lora = config.model.lora_rank
     chat_template = config.model.chat_template
     if chat_template not in ("auto", "none"):
@@ -168,12 +167,14 @@ def script(config: Config, options: Sequence[Option]) -> str:
         rewards=literal({name: weight for name, weight in config.reward.weights().items() if weight}),
         guard=f"on={literal(config.guard.codes)}, action={literal(config.guard.action)}",
         options=indent("\n".join(_argument(option) for option in options), " " * 4),
-        penalty=indent("\n".join(f"{line}," for line in shown), " " * 4),
+        penalty=indent("\n".join(f"{line}," for line in arguments), " " * 4),
         model=literal(model_path(config)),
         eval_questions=config.eval.questions,
         chat_template=literal(chat_template),
         max_failed=config.run.max_failed_fraction,
-        last_eval="" if _ends_evaluated(config) else "trainer.evaluate()  # max_steps is no multiple of eval_steps\n",
+        last_eval=""
+        if _ends_evaluated(config)
+        else "trainer.evaluate()  # max_steps is not a multiple of eval_steps\n",
         lora=f"    peft_config=LoraConfig(\n"
         f'        r={lora}, lora_alpha={config.model.lora_alpha}, lora_dropout=0.0, target_modules="all-linear"\n'
         f"    ),\n"
@@ -185,12 +186,6 @@ def script(config: Config, options: Sequence[Option]) -> str:
 
 def _ends_evaluated(config: Config) -> bool:
     return not config.eval.every or config.train.steps % config.eval.every == 0
-
-
-def model_path(config: Config) -> str:
-    """A folder by its full path, anything else as it is: an id of the hub."""
-    path = Path(config.model.path)
-    return str(path.resolve()) if path.is_dir() else config.model.path
 
 
 def _argument(option: Option) -> str:
@@ -215,11 +210,11 @@ def literal(value: Any) -> str:
 
 
 def _penalty(penalty: Penalty | None) -> tuple[str, str]:
-    """The call that makes it, and the module of its class; empty for none."""
+    """The call of its class, and the module of the class; two empty texts without a penalty."""
     if penalty is None:
         return "", ""
     kind = type(penalty)
-    left_out = {"name", "normalizer"}  # the second is TRL's own count
+    left_out = {"name", "normalizer"}  # TRL divides by its own count
     arguments = {key: getattr(penalty, key) for key in kind.model_fields if key not in left_out}
     written = ", ".join(f"{key}={literal(value)}" for key, value in arguments.items())
     return f"{kind.__name__}({written})", kind.__module__
@@ -233,10 +228,9 @@ def _observing(config: Config) -> Iterator[str]:
 
 
 def correct_above(reward: Reward) -> float | None:
-    """The reward above which a rollout is right, halfway between the best wrong and the worst right one.
+    """The reward above which a rollout is correct: halfway between the best incorrect and the worst correct one.
 
-    None when the two overlap, or may: the values of a part of the user's own are not known. A right answer has an F1 of
-    1.
+    None if the two overlap, or may overlap: values of a custom part are not known. A correct answer has an F1 of 1.
 
     >>> correct_above(Reward(em=1.0)), correct_above(Reward(em=0.1, format=0.5))
     (0.5, None)
@@ -244,9 +238,9 @@ def correct_above(reward: Reward) -> float | None:
     if any(reward.custom.values()):
         return None
     others = [reward.format, reward.retrieval]
-    wrong = sum(max(weight, 0.0) for weight in [reward.f1, *others])
-    right = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in others)
-    return (wrong + right) / 2 if right > wrong else None
+    best_incorrect = sum(max(weight, 0.0) for weight in [reward.f1, *others])
+    worst_correct = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in others)
+    return (best_incorrect + worst_correct) / 2 if worst_correct > best_incorrect else None
 
 
 # ---- accelerate.yaml and run.sh
@@ -266,7 +260,7 @@ def accelerate(config: Config, machines: Machines) -> str:
         f"num_machines: {machines.nodes}",
         f"num_processes: {machines.total}",
         f"use_cpu: {str(cpu).lower()}",
-        "mixed_precision: 'no'  # train.py says it",
+        "mixed_precision: 'no'  # train.py sets it",
         "main_training_function: main",
     ]
     if machines.total == 1:

@@ -7,16 +7,18 @@ from functools import partial
 
 from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.config import Config
-from holdfast.launch import parquet, verl_files
+from holdfast.launch import verl_files
 from holdfast.launch.plan import (
     Machines,
     Option,
     Plan,
     code_notes,
+    model_path,
     noted,
     refuse,
     refused,
     section,
+    trackers,
     truncation,
     value_of,
 )
@@ -54,22 +56,24 @@ AGENT_LOOP = frozenset([
 # These decide what the parquet files hold.
 DATA = frozenset({"data.train", "data.dev", "data.test", "eval.questions", "protocol.preset", "protocol.prompt"})
 
-# These belong to the bundled world, which verl cannot train on: a recipe for it has none of them.
+# These belong to the bundled world, which verl cannot train on. A recipe that verl can run has none of them.
 WORLD = frozenset(dotted for name in ("world", "world.model", "world.scripts", "faults") for dotted in section(name))
 
-# These have values that verl cannot honour, which `_problems` refuses, and values that need nothing.
+# `_problems` refuses some values of these; the others need no option.
 CHECKED = frozenset({"run.device", "model.chat_template"})
 
 NOTED: Mapping[str, str] = {
     "run.threads": "Ray gives every worker its threads",
-    "retrieval.stem": "stemming is the server's matter",
-    "retrieval.cache_size": "the server that answers keeps its own",
-    "run.max_failed_fraction": "verl goes on whatever share of episodes failed; they are left out, and its log says so",
-    "train.displacement_every": "a loss function of verl cannot look at rollouts before and after a whole update",
+    "retrieval.stem": "the server of the index has its own",
+    "retrieval.cache_size": "the server has its own cache",
+    "run.max_failed_fraction": "verl continues however many rollouts fail; they are left out, and its log says so",
+    "train.displacement_every": "a loss function of verl cannot see rollouts before and after a whole update",
     "train.displacement_rows": "displacement is not measured in verl",
     "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
-    **dict.fromkeys(section("guard"), "verl calls nobody while it trains; run `holdfast diagnose` on its log instead"),
-    **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a stage of its own, before"),
+    **dict.fromkeys(
+        section("guard"), "verl has no callbacks while it trains; run `holdfast diagnose` on its log instead"
+    ),
+    **dict.fromkeys(section("warm_start", but=("steps",)), "a warm start is a separate stage before training"),
 }
 
 REFUSED: Mapping[str, str] = {
@@ -88,7 +92,7 @@ REFUSED: Mapping[str, str] = {
     ),
     "loss.penalty.normalizer": (
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "protected tokens, which is logged as penalty/preserved_fraction"
+        "preserved tokens, which is logged as penalty/preserved_fraction"
     ),
     "loss.penalty.answer_weight": (
         "a loss function of verl does not see which tokens are the answer. Leave it at 1.0, or use TRL"
@@ -107,8 +111,8 @@ def translate(config: Config, machines: Machines) -> Plan:
         host="verl",
         options=options,
         files=verl_files.files(config, options, machines),
-        data=parquet.files(config),
-        write_data=partial(parquet.write_splits, config),
+        data=verl_files.parquet_files(config),
+        write_data=partial(verl_files.write_splits, config),
         schedule=(
             f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
             f"{verl_mini_batch(train)} × ppo_epochs 1"
@@ -123,8 +127,8 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     yield from refused(config, REFUSED)
     if config.data.train == "world":
         yield (
-            "data.train = 'world': the bundled world lives inside one process and verl asks a server. Set data.train "
-            "to your questions and retrieval.url to a server over your passages, or train on the world in TRL"
+            "data.train = 'world': the bundled world is inside one process, and rollouts of verl ask a server. Set "
+            "data.train to your questions and retrieval.url to a server over your passages, or train on the world in TRL"
         )
     elif config.retrieval.url is None and config.retrieval.corpus == "world":
         yield "retrieval.url is not set: rollouts of verl ask a server; set it to the address of one"
@@ -148,7 +152,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     if getattr(loss.penalty.term, "preserve", None) == "correct":
         yield (
             "loss.penalty.preserve = 'correct': a loss function of verl sees advantages, not rewards. The nearest is "
-            "'positive', which leaves out groups that are right throughout"
+            "'positive', which leaves out groups whose rollouts are all correct"
         )
     if loss.advantage == "reinforce" and train.group_size > 1:
         yield (
@@ -174,15 +178,15 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
 
 def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
-    yield "the best checkpoint on dev is not kept apart; verl keeps the newest"
-    yield "verl limits prompt and response apart: an episode of a short prompt ends before protocol.max_total_tokens"
+    yield "verl keeps the newest checkpoints, and not the best on dev"
+    yield "verl limits prompt and response each: with a short prompt a rollout ends before protocol.max_total_tokens"
     yield from code_notes(config)
     if config.train.warmup:
         yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
 
 
 def prompt_tokens(total: int) -> int:
-    """The part of an episode that verl keeps for the prompt: an eighth, but room for a question if half allows it.
+    """Tokens of a rollout of `total` that verl reserves for the prompt: an eighth, or 256, but at most half.
 
     >>> prompt_tokens(4096), prompt_tokens(1024), prompt_tokens(256)
     (512, 256, 128)
@@ -191,7 +195,7 @@ def prompt_tokens(total: int) -> int:
 
 
 def _part(option: Option) -> int:
-    """Where an option stands in the command: with its own kind."""
+    """The place of an option in the command, which groups options by their kind."""
     kinds = ("data", MODEL, ACTOR, "actor_rollout_ref.ref", ROLLOUT, "algorithm", "trainer")
     return next(i for i, kind in enumerate(kinds) if option.name.lstrip("+").startswith(f"{kind}."))
 
@@ -207,7 +211,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("data.max_response_length", limits.max_total_tokens - prompt, "protocol.max_total_tokens: the rest")
     yield Option("data.trust_remote_code", config.model.trust_remote_code, "model.trust_remote_code: of the tokenizer")
     yield Option("data.seed", run.seed, "run.seed")
-    yield Option(f"{MODEL}.path", verl_files.model_path(config), "model.path")
+    yield Option(f"{MODEL}.path", model_path(config), "model.path")
     if config.model.lora_rank:
         yield Option(f"{MODEL}.lora_rank", config.model.lora_rank, "model.lora_rank")
         yield Option(f"{MODEL}.lora_alpha", config.model.lora_alpha, "model.lora_alpha")
@@ -229,7 +233,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
             yield Option(f"+{part}.fsdp_config.mixed_precision.param_dtype", "fp32", "model.autocast")
 
     estimator = "opo" if loss.baseline == "length" else "grpo"
-    why = "loss.advantage, loss.baseline; alone in a group, a rollout keeps its reward"
+    why = "loss.advantage, loss.baseline; a rollout alone in its group keeps its reward"
     yield Option("algorithm.adv_estimator", estimator, why)
     yield Option("algorithm.norm_adv_by_std_in_grpo", loss.advantage == "grpo", "loss.advantage")
     yield Option("algorithm.use_kl_in_reward", False, "the KL is in the loss")
@@ -240,8 +244,9 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     double = _NO_DUAL_CLIP if loss.dual_clip is None else loss.dual_clip
     yield Option(f"{ACTOR}.clip_ratio_c", double, "loss.dual_clip" if loss.dual_clip else "loss.dual_clip: none")
     if loss.reduction == "seq-mean-token-sum-norm":
-        longest = limits.max_turns * limits.max_turn_tokens
-        yield Option(f"{ACTOR}.loss_scale_factor", longest, "protocol.max_turns, protocol.max_turn_tokens")
+        yield Option(
+            f"{ACTOR}.loss_scale_factor", limits.max_sampled_tokens, "protocol.max_turns, protocol.max_turn_tokens"
+        )
     yield from _policy_loss(config)
 
     yield Option(f"{ROLLOUT}.name", "vllm", "the rollout server")
@@ -250,7 +255,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option(f"{ROLLOUT}.max_model_len", limits.max_total_tokens, "protocol.max_total_tokens")
     yield Option(f"{ROLLOUT}.top_k", config.sampling.top_k or -1, "sampling.top_k")
     yield Option(f"{ROLLOUT}.seed", run.seed, "run.seed")
-    yield Option(f"{ROLLOUT}.agent.default_agent_loop", parquet.AGENT, "the search agent")
+    yield Option(f"{ROLLOUT}.agent.default_agent_loop", verl_files.AGENT, "the search agent")
     yield Option(
         f"{ROLLOUT}.agent.agent_loop_config_path", verl_files.here(verl_files.AGENT_LOOPS), "protocol, retrieval"
     )
@@ -268,17 +273,15 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("trainer.default_local_dir", verl_files.here(run.dir, run.name), "run.dir, run.name")
     yield Option("trainer.project_name", config.track.wandb or "holdfast", "track.wandb")
     yield Option("trainer.experiment_name", run.name, "run.name")
-    track = config.track
-    trackers = [name for name, on in (("wandb", track.wandb), ("tensorboard", track.tensorboard)) if on]
-    yield Option("trainer.logger", ["console", "file", *trackers], "track.wandb, track.tensorboard")
+    yield Option("trainer.logger", ["console", "file", *trackers(config)], "track.wandb, track.tensorboard")
 
 
 def _policy_loss(config: Config) -> Iterator[Option]:
-    """The loss: one of verl's own, wrapped by one of ours."""
+    """The loss: one of verl, inside one of holdfast."""
     penalty = config.loss.penalty
     prefix = f"{ACTOR}.policy_loss"
     mode = loss_name(penalty)
-    assert mode is not None  # else refused by `_problems`
+    assert mode is not None  # `_problems` has refused it
     yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
     base = "gspo" if config.loss.ratio == "sequence" else "vanilla"

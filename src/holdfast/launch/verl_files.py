@@ -1,38 +1,43 @@
-"""The files of a verl run: the command, the agent loop's settings, the recipe."""
+"""The files of a verl run: the command, the settings of the agent loop, the recipe, the questions."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from holdfast.config import Config, dump
-from holdfast.launch.parquet import AGENT
-from holdfast.launch.plan import Machines, Option
+from holdfast.data import MOST_HELD_OUT, Example, dev_questions, read_questions
+from holdfast.errors import MissingExtra
+from holdfast.launch.plan import Machines, Option, train_and_dev
+from holdfast.search.protocol import PRESETS, SearchProtocol, prompt_text
 
 AGENT_LOOPS = "agent_loops.yaml"
+AGENT = "holdfast_search"
+"""Name of the agent loop, in every row of the questions."""
 
-_PLAIN = re.compile(r"[A-Za-z_/][\w./-]*")  # a text that Hydra takes for one without quotes
-_WORDS = {"true", "false", "null", "nan", "inf"}  # unless it is one of these
+_PLAIN = re.compile(r"[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
+_WORDS = {"true", "false", "null", "nan", "inf"}  # except these
 
 
 class Here(str):
-    """A path in the launch folder, or a full one. The command writes it in full: workers have folders of their own."""
+    """A path in the launch folder, or a full path. The command writes the full path: workers run in other folders."""
 
     __slots__ = ()
 
 
 class Reference(str):
-    """Another key of verl's configuration, for Hydra to look up."""
+    """A key of the verl configuration, which Hydra looks up."""
 
     __slots__ = ()
 
 
 def here(*parts: str) -> Here:
-    """A path below the launch folder; a part that is a full path begins anew."""
+    """A path below the launch folder; a part that is a full path replaces those before it."""
     return Here(Path(*parts))
 
 
@@ -43,12 +48,6 @@ def files(config: Config, options: Sequence[Option], machines: Machines) -> dict
         AGENT_LOOPS: agent_loops(config),
         "recipe.toml": f"# What this folder was made from; run.sh does not read it.\n\n{dump(config)}",
     }
-
-
-def model_path(config: Config) -> str:
-    """A folder by its full path, anything else as it is: an id of the hub."""
-    path = Path(config.model.path)
-    return str(path.resolve()) if path.is_dir() else config.model.path
 
 
 def agent_loops(config: Config) -> str:
@@ -74,13 +73,13 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
     head = ["#!/usr/bin/env bash", f"# {config.run.name} on {machines}. Made by `holdfast launch verl`, yours to edit."]
     head += [
         "#",
-        "# `./run.sh --check` tells whether verl, holdfast in it and these options fit together, and trains nothing.",
+        "# `./run.sh --check` checks that verl, holdfast and these options fit together, without training.",
     ]
     if machines.nodes > 1:
         head += [
             "#",
-            f"# {machines.nodes} machines: this folder must lie at the same path on each, and the retriever in",
-            f"# {AGENT_LOOPS} be an address that all can reach, so not 127.0.0.1. Then",
+            f"# {machines.nodes} machines: this folder must be at the same path on each, and the retriever in",
+            f"# {AGENT_LOOPS} must be an address that all can reach, so not 127.0.0.1. Then",
             "#   on the first        ray start --head",
             "#   on each other       ray start --address=FIRST:6379",
             "#   on the first        ./run.sh",
@@ -93,7 +92,7 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
     ]
     if config.data.test is not None:
         head += [
-            "# The test questions, once and at the end; under another name, because verl begins a run's log anew:",
+            "# The test questions, once and at the end; under another name, because verl overwrites the log of a run:",
             '#   ./run.sh trainer.val_only=True data.val_files="$PWD/test.parquet" '
             + quote(f"trainer.experiment_name={hydra(f'{config.run.name}-test')}"),
         ]
@@ -114,7 +113,7 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
 
 
 def _override(option: Option) -> str:
-    """One word of the command, quoted for bash and, inside that, for Hydra."""
+    """An override as a word of the command, quoted for Hydra and then for bash."""
     value = option.value
     if isinstance(value, Here) and not Path(value).is_absolute():
         if _PLAIN.fullmatch(value):
@@ -124,7 +123,7 @@ def _override(option: Option) -> str:
 
 
 def hydra(value: Any) -> str:
-    """A value as Hydra's override grammar reads it.
+    """A value in the override grammar of Hydra.
 
     >>> hydra(True), hydra(None), hydra(1e-06), hydra(["console", "file"])
     ('True', 'null', '1e-06', '[console,file]')
@@ -145,5 +144,73 @@ def hydra(value: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """For between Hydra's single quotes."""
+    """For a text in single quotes of Hydra."""
     return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+# ---- questions, as the parquet files of Search-R1, which verl reads
+
+
+def read_splits(config: Config) -> dict[str, list[Example]]:
+    """train, dev and, if the recipe names one, test. dev has the questions of evaluations while training.
+
+    Raises `DataError` for a file that is missing or cannot be used, and for fewer questions than a rollout batch has.
+    """
+    train, dev = train_and_dev(config, "verl")
+    splits = {"train": list(train), "dev": dev_questions(dev, config.eval.questions)}
+    if config.data.test is not None:
+        splits["test"] = list(read_questions(config.data.test, split="test").examples)
+    return splits
+
+
+def prompt_protocol(config: Config) -> SearchProtocol:
+    """The protocol with the prompt of the recipe; its limits are those of the preset."""
+    preset = PRESETS[config.protocol.preset]
+    return replace(preset, prompt=config.protocol.prompt or preset.prompt)
+
+
+def rows(examples: Iterable[Example], protocol: SearchProtocol) -> list[dict[str, Any]]:
+    """The columns of Search-R1, and `agent_name`, by which verl chooses the agent loop.
+
+    `prompt` has the prompt of the protocol, so that trainers without a protocol can use the file too.
+    """
+    return [
+        {
+            "id": example.id,
+            "data_source": example.source,
+            "agent_name": AGENT,
+            "prompt": [{"role": "user", "content": prompt_text(example.question, protocol)}],
+            "question": example.question,
+            "golden_answers": list(example.golden_answers),
+            "ability": "fact-reasoning",
+            "reward_model": {"style": "rule", "ground_truth": {"target": list(example.golden_answers)}},
+            "extra_info": {"split": example.split, "index": example.index, "question": example.question},
+        }
+        for example in examples
+    ]
+
+
+def write_splits(config: Config, folder: Path) -> None:
+    """Write `train.parquet`, `dev.parquet` and, if there is one, `test.parquet`. Raises `DataError`, or `MissingExtra`
+    for pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise MissingExtra("pyarrow", "data") from None
+    protocol = prompt_protocol(config)
+    for split, examples in read_splits(config).items():
+        folder.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.Table.from_pylist(rows(examples, protocol)), folder / f"{split}.parquet")
+
+
+def parquet_files(config: Config) -> dict[str, str]:
+    """Files that `write_splits` writes -> their source, in words."""
+    data = config.data
+    held_out = f"a tenth of {data.train}, {MOST_HELD_OUT} questions at most"
+    splits: dict[str, str | None] = {
+        "train": data.train if data.dev else f"{data.train}, without what is held out",
+        "dev": f"{data.dev or held_out}, {config.eval.questions} of them at most",
+        "test": data.test,
+    }
+    return {f"{split}.parquet": origin for split, origin in splits.items() if origin}

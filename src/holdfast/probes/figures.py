@@ -1,4 +1,4 @@
-"""A probe's result as one SVG. matplotlib is imported here and nowhere else."""
+"""The result of a probe as one SVG. Only this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import MissingExtra
-from holdfast.probes.leak import Leak
 from holdfast.probes.likelihood import FirstAction, Level, ToolRounds
 from holdfast.probes.report import Result
+from holdfast.probes.tail_leak import TailLeak
 from holdfast.probes.updates import EPSILONS, KINDS, ArmDrift, Drift, PerSample
 
-# Of Okabe and Ito: told apart by colour-blind readers, and on dark and light ground.
-_RIGHT, _WRONG, _ALL = "#0072B2", "#D55E00", "#555555"
+# Colours of Okabe and Ito: colour-blind readers can distinguish them, on dark and light ground.
+_CORRECT, _INCORRECT, _ALL = "#0072B2", "#D55E00", "#555555"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "holdfast",  # equal numbers, equal bytes
@@ -47,53 +47,53 @@ def draw(result: Result, title: str, path: Path) -> None:
                 _tool_rounds(result, axes[0])
             case Drift():
                 _drift(result, axes)
-            case Leak():
-                _leak(result, axes[0])
+            case TailLeak():
+                _tail_leak(result, axes[0])
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def _per_sample(result: PerSample, axes: Sequence[Any]) -> None:
-    """The paper's Figure 3: a bar for each question, sorted."""
+    """Figure 3 of the paper: a bar for each question, sorted."""
     for axis, arm in zip(axes, result.arms, strict=True):
         values = sorted(q.displacement for q in arm.questions)
-        axis.bar(range(1, len(values) + 1), values, color=[_WRONG if v < 0 else _RIGHT for v in values])
+        axis.bar(range(1, len(values) + 1), values, color=[_INCORRECT if v < 0 else _CORRECT for v in values])
         axis.axhline(0, color=_ALL, linewidth=0.8)
         share = 100 * arm.displaced / len(values)
         axis.set_title(f"{arm.penalty}: {arm.displaced} of {len(values)} questions displaced ({share:.0f} %)")
-        axis.set_ylabel("change of right rollouts, nats")
+        axis.set_ylabel("change of correct rollouts, nats")
     axes[-1].set_xlabel("questions, sorted")
 
 
 def _first_action(result: FirstAction, axis: Any) -> None:
-    """The paper's Figure 5: likelihood by action, and how wrong rollouts begin."""
-    for name, levels, colour in (("right", result.correct, _RIGHT), ("wrong", result.incorrect, _WRONG)):
+    """Figure 5 of the paper: likelihood by action, and how incorrect rollouts begin."""
+    for name, levels, colour in (("correct", result.correct, _CORRECT), ("incorrect", result.incorrect, _INCORRECT)):
         _line(axis, range(1, len(levels) + 1), levels, name, colour)
     for name, level, marker in (
-        ("wrong, began as a right one", result.first_matching, "^"),
-        ("wrong, began otherwise", result.first_other, "v"),
+        ("incorrect, began as a correct one", result.first_matching, "^"),
+        ("incorrect, began differently", result.first_other, "v"),
     ):
         if level.logprob is not None:
-            axis.plot([1], [level.logprob], marker, color=_WRONG, markerfacecolor="white", label=name)
+            axis.plot([1], [level.logprob], marker, color=_INCORRECT, markerfacecolor="white", label=name)
     axis.set_title(
-        f"{result.matching} of {result.compared} wrong rollouts ({100 * result.share:.0f} %) began as a right one did"
+        f"{result.matching} of {result.compared} incorrect rollouts ({100 * result.share:.0f} %) began as a correct one"
     )
     axis.set_xlabel("action")
     _likelihood_axis(axis, max(len(result.correct), len(result.incorrect)))
 
 
 def _tool_rounds(result: ToolRounds, axis: Any) -> None:
-    searches = [found.searches for found in result.rounds]
-    _line(axis, searches, [found.everyone for found in result.rounds], "all", _ALL)
-    _line(axis, searches, [found.correct for found in result.rounds], "right", _RIGHT)
-    _line(axis, searches, [found.incorrect for found in result.rounds], "wrong", _WRONG)
+    searches = [row.searches for row in result.rounds]
+    _line(axis, searches, [row.everyone for row in result.rounds], "all", _ALL)
+    _line(axis, searches, [row.correct for row in result.rounds], "correct", _CORRECT)
+    _line(axis, searches, [row.incorrect for row in result.rounds], "incorrect", _INCORRECT)
     axis.set_xlabel("searches")
     _likelihood_axis(axis, searches[-1], searches[0])
 
 
 def _line(axis: Any, places: Sequence[int], levels: Sequence[Level], name: str, colour: str) -> None:
-    there = [(x, level) for x, level in zip(places, levels, strict=True) if level.logprob is not None]
-    axis.plot([x for x, _ in there], [level.logprob for _, level in there], "o-", color=colour, label=name)
-    for x, level in there:
+    points = [(x, level) for x, level in zip(places, levels, strict=True) if level.logprob is not None]
+    axis.plot([x for x, _ in points], [level.logprob for _, level in points], "o-", color=colour, label=name)
+    for x, level in points:
         axis.annotate(
             f"{level.rollouts}",
             (x, level.logprob),
@@ -112,12 +112,12 @@ def _likelihood_axis(axis: Any, last: int, first: int = 1) -> None:
 
 def _drift(result: Drift, axes: Sequence[Any]) -> None:
     """P(∏ r < ε) over ε: after the last optimizer step, and for A > 0 after the earlier ones too."""
-    colours = {"all": _ALL, "positive": _RIGHT, "negative": _WRONG}
+    colours = {"all": _ALL, "positive": _CORRECT, "negative": _INCORRECT}
     for axis, arm in zip(axes, result.arms, strict=True):
         last = arm.optimizer_steps
         for step in range(1, last):
             axis.plot(
-                *_distribution(arm, "positive", step), color=_RIGHT, alpha=0.15 + 0.35 * step / last, linewidth=0.8
+                *_distribution(arm, "positive", step), color=_CORRECT, alpha=0.15 + 0.35 * step / last, linewidth=0.8
             )
         for kind, title in KINDS.items():
             if count := len(arm.of(kind, last)):
@@ -131,14 +131,15 @@ def _drift(result: Drift, axes: Sequence[Any]) -> None:
     axes[-1].set_xlabel("ε")
 
 
-def _leak(result: Leak, axis: Any) -> None:
-    """A bar for each turn: the advantage where the sampler cuts, or over all tokens where it cuts nothing."""
-    cuts = result.whole.tail_advantage is not None
-    values = [found.tail_advantage or 0.0 if cuts else found.advantage for found in result.turns]
+def _tail_leak(result: TailLeak, axis: Any) -> None:
+    """A bar for each turn: the advantage of the tail, or of all tokens if the sampler is not truncated."""
+    truncated = result.whole.tail_advantage is not None
+    values = [turn.tail_advantage or 0.0 if truncated else turn.advantage for turn in result.turns]
     places = range(1, len(values) + 1)
-    axis.bar(places, values, color=[_WRONG if value < 0 else _RIGHT for value in values])
-    for place, value, found in zip(places, values, result.turns, strict=True):
-        text = f"{found.rollouts} rollouts\n{100 * found.correct / found.rollouts:.0f} % right\nkeeps {found.kept:.2f}"
+    axis.bar(places, values, color=[_INCORRECT if value < 0 else _CORRECT for value in values])
+    for place, value, turn in zip(places, values, result.turns, strict=True):
+        correct = f"{100 * turn.correct / turn.rollouts:.0f} % correct"
+        text = f"{turn.rollouts} rollouts\n{correct}\nmask mass {turn.mask_mass:.2f}"
         above = value >= 0
         axis.annotate(
             text,
@@ -153,7 +154,7 @@ def _leak(result: Leak, axis: Any) -> None:
     axis.margins(y=0.3)
     axis.set_xticks(places)
     axis.set_xlabel("turn")
-    axis.set_ylabel("advantage where the sampler cuts" if cuts else "advantage per token")
+    axis.set_ylabel("advantage of the tail" if truncated else "advantage per token")
 
 
 def _distribution(arm: ArmDrift, kind: Any, step: int) -> tuple[list[float], list[float]]:

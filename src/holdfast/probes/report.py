@@ -1,4 +1,4 @@
-"""A probe's result as lines for a person and as JSON for a program."""
+"""The result of a probe as lines for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from importlib.metadata import version
 
 from holdfast import __version__
 from holdfast.config import dump
-from holdfast.probes.leak import Leak, TurnLeak
 from holdfast.probes.likelihood import FirstAction, Level, ToolRounds
 from holdfast.probes.subject import Subject
+from holdfast.probes.tail_leak import TailLeak, TurnLeak
 from holdfast.probes.updates import EPSILONS, KINDS, ArmChange, Drift, PerSample
 
-Result = PerSample | FirstAction | ToolRounds | Drift | Leak
+Result = PerSample | FirstAction | ToolRounds | Drift | TailLeak
 
 
 def document(
     result: Result, subject: Subject, *, what: str, questions: int, seed: int, command: str
 ) -> dict[str, object]:
-    """The result with everything it takes to make it again, for `json.dumps`."""
+    """The result with everything that is needed to repeat the probe, for `json.dumps`."""
     return {
         "probe": what,
         "of": subject.name,
@@ -43,7 +43,7 @@ def document(
 
 
 def lines(result: Result) -> list[str]:
-    """A short table with a sentence above it."""
+    """A short table under a sentence."""
     match result:
         case PerSample():
             return _per_sample(result)
@@ -53,20 +53,20 @@ def lines(result: Result) -> list[str]:
             return _tool_rounds(result)
         case Drift():
             return _drift(result)
-        case Leak():
-            return _leak(result)
+        case TailLeak():
+            return _tail_leak(result)
 
 
 def _per_sample(result: PerSample) -> list[str]:
     used = len(result.arms[0].questions)
-    rows = [["penalty", "questions displaced", "right rollouts", "wrong rollouts"]]
+    rows = [["penalty", "questions displaced", "correct rollouts", "incorrect rollouts"]]
     for arm in result.arms:
         changes = [_change(arm, correct=kind) for kind in (True, False)]
         rows.append([arm.penalty, f"{arm.displaced} of {used} ({_percent(arm.displaced / used)})", *changes])
     steps = result.optimizer_steps
     return [
-        f"{used} of {result.asked} questions have a right rollout and another reward beside it. Each had an update of "
-        f"its own, of {steps} optimizer step{'s' * (steps > 1)}.",
+        f"{used} of {result.asked} questions have a correct rollout and one with another reward. Each had an "
+        f"update of its own, of {steps} optimizer step{'s' * (steps > 1)}.",
         "Change of log-likelihood, mean over rollouts: nats per rollout (per token)",
         *columns(rows),
     ]
@@ -75,12 +75,12 @@ def _per_sample(result: PerSample) -> list[str]:
 def _first_action(result: FirstAction) -> list[str]:
     longest = max(len(result.correct), len(result.incorrect))
     rows = [["action", *map(str, range(1, longest + 1))]]
-    for name, levels in (("right rollouts", result.correct), ("wrong rollouts", result.incorrect)):
+    for name, levels in (("correct rollouts", result.correct), ("incorrect rollouts", result.incorrect)):
         rows.append([name, *map(_level, levels)])
-    rows.append(["wrong, began as a right one", _level(result.first_matching)])
-    rows.append(["wrong, began otherwise", _level(result.first_other)])
+    rows.append(["incorrect, began as a correct one", _level(result.first_matching)])
+    rows.append(["incorrect, began differently", _level(result.first_other)])
     return [
-        f"{result.compared} wrong rollouts have a right one of the same question beside them. {result.matching} of "
+        f"{result.compared} incorrect rollouts are of questions with a correct one. {result.matching} of "
         f"them ({_percent(result.share)}) began with a search that returned the same passages.",
         "Log-prob per token, mean over rollouts (rollouts)",
         *columns(rows),
@@ -88,9 +88,9 @@ def _first_action(result: FirstAction) -> list[str]:
 
 
 def _tool_rounds(result: ToolRounds) -> list[str]:
-    rows = [["searches", "all", "right", "wrong"]]
-    for found in result.rounds:
-        rows.append([str(found.searches), _level(found.everyone), _level(found.correct), _level(found.incorrect)])
+    rows = [["searches", "all", "correct", "incorrect"]]
+    for row in result.rounds:
+        rows.append([str(row.searches), _level(row.everyone), _level(row.correct), _level(row.incorrect)])
     return ["Log-prob per token, mean over rollouts (rollouts)", *columns(rows)]
 
 
@@ -102,46 +102,54 @@ def _drift(result: Drift) -> list[str]:
             shares = [_percent(arm.share_below(epsilon, kind, last)) for epsilon in EPSILONS]
             rows.append([arm.penalty, f"{title} ({len(arm.of(kind, last))})", *shares])
     steps = result.arms[0].optimizer_steps
-    found = [
+    text = [
         f"P(∏ r < ε): share of rollouts whose probability {steps} optimizer step{'s' * (steps > 1)} on them "
         "multiplied by less than ε",
         *columns(rows),
     ]
     half = EPSILONS[1]
     if steps > 1:
-        found += ["", f"The same for ε = {half:g} and A > 0, after each optimizer step"]
+        text += ["", f"The same for ε = {half:g} and A > 0, after each optimizer step"]
         for arm in result.arms:
             each = (_percent(arm.share_below(half, "positive", k)) for k in range(1, steps + 1))
-            found.append(f"{arm.penalty}  {'  '.join(each)}")
-    return found
+            text.append(f"{arm.penalty}  {'  '.join(each)}")
+    return text
 
 
-def _leak(result: Leak) -> list[str]:
-    rows = [["turn", "rollouts", "right", "tokens", "advantage", "mass kept", "advantage where cut"]]
-    rows += [_turn(str(k), found) for k, found in enumerate(result.turns, start=1)]
+def _tail_leak(result: TailLeak) -> list[str]:
+    rows = [["turn", "rollouts", "correct", "tokens", "advantage", "mask mass", "advantage of the tail"]]
+    rows += [_turn(str(k), turn) for k, turn in enumerate(result.turns, start=1)]
     rows.append(_turn("all", result.whole))
     return [_leak_sentence(result), *columns(rows)]
 
 
-def _leak_sentence(result: Leak) -> str:
+def _leak_sentence(result: TailLeak) -> str:
     if result.whole.tail_advantage is None:
-        return "The sampler cuts nothing, so nothing can leak. Advantages are means over sampled tokens."
-    if result.keeps_mask:
-        return "The sampler cuts, and the loss keeps its mask, so nothing leaks; without it, this would push:"
+        return "The sampler is not truncated, so nothing can leak. Advantages are means over sampled tokens."
+    if result.mask_in_loss:
+        return "The loss uses the sampling mask, so nothing leaks. Without the mask, these advantages would:"
     return (
-        "Advantages are means over sampled tokens; in the last column each token is weighted by the mass the sampler "
-        "cut in its place. Below 0, the loss moves mass there."
+        "Advantages are means over sampled tokens. In the last column each token is weighted by the mass outside the "
+        "sampling mask at its place. Below 0, the loss moves mass there."
     )
 
 
-def _turn(name: str, found: TurnLeak) -> list[str]:
-    cut = "–" if found.tail_advantage is None else f"{found.tail_advantage:+.3f}"
-    right = _percent(found.correct / found.rollouts)
-    return [name, str(found.rollouts), right, str(found.tokens), f"{found.advantage:+.3f}", f"{found.kept:.3f}", cut]
+def _turn(name: str, turn: TurnLeak) -> list[str]:
+    tail = "–" if turn.tail_advantage is None else f"{turn.tail_advantage:+.3f}"
+    correct = _percent(turn.correct / turn.rollouts)
+    return [
+        name,
+        str(turn.rollouts),
+        correct,
+        str(turn.tokens),
+        f"{turn.advantage:+.3f}",
+        f"{turn.mask_mass:.3f}",
+        tail,
+    ]
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Text in columns: the first to the left, others to the right.
+    """Text in columns: the first aligned left, the others right.
 
     >>> columns([["searches", "all"], ["1", "-0.25 (3)"]])
     ['searches        all', '1         -0.25 (3)']

@@ -1,4 +1,4 @@
-"""What is probed: a policy with its questions, its retriever and the recipe it is, or would be, trained by."""
+"""The subject of a probe: a policy with its questions, its retriever and its recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.config.validation import check_training
 from holdfast.data import Example, QuestionOrder
-from holdfast.errors import CheckpointError, ConfigError
+from holdfast.errors import CheckpointError, ConfigError, RolloutError
 from holdfast.language_model import (
     LanguageModel,
     load_model,
@@ -30,7 +30,7 @@ from holdfast.train.checkpoint import find_damage, has_optimizer, model_folder
 from holdfast.train.learner import Learner, Reference, make_learner
 from holdfast.train.rollouts import roll_out, score, training_batch
 from holdfast.train.start import starting_policy
-from holdfast.trajectory import Group
+from holdfast.trajectory import Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Subject:
     """The folder the weights came from, or the hub id."""
     config: Config
     questions: tuple[Example, ...]
-    """Of training."""
+    """Training questions."""
     agent: SearchAgent
     """As it rolls out in training."""
     language_model: LanguageModel
@@ -51,22 +51,36 @@ class Subject:
     """The checkpoint whose optimizer state every update begins with; None for a fresh optimizer."""
 
     def learner(self, config: Config | None = None) -> Learner:
-        """Of the policy, with a fresh optimizer and the loss of the subject's recipe, or of another."""
+        """A learner of the policy, with a fresh optimizer and the loss of `config`, by default that of the subject."""
         return make_learner(config or self.config, self.language_model, self.reference)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """A group of scored episodes for every question, in their order."""
+    """A group of scored rollouts for every question, in the order of the questions."""
 
     examples: tuple[Example, ...]
     groups: tuple[Group, ...]
 
     @property
     def mean_searches(self) -> float:
-        """Searches per episode that did not fail: what an adaptive answer weight goes by."""
-        counts = [t.searches for group in self.groups for t in group.trajectories if not t.status.is_failure]
+        """Searches per rollout that did not fail, which sets an adaptive answer weight."""
+        counts = [t.searches for t in self._all() if not t.status.is_failure]
         return sum(counts) / max(len(counts), 1)
+
+    def learnable(self) -> list[Trajectory]:
+        """Rollouts with sampled tokens, in the order of `batch_of`. Raises `RolloutError` when there are none."""
+        if not (learnable := [t for t in self._all() if any(t.loss_mask)]):
+            raise RolloutError(f"all {len(self._all())} rollouts failed; check the retriever")
+        return learnable
+
+    def correct_count(self) -> str:
+        """How many rollouts are correct, in words, for an error."""
+        correct = [t.correct for t in self._all()]
+        return f"{sum(correct)} of {len(correct)} rollouts on {len(self.groups)} questions are correct"
+
+    def _all(self) -> list[Trajectory]:
+        return [t for group in self.groups for t in group.trajectories]
 
 
 def open_run(
@@ -80,9 +94,9 @@ def open_run(
 ) -> Subject:
     """The policy of a run's checkpoint (`last`, `best` or the number of its step), with the recipe of the run.
 
-    `overrides` change its settings. `with_reference`: updates will be made, so the policy the run started from is
-    needed if the loss has a KL to it. `moments`: they go on with the run's optimizer, as its next step would. Raises
-    `CheckpointError` when there is no such checkpoint, or `moments` are asked of one that has none.
+    `overrides` change its settings. `with_reference`: the probe makes updates, so a loss with a KL needs the policy
+    that the run started from. `moments`: updates continue with the optimizer state of the run, as its next step would.
+    Raises `CheckpointError` for a missing checkpoint, and for `moments` of a checkpoint without them.
     """
     config = load_recipe(run_dir, overrides)
     saved_step = checkpoint_folder(run_dir, checkpoint)
@@ -95,7 +109,7 @@ def open_run(
     reference = None
     if with_reference and config.loss.kl_coef > 0:
         refuse_other_shape(config, folder)
-        # The reference is the policy the run started from, so that one is built first and then given the weights.
+        # The reference is the policy the run started from, so that is built first. Then the weights are loaded into it.
         language_model = starting_policy(config, questions, retrievers.train, listener)
         reference = Reference(language_model)
         take_weights(language_model, config.model, folder)
@@ -114,7 +128,7 @@ def open_run(
 
 
 def open_model(config: Config, listener: Listener, *, with_reference: bool) -> Subject:
-    """The policy a recipe starts from: `model.path`, warm-started if the recipe says so. It is its own reference."""
+    """The policy a recipe starts from: `model.path`, warm-started if the recipe says so. It is also the reference."""
     questions, retrievers = _open(config, listener)
     language_model = starting_policy(config, questions, retrievers.train, listener)
     return Subject(
@@ -135,7 +149,7 @@ def _open(config: Config, listener: Listener) -> tuple[Questions, Retrievers]:
 
 
 def checkpoint_folder(run_dir: Path, which: str) -> Path:
-    """The whole checkpoint of a run that `last`, `best` or a step's number means. Raises `CheckpointError`."""
+    """The folder of a whole checkpoint: `last`, `best` or the number of a step. Raises `CheckpointError`."""
     if which in ("last", "best"):
         folder = model_folder(run_dir, which).parent
         if folder == run_dir:
@@ -157,10 +171,10 @@ def checkpoint_folder(run_dir: Path, which: str) -> Path:
 
 
 def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listener) -> Rollouts:
-    """Groups of the recipe's size for `count` training questions, sampled as the recipe trains.
+    """Groups for `count` training questions, of the size of the recipe and sampled as in training.
 
-    Which questions, and the randomness of each episode, depend on `seed` alone: two policies are asked the same.
-    Raises `ConfigError` when there are not that many questions.
+    The questions and the randomness of each rollout depend on `seed` alone, so two policies get the same questions.
+    Raises `ConfigError` when there are fewer questions.
     """
     config, questions = subject.config, subject.questions
     if not 1 <= count <= len(questions):
@@ -168,7 +182,7 @@ def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listen
             f"--questions {count}, but the recipe has {len(questions)} training questions; give 1 to {len(questions)}"
         )
     examples = QuestionOrder(questions, seed=seed).next(count)
-    size = max(8, -(-count // 10))  # enough for a full batch of episodes, few enough for a time left
+    size = max(8, -(-count // 10))  # enough rollouts to fill a batch, few enough to show progress
     groups: list[Group] = []
     listener.stage("rollouts", count)
     for start in range(0, count, size):
@@ -186,7 +200,7 @@ def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listen
 
 
 def batch_of(subject: Subject, groups: Sequence[Group]) -> TokenBatch:
-    """Tensors with the recipe's advantages of the episodes that did not fail, in order."""
+    """Tensors of the rollouts that did not fail, in order, with the advantages of the recipe."""
     language_model = subject.language_model
     return training_batch(
         groups, subject.config.loss, pad_token_id=language_model.pad_token_id, device=language_model.device
@@ -195,9 +209,9 @@ def batch_of(subject: Subject, groups: Sequence[Group]) -> TokenBatch:
 
 @contextmanager
 def borrowed_weights(model: torch.nn.Module) -> Iterator[None]:
-    """The weights that train may be changed at will: afterwards all is what it was, bit for bit.
+    """Within this context the trained weights may change. Afterwards they are the same as before, bit for bit.
 
-    Costs a second copy of them for as long as it lasts.
+    It holds a second copy of them.
     """
     trained: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in trained]

@@ -1,11 +1,11 @@
-"""Probes that make an update and undo it: per-sample displacement, and drift of the importance ratio."""
+"""Probes that make an update and undo it: displacement per question, and drift of the importance ratio."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Literal
 
@@ -25,20 +25,19 @@ from holdfast.probes.subject import (
 )
 from holdfast.rollout.policy import rollout_seed
 from holdfast.train.checkpoint import load_optimizer
-from holdfast.trajectory import Group
 
 EPSILONS = (0.9, 0.5, 0.2, 0.1, 0.01, 1e-3, 1e-4, 1e-6)
-"""The paper of ISDD names no ε, so there is a grid."""
+"""A grid, because the paper of ISDD names no ε."""
 
 Kind = Literal["all", "positive", "negative"]
 KINDS: dict[Kind, str] = {"all": "all", "positive": "A > 0", "negative": "A < 0"}
-"""Rollouts by their advantage: an update means the last to become less likely, and not the second."""
+"""Kinds of rollouts by their advantage. An update is meant to make negative ones less likely, and not positive ones."""
 
 
 def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
-    """The recipe under each of the penalties named; without names, as it is. Raises `ConfigError`.
+    """The recipe under each named penalty; without names, as it is. Raises `ConfigError`.
 
-    The recipe's own penalty keeps its settings, another gets its published ones.
+    The penalty of the recipe keeps its settings, another one gets its published ones.
 
     >>> arms = arms_of(Config(), ["none", "llds"])
     >>> {name: arm.loss.penalty for name, arm in arms.items()}["none"]
@@ -49,9 +48,8 @@ def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
     for name in names or [config.loss.penalty.name]:
         if name not in PENALTIES:
             known = ", ".join(PENALTIES)
-            raise ConfigError(f"--compare {name}: there is no such penalty; name some of {known}, with commas between")
-        own = name == config.loss.penalty.name
-        penalty = recipe["loss"]["penalty"] if own else {"name": name}
+            raise ConfigError(f"--compare {name}: there is no such penalty; choose from {known}, with commas between")
+        penalty = recipe["loss"]["penalty"] if name == config.loss.penalty.name else {"name": name}
         arms[name] = validate({**recipe, "loss": {**recipe["loss"], "penalty": penalty}}, where=f"--compare {name}")
     return arms
 
@@ -66,14 +64,14 @@ def update_once(
     note: Callable[[str], None],
     after_step: Callable[[], None] | None = None,
 ) -> list[Tensor]:
-    """One update on `batch`, undone at the end: what it did to the log-likelihoods.
+    """One update on `batch`, undone at the end: the change of log-likelihoods.
 
-    Its optimizer is fresh, or the run's own where `subject.moments` says so; the learning rate is the recipe's.
+    Its optimizer is fresh, or has the moments of the run if `subject.moments` is set. The learning rate is that of the
+    recipe. It takes `train.optimizer_steps_per_rollout` optimizer steps, but at most one for each rollout.
 
     Returns:
-        float [B], nats over the whole rollout, new minus old: after the last optimizer step, or, if there is somebody
-        to call `after_step`, after every one. There are `train.optimizer_steps_per_rollout` of them, and never more
-        than rollouts.
+        float [B], nats over the whole rollout, new minus old: after the last optimizer step, or after every step if
+        `after_step` is given.
     """
     model = subject.language_model.model
     changes = []
@@ -89,7 +87,7 @@ def update_once(
             if metrics["grad/skipped_steps"]:
                 note(
                     f"optimizer step {k} of {len(minibatches)} was skipped, its gradient was not finite: do not trust "
-                    "what this measures, and try model.autocast = 'none'"
+                    "this result, and try model.autocast = 'none'"
                 )
             if after_step is not None or k == len(minibatches):
                 changes.append(learner.likelihood_change(batch, plan) * tokens)
@@ -103,13 +101,13 @@ def update_once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A rollout, and what the update on its question did to it."""
+    """A rollout, and its displacement by the update on its question."""
 
     correct: bool
     tokens: int
-    """Sampled ones."""
+    """Sampled tokens."""
     change: float
-    """Of its log-likelihood, in nats over all its tokens."""
+    """New minus old log-likelihood, in nats over all its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +120,7 @@ class QuestionChange:
 
     @property
     def displacement(self) -> float:
-        """Mean over correct rollouts of the change; below 0 they became less likely (arXiv 2512.04220, Figure 3)."""
+        """Mean change of correct rollouts; below 0 they became less likely (arXiv 2512.04220, Figure 3)."""
         return mean(r.change for r in self.responses if r.correct)
 
 
@@ -139,23 +137,24 @@ class ArmChange:
         return sum(q.displacement < 0 for q in self.questions)
 
     def mean_change(self, *, correct: bool, per_token: bool = False) -> float:
-        """Over the rollouts of all questions, in nats per rollout or per token; NaN when there are none."""
-        found = [r for q in self.questions for r in q.responses if r.correct is correct]
-        changes = [r.change / r.tokens if per_token else r.change for r in found]
+        """Mean over rollouts of all questions, in nats per rollout or per token; NaN without rollouts."""
+        responses = [r for q in self.questions for r in q.responses if r.correct is correct]
+        changes = [r.change / r.tokens if per_token else r.change for r in responses]
         return mean(changes) if changes else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerSample:
-    """What an update on one question alone does to that question's own rollouts, question by question."""
+    """Displacement by an update on one question alone, of the rollouts of that question."""
 
     asked: int
-    """Questions rolled out; those in `arms` had a correct rollout and another reward beside it."""
+    """Questions rolled out. Those in `arms` have a correct rollout and one with another reward."""
     optimizer_steps: int
-    """Of the update, at most."""
+    """Most optimizer steps of an update."""
     arms: tuple[ArmChange, ...]
 
     def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
         return {
             "asked": self.asked,
             "optimizer_steps": self.optimizer_steps,
@@ -174,9 +173,7 @@ class PerSample:
                             "id": q.id,
                             "question": q.question,
                             "displacement": q.displacement,
-                            "responses": [
-                                {"correct": r.correct, "tokens": r.tokens, "change": r.change} for r in q.responses
-                            ],
+                            "responses": [asdict(r) for r in q.responses],
                         }
                         for q in arm.questions
                     ],
@@ -189,13 +186,17 @@ class PerSample:
 def per_sample(
     subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener
 ) -> PerSample:
-    """For each question: weights and optimizer reset, one update on its group alone, likelihoods measured.
+    """For each question: reset weights and optimizer, update on its group alone, measure likelihoods.
 
-    Only questions whose rollouts got different rewards, one of them correct: of another group, a group-relative
-    advantage learns nothing, or there is no correct rollout to displace. Raises `RolloutError` when there are none.
+    It uses questions with a correct rollout and one with another reward. From other groups a group-relative advantage
+    learns nothing, or there is no correct rollout to displace. Raises `RolloutError` when there is no such question.
     """
     arms = arms_of(subject.config, compare)
-    used = [(e, g) for e, g in zip(rollouts.examples, rollouts.groups, strict=True) if g.mixed and _has_correct(g)]
+    used = [
+        (e, g)
+        for e, g in zip(rollouts.examples, rollouts.groups, strict=True)
+        if g.mixed and any(t.correct for t in g.trajectories)
+    ]
     if not used:
         raise RolloutError(_no_contrast(rollouts))
     batches = [batch_of(subject, [group]) for _, group in used]
@@ -206,7 +207,7 @@ def per_sample(
             f"optimizer step needs one: each update takes {most}"
         )
     listener.stage("updates", len(arms) * len(used))
-    found: list[ArmChange] = []
+    changes: list[ArmChange] = []
     for name, config in arms.items():
         questions: list[QuestionChange] = []
         for (example, _), batch in zip(used, batches, strict=True):
@@ -218,13 +219,15 @@ def per_sample(
                 seed=rollout_seed("probe", seed, example.id),
                 note=listener.note,
             )
-            questions.append(QuestionChange(id=example.id, question=example.question, responses=_told(batch, change)))
-            listener.advance(len(found) * len(used) + len(questions))
-        found.append(ArmChange(penalty=name, questions=tuple(questions)))
-    return PerSample(asked=len(rollouts.groups), optimizer_steps=min(asked, most), arms=tuple(found))
+            questions.append(
+                QuestionChange(id=example.id, question=example.question, responses=_responses(batch, change))
+            )
+            listener.advance(len(changes) * len(used) + len(questions))
+        changes.append(ArmChange(penalty=name, questions=tuple(questions)))
+    return PerSample(asked=len(rollouts.groups), optimizer_steps=min(asked, most), arms=tuple(changes))
 
 
-def _told(batch: TokenBatch, change: Tensor) -> tuple[Response, ...]:
+def _responses(batch: TokenBatch, change: Tensor) -> tuple[Response, ...]:
     rows = zip(batch.correct.tolist(), batch.loss_mask.sum(-1).tolist(), change.tolist(), strict=True)
     return tuple(Response(correct=c, tokens=n, change=value) for c, n, value in rows)
 
@@ -234,14 +237,14 @@ def _told(batch: TokenBatch, change: Tensor) -> tuple[Response, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDrift:
-    """A rollout, and how far an update moved it."""
+    """A rollout, and how far an update moved its probability."""
 
     id: str
-    """Of its question."""
+    """Id of its question."""
     correct: bool
     advantage: float
     tokens: int
-    """Sampled ones."""
+    """Sampled tokens."""
     log_products: tuple[float, ...]
     """log ∏ r = Σ (new − old log-prob), in nats, after each optimizer step."""
 
@@ -255,6 +258,7 @@ class ArmDrift:
 
     @property
     def optimizer_steps(self) -> int:
+        """Optimizer steps of the update."""
         return len(self.rollouts[0].log_products)
 
     def of(self, kind: Kind, step: int) -> list[float]:
@@ -267,7 +271,7 @@ class ArmDrift:
         return sorted(r.log_products[step - 1] for r in self.rollouts if inside[kind](r.advantage))
 
     def share_below(self, epsilon: float, kind: Kind, step: int) -> float:
-        """P(∏ r < ε) over the rollouts of a kind (arXiv 2603.10069, definition 1); NaN when there are none."""
+        """P(∏ r < ε) over the rollouts of a kind (arXiv 2603.10069, definition 1); NaN without rollouts."""
         products = self.of(kind, step)
         return sum(p < math.log(epsilon) for p in products) / len(products) if products else math.nan
 
@@ -279,6 +283,7 @@ class Drift:
     arms: tuple[ArmDrift, ...]
 
     def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
         return {
             "epsilons": list(EPSILONS),
             "arms": [
@@ -292,16 +297,7 @@ class Drift:
                         ]
                         for kind in KINDS
                     },
-                    "rollouts": [
-                        {
-                            "id": r.id,
-                            "correct": r.correct,
-                            "advantage": r.advantage,
-                            "tokens": r.tokens,
-                            "log_products": list(r.log_products),
-                        }
-                        for r in arm.rollouts
-                    ],
+                    "rollouts": [asdict(r) for r in arm.rollouts],
                 }
                 for arm in self.arms
             ],
@@ -309,9 +305,9 @@ class Drift:
 
 
 def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener) -> Drift:
-    """One update on all rollouts with the recipe's K; after each optimizer step, ∏ r of every rollout.
+    """One update on all rollouts with the K of the recipe; ∏ r of every rollout after each optimizer step.
 
-    Raises `RolloutError` when no question has two different rewards: such a batch moves nothing.
+    Raises `RolloutError` when no two rewards of a question differ: such a batch moves nothing.
     """
     arms = arms_of(subject.config, compare)
     batch = batch_of(subject, rollouts.groups)
@@ -319,7 +315,7 @@ def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[
         raise RolloutError(_no_contrast(rollouts))
     advantages = batch.advantages[:, 0].tolist()
     ids = [group.id for group in rollouts.groups for t in group.trajectories if any(t.loss_mask)]
-    told = list(zip(ids, batch.correct.tolist(), advantages, batch.loss_mask.sum(-1).tolist(), strict=True))
+    facts = list(zip(ids, batch.correct.tolist(), advantages, batch.loss_mask.sum(-1).tolist(), strict=True))
     steps = subject.config.train.optimizer_steps_per_rollout
     if steps > len(batch):
         listener.note(
@@ -328,7 +324,7 @@ def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[
         )
     done = itertools.count(1)
     listener.stage("optimizer steps", len(arms) * min(steps, len(batch)))
-    found: list[ArmDrift] = []
+    drifts: list[ArmDrift] = []
     for name, config in arms.items():
         changes = update_once(
             batch,
@@ -342,26 +338,20 @@ def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[
         products = zip(*(change.tolist() for change in changes), strict=True)
         rows = [
             RolloutDrift(id=i, correct=c, advantage=a, tokens=n, log_products=p)
-            for (i, c, a, n), p in zip(told, products, strict=True)
+            for (i, c, a, n), p in zip(facts, products, strict=True)
         ]
-        found.append(ArmDrift(penalty=name, rollouts=tuple(rows)))
-    return Drift(arms=tuple(found))
-
-
-def _has_correct(group: Group) -> bool:
-    return any(t.correct for t in group.trajectories)
+        drifts.append(ArmDrift(penalty=name, rollouts=tuple(rows)))
+    return Drift(arms=tuple(drifts))
 
 
 def _no_contrast(rollouts: Rollouts) -> str:
-    everyone = [t for group in rollouts.groups for t in group.trajectories]
-    correct = sum(t.correct for t in everyone)
     return (
-        f"{correct} of {len(everyone)} rollouts on {len(rollouts.groups)} questions are correct, and no question has a "
-        "correct one and one with another reward beside it: there is nothing to learn, so nothing to displace. Raise "
-        "--questions or train.group_size, or probe a policy that is right now and then"
+        f"{rollouts.correct_count()}, and no question has a correct one and one with another reward: there is "
+        "nothing to learn, so nothing to displace. Raise --questions or train.group_size, or probe a policy that is "
+        "correct now and then"
     )
 
 
 def _or_none(value: float) -> float | None:
-    """JSON knows no NaN."""
+    """JSON has no NaN."""
     return None if math.isnan(value) else value

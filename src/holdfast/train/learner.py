@@ -247,8 +247,7 @@ class Learner:
 
 def make_learner(config: Config, language_model: LanguageModel, reference: Reference | None = None) -> Learner:
     """The learner of a recipe, with a fresh optimizer."""
-    limits = config.protocol
-    objective = Objective(config.loss, max_tokens=limits.max_turns * limits.max_turn_tokens)
+    objective = Objective(config.loss, max_tokens=config.protocol.max_sampled_tokens)
     return Learner(language_model, objective, config.train, config.sampling, reference)
 
 
