@@ -21,6 +21,10 @@ _VERL_NEEDS["transfer_queue"] = "TransferQueue"
 """Module -> package, needed by verl's trainer or agent loops. verl lists most of them only in an extra."""
 
 _INSTALL_TRL = "Run: pip install 'holdfast-rl[trl]'"
+_DECLARE = (
+    "install it again (pip install -e . in a clone), or set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl for every "
+    "process"
+)
 _HOSTS = {"trl": "TRL's GRPOTrainer", "verl": "verl on Ray"}
 
 
@@ -122,10 +126,7 @@ def _plugin_lines() -> Iterator[Line]:
     if "holdfast.adapters.verl" in modules.split(","):
         yield True, "verl imports holdfast.adapters.verl because VERL_USE_EXTERNAL_MODULES names it"
     elif not declared:
-        remedy = (
-            "install it again (pip install -e . in a clone), or set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl"
-        )
-        yield False, f"the installed holdfast declares no verl plugin; {remedy} for every process"
+        yield False, f"the installed holdfast declares no verl plugin; {_DECLARE}"
     elif not allowed:
         value = f"VERL_USE_EXTERNAL_PLUGINS={plugins}"
         yield False, f"{value} keeps verl from loading holdfast; add holdfast to it, or unset it"
