@@ -1,4 +1,4 @@
-"""What the rules cost while a run goes on: time of the alarms over time of the steps, in one and the same run.
+"""What the rules cost during a run: time of the rules over time of the steps, in one and the same run.
 
     HOLDFAST_CACHE=... OMP_NUM_THREADS=1 python benchmarks/monitor_cost.py --steps 20
 
@@ -85,10 +85,10 @@ def main() -> None:
         step_seconds, alarm_seconds, rows = a_run(steps, Path(folder) / "run")
     share = sum(alarm_seconds) / sum(step_seconds)
     typical = median(step_seconds)
-    print(f"quickstart, {len(step_seconds)} steps: a step {typical:.2f} s, the alarms {share:.2%} of all steps")
+    print(f"quickstart, {len(step_seconds)} steps: a step {typical:.2f} s, the rules {share:.2%} of all steps")
     for length in ROWS:
-        one = at_length(rows, length)
-        print(f"log of {length:,} rows: {1e3 * one:.1f} ms a step, {one / typical:.2%} of this run's step")
+        seconds = at_length(rows, length)
+        print(f"log of {length:,} rows: {1e3 * seconds:.1f} ms a step, {seconds / typical:.2%} of this run's step")
 
 
 if __name__ == "__main__":

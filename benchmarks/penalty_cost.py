@@ -62,12 +62,12 @@ SHAPES = {
 
 
 def rollouts(shape: Shape, rng: random.Random) -> list[Group]:
-    """Episodes of one to three actions with made-up tokens; about half are right."""
+    """Rollouts of one to three actions with random tokens; about half are correct."""
 
     def tokens(n: int) -> tuple[int, ...]:
         return tuple(rng.randrange(2, shape.vocabulary) for _ in range(n))
 
-    def episode(question: int) -> Trajectory:
+    def rollout(question: int) -> Trajectory:
         actions = rng.choice((1, 2, 2, 3, 3))
         turns = []
         for k in range(actions):
@@ -90,7 +90,7 @@ def rollouts(shape: Shape, rng: random.Random) -> list[Group]:
             reward_parts={"em": right},
         )
 
-    return [Group(str(q), tuple(episode(q) for _ in range(shape.group))) for q in range(shape.questions)]
+    return [Group(str(q), tuple(rollout(q) for _ in range(shape.group))) for q in range(shape.questions)]
 
 
 def model_of(shape: Shape, seed: int) -> Any:
@@ -165,8 +165,8 @@ def measure(shape: Shape, arms: list[str], rounds: int, seed: int) -> dict[str, 
 def costs(seconds: dict[str, list[float]]) -> dict[str, tuple[float, float, float]]:
     """Per arm the median over rounds of what it costs beyond `none`, in percent, with its interval."""
     return {
-        arm: median_interval([100 * (a / b - 1) for a, b in zip(own, seconds["none"], strict=True)])
-        for arm, own in seconds.items()
+        arm: median_interval([100 * (a / b - 1) for a, b in zip(arm_seconds, seconds["none"], strict=True)])
+        for arm, arm_seconds in seconds.items()
         if arm != "none"
     }
 

@@ -52,8 +52,8 @@ def write_logs(folder: Path, lines: int) -> None:
         table_of = csv.writer(history)
         table_of.writerow(["_step", *names])
         for step, row in enumerate(rows(lines), start=1):
-            own = dict(zip(OURS, row.values(), strict=True))
-            ours.write(json.dumps({"step": step, "time": 1.7e9 + step, **own}) + "\n")
+            renamed = dict(zip(OURS, row.values(), strict=True))
+            ours.write(json.dumps({"step": step, "time": 1.7e9 + step, **renamed}) + "\n")
             file.write(json.dumps({"step": step, "data": row}, separators=(",", ":")) + "\n")
             console.write(f"step:{step} - " + " - ".join(f"{name}:{value!r}" for name, value in row.items()) + "\n")
             table_of.writerow([step, *row.values()])
@@ -93,7 +93,7 @@ ARMS: dict[str, tuple[Callable[[str], None], str]] = {
 }
 
 
-def one(arm: str, folder: str) -> dict[str, float]:
+def measure_arm(arm: str, folder: str) -> dict[str, float]:
     """Seconds and MB of one reading, in this process."""
     read, name = ARMS[arm]
     small = Path(folder) / "small" / name
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("ARM", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(one(*options.one)))
+        print(json.dumps(measure_arm(*options.one)))
         return
     result = measure(options.lines, options.rounds)
     print(

@@ -3,7 +3,7 @@
     python benchmarks/report_cost.py
     python benchmarks/report_cost.py --recipe quickstart --steps 12 --json report_cost.json
 
-A short run of a recipe with the local engine. In every step displacement is measured twice on the same rollouts, with
+A short run of a recipe with the local trainer. In every step displacement is measured twice on the same rollouts, with
 and without the rollouts that are written token by token, the order changing from step to step; the samples are
 written, and then the report. Shown are medians with a 95 % interval from order statistics, and the same as a share of
 the step's seconds. The report of a run is written so rarely that it takes a hundredth of the run's time at most; "every
@@ -36,7 +36,7 @@ from holdfast.diagnostics.report.charts import CHARTS
 from holdfast.loading import load_questions, load_retrievers
 from holdfast.run_folder import DISPLACEMENT, METRICS, REPORT, TRAJECTORIES
 from holdfast.tracking import MetricsFile
-from holdfast.train import trainer as engine
+from holdfast.train import trainer as trainer_module
 from holdfast.train.live_report import SHARE, LiveReport
 from holdfast.train.samples import Samples
 from holdfast.train.start import starting_policy
@@ -53,7 +53,7 @@ class TwoMeasures:
     """Stands in for the trainer's `measure_displacement`: runs it with and without the shown rollouts."""
 
     def __init__(self) -> None:
-        self.real = engine.measure_displacement
+        self.real = trainer_module.measure_displacement
         self.plain: list[float] = []
         self.shown: list[float] = []
 
@@ -62,9 +62,9 @@ class TwoMeasures:
         result = None
         for count in (0, shown) if len(self.plain) % 2 else (shown, 0):
             generator.set_state(state)
-            seconds, found = timed(self.real, *args, generator=generator, shown=count, **more)
+            seconds, measured = timed(self.real, *args, generator=generator, shown=count, **more)
             (self.shown if count else self.plain).append(seconds)
-            result = found if count else result
+            result = measured if count else result
         return result
 
 
@@ -76,9 +76,9 @@ def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
     torch.manual_seed(config.run.seed)
     questions, retriever = load_questions(config), load_retrievers(config).train
     policy = starting_policy(config, questions, retriever)
-    trainer = engine.make_trainer(config, policy, questions.train, retriever)
+    trainer = trainer_module.make_trainer(config, policy, questions.train, retriever)
     both = TwoMeasures()
-    engine.measure_displacement = both  # type: ignore[assignment]
+    trainer_module.measure_displacement = both  # type: ignore[assignment]
     metrics_file = MetricsFile(run_dir / METRICS)
     report = LiveReport(run_dir, print)
     samples = Samples(run_dir, config.track.trajectories)
@@ -90,7 +90,7 @@ def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
         seconds["step"].append(whole - both.plain[-1])  # displacement was measured once too often
         seconds["samples"].append(written)
         seconds["report"].append(timed(report.write)[0])
-    engine.measure_displacement = both.real
+    trainer_module.measure_displacement = both.real
     seconds["tokens"] = [a - b for a, b in zip(both.shown, both.plain, strict=True)]
     return seconds
 

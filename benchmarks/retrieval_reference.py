@@ -49,8 +49,8 @@ class Bm25sSearch:
         return [self._one(query, k) for query in queries]
 
     def search(self, query: str, k: int) -> list[dict[str, Any]]:
-        found = self._one(query, k)
-        return [_item(self.documents[int(row)], score) for row, score in zip(found.rows, found.scores, strict=True)]
+        ranked = self._one(query, k)
+        return [_item(self.documents[int(row)], score) for row, score in zip(ranked.rows, ranked.scores, strict=True)]
 
     def _one(self, query: str, k: int) -> Ranked:
         tokens = bm25s.tokenize([query], stopwords="en", stemmer=self._stemmer, show_progress=False)
@@ -81,7 +81,7 @@ def main() -> None:
     options = parser.parse_args()
     retriever = BM25Retriever.load(options.index)
     if options.serving == "holdfast":
-        app = make_app(Bm25sSearch(options.index, retriever), kept=QueryCache(0))  # type: ignore[arg-type]
+        app = make_app(Bm25sSearch(options.index, retriever), cache=QueryCache(0))  # type: ignore[arg-type]
         uvicorn.run(app, port=options.port, log_level="warning", access_log=False)
         return
     search = Bm25sSearch(options.index, retriever) if options.ranking == "bm25s" else OwnSearch(retriever)
@@ -90,10 +90,10 @@ def main() -> None:
     @app.post("/retrieve")
     def retrieve(request: QueryRequest) -> dict[str, Any]:
         k = request.topk or 3
-        found = [search.search(query, k) for query in request.queries]
+        results = [search.search(query, k) for query in request.queries]
         if not request.return_scores:
-            return {"result": [[item["document"] for item in items] for items in found]}
-        return {"result": found}
+            return {"result": [[item["document"] for item in items] for items in results]}
+        return {"result": results}
 
     @app.get("/ready")
     def ready() -> dict[str, str]:

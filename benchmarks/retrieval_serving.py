@@ -92,7 +92,10 @@ def start(name: str, index: Path) -> Server:
             with urlopen(f"http://127.0.0.1:{port}/ready"):
                 return Server(name, process, port)
         except OSError:
+            if process.poll() is not None:
+                break
             time.sleep(0.1)
+    process.kill()
     raise SystemExit(f"{name} does not start")
 
 
@@ -148,8 +151,10 @@ def run(options: argparse.Namespace) -> list[Server]:
         query: [(hit.document.id, hit.score) for hit in hits]
         for query, hits in zip(asked, retriever.search(asked, K), strict=True)
     }
-    servers = [start(name, options.index) for name in ARMS]
+    servers: list[Server] = []
     try:
+        for name in ARMS:
+            servers.append(start(name, options.index))
         warm = [next(pool) for _ in range(200)]
         for server in servers:
             measure(server, warm, options.clients, None)
@@ -161,8 +166,8 @@ def run(options: argparse.Namespace) -> list[Server]:
                 for server in order.sample(servers, len(servers)):
                     # bm25s drops other function words and cuts words otherwise: its answers are its own.
                     slow = server.name.endswith("bm25s")
-                    own = queries[: options.slow] if slow else queries
-                    done = measure(server, own, options.clients, None if slow else expected)
+                    sent = queries[: options.slow] if slow else queries
+                    done = measure(server, sent, options.clients, None if slow else expected)
                     server.rounds.setdefault(load, []).append(done)
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
     finally:
@@ -179,15 +184,17 @@ def report(servers: Sequence[Server]) -> str:
         rows = []
         for server in servers:
             rounds = server.rounds[load]
-            rate, low, high = median_interval([one.rate for one in rounds])
+            rate, low, high = median_interval([load_round.rate for load_round in rounds])
             ratios = [
-                statistics.median(one.rate / other.rate for one, other in zip(rounds, base[name][load], strict=True))
+                statistics.median(
+                    load_round.rate / other.rate for load_round, other in zip(rounds, base[name][load], strict=True)
+                )
                 for name in ("reference bm25s", "reference own")
             ]
-            latencies = sorted(second for one in rounds for second in one.latencies)
+            latencies = sorted(second for load_round in rounds for second in load_round.latencies)
             p50, p99 = (1000 * latencies[int(share * (len(latencies) - 1))] for share in (0.5, 0.99))
-            cpu = statistics.median(one.cpu_ms for one in rounds)
-            wrong = sum(one.wrong for one in rounds) if not server.name.endswith("bm25s") else "–"
+            cpu = statistics.median(load_round.cpu_ms for load_round in rounds)
+            wrong = sum(load_round.wrong for load_round in rounds) if not server.name.endswith("bm25s") else "–"
             cells = [f"{rate:.0f}", f"{low:.0f}–{high:.0f}", *(f"{ratio:.2f}" for ratio in ratios)]
             rows.append([server.name, *cells, f"{p50:.0f}", f"{p99:.0f}", f"{cpu:.2f}", wrong])
         header = ["queries/s", "range", "× bm25s", "× own", "p50 ms", "p99 ms", "CPU ms/query", "wrong"]
@@ -210,8 +217,12 @@ def main() -> None:
     raw = {
         server.name: {
             load: [
-                {"rate": one.rate, "cpu_ms": one.cpu_ms, "p99": one.latencies[-len(one.latencies) // 100]}
-                for one in rounds
+                {
+                    "rate": load_round.rate,
+                    "cpu_ms": load_round.cpu_ms,
+                    "p99": load_round.latencies[-len(load_round.latencies) // 100],
+                }
+                for load_round in rounds
             ]
             for load, rounds in server.rounds.items()
         }

@@ -35,9 +35,9 @@ def make(path: Path, rows: int, dimensions: int, clusters: int, spread: float, r
     with NpyWriter(path, np.float16, (rows, dimensions)) as out:
         for first in range(0, rows, 10_000):
             count = min(10_000, rows - first)
-            own = centres[rng.integers(0, clusters, count)]
-            own = own + spread * rng.standard_normal((count, dimensions), np.float32)
-            out.write(own / np.linalg.norm(own, axis=1, keepdims=True))
+            vectors = centres[rng.integers(0, clusters, count)]
+            vectors = vectors + spread * rng.standard_normal((count, dimensions), np.float32)
+            out.write(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
 def build(vectors: Path, out: Path) -> None:
@@ -71,17 +71,17 @@ def main() -> None:
     for name in options.sets:
         clusters, spread = int(name.split("x")[0]), float(name.split("x")[1])
         with tempfile.TemporaryDirectory() as folder:
-            made, recalls = measure(Path(folder), options, clusters, spread)
-        raw[name] = {"build": made, "recalls": recalls}
-        for noise, own in recalls.items():
-            rows.append([f"{options.rows // clusters} in a cluster, spread {spread}, noise {noise}", *own])
+            build_report, recalls = measure(Path(folder), options, clusters, spread)
+        raw[name] = {"build": build_report, "recalls": recalls}
+        for noise, cells in recalls.items():
+            rows.append([f"{options.rows // clusters} in a cluster, spread {spread}, noise {noise}", *cells])
     print(table(["", "codes @3", "recall@1", "recall@3", "recall@10", "exact ms/query", "sq8 ms/query"], rows))
     write_json(options.json, raw)
 
 
-def recall(right: list[list[int]], found: list[list[int]], k: int) -> float:
+def recall(right: list[list[int]], ranked: list[list[int]], k: int) -> float:
     """The share of the first `k` that is among the first `k` found."""
-    return float(np.mean([len({*a[:k]} & {*b[:k]}) / k for a, b in zip(right, found, strict=True)]))
+    return float(np.mean([len({*a[:k]} & {*b[:k]}) / k for a, b in zip(right, ranked, strict=True)]))
 
 
 def measure(
@@ -92,11 +92,14 @@ def measure(
     path, quantised = folder / "vectors.npy", folder / "sq8.faiss"
     make(path, options.rows, options.dimensions, clusters, spread, rng)
     command = [sys.executable, __file__, "--build", str(path), str(quantised)]
-    made = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    build_report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     index, chunk = quantised.stat().st_size / 2**20, SQ8_CHUNK_ROWS * options.dimensions * 4 / 2**20
     bound = 1.2 * index + chunk
-    print(f"index {index:.0f} MiB, one chunk {chunk:.0f} MiB, built in {made['seconds']:.0f} s")
-    print(f"peak memory less imports {made['peak'] - made['before']:.0f} MiB; 1.2 × index + one chunk {bound:.0f} MiB")
+    print(f"index {index:.0f} MiB, one chunk {chunk:.0f} MiB, built in {build_report['seconds']:.0f} s")
+    print(
+        f"peak memory less imports {build_report['peak'] - build_report['before']:.0f} MiB; "
+        f"1.2 × index + one chunk {bound:.0f} MiB"
+    )
     vectors = np.asarray(np.load(path, mmap_mode="c"))
     codes = faiss.read_index(str(quantised))
     exact, small = ExactSearch(vectors, torch.device("cpu")), SQ8Search(quantised, vectors)
@@ -108,15 +111,15 @@ def measure(
         queries = chosen * scale + noise * rng.standard_normal(chosen.shape, np.float32)
         queries = (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
         began = time.perf_counter()
-        right = [found.rows.tolist() for found in exact.best(queries, 10)]
+        right = [ranked.rows.tolist() for ranked in exact.best(queries, 10)]
         middle = time.perf_counter()
-        whole = [found.rows.tolist() for found in small.best(queries, 10)]
+        whole = [ranked.rows.tolist() for ranked in small.best(queries, 10)]
         ended = time.perf_counter()
         _, alone = codes.search(queries, 10)
         shares = [recall(right, alone.tolist(), 3), *(recall(right, whole, k) for k in (1, 3, 10))]
         per_query = [1000 * seconds / options.queries for seconds in (middle - began, ended - middle)]
         recalls[noise] = [*(f"{share:.4f}" for share in shares), *(f"{ms:.1f}" for ms in per_query)]
-    return made, recalls
+    return build_report, recalls
 
 
 if __name__ == "__main__":

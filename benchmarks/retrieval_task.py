@@ -59,15 +59,15 @@ _SYLLABLES = ["".join(pair) for pair in product("bdfgklmnprstvz", ["a", "e", "i"
 
 def words() -> list[str]:
     """The vocabulary, the most frequent first."""
-    made = []
+    new_words = []
     rng = random.Random(0)
     seen = set(FUNCTION_WORDS)
-    while len(made) < VOCABULARY - len(FUNCTION_WORDS):
+    while len(new_words) < VOCABULARY - len(FUNCTION_WORDS):
         word = "".join(rng.choices(_SYLLABLES, k=rng.choice([2, 3, 3, 4])))
         if word not in seen:
             seen.add(word)
-            made.append(word)
-    return [*FUNCTION_WORDS, *made]
+            new_words.append(word)
+    return [*FUNCTION_WORDS, *new_words]
 
 
 def passages(count: int, *, seed: int = 0) -> Iterator[tuple[str, str]]:
@@ -79,9 +79,9 @@ def passages(count: int, *, seed: int = 0) -> Iterator[tuple[str, str]]:
     for _ in range(0, count, 10_000):
         lengths = rng.integers(40, 101, min(10_000, count))
         drawn = np.searchsorted(bounds, rng.random(int(lengths.sum())))
-        for one in np.split(drawn, np.cumsum(lengths)[:-1])[:count]:
+        for ranks in np.split(drawn, np.cumsum(lengths)[:-1])[:count]:
             title = vocabulary[rng.integers(2_000, VOCABULARY, 2)]
-            yield " ".join(title), " ".join(vocabulary[np.minimum(one, VOCABULARY - 1)])
+            yield " ".join(title), " ".join(vocabulary[np.minimum(ranks, VOCABULARY - 1)])
 
 
 def questions(corpus: Path, count: int, *, seed: int = 1) -> list[str]:
@@ -93,14 +93,14 @@ def questions(corpus: Path, count: int, *, seed: int = 1) -> list[str]:
             rows.append(json.loads(line)["contents"])
             if len(rows) == 50_000:
                 break
-    made: dict[str, None] = {}
-    while len(made) < count:
+    unique: dict[str, None] = {}
+    while len(unique) < count:
         title, text = rng.choice(rows).replace('"', "").split("\n")
-        own = [word for word in text.split() if word not in FUNCTION_WORDS]
-        chosen = [*rng.sample(own, 4), *title.split(), *rng.sample(FUNCTION_WORDS, 3)]
+        content_words = [word for word in text.split() if word not in FUNCTION_WORDS]
+        chosen = [*rng.sample(content_words, 4), *title.split(), *rng.sample(FUNCTION_WORDS, 3)]
         rng.shuffle(chosen)
-        made[" ".join(chosen) + "?"] = None
-    return list(made)
+        unique[" ".join(chosen) + "?"] = None
+    return list(unique)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
     python benchmarks/rollout.py --turns 3 4 5 6 --json rollout.json
     python benchmarks/rollout.py --model PATH --device cuda --autocast --questions 32 --group 8
 
-Three arms run the same episodes on the same model, interleaved: prompts of a few dozen tokens shared by a group, turns
+Three arms run the same rollouts on the same model, interleaved: prompts of a few dozen tokens shared by a group, turns
 of prescribed lengths, an observation after every turn but the last. No turn ends by itself, so all arms sample exactly
 the same number of tokens.
 
@@ -42,7 +42,7 @@ from measuring import median_interval, table, write_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Episodes whose lengths are all prescribed."""
+    """Rollouts whose lengths are all prescribed."""
 
     tasks: tuple[Task, ...]
     lengths: dict[str, tuple[int, ...]]
@@ -225,11 +225,9 @@ def report(work: Work, seconds: dict[str, list[float]]) -> tuple[str, dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--turns", type=int, nargs="+", default=[3, 5], help="model turns of an episode; one table each"
-    )
+    parser.add_argument("--turns", type=int, nargs="+", default=[3, 5], help="model turns of a rollout; one table each")
     parser.add_argument("--questions", type=int, default=8)
-    parser.add_argument("--group", type=int, default=4, help="episodes per question")
+    parser.add_argument("--group", type=int, default=4, help="rollouts per question")
     parser.add_argument("--turn-tokens", type=int, default=32, help="sampled tokens of a turn, on average")
     parser.add_argument("--spread", type=float, default=0.5, help="a turn has 1 ± SPREAD times as many; 0: all equal")
     parser.add_argument("--observation-tokens", type=int, default=500)
@@ -252,7 +250,7 @@ def main() -> None:
     for turns in options.turns:
         work = make_work(options, turns, tokenizer)
         print(
-            f"\n{len(work.tasks)} episodes of {turns} turns, {work.sampled} sampled tokens, observations of "
+            f"\n{len(work.tasks)} rollouts of {turns} turns, {work.sampled} sampled tokens, observations of "
             f"{len(work.feedback)}; median of {options.repeats}"
         )
         text, results[f"{turns} turns"] = report(work, compare(policy, tokenizer, work, options.repeats))

@@ -48,28 +48,28 @@ def cases(count: int, seed: int = 0) -> list[tuple[str, list[str]]]:
     def text() -> str:
         return " ".join(rng.choices(WORDS, k=rng.randint(1, 6)))
 
-    made = []
+    pairs = []
     for _ in range(count):
         golds = [text() for _ in range(rng.randint(1, 5))]
-        made.append((rng.choice(golds) if rng.random() < 1 / 3 else text(), golds))
-    return made
+        pairs.append((rng.choice(golds) if rng.random() < 1 / 3 else text(), golds))
+    return pairs
 
 
-def per_second(score: Callable[[str, list[str]], float], made: list[tuple[str, list[str]]]) -> float:
+def per_second(score: Callable[[str, list[str]], float], pairs: list[tuple[str, list[str]]]) -> float:
     start = time.process_time()
-    for prediction, golds in made:
+    for prediction, golds in pairs:
         score(prediction, golds)
-    return len(made) / (time.process_time() - start)
+    return len(pairs) / (time.process_time() - start)
 
 
 def measure(count: int) -> dict[str, dict[str, float]]:
-    made = cases(count)
+    pairs = cases(count)
     results = {}
     for mode in MODES:
         ours, plain = 0.0, 0.0
         for _ in range(FASTEST_OF):
-            ours = max(ours, per_second(lambda p, g, mode=mode: exact_match(p, g, mode=mode), made))
-            plain = max(plain, per_second(lambda p, g, mode=mode: plain_exact_match(p, g, mode), made))
+            ours = max(ours, per_second(lambda p, g, mode=mode: exact_match(p, g, mode=mode), pairs))
+            plain = max(plain, per_second(lambda p, g, mode=mode: plain_exact_match(p, g, mode), pairs))
         results[mode] = {"per_second": ours, "plain_per_second": plain, "ratio": ours / plain}
     return results
 

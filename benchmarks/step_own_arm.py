@@ -63,11 +63,11 @@ def scripted(task: Task) -> type[HFPolicy]:
             self._turns: dict[str, int] = {}
 
         def submit(self, requests: Sequence[Request]) -> None:
-            own = []
+            scripted = []
             for request in requests:
                 turn = self._turns[request.id] = self._turns.get(request.id, -1) + 1
-                own.append(replace(request, max_new_tokens=self._script(request.id).lengths[turn], stop=()))
-            super().submit(own)
+                scripted.append(replace(request, max_new_tokens=self._script(request.id).lengths[turn], stop=()))
+            super().submit(scripted)
 
         def poll(self) -> list[Completion]:
             return [replace(c, text=action_text(self._script(c.id), self._turns[c.id])) for c in super().poll()]

@@ -51,10 +51,10 @@ class Task:
     def lexicon(self) -> list[str]:
         """`words` different words."""
         rng = random.Random(f"lexicon {self.seed}")
-        found: dict[str, None] = {}
-        while len(found) < self.words:
-            found["".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))] = None
-        return list(found)
+        new_words: dict[str, None] = {}
+        while len(new_words) < self.words:
+            new_words["".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))] = None
+        return list(new_words)
 
     def texts(self) -> list[str]:
         """The questions."""

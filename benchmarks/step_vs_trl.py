@@ -110,17 +110,21 @@ def measure(task: Task, arms: list[str], rounds: int) -> dict[str, Any]:
     for worker in workers.values():
         worker.close()
     return {
-        arm: {"memory_before_mb": workers[arm].memory_before, "peak_mb": reports[arm][-1]["peak_mb"], "steps": own[1:]}
-        for arm, own in reports.items()
+        arm: {
+            "memory_before_mb": workers[arm].memory_before,
+            "peak_mb": reports[arm][-1]["peak_mb"],
+            "steps": steps_of_arm[1:],
+        }
+        for arm, steps_of_arm in reports.items()
     }
 
 
 def summary(results: dict[str, Any], arms: list[str]) -> str:
     """One line an arm, then TRL's seconds over ours, part by part."""
-    own, other = ([s["seconds"] for s in results[arm]["steps"]] if arm in arms else [] for arm in ARMS)
+    ours, other = ([s["seconds"] for s in results[arm]["steps"]] if arm in arms else [] for arm in ARMS)
     medians = {
         arm: {part: median_interval([s[part] for s in steps])[0] for part in PARTS}
-        for arm, steps in zip(ARMS, (own, other), strict=True)
+        for arm, steps in zip(ARMS, (ours, other), strict=True)
         if steps
     }
     text = table(
@@ -131,8 +135,8 @@ def summary(results: dict[str, Any], arms: list[str]) -> str:
             for arm in arms
         ],
     )
-    if own and other:
-        ratio, low, high = median_interval([b["step"] / a["step"] for a, b in zip(own, other, strict=True)])
+    if ours and other:
+        ratio, low, high = median_interval([b["step"] / a["step"] for a, b in zip(ours, other, strict=True)])
         parts = ", ".join(f"{part} {medians['trl'][part] / medians['holdfast'][part]:.2f}" for part in PARTS[1:])
         text += f"\n\ntrl / holdfast: {ratio:.2f} ({low:.2f} to {high:.2f}); {parts}"
     return text

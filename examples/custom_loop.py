@@ -1,6 +1,6 @@
 """The losses in a bare PyTorch loop: `python examples/custom_loop.py`, a few seconds on a CPU.
 
-The policy is a table of bigram logits. An episode is a search action of two tokens, one feedback token it did not
+The policy is a table of bigram logits. A rollout is a search action of two tokens, one feedback token it did not
 sample, and an answer of two tokens; the answer is correct if it starts with the key that the feedback named.
 """
 

@@ -9,8 +9,8 @@ losses. To read the method, read this first; `holdfast/train/trainer.py` is the 
 What `holdfast train` has and this leaves out:
 1) Micro-batches. Here a mini-batch is one forward pass, padded to its longest rollout, whatever memory that takes.
 2) The rest of the loss: KL to a reference, entropy, GSPO's ratio, other penalties, the mask of a truncated sampler.
-3) Care of failures: this goes on after many failed searches, and applies a gradient that is not finite.
-4) What tells a good run from a bad one: evaluation on dev and test, displacement, findings, samples, a report.
+3) Care of failures: this continues after many failed searches, and applies a gradient that is not finite.
+4) What tells whether a run fails: evaluation on dev and test, displacement, findings, samples, a report.
 5) An exact resume.
 """
 

@@ -18,7 +18,7 @@ from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.finding import headline
 from holdfast.diagnostics.log import Log, Series, reward_curve
 from holdfast.diagnostics.rules.reward import may_recover
-from holdfast.train.verdict import verdict_of
+from holdfast.train.summary import verdict_of
 from holdfast_research.pages import kept_runs
 from holdfast_research.recordings.library import Recording, load, read_manifest
 from holdfast_research.series import RunSeries

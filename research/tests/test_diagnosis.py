@@ -31,7 +31,7 @@ def test_every_recording_is_in_the_plan_and_every_log_is_there() -> None:
     assert len(planned) == len(runs.everything()), "two runs have one name"
     for r in RECORDINGS:
         assert library.log_file(r).is_file()
-        assert (r.cause, r.split) == (planned[r.name].cause, planned[r.name].testbed.split)
+        assert (r.cause, r.split) == (planned[r.name].arm.cause, planned[r.name].testbed.split)
         assert r.healthy or r.cause in diagnosis.RIGHT
         assert set(r.also) <= set(diagnosis.RIGHT)
 
@@ -113,17 +113,10 @@ def test_the_command_prints_a_line_for_each_run(run: Callable[..., object]) -> N
 def test_a_run_is_made_with_its_fault_packed_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(library, "FOLDER", tmp_path)
-    short = ("--world.scripts.plain_steps", "1", "--warm_start.steps", "1", "--world.scripts.count", "40")
-    testbed = replace(plan.RAMBLER, warm_start=(*plan.RAMBLER.warm_start, *short), steps=2)
-    planned = plan.Planned(
-        testbed=testbed,
-        arm="leak",
-        cause="masked-leak",
-        seed=3,
-        how="for a test",
-        fault="masked_leak",
-        settings=("--train.questions", "2"),
-    )
+    short = {"world.scripts.plain_steps": 1, "warm_start.steps": 1, "world.scripts.count": 40}
+    testbed = replace(plan.RAMBLER, settings={**plan.RAMBLER.settings, **short}, steps=2)
+    arm = plan.Arm("leak", "masked-leak", "for a test", {"train.questions": 2}, fault="masked_leak")
+    planned = plan.Planned(testbed, arm, seed=3)
     assert record.pack(planned, tmp_path, tmp_path) is None
     record.make(planned, tmp_path)
     recording = record.pack(planned, tmp_path, tmp_path)
@@ -141,20 +134,13 @@ def test_a_run_of_trl_is_made_with_its_fault_and_read_without_the_observer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("trl")
-    import record_echo
+    from holdfast_research.recordings import echo
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    easy = {name: replace(task, enough=100.0) for name, task in record_echo.TASKS.items()}
-    monkeypatch.setattr(record_echo, "TASKS", easy)  # the warm start ends after a batch
-    planned = plan.Planned(
-        testbed=replace(plan.ECHO, steps=3),
-        arm="poisoned",
-        cause="non-finite",
-        seed=1,
-        how="for a test",
-        fault="poisoned",
-        start=1,
-    )
+    easy = {name: replace(task, enough=100.0) for name, task in echo.TASKS.items()}
+    monkeypatch.setattr(echo, "TASKS", easy)  # the warm start ends after a batch
+    arm = plan.Arm("poisoned", "non-finite", "for a test", fault="poisoned", start=1)
+    planned = plan.Planned(replace(plan.ECHO, steps=3), arm, seed=1)
     record.make(planned, tmp_path)
     recording = record.pack(planned, tmp_path, tmp_path)
     assert recording is not None and recording.every == easy["echo"].k

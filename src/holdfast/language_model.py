@@ -16,8 +16,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.batch import SamplingMask
 from holdfast.config import Config, Model, Sampling
+from holdfast.environment import unreachable
 from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
-from holdfast.hub import unreachable
 from holdfast.logprobs import masked_logprobs, token_logprobs
 from holdfast.search.tokens import decode, encode
 
@@ -46,7 +46,9 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """Where the weights are."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     def logprobs(
         self,
@@ -305,7 +307,8 @@ def _tokenizer_class(folder: Path) -> str | None:
     config = folder / "tokenizer_config.json"
     if not config.is_file() or not (folder / "tokenizer.json").is_file():
         return None
-    return json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
+    name: str | None = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
+    return name
 
 
 def _load_weights(path: str | Path, name: str, config: Model) -> Any:

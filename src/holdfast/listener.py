@@ -65,7 +65,7 @@ class Listener:
     def step(self, result: StepResult) -> None:
         """A training step is finished."""
 
-    def alarm(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
         """The log up to the last step shows a problem."""
 
     def close(self) -> None:
@@ -94,9 +94,9 @@ class Listeners(Listener):
         for listener in self._listeners:
             listener.step(result)
 
-    def alarm(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
         for listener in self._listeners:
-            listener.alarm(finding)
+            listener.finding(finding)
 
     def close(self) -> None:
         for listener in self._listeners:

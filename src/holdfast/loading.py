@@ -24,11 +24,11 @@ from holdfast.config import Config, load
 from holdfast.data import Example, hold_out, read_questions
 from holdfast.errors import ConfigError, DataError
 from holdfast.jsonl import Skipped
+from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, passages
-from holdfast.retrieval.index import open_index
 from holdfast.retrieval.storage import MANIFEST, open_manifest, read_manifest
 from holdfast.retrieval.types import Document, Retriever
 from holdfast.run_folder import CONFIG, read_recipe

@@ -103,7 +103,7 @@ def _scaled_logits(
     predicts[:, :-1] = loss_mask[:, 1:]
     context = torch.autocast(token_ids.device.type, autocast_dtype) if autocast_dtype else nullcontext()
     with context, project_only(model, predicts):
-        logits = model(input_ids=token_ids, use_cache=False).logits[0]
+        logits: Tensor = model(input_ids=token_ids, use_cache=False).logits[0]
     return logits.float() / temperature if temperature != 1.0 else logits.float()
 
 

@@ -48,7 +48,7 @@ class _Value(Section):
 
     if not TYPE_CHECKING:  # the signature is that of the fields
 
-        def __init__(self, **values):
+        def __init__(self, **values: Any) -> None:
             try:
                 super().__init__(**values)
             except ValidationError as error:
@@ -165,13 +165,16 @@ class LLDS(_RolloutPenalty):
 
     @property
     def uses_answer_mask(self) -> bool:
+        """True unless answer tokens weigh as much as others."""
         return self.answer_weight != 1
 
     @property
     def uses_search_count(self) -> bool:
+        """True for a schedule."""
         return isinstance(self.answer_weight, str)
 
     def weight_at(self, mean_valid_searches: float) -> float:
+        """`answer_weight`, or what its schedule gives."""
         from holdfast.losses import adaptive_answer_weight
 
         if self.answer_weight == "adaptive-paper":
@@ -190,6 +193,7 @@ class LLDS(_RolloutPenalty):
         preserved: Tensor,
         **masks: Any,
     ) -> Tensor:
+        """`llds_penalty`."""
         from holdfast.losses import llds_penalty
 
         return llds_penalty(
@@ -218,7 +222,8 @@ class SAPO(_RolloutPenalty):
 
     @property
     def acts_without_drift(self) -> bool:
-        return self.tau > 1  # unmoved tokens, r = 1, count too
+        """True for tau above 1: then tokens that did not move (ratio 1) count as well."""
+        return self.tau > 1
 
     def per_token(
         self,
@@ -230,6 +235,7 @@ class SAPO(_RolloutPenalty):
         preserved: Tensor,
         **_: Any,
     ) -> Tensor:
+        """`sapo_penalty`."""
         from holdfast.losses import sapo_penalty
 
         return sapo_penalty(logprobs, old_logprobs, advantages, loss_mask, tau=self.tau, preserved=preserved)
@@ -243,11 +249,13 @@ class NLL(Penalty):
 
     @property
     def acts_without_drift(self) -> bool:
+        """True."""
         return True
 
     def per_token(
         self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor, **_: Any
     ) -> Tensor:
+        """`nll_loss`."""
         from holdfast.losses import nll_loss
 
         return nll_loss(logprobs, advantages, loss_mask)
@@ -276,6 +284,7 @@ class CustomPenalty(_Value):
     """Its other arguments."""
 
     def problems(self) -> Iterator[str]:
+        """What cannot work, known without importing the class."""
         return custom_problems(self.path, self.settings, prefix="loss.penalty.")
 
     @cached_property

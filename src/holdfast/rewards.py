@@ -71,7 +71,7 @@ def part(name: str) -> Part:
 @cache
 def _imported(path: str) -> Part:
     """The function at an import path, tried on a rollout with one correct answer."""
-    function = import_named(path)
+    function: Part = import_named(path)
     turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("Lisbon"))
     try:
         value = function(Trajectory(example_id="an example", prompt=(0,), turns=(turn,)), ("Lisbon",))

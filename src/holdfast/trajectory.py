@@ -7,7 +7,6 @@ computed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -131,18 +130,13 @@ class Trajectory:
 
     @property
     def searches(self) -> int:
+        """Number of search actions, including those that failed."""
         return sum(isinstance(turn.action, Search) for turn in self.turns)
 
     @property
     def correct(self) -> bool:
         """Exact match 1 (not "advantage above 0")."""
         return self.reward_parts.get("em", 0.0) == 1.0
-
-    def _flat(self, outside: float, inside: str) -> Iterator[float]:
-        yield from (outside for _ in self.prompt)
-        for turn in self.turns:
-            yield from getattr(turn, inside)
-            yield from (outside for _ in turn.observation)
 
     @cached_property
     def token_ids(self) -> tuple[int, ...]:
@@ -166,6 +160,7 @@ class Trajectory:
 
     @cached_property
     def answer_mask(self) -> tuple[bool, ...]:
+        """True on the tokens of the answer, tags included (`Turn.answer_span`)."""
         self._require_tokens()
         mask = [False] * len(self.prompt)
         for turn in self.turns:
@@ -177,7 +172,10 @@ class Trajectory:
     def rollout_logprobs(self) -> tuple[float, ...]:
         """The sampler's log-probs, 0.0 outside actions."""
         self._require_tokens()
-        return tuple(self._flat(0.0, "logprobs"))
+        logprobs = [0.0] * len(self.prompt)
+        for turn in self.turns:
+            logprobs += [*(turn.logprobs or ()), *(0.0 for _ in turn.observation)]
+        return tuple(logprobs)
 
     def _require_tokens(self) -> None:
         if any(turn.tokens is None or turn.logprobs is None for turn in self.turns):

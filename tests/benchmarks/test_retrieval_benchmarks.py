@@ -23,7 +23,7 @@ def corpus(run: Run, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_serving(run: Run, corpus: Path, tmp_path: Path) -> None:
-    index = [sys.executable, "-m", "holdfast", "index", str(corpus), "--out", str(tmp_path / "index")]
+    index = [sys.executable, "-m", "holdfast", "index", "build", str(corpus), "--out", str(tmp_path / "index")]
     subprocess.run(index, check=True, capture_output=True)
     sizes = ("--rounds", 1, "--queries", 20, "--slow", 5, "--clients", 4)
     done = run("retrieval_serving.py", tmp_path / "index", corpus, *sizes, "--json", tmp_path / "out.json")
@@ -40,7 +40,7 @@ def test_faults(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["before"] == found["after"]
-    for name in ("threads", "event loop", "threads, kept", "event loop, kept"):
+    for name in ("threads", "event loop", "threads, echo", "event loop, echo"):
         assert found[name]["mixed_up"] == 0
         assert found[name]["answered"] + sum(found[name]["failed"].values()) == 15
 

@@ -73,7 +73,7 @@ FINDING = Finding(
 def test_an_alarm_is_a_line_of_its_own() -> None:
     console, lines, _ = lines_console()
     lines.step(StepResult(step=2, metrics=STEP))
-    lines.alarm(FINDING)
+    lines.finding(FINDING)
     *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert last == "LLD002 step 2: Correct rollouts are being made unlikely."
 
@@ -85,7 +85,7 @@ def test_an_alarm_stands_above_the_table_and_marks_its_row() -> None:
         table.stage("training", 60)
         for step in (1, 2):
             table.step(StepResult(step=step, metrics=STEP))
-        table.alarm(FINDING)
+        table.finding(FINDING)
         with screen.capture() as captured:
             screen.print(table._render())
     assert "LLD002 step 2: Correct rollouts" in screen.text

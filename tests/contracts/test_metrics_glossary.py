@@ -136,3 +136,13 @@ def test_the_page_shows_the_glossary() -> None:
 if __name__ == "__main__":
     head, mark, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
     PAGE.write_text(head + MARK + table(), encoding="utf-8")
+
+
+def test_former_names_are_listed() -> None:
+    """Everything that a reader translates is on the page of former names."""
+    from holdfast.diagnostics.readers.names import FORMER
+    from holdfast_research.former_settings import FORMER as SETTINGS
+
+    page = (Path(__file__).parents[2] / "docs" / "renames.md").read_text(encoding="utf-8")
+    for former, present in {**FORMER, **SETTINGS}.items():
+        assert f"| {former} | `{present}` |" in page

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.evals import methods, prompts
+from holdfast.evals import methods
 from holdfast.evals.methods import METHODS
 from holdfast.evals.run import Evaluation
 from holdfast.evals.state import read_whole_rows
@@ -40,7 +40,7 @@ def asked(
 def test_direct_is_one_call_of_32_tokens(words: Any, tmp_path: Path) -> None:
     row, policy = asked("direct", ["\n Lake Tarn\nIt lies in the north."], None, words, tmp_path)
     ((_, context, request),) = policy.calls
-    assert context == prompts.direct(WHERE.question)
+    assert context == methods.user_message(methods.DIRECT_PROMPT, WHERE.question)
     assert context.endswith("Question: Into which lake does the river of Orsa flow?\nAnswer:")
     assert (request.max_new_tokens, request.stop) == (32, ())
     assert (row["prediction"], row["em"], row["em_raw"], row["sub_em"]) == ("Lake Tarn", 1.0, 0.0, 1.0)
@@ -58,7 +58,7 @@ def test_chain_of_thought_takes_the_tagged_answer(words: Any, tmp_path: Path) ->
     text = "The river is the Lomme. <answer> Tarn </answer> and more"
     row, policy = asked("cot", [text], None, words, tmp_path)
     ((_, context, request),) = policy.calls
-    assert context == prompts.chain_of_thought(WHERE.question)
+    assert context == methods.user_message(methods.COT_PROMPT, WHERE.question)
     assert (request.max_new_tokens, request.stop) == (512, ("</answer>",))
     assert (row["prediction"], row["em"], row["em_raw"]) == ("Tarn", 1.0, 0.0)
 
@@ -115,28 +115,30 @@ def test_ircot_stops_after_ten_sentences_and_at_fifteen_passages(words: Any, tmp
     assert "Doc 15(" in policy.calls[-1][1] and "Doc 16(" not in policy.calls[-1][1]
 
 
-O1_FIRST = f"First.\n\nI must search. {prompts.QUERY_OPEN} river of Orsa {prompts.QUERY_CLOSE}"
+O1_FIRST = f"First.\n\nI must search. {methods.QUERY_OPEN} river of Orsa {methods.QUERY_CLOSE}"
 
 
 def test_search_o1_reads_documents_in_a_second_call(words: Any, tmp_path: Path) -> None:
     shelf = Shelf({"river of Orsa": [ORSA], "Lomme": [LOMME]})
     turns = [
         O1_FIRST + " and what follows is not read",
-        f"Hm. {prompts.FINDINGS}\nThe river is the Lomme.",
-        f"Now {prompts.QUERY_OPEN}Lomme{prompts.QUERY_CLOSE}",
+        f"Hm. {methods.FINDINGS}\nThe river is the Lomme.",
+        f"Now {methods.QUERY_OPEN}Lomme{methods.QUERY_CLOSE}",
         "no marker here",
-        f"Again {prompts.QUERY_OPEN}Lomme{prompts.QUERY_CLOSE}",
+        f"Again {methods.QUERY_OPEN}Lomme{methods.QUERY_CLOSE}",
         r"So it is \boxed{\text{Lake {Tarn}}}.",
     ]
     row, policy = asked("search-o1", turns, shelf, words, tmp_path)
     contexts = [context for _, context, _ in policy.calls]
     assert shelf.queries == ["river of Orsa", "Lomme"], "a query asked before is not searched again"
-    assert contexts[0] == prompts.search_o1(WHERE.question, 5), "five searches on a single-hop set"
-    assert contexts[1] == prompts.reason_in_documents(O1_FIRST, "river of Orsa", shelf.search(["river of Orsa"], 3)[0])
-    found = f"{prompts.RESULT_OPEN}The river is the Lomme.{prompts.RESULT_CLOSE}"
+    assert contexts[0] == methods.user_message(methods.SEARCH_O1_PROMPT.replace("{searches}", "5"), WHERE.question), (
+        "five searches on a single-hop set"
+    )
+    assert contexts[1].startswith(methods.READING_PROMPT) and "river of Orsa" in contexts[1] and O1_FIRST in contexts[1]
+    found = f"{methods.RESULT_OPEN}The river is the Lomme.{methods.RESULT_CLOSE}"
     assert contexts[2].endswith(f"{O1_FIRST}\n\n{found}\n\n")
-    assert f"{prompts.RESULT_OPEN}{prompts.NO_FINDINGS}{prompts.RESULT_CLOSE}" in contexts[4]
-    assert prompts.REPEAT_NOTICE in contexts[5]
+    assert f"{methods.RESULT_OPEN}{methods.NO_FINDINGS}{methods.RESULT_CLOSE}" in contexts[4]
+    assert methods.REPEAT_NOTICE in contexts[5]
     assert (row["prediction"], row["em"], row["searches"], row["calls"]) == ("Lake {Tarn}", 1.0, 2, 6)
 
 
@@ -145,12 +147,12 @@ def test_search_o1_has_limits_and_falls_back_to_direct(words: Any, tmp_path: Pat
     shelf = Shelf({})
     turns: list[Any] = []
     for i in range(10):
-        turns += [f"{prompts.QUERY_OPEN}q{i}{prompts.QUERY_CLOSE}", prompts.NO_FINDINGS]
-    turns += [f"{prompts.QUERY_OPEN}q10{prompts.QUERY_CLOSE}", "I give up.", "Mira"]
+        turns += [f"{methods.QUERY_OPEN}q{i}{methods.QUERY_CLOSE}", methods.NO_FINDINGS]
+    turns += [f"{methods.QUERY_OPEN}q10{methods.QUERY_CLOSE}", "I give up.", "Mira"]
     row, policy = asked("search-o1", turns, shelf, words, tmp_path, question=many)
     assert shelf.queries == [f"q{i}" for i in range(10)], "ten on a multi-hop set"
-    assert prompts.LIMIT_NOTICE in policy.calls[-2][1]
-    assert policy.calls[-1][1] == prompts.direct("Who?") and row["em"] == 1.0
+    assert methods.LIMIT_NOTICE in policy.calls[-2][1]
+    assert policy.calls[-1][1] == methods.user_message(methods.DIRECT_PROMPT, "Who?") and row["em"] == 1.0
 
 
 def test_the_agent_loop_searches_and_answers(words: Any, tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_readers(reader: Callable[[str], Any], text: str, expected: Any) -> None
 
 def test_a_long_reasoning_is_shortened_to_its_ends_and_its_searches() -> None:
     steps = [f"step {i}" for i in range(10)]
-    steps[3] = f"look {prompts.QUERY_OPEN}q"
+    steps[3] = f"look {methods.QUERY_OPEN}q"
     kept = methods.shortened("\n\n".join(steps))
     assert kept.split("\n\n") == ["step 0", "...", steps[3], "...", "step 6", "step 7", "step 8", "step 9"]
     assert methods.shortened("one\n\ntwo") == "one\n\ntwo"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.errors import ConfigError, ModelError, RolloutError
-from holdfast.evals import prompts
+from holdfast.evals import methods
 from holdfast.evals.methods import METHODS
 from holdfast.evals.model import open_model, settings_of
 from holdfast.evals.run import Evaluation
@@ -199,7 +199,7 @@ def test_methods_through_a_server(completion_server: CompletionServer, words: An
     assert sum("<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>" in text for text in asked) == 12
 
 
-Q = prompts.QUERY_OPEN, prompts.QUERY_CLOSE
+Q = methods.QUERY_OPEN, methods.QUERY_CLOSE
 SEQUENCES: dict[str, tuple[list[str], list[str]]] = {
     # method: what the server says call by call, closing texts left out as servers do; the queries that follow from it
     "direct": ([" Mira"], []),
@@ -207,7 +207,7 @@ SEQUENCES: dict[str, tuple[list[str], list[str]]] = {
     "rag": ([" Mira"], ["Who wrote it?"]),
     "ircot": (["It is a book. And more.", "So the answer is: Mira.", " Mira"], ["wrote it?", "It is a book."]),
     "search-o1": (
-        [f"Hm {Q[0]}it", f"{prompts.FINDINGS} Mira did.", f"And {Q[0]}it", r"So \boxed{Mira}"],
+        [f"Hm {Q[0]}it", f"{methods.FINDINGS} Mira did.", f"And {Q[0]}it", r"So \boxed{Mira}"],
         ["it"],
     ),
     "r1": (["<think> m </think> <answer> Mira"], []),
@@ -300,6 +300,6 @@ def test_no_address(address: str) -> None:
         completions_url(address)
 
 
-@pytest.mark.parametrize("text", ["a  b\n\nc-d, 'é' ", "<search> x </search>\n", prompts.QUERY_OPEN, "\t1,000.5"])
+@pytest.mark.parametrize("text", ["a  b\n\nc-d, 'é' ", "<search> x </search>\n", methods.QUERY_OPEN, "\t1,000.5"])
 def test_words_are_read_back_as_they_were(text: str, words: Any) -> None:
     assert words.decode(words(text)["input_ids"]) == text

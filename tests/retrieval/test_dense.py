@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from holdfast.errors import DataError
+from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense import DenseRetriever, ExactSearch, SQ8Search
 from holdfast.retrieval.dense_building import build_dense, write_sq8
 from holdfast.retrieval.encoder import Encoder, spec_of
-from holdfast.retrieval.index import open_index
 
 Write = Callable[..., Path]
 CPU = torch.device("cpu")

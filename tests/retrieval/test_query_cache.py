@@ -33,8 +33,6 @@ def test_each_query_is_asked_once_and_answered_in_order():
     assert ids(cached.search(["b", "a", "b"], 1)) == [["b-0"], ["a-0"], ["b-0"]]
     assert ids(cached.search(["a", "c", "b"], 1)) == [["a-0"], ["c-0"], ["b-0"]]
     assert inner.calls == [(("b", "a"), 1), (("c",), 1)]
-    # 6 queries, 3 of them new
-    assert (cached.stats().hits, cached.stats().misses) == (3, 3)
 
 
 def test_another_k_is_another_search():
@@ -49,7 +47,6 @@ def test_nothing_asked_asks_nothing():
     cached = CachedRetriever(inner)
     assert cached.search([], 3) == []
     assert inner.calls == []
-    assert (cached.stats().hits, cached.stats().misses) == (0, 0)
 
 
 def test_the_least_recently_used_is_forgotten():

@@ -8,7 +8,8 @@ import weakref
 import pytest
 import torch
 
-from holdfast.rollout.cache import Row, SlotCache, SlotTable, common_prefix
+from holdfast.rollout.cache import Row, SlotCache, SlotTable
+from holdfast.search.tokens import common_prefix
 
 CPU = torch.device("cpu")
 

@@ -126,7 +126,7 @@ class Told(Listener):
     def note(self, message: str) -> None:
         self.notes.append(message)
 
-    def alarm(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
         self.alarms.append(finding)
 
 

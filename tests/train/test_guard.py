@@ -98,7 +98,7 @@ def test_a_resumed_run_forgets_what_it_will_log_again(recipe: Recipe, tmp_path: 
         file.step(StepResult(step=step, metrics={"grad/norm": 0.5 if step < 3 else math.nan}))
 
     def guard() -> Guard:
-        return Guard(recipe().guard, tmp_path, recipe={}, alarm=told.alarm)
+        return Guard(recipe().guard, tmp_path, recipe={}, on_finding=told.finding)
 
     guard()
     assert [finding["code"] for finding in written(tmp_path)["findings"]] == ["GRD002"]
@@ -113,7 +113,7 @@ def test_an_evaluation_before_the_first_step_stops_nothing(recipe: Recipe, tmp_p
     """There is nothing to save yet. What it shows is told, and the same at a step stops."""
     settings = recipe({"guard.action": "stop"}).guard
     for step, stops in ((0, False), (1, True)):
-        guard = Guard(settings, tmp_path, recipe={}, alarm=told.alarm)
+        guard = Guard(settings, tmp_path, recipe={}, on_finding=told.finding)
         guard.step(StepResult(step=step, metrics={"grad/norm": math.nan}))
         assert [alarm.code for alarm in told.alarms] == ["GRD002"] and (guard.stop is not None) is stops
         told.alarms.clear()

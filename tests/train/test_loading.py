@@ -13,10 +13,10 @@ import pytest
 from holdfast.config import Config
 from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.loading import load_agent, load_protocol, load_questions, load_retriever, load_retrievers
+from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
-from holdfast.retrieval.index import open_index
 from holdfast.world.bundle import world_of
 
 Recipe = Callable[..., Config]

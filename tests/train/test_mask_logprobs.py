@@ -35,7 +35,7 @@ def ragged() -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_old_log_probs_are_the_samplers_own(recipe: Recipe) -> None:
     """Of real rollouts: what the sampler said over the vocabulary, divided by the mass it kept."""
     trainer = make_trainer(recipe)
-    groups, _ = trainer.roll_out(trainer.sampler.next(4))
+    groups, _ = trainer.roll_out(trainer.question_order.next(4))
     batch = trainer.make_batch(groups)
     minis, whole, _ = trainer.learner.old_pass(batch, [[[row] for row in range(len(batch))]])
     episodes = [episode for group in groups for episode in group.trajectories]
@@ -104,7 +104,7 @@ def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
 
 def test_the_reference_is_asked_about_the_same_tokens(recipe: Recipe) -> None:
     trainer = make_trainer(recipe, **{"loss.kl_coef": 0.1})
-    groups, _ = trainer.roll_out(trainer.sampler.next(4))
+    groups, _ = trainer.roll_out(trainer.question_order.next(4))
     batch = trainer.make_batch(groups)
     minis, _, _ = trainer.learner.old_pass(batch, [[list(range(len(batch)))]])
     (micro,) = minis[0]
@@ -113,7 +113,7 @@ def test_the_reference_is_asked_about_the_same_tokens(recipe: Recipe) -> None:
 
 def test_rows_of_a_batch_take_their_mask_along(recipe: Recipe) -> None:
     trainer = make_trainer(recipe)
-    batch = trainer.make_batch(trainer.roll_out(trainer.sampler.next(4))[0])
+    batch = trainer.make_batch(trainer.roll_out(trainer.question_order.next(4))[0])
     (micro,) = trainer.learner.old_pass(batch, [[list(range(len(batch)))]]).minibatches[0]
     last, short = len(micro) - 1, int(micro.lengths.argmin())
     part = micro.select([last, short]).trim()

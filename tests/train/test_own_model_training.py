@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from holdfast.config import Config, Model
 from holdfast.language_model import load_model
 from holdfast.loading import load_agent
+from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
-from holdfast.retrieval.index import open_index
 from holdfast.run_folder import list_checkpoints
 from holdfast.search.protocol import CLEAN, render_prompt
 from holdfast.train.run import resume, train

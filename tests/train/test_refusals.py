@@ -87,7 +87,7 @@ FILES: dict[str, tuple[str, str]] = {
     "an index stemmed otherwise": (f"{OWN} --retrieval.index=index --retrieval.stem=false", "retrieval.stem = false"),
     "a damaged index": (f"{OWN} --retrieval.index=damaged", "is damaged"),
     "no script file": (f"{OWN} --warm_start.steps=5 --warm_start.data=gone.jsonl", "gone.jsonl"),
-    "no such model": (f"{OWN} --model.path=some/model", "is no folder here"),
+    "no such model": (f"{OWN} --model.path=some/model", "is not a folder here"),
     "a folder without a model": (f"{OWN} --model.path=nothing", "is a folder without config.json"),
     "a model without weights": (f"{OWN} --model.path=weightless", "no causal language model can be loaded"),
     "a model without a tokenizer": (f"{OWN} --model.path=speechless", "tokenizer"),

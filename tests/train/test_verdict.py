@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.data import Example
-from holdfast.train.summary import samples_of
-from holdfast.train.verdict import verdict_of
+from holdfast.train.summary import samples_of, verdict_of
 from holdfast.trajectory import Answer, Search, Trajectory, Turn
 
 BEFORE = {"em": 0.2, "em_greedy": 0.4}

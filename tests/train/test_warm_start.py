@@ -23,31 +23,31 @@ from holdfast.search.env import observation
 from holdfast.search.protocol import CLEAN
 from holdfast.search.tokens import encode
 from holdfast.train.warm_start import (
-    Episode,
+    Demonstration,
     Supervision,
     disguised,
-    encode_episode,
+    encode_demonstration,
     learning_rate,
     pad,
-    read_episodes,
+    read_demonstrations,
     warm_start,
 )
 
 TURNS = [("<search> lake </search>", "\n\n<information>Mora\n</information>\n\n"), ("<answer> Mora </answer>", "")]
 
 
-def episodes(count: int = 12, seed: int = 0) -> list[Episode]:
+def episodes(count: int = 12, seed: int = 0) -> list[Demonstration]:
     """Random ids in the shape of two turns around an observation, of different lengths."""
     rng = np.random.default_rng(seed)
     made = []
     for k in range(count):
         said, heard = 2 + k % 3, 1 + k % 4
         mask = (False,) * 3 + (True,) * said + (False,) * heard + (True,) * 2
-        made.append(Episode(tuple(rng.integers(2, 280, len(mask)).tolist()), mask))
+        made.append(Demonstration(tuple(rng.integers(2, 280, len(mask)).tolist()), mask))
     return made
 
 
-def train(model: Any, rows: list[Episode], **changes: Any) -> list[dict[str, float]]:
+def train(model: Any, rows: list[Demonstration], **changes: Any) -> list[dict[str, float]]:
     options: dict[str, Any] = {"steps": 4, "batch": 6, "lr": 1e-2, "seed": 0, "micro_batch_tokens": 4096}
     policy = LanguageModel(model=model, tokenizer=SimpleNamespace(pad_token_id=0, eos_token_id=0))
     return list(warm_start(policy, rows, Supervision(**(options | changes))))
@@ -62,7 +62,7 @@ def weights(model: Any) -> list[torch.Tensor]:
 
 def test_what_the_agent_says_is_learned_and_nothing_else(tokenizer: PreTrainedTokenizerFast) -> None:
     prompt = [5, 6, 7]
-    episode = encode_episode(prompt, TURNS, CLEAN, tokenizer)
+    episode = encode_demonstration(prompt, TURNS, CLEAN, tokenizer)
     learned = [i for i, said in zip(episode.token_ids, episode.loss_mask, strict=True) if said]
     assert learned == [*encode(tokenizer, TURNS[0][0]), *encode(tokenizer, TURNS[1][0])]
     assert list(episode.token_ids[:3]) == prompt and not any(episode.loss_mask[:3])
@@ -70,13 +70,13 @@ def test_what_the_agent_says_is_learned_and_nothing_else(tokenizer: PreTrainedTo
 
 def test_an_observation_is_token_for_token_what_a_rollout_hears(tokenizer: PreTrainedTokenizerFast) -> None:
     heard = observation([Hit(Document("a", "Mora\nA town by the lake.\n"), 1.0)], CLEAN, tokenizer)
-    episode = encode_episode([5], [("<search> x </search>", heard.text)], CLEAN, tokenizer)
+    episode = encode_demonstration([5], [("<search> x </search>", heard.text)], CLEAN, tokenizer)
     assert tuple(episode.token_ids[-len(heard.token_ids) :]) == heard.token_ids
 
 
 def test_observations_give_no_gradient(make_model: Callable[..., Any]) -> None:
     """Another continuation of what was heard changes nothing as long as nothing is said after it."""
-    rows = [Episode((5, 6, 7, 8, tail, 9), (False, False, True, True, False, False)) for tail in (20, 21)]
+    rows = [Demonstration((5, 6, 7, 8, tail, 9), (False, False, True, True, False, False)) for tail in (20, 21)]
     grads = []
     for row in rows:
         model = make_model()
@@ -95,7 +95,7 @@ def test_observations_give_no_gradient(make_model: Callable[..., Any]) -> None:
 
 
 def test_a_disguise_renames_and_keeps_the_story() -> None:
-    episode = Episode((1, 10, 11, 12, 10, 2), (False, True, True, False, True, True))
+    episode = Demonstration((1, 10, 11, 12, 10, 2), (False, True, True, False, True, True))
     pools = [(10, 11, 12, 13), (20, 21)]
     made = disguised([episode], pools, 50, seed=4)
     assert len(made) == 50
@@ -110,7 +110,7 @@ def test_a_disguise_renames_and_keeps_the_story() -> None:
 
 
 def test_episodes_are_disguised_in_turn() -> None:
-    one, two = Episode((1, 2), (False, True)), Episode((3, 4), (False, True))
+    one, two = Demonstration((1, 2), (False, True)), Demonstration((3, 4), (False, True))
     assert [list(e.token_ids) for e in disguised([one, two], [], 3, seed=0)] == [[1, 2], [3, 4], [1, 2]]
 
 
@@ -190,7 +190,7 @@ def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
 def test_episodes_from_a_file(tmp_path: Path, write_rows: Callable[..., str]) -> None:
     turns = [{"text": text, "observation": heard, "hits": ["a"]} for text, heard in TURNS]
     path = write_rows(tmp_path / "e.jsonl", [{"step": 3, "question": " Where? ", "turns": turns, "reward": 1.0}])
-    assert read_episodes(Path(path)) == [("Where?", TURNS)]
+    assert read_demonstrations(Path(path)) == [("Where?", TURNS)]
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_a_bad_episode_is_skipped_and_said(
     good = {"question": "?", "turns": [{"text": "a"}]}
     path = write_rows(tmp_path / "e.jsonl", [good, row])
     skipped: list[Skipped] = []
-    assert read_episodes(Path(path), on_skip=skipped.append) == [("?", [("a", "")])]
+    assert read_demonstrations(Path(path), on_skip=skipped.append) == [("?", [("a", "")])]
     assert f"e.jsonl:2: {problem}" in str(skipped[0])
 
 
 def test_a_file_without_episodes_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(DataError, match="is empty"):
-        read_episodes(tmp_path / "empty.jsonl")
+        read_demonstrations(tmp_path / "empty.jsonl")
     with pytest.raises(DataError, match="does not exist"):
-        read_episodes(tmp_path / "none.jsonl")
+        read_demonstrations(tmp_path / "none.jsonl")

@@ -7,7 +7,7 @@ import pytest
 from holdfast.config.sections import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.search.protocol import CLEAN
-from holdfast.world.bundle import scripted_episodes, world_tokenizer
+from holdfast.world.bundle import scripted_rollouts, world_tokenizer
 from holdfast.world.facts import World, build_world
 from holdfast.world.language import build_filler
 
@@ -28,6 +28,6 @@ def kit(world: World) -> SimpleNamespace:
     """Scripts in the default habits with a little rambling, over the training region, and their tokenizer."""
     train_index = BM25Retriever.build(world.documents("train"))
     filler = build_filler(3, words=60)
-    episodes = scripted_episodes(world, filler, train_index, CLEAN, Scripts(count=300, ramble=0.1), seed=0)
+    episodes = scripted_rollouts(world, filler, train_index, CLEAN, Scripts(count=300, ramble=0.1), seed=0)
     tokenizer = world_tokenizer(world, filler, episodes, CLEAN)
     return SimpleNamespace(train_index=train_index, filler=filler, episodes=episodes, tokenizer=tokenizer)

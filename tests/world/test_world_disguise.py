@@ -16,17 +16,17 @@ from holdfast.config.sections import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.search.protocol import CLEAN
 from holdfast.search.tokens import decode, encode
-from holdfast.train.warm_start import Episode, disguised, encode_episode
-from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_of, world_tokenizer
+from holdfast.train.warm_start import Demonstration, disguised, encode_demonstration
+from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
 from holdfast.world.facts import INTERCHANGEABLE, World
 from holdfast.world.model import build_model
 from holdfast.world.scripted import stated
 
 
 @pytest.fixture(scope="module")
-def encoded(kit: SimpleNamespace) -> list[Episode]:
+def encoded(kit: SimpleNamespace) -> list[Demonstration]:
     return [
-        encode_episode(
+        encode_demonstration(
             encode(kit.tokenizer, f"Question: {e.question.example.question}\n"), e.turns, CLEAN, kit.tokenizer
         )
         for e in kit.episodes
@@ -45,7 +45,7 @@ def test_pools_hold_every_word_once(kit: SimpleNamespace, world: World, pools: l
     assert decode(kit.tokenizer, pools[0]).split() == list(world.name_pools[0])
 
 
-def test_a_disguise_keeps_masks_and_structure(kit: SimpleNamespace, encoded: list[Episode], pools) -> None:
+def test_a_disguise_keeps_masks_and_structure(kit: SimpleNamespace, encoded: list[Demonstration], pools) -> None:
     pool_of = {i: number for number, pool in enumerate(pools) for i in pool}
     renamed = 0
     for plain, hidden in zip(encoded, disguised(encoded, pools, len(encoded), seed=1), strict=True):
@@ -59,7 +59,9 @@ def test_a_disguise_keeps_masks_and_structure(kit: SimpleNamespace, encoded: lis
     assert renamed > 5 * len(encoded)
 
 
-def test_a_disguise_renames_every_mention(kit: SimpleNamespace, encoded: list[Episode], world: World, pools) -> None:
+def test_a_disguise_renames_every_mention(
+    kit: SimpleNamespace, encoded: list[Demonstration], world: World, pools
+) -> None:
     """A name spelled by other tokens somewhere would keep the old fact in sight."""
     gone = {i for pool in pools for i in pool}
     names = re.compile("|".join(rf"\b{word}\b" for word in world.names))
@@ -69,7 +71,7 @@ def test_a_disguise_renames_every_mention(kit: SimpleNamespace, encoded: list[Ep
         assert not names.search(left)
 
 
-def test_a_right_episode_stays_right(kit: SimpleNamespace, encoded: list[Episode], pools) -> None:
+def test_a_right_episode_stays_right(kit: SimpleNamespace, encoded: list[Demonstration], pools) -> None:
     """What a right episode answers is what a passage it read states, also under other names."""
     seen = 0
     for script, hidden in zip(kit.episodes, disguised(encoded, pools, len(encoded), seed=2), strict=True):
@@ -93,10 +95,10 @@ def fingerprint() -> str:
     """Everything a warm start is made of."""
     world_config = WorldConfig(people=60, train_questions=80, dev_questions=10, test_questions=10, filler_words=40)
     world, filler, own = world_of(world_config), filler_of(world_config), Scripts(count=40, ramble=0.2)
-    episodes = scripted_episodes(world, filler, BM25Retriever.build(world.documents("train")), CLEAN, own, seed=0)
+    episodes = scripted_rollouts(world, filler, BM25Retriever.build(world.documents("train")), CLEAN, own, seed=0)
     tokenizer = world_tokenizer(world, filler, episodes, CLEAN)
     model = build_model(tokenizer, hidden=16, layers=1, heads=2)
-    encoded = [encode_episode((5,), episode.turns, CLEAN, tokenizer) for episode in episodes]
+    encoded = [encode_demonstration((5,), episode.turns, CLEAN, tokenizer) for episode in episodes]
     parts = (
         world,
         filler,

@@ -15,7 +15,7 @@ from holdfast.trajectory import Action, Answer, Invalid, Search
 from holdfast.world.bundle import observation_text
 from holdfast.world.facts import World, WorldQuestion, other_name
 from holdfast.world.language import Filler, build_filler
-from holdfast.world.scripted import PERFECT, Habits, ScriptedEpisode, run_scripts, stated
+from holdfast.world.scripted import PERFECT, Habits, ScriptedRollout, run_scripts, stated
 
 LONG = replace(CLEAN, max_turns=8)  # two hops with two attempts each, a malformed turn, the answer
 
@@ -34,7 +34,7 @@ class Play:
         filler: Filler | None = None,
         seed: int = 0,
         hops: int | None = None,
-    ) -> list[ScriptedEpisode]:
+    ) -> list[ScriptedRollout]:
         return run_scripts(
             [q for q in self.questions if hops in (None, len(q.hops))],
             self.index,
@@ -51,17 +51,17 @@ def play(world: World, index: BM25Retriever) -> Play:
     return Play(index, [q for region in ("train", "dev", "test") for q in world.questions[region]])
 
 
-def actions(episode: ScriptedEpisode) -> list[Action]:
+def actions(episode: ScriptedRollout) -> list[Action]:
     return [parse_action(said, LONG) for said, _ in episode.turns]
 
 
-def answer(episode: ScriptedEpisode) -> str:
+def answer(episode: ScriptedRollout) -> str:
     last = actions(episode)[-1]
     assert isinstance(last, Answer)
     return last.text
 
 
-def queries(episode: ScriptedEpisode) -> list[str]:
+def queries(episode: ScriptedRollout) -> list[str]:
     return [action.query for action in actions(episode) if isinstance(action, Search)]
 
 

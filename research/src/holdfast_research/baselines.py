@@ -29,7 +29,7 @@ from holdfast.search.protocol import PLAIN, bare_answer, bare_question, bare_que
 from holdfast.train.checkpoint import save_whole_model
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy
-from holdfast.train.warm_start import Episode, Supervision, disguised, encode_episode, warm_start
+from holdfast.train.warm_start import Demonstration, Supervision, disguised, encode_demonstration, warm_start
 from holdfast.trajectory import Group
 from holdfast.world.bundle import interchangeable_tokens, world_of
 
@@ -90,7 +90,7 @@ def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listen
 
 def short_answers(
     config: Config, questions: Sequence[Example], retriever: Retriever | None, tokenizer: Any, most: int
-) -> list[Episode]:
+) -> list[Demonstration]:
     """At most `most` questions, each with its first golden answer: only the answer and the end of the sequence are
     learned.
 
@@ -113,7 +113,7 @@ def short_answers(
                 "for it, so there is nothing to learn; check that [retrieval] and [data] belong together"
             )
     return [
-        encode_episode(
+        encode_demonstration(
             render_prompt(text, PLAIN, tokenizer, config.model.chat_template),
             [(bare_answer(example.golden_answers[0], tokenizer.eos_token), "")],
             protocol,
@@ -179,7 +179,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
 
 def _sample(
     config: Config, agent: SearchAgent, questions: Sequence[Example], path: Path, listener: Listener
-) -> list[Episode]:
+) -> list[Demonstration]:
     """The correct rollouts of all steps; those of steps that `path` holds are not sampled again."""
     train, question_order, done = config.train, QuestionOrder(questions, seed=config.run.seed), whole_steps(path)
     listener.stage("sampling", train.steps)
@@ -197,7 +197,7 @@ def _sample(
         done[step] = _append(path, step, score(groups, examples))
         listener.advance(step + 1, {"correct": sum(map(len, done.values()))})
     return [
-        Episode(tuple(row["token_ids"]), tuple(map(bool, row["loss_mask"])))
+        Demonstration(tuple(row["token_ids"]), tuple(map(bool, row["loss_mask"])))
         for step in range(train.steps)
         for row in done[step]
     ]
@@ -263,7 +263,12 @@ def _open(config: Config, listener: Listener) -> tuple[Questions, Retriever, Lan
 
 
 def _learn(
-    policy: LanguageModel, examples: Sequence[Episode], course: Course, seed: int, most_tokens: int, listener: Listener
+    policy: LanguageModel,
+    examples: Sequence[Demonstration],
+    course: Course,
+    seed: int,
+    most_tokens: int,
+    listener: Listener,
 ) -> None:
     supervision = Supervision(
         steps=course.steps, batch=course.batch_size, lr=course.lr, seed=seed, micro_batch_tokens=most_tokens

@@ -40,8 +40,8 @@ FORMER: Mapping[str, str] = {
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings of a recording, by their present names."""
     present: dict[str, Any] = {}
-    for dotted, value in _leaves(settings):
-        assign(present, FORMER.get(dotted, dotted), value)
+    for name, value in dotted(settings).items():
+        assign(present, FORMER.get(name, name), value)
     return present
 
 
@@ -49,19 +49,24 @@ def former_start_name(config: Config) -> str:
     """The name under which the starting policy of a kept run was archived: the cache's, before the renames."""
     former = {new: old for old, new in FORMER.items()}
     parts: dict[str, Any] = {"version": __version__}
-    for dotted, value in setting_values(config).items():
-        name = former.get(dotted, dotted)
+    for present, value in setting_values(config).items():
+        name = former.get(present, present)
         if name.split(".")[0] in ("world", "model", "protocol", "retrieval", "warm_start") and name != "retrieval.drop":
             assign(parts, name, value)
     parts["warm_start"].setdefault("teaches", "search")
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    leaves: list[tuple[str, Any]] = []
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name.
+
+    >>> dotted({"train": {"lr": 1e-4}, "world": {"model": {"hidden": 48}}})
+    {'train.lr': 0.0001, 'world.model.hidden': 48}
+    """
+    values: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and prefix + key != "reward.custom":
-            leaves += _leaves(value, f"{prefix}{key}.")
+            values |= dotted(value, f"{prefix}{key}.")
         else:
-            leaves.append((prefix + key, value))
-    return leaves
+            values[prefix + key] = value
+    return values

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from holdfast.config import dump
-from holdfast.versions import versions
+from holdfast.environment import versions
 from holdfast_research.jobs import Failure, TrainingJob
 from holdfast_research.judge import NOBODY
 from holdfast_research.plan import RULE, TUNING_SEEDS, Choice, Plan

@@ -60,6 +60,7 @@ class Monitoring(TrainerCallback):
             self.findings += self.monitor.observe(int(row["step"]), _ours(row))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **more: Any) -> None:
+        """Judge the new row of the log. A finding whose code is guarded stops the training."""
         new = self.monitor.observe(state.global_step, _ours(logs or {}))
         self.findings += new
         guarded = [finding for finding in new if finding.code in self._codes]
@@ -73,6 +74,7 @@ class Monitoring(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Write the findings to the output folder."""
         if state.is_world_process_zero:
             self._write(Path(args.output_dir))  # with the leads and facts of the whole run
 

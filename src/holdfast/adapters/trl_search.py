@@ -124,6 +124,7 @@ class SearchRollouts:
         self._policy: HFPolicy | None = None
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        """Roll out every prompt with the trainer's model: TRL's `rollout_func`. Raises `ConfigError`, `DataError`."""
         if trainer.args.mask_truncated_completions:
             raise ConfigError(
                 "mask_truncated_completions=True: TRL takes a completion for truncated when it does not end with the "

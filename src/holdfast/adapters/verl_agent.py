@@ -95,10 +95,10 @@ class SearchAgentLoop(AgentLoopBase):
                 f"holdfast_search with preset={preset!r}, prompt={prompt!r}: presets are {', '.join(PRESETS)}; the "
                 "prompt is 'data' or 'protocol'"
             )
-        engine = self.rollout_config.get("name")
-        if engine != "vllm" and self.rollout_config.get("skip_tokenizer_init", False):
+        backend = self.rollout_config.get("name")
+        if backend != "vllm" and self.rollout_config.get("skip_tokenizer_init", False):
             raise ConfigError(
-                f"rollout.name = {engine!r} with rollout.skip_tokenizer_init = True: without a tokenizer the engine "
+                f"rollout.name = {backend!r} with rollout.skip_tokenizer_init = True: without a tokenizer it "
                 "cannot stop a turn at </search>. Set actor_rollout_ref.rollout.skip_tokenizer_init=False"
             )
         limits: dict[str, Any] = {

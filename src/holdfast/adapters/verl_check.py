@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.adapters.verl import LOSSES, HoldfastPolicyLossConfig
+from holdfast.adapters.verl import HoldfastPolicyLossConfig
+from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_losses import penalty_for
 from holdfast.adapters.verl_term import refuse_split_actions
 from holdfast.errors import ConfigError

@@ -221,7 +221,7 @@ class Lines(Listener):
         """Print the message."""
         self._print(f"note: {message}")
 
-    def alarm(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
         """Print the finding: code, step and summary."""
         self._print(f"{finding.code} step {finding.step}: {finding.summary}")
 
@@ -282,7 +282,7 @@ class LiveTable(Listener):
         """Print the message above the table."""
         self._console.print(Text.assemble(("note ", "yellow"), message))
 
-    def alarm(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
         """Print the finding above the table, and mark the row of its step."""
         self._marked.add(finding.step)
         self._console.print(Text.assemble((f"{finding.code} ", _FINDING), f"step {finding.step}: {finding.summary}"))

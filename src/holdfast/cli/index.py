@@ -180,7 +180,7 @@ def show(
     [cyan]holdfast index show my-index "Which river flows through Orsa?"[/cyan]
     """
     with train_extra(err(), "loading"):
-        from holdfast.retrieval.index import open_index
+        from holdfast.retrieval import open_index
         from holdfast.search.protocol import PRESETS, format_hits
 
         if protocol not in PRESETS:

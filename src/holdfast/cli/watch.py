@@ -94,7 +94,7 @@ class _Follower:
         for finding in diagnose(log).findings if new else ():
             if finding.code not in self.findings:
                 self.findings.add(finding.code)
-                self._listener.alarm(finding)
+                self._listener.finding(finding)
 
     def _read(self) -> Log | None:
         from holdfast.diagnostics.readers import read_logs

@@ -56,8 +56,11 @@ def iter_examples(
     def parse(row: dict[str, Any], number: int) -> Example:
         return example_of(row, source=source, split=split, index=number - 1)
 
-    rows = _parquet_rows if path.suffix == ".parquet" else _jsonl_rows
-    yield from rows(path, parse, on_bad or _refuse)
+    on_bad = on_bad or _refuse
+    if path.suffix == ".parquet":
+        yield from _parquet_rows(path, parse, on_bad)
+    else:
+        yield from iter_rows(path, parse, what="question", on_skip=on_bad)
 
 
 def place_of(path: str | os.PathLike[str]) -> tuple[str, str]:
@@ -102,12 +105,6 @@ def write_examples(
 
 def _refuse(bad: Skipped) -> None:
     raise DataError(str(bad))
-
-
-def _jsonl_rows(
-    path: Path, parse: Callable[[dict[str, Any], int], Example], on_bad: Callable[[Skipped], None]
-) -> Iterator[Example]:
-    return iter_rows(path, parse, what="question", on_skip=on_bad)
 
 
 def _parquet_rows(

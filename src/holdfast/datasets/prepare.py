@@ -13,8 +13,8 @@ from holdfast.data import Example
 from holdfast.datasets.catalogue import HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
 from holdfast.datasets.files import iter_examples, read_examples, write_examples
 from holdfast.datasets.rows import light
+from holdfast.environment import unreachable
 from holdfast.errors import DataError, MissingExtra
-from holdfast.hub import unreachable
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 

@@ -161,19 +161,19 @@ def _question(row: Mapping[str, Any], extra: Mapping[str, Any]) -> str:
 
 def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, ...]:
     """Every place that holds golden answers must hold the same ones."""
-    found: dict[str, tuple[str, ...]] = {}
+    places: dict[str, tuple[str, ...]] = {}
     if "golden_answers" in row:
-        found["golden_answers"] = _texts(row["golden_answers"], "golden_answers")
+        places["golden_answers"] = _texts(row["golden_answers"], "golden_answers")
     for key in ("reward_model", "reward_spec"):
         truth = _mapping(row, key).get("ground_truth")
         if truth is not None:
-            found |= _target(truth, f"{key}.ground_truth")
+            places |= _target(truth, f"{key}.ground_truth")
     truth = _search_arguments(extra).get("ground_truth")
     if truth is not None:
-        found |= _target(truth, _where("ground_truth"))
-    if not found:
+        places |= _target(truth, _where("ground_truth"))
+    if not places:
         raise BadField("golden_answers", f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
-    (name, golds), *others = found.items()
+    (name, golds), *others = places.items()
     for other, texts in others:
         if texts != golds:
             raise BadField(other, f"differs from {name}: {list(texts)} and {list(golds)}")

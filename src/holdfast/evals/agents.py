@@ -45,6 +45,7 @@ class Attempt:
 
     @property
     def searches(self) -> int:
+        """Number of search calls."""
         return sum("searches" in step for step in self.steps)
 
 

@@ -18,11 +18,54 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.evals import prompts
+from holdfast.retrieval.types import Hit
 from holdfast.rollout.policy import StopReason
 from holdfast.rollout.scheduler import ToolCall
 from holdfast.rollout.searching import SEARCH
-from holdfast.search.protocol import R1, SearchProtocol, bare_question, bare_question_with_passages
+from holdfast.search.protocol import R1, SearchProtocol, bare_question, bare_question_with_passages, passage_lines
+
+ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
+QUERY_OPEN, QUERY_CLOSE = "<|begin_search_query|>", "<|end_search_query|>"
+RESULT_OPEN, RESULT_CLOSE = "<|begin_search_result|>", "<|end_search_result|>"
+FINDINGS = "**Final Information**"
+"""Search-o1's marker. After it comes what the second call took from the documents."""
+NO_FINDINGS = "No helpful information found."
+LIMIT_NOTICE = "The search limit is reached. No more searches are possible; answer with what you know."
+REPEAT_NOTICE = "This query was searched before. Look at its results above."
+
+# The prompts of the methods. The texts are ours; FlashRAG's zero-shot and naive RAG ask in the same way.
+DIRECT_PROMPT = (
+    "Answer the question from your own knowledge. Write the answer and nothing else: a name, a date or a few words."
+)
+COT_PROMPT = (
+    "Answer the question. Reason step by step first, then write the final answer, as short as possible, between "
+    f"{ANSWER_OPEN} and {ANSWER_CLOSE}."
+)
+RAG_PROMPT = (
+    "Answer the question with the help of the documents. Write the answer and nothing else: a name, a date or a few "
+    "words."
+)
+# One invented example, where IRCoT has twenty of the data set.
+IRCOT_PROMPT = (
+    "Answer the question by thinking step by step, one short sentence a step, each a fact from the documents. End with "
+    'a sentence of the form "So the answer is: …".\n\n'
+    "Here is an example.\n"
+    "Doc 1(Title: Harbour Lights) Harbour Lights is a novel by Anna Reyes.\n"
+    "Doc 2(Title: Anna Reyes) Anna Reyes was a writer born in Porto.\n"
+    "Question: Where was the author of Harbour Lights born?\n"
+    "Answer: Harbour Lights was written by Anna Reyes. Anna Reyes was born in Porto. So the answer is: Porto."
+)
+SEARCH_O1_PROMPT = (
+    "You are a reasoning assistant who can search. To search, write "
+    f"{QUERY_OPEN} your query {QUERY_CLOSE}; the system then reads the documents it finds and writes what is useful "
+    f"between {RESULT_OPEN} and {RESULT_CLOSE}. You may search again, at most {{searches}} times. When you know "
+    "enough, go on reasoning without a search. Think step by step. Give the final answer as \\boxed{answer}."
+)
+READING_PROMPT = (
+    "Read the documents below for the sake of a line of reasoning, and take from them what helps to go on with it. If "
+    f"they help, write {FINDINGS} and behind it what they say that is relevant. If not, write {FINDINGS} and behind it "
+    f"{NO_FINDINGS}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +131,15 @@ def search(query: str) -> ToolCall:
     return ToolCall(SEARCH, query)
 
 
+def user_message(instruction: str, question: str, hits: Sequence[Hit] | None = None) -> str:
+    """A user message: the instruction, then passages if the method has any, then the question."""
+    passages = "" if hits is None else f"{passage_lines(hits)}\n\n"
+    return f"{instruction}\n\n{passages}{bare_question(question)}"
+
+
 def direct(question: str, limits: Limits) -> Conversation:
     """From memory: one call. The first line of the reply is the answer."""
-    reply = yield Prompt(user=prompts.direct(question), max_tokens=limits.answer_tokens)
+    reply = yield Prompt(user=user_message(DIRECT_PROMPT, question), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -103,7 +152,7 @@ def bare_direct(question: str, limits: Limits) -> Conversation:
 def chain_of_thought(question: str, limits: Limits) -> Conversation:
     """One call that reasons first and gives the answer in tags."""
     reply = yield Prompt(
-        user=prompts.chain_of_thought(question), max_tokens=limits.thought_tokens, stop=(prompts.ANSWER_CLOSE,)
+        user=user_message(COT_PROMPT, question), max_tokens=limits.thought_tokens, stop=(ANSWER_CLOSE,)
     )
     answer = tagged_answer(reply.text)
     return Outcome(answer, reply.text, answer is None and reply.stop_reason == "length")
@@ -112,7 +161,7 @@ def chain_of_thought(question: str, limits: Limits) -> Conversation:
 def rag(question: str, limits: Limits) -> Conversation:
     """One search with the question, one call with its passages."""
     hits = yield search(question)
-    reply = yield Prompt(user=prompts.with_documents(question, hits), max_tokens=limits.answer_tokens)
+    reply = yield Prompt(user=user_message(RAG_PROMPT, question, hits), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -133,7 +182,7 @@ def ircot(question: str, limits: Limits) -> Conversation:
     sentences: list[str] = []
     while len(sentences) < limits.sentences:
         begun = "".join(f" {sentence}" for sentence in sentences)
-        user = prompts.interleaved(question, collected)
+        user = f"{IRCOT_PROMPT}\n\nNow answer this.\n{bare_question_with_passages(question, collected)}"
         reply = yield Prompt(user=user, begun=begun, max_tokens=limits.sentence_tokens)
         sentence = first_sentence(reply.text)
         if not sentence:
@@ -145,7 +194,7 @@ def ircot(question: str, limits: Limits) -> Conversation:
             known = {hit.document.id for hit in collected}
             new = [hit for hit in (yield search(sentence)) if hit.document.id not in known]
             collected += new[: limits.paragraphs - len(collected)]
-    reply = yield Prompt(user=prompts.with_documents(question, collected), max_tokens=limits.answer_tokens)
+    reply = yield Prompt(user=user_message(RAG_PROMPT, question, collected), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -155,9 +204,9 @@ def search_o1(question: str, limits: Limits) -> Conversation:
     A repeated query, and one beyond the limit, gets a notice instead of results. Without a boxed answer, the method
     falls back to `direct`.
     """
-    user = prompts.search_o1(question, limits.searches)
+    user = user_message(SEARCH_O1_PROMPT.replace("{searches}", str(limits.searches)), question)
     reasoning, queries = "", list[str]()
-    stop = (prompts.QUERY_CLOSE,)
+    stop = (QUERY_CLOSE,)
     for _ in range(limits.turns):
         reply = yield Prompt(user=user, begun=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
         reasoning += reply.text
@@ -165,17 +214,20 @@ def search_o1(question: str, limits: Limits) -> Conversation:
         if query is None:
             break
         if query in queries:
-            findings = prompts.REPEAT_NOTICE
+            findings = REPEAT_NOTICE
         elif len(queries) >= limits.searches:
-            findings = prompts.LIMIT_NOTICE
+            findings = LIMIT_NOTICE
         else:
             queries.append(query)
             hits = yield search(query)
-            reader = prompts.reason_in_documents(shortened(reasoning), query, hits)
+            reader = (
+                f"{READING_PROMPT}\n\nThe reasoning so far:\n{shortened(reasoning)}\n\nThe query: {query}\n\n"
+                f"The documents:\n{passage_lines(hits)}"
+            )
             reading = (yield Prompt(user=reader, max_tokens=limits.reasoning_tokens)).text
-            findings = reading.rpartition(prompts.FINDINGS)[2].strip() if prompts.FINDINGS in reading else ""
-            findings = findings or prompts.NO_FINDINGS
-        reasoning += f"\n\n{prompts.RESULT_OPEN}{findings}{prompts.RESULT_CLOSE}\n\n"
+            findings = reading.rpartition(FINDINGS)[2].strip() if FINDINGS in reading else ""
+            findings = findings or NO_FINDINGS
+        reasoning += f"\n\n{RESULT_OPEN}{findings}{RESULT_CLOSE}\n\n"
     answer = boxed(reasoning)
     if answer is not None:
         return Outcome(answer, reasoning)
@@ -188,7 +240,7 @@ def tagged_answer(text: str) -> str | None:
     >>> tagged_answer("so <answer> Orsa </answer>, no: <answer>Mora</answer>")
     'Mora'
     """
-    answers = re.findall(rf"{prompts.ANSWER_OPEN}(.*?){prompts.ANSWER_CLOSE}", text, re.S)
+    answers = re.findall(rf"{ANSWER_OPEN}(.*?){ANSWER_CLOSE}", text, re.S)
     return (answers[-1].strip() or None) if answers else None
 
 
@@ -226,7 +278,7 @@ def first_sentence(text: str) -> str:
 def shortened(reasoning: str) -> str:
     """Search-o1's cut of a long reasoning: its first step, its last four, and the steps with a query or a result."""
     steps = [step for step in reasoning.split("\n\n") if step.strip()]
-    marks = (prompts.QUERY_OPEN, prompts.RESULT_OPEN)
+    marks = (QUERY_OPEN, RESULT_OPEN)
     shown = [i in (0, *range(len(steps) - 4, len(steps))) or any(m in s for m in marks) for i, s in enumerate(steps)]
     lines: list[str] = []
     for step, show in zip(steps, shown, strict=True):
@@ -253,8 +305,8 @@ def _without_question_words(question: str) -> str:
 
 def _query_in(text: str) -> str | None:
     """The query at the end of a text; None when the text does not ask for a search."""
-    before, closed, _ = text.partition(prompts.QUERY_CLOSE)
-    _, opened, query = before.rpartition(prompts.QUERY_OPEN)
+    before, closed, _ = text.partition(QUERY_CLOSE)
+    _, opened, query = before.rpartition(QUERY_OPEN)
     return (query.strip() or None) if closed and opened else None
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from holdfast.data import Example
 from holdfast.datasets.catalogue import GENERAL, MULTI_HOP
+from holdfast.environment import versions
 from holdfast.errors import DataError
 from holdfast.evals.state import FAILED, FORMAT, ROWS, read_results, read_whole_rows
-from holdfast.versions import versions
 
 ONE_HOP, TWO_HOP = "world-1hop", "world-2hop"
 """The sets of the bundled world's questions."""
@@ -157,10 +157,10 @@ class Difference:
     low: float
     """Lower end of the 95 % interval, a bootstrap of the questions' differences."""
     high: float
-    only_a: int | None
+    only_a: int | None = None
     """Questions that only A answers correctly. None over sets, and when a question has several samples."""
-    only_b: int | None
-    p: float | None
+    only_b: int | None = None
+    p: float | None = None
     """Exact two-sided McNemar: how often a fair coin splits the questions on which A and B differ as unevenly."""
 
 
@@ -226,7 +226,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
     """
     n, least = only_a + only_b, min(only_a, only_b)
     if n < 1000:
-        return min(1.0, 2 * sum(math.comb(n, i) for i in range(least + 1)) / 2**n)
+        return min(1.0, float(2 * sum(math.comb(n, i) for i in range(least + 1)) / 2**n))
     # 2**n no longer fits a float.
     logs = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in range(least + 1)]
     return min(1.0, 2 * math.fsum(math.exp(log - n * math.log(2)) for log in logs))
@@ -267,18 +267,7 @@ def _refuse_unequal(a: Path, b: Path, rows_a: Sequence[Mapping[str, Any]], rows_
 def _difference(name: str, pairs: Sequence[tuple[float, float]], draws: np.ndarray, single: bool) -> Difference:
     a, b = (sum(scores) / len(pairs) for scores in zip(*pairs, strict=True))
     low, high = interval(draws)
-    row = Difference(
-        set=name,
-        questions=len(pairs),
-        a=a,
-        b=b,
-        difference=b - a,
-        low=low,
-        high=high,
-        only_a=None,
-        only_b=None,
-        p=None,
-    )
+    row = Difference(set=name, questions=len(pairs), a=a, b=b, difference=b - a, low=low, high=high)
     return _with_mcnemar(row, pairs) if single else row
 
 
@@ -295,6 +284,4 @@ def _difference_over(
     b = sum(share * row.b for share, row in zip(shares, rows, strict=True))
     low, high = interval(np.asarray(sum(s * draws[row.set] for s, row in zip(shares, rows, strict=True))))
     questions = sum(row.questions for row in rows)
-    return Difference(
-        set=name, questions=questions, a=a, b=b, difference=b - a, low=low, high=high, only_a=None, only_b=None, p=None
-    )
+    return Difference(set=name, questions=questions, a=a, b=b, difference=b - a, low=low, high=high)

@@ -55,10 +55,10 @@ class EvalFolder:
             raise ConfigError(
                 f"{self.path} cannot be written ({error.strerror}); give --out a folder that can"
             ) from error
-        rows = read_whole_rows(self.path / ROWS)
+        rows, ends_whole = _read_rows(self.path / ROWS)
         self._rows = {row["id"]: row for row in rows if row["status"] not in FAILED}
         self.failed_before = {row["id"] for row in rows if row["status"] in FAILED}
-        if len(self._rows) < len(rows) or not _ends_whole(self.path / ROWS):
+        if len(self._rows) < len(rows) or not ends_whole:
             write_jsonl(self.path / ROWS, self._rows.values())
         return dict(self._rows)
 
@@ -83,11 +83,13 @@ class EvalFolder:
 
     @property
     def rows(self) -> dict[str, Row]:
+        """A copy of the finished rows, by key."""
         return dict(self._rows)
 
     def _settings(self) -> dict[str, Any] | None:
         try:
-            return json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+            settings: dict[str, Any] = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+            return settings
         except OSError:
             return None
         except ValueError:
@@ -98,10 +100,15 @@ class EvalFolder:
 
 def read_whole_rows(path: Path) -> list[Row]:
     """Rows of a file that may be missing or end in an incomplete line. Raises `DataError` for any other damage."""
+    return _read_rows(path)[0]
+
+
+def _read_rows(path: Path) -> tuple[list[Row], bool]:
+    """`read_whole_rows`, and whether the last line is complete."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return [], True
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     rows = []
@@ -116,7 +123,7 @@ def read_whole_rows(path: Path) -> list[Row]:
                 f"{path}:{number} is not an answer of an evaluation; remove the line, and the question is asked again"
             ) from None
         rows.append(row)
-    return rows
+    return rows, not lines[-1]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -138,14 +145,6 @@ def read_results(path: Path) -> dict[str, Any]:
     if not isinstance(results, dict) or results.get("format") != FORMAT:
         raise DataError(f"{file} is not a results file of holdfast eval (its format is not {FORMAT!r})")
     return results
-
-
-def _ends_whole(path: Path) -> bool:
-    try:
-        raw = path.read_bytes()
-    except OSError:
-        return True
-    return not raw or raw.endswith(b"\n")
 
 
 def _shown(value: Any) -> str:

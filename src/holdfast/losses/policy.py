@@ -163,7 +163,7 @@ def kl_loss(
     >>> round(x.item(), 4)  # exp(0.5) − 0.5 − 1
     0.1487
     """
-    if estimator == "k1":
+    if str(estimator) == "k1":
         raise ValueError(
             "estimator='k1' as a loss has zero expected gradient, so it would only add noise; use 'k3' or 'k2' here, "
             "or subtract k1 from the reward"

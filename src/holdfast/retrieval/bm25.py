@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,8 @@ def stemmer(stem: bool) -> Callable[[str], str]:
         import Stemmer
     except ImportError:
         raise MissingExtra("PyStemmer", "train") from None
-    return Stemmer.Stemmer("english").stemWord
+    stem_word: Callable[[str], str] = Stemmer.Stemmer("english").stemWord
+    return stem_word
 
 
 class Postings:
@@ -324,7 +324,7 @@ class BM25Retriever:
         return cls(postings, vocabulary, documents, manifest)
 
 
-def _bm25s() -> ModuleType:
+def _bm25s() -> Any:
     try:
         import bm25s
     except ImportError:

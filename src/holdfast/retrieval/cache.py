@@ -5,18 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from holdfast.errors import ConfigError, RetrievalError
 from holdfast.retrieval.types import Hit, Retriever
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Counts since the cache was made. A query repeated within one call is a hit."""
-
-    hits: int
-    misses: int
 
 
 class CachedRetriever:
@@ -33,10 +24,10 @@ class CachedRetriever:
         self._size = size
         self._cache: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
         self._lock = threading.Lock()
-        self._hits = self._misses = 0
 
     @property
     def in_process(self) -> bool:
+        """As `Retriever.in_process`."""
         return self._retriever.in_process
 
     @property
@@ -57,14 +48,8 @@ class CachedRetriever:
             raise RetrievalError(f"the retriever answered {len(fresh)} of {len(missing)} queries")
         results.update((query, tuple(hits)) for query, hits in zip(missing, fresh, strict=True))
         with self._lock:
-            self._hits += len(queries) - len(missing)
-            self._misses += len(missing)
             for query in missing:
                 self._cache[query, k] = results[query]
             while len(self._cache) > self._size:
                 self._cache.popitem(last=False)
         return [list(results[query]) for query in queries]
-
-    def stats(self) -> CacheStats:
-        with self._lock:
-            return CacheStats(self._hits, self._misses)

@@ -190,6 +190,7 @@ class HTTPRetriever:
 
     @property
     def stats(self) -> ClientStats:
+        """Counts since the client was made or its process forked."""
         return self._client.stats
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -236,7 +237,7 @@ class _LoopThread:
 
 def _pause(backoff: float, attempt: int) -> float:
     """Seconds before retry 1, 2, …: `backoff`, twice that, …, each times a random number between 0.5 and 1.5."""
-    return backoff * 2 ** (attempt - 1) * _jitter.uniform(0.5, 1.5)
+    return float(backoff * 2 ** (attempt - 1) * _jitter.uniform(0.5, 1.5))
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -58,6 +58,7 @@ class CorpusDigest:
         self._digest = hashlib.sha256()
 
     def add(self, document: Document) -> None:
+        """Take the next passage."""
         for text in (document.id, document.contents):
             data = text.encode()
             # The length keeps ("a", "bc") and ("ab", "c") apart.

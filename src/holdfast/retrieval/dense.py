@@ -158,7 +158,7 @@ class DenseRetriever:
         model: str | None = None,
         device: str = "auto",
     ) -> DenseRetriever:
-        """Open what `holdfast index build --dense` wrote, as `holdfast.retrieval.index.open_index` does."""
+        """Open what `holdfast index build --dense` wrote, as `holdfast.retrieval.open_index` does."""
         folder = Path(folder)
         manifest = open_manifest(folder, "dense", expected_hash)
         spec = EncoderSpec(**(manifest["encoder"] | ({"model": model} if model else {})))

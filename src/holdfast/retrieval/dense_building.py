@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,10 @@ def build_dense(
         probe = [round(float(value), 6) for value in encoder.queries([PROBE])[0]]
         manifest = {"kind": "dense", "documents": copied.documents, "corpus_sha256": copied.corpus_sha256}
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}
-        return manifest | storage | {"encoder": spec.settings(), "probe": probe}
+        return manifest | storage | {"encoder": asdict(spec), "probe": probe}
 
     # `vectors` is not among them: vectors from any file are checked to be this model's.
-    settings = {"kind": "dense", "encoder": spec.settings(), "sq8": sq8, "replace": replace, "chunk": chunk}
+    settings = {"kind": "dense", "encoder": asdict(spec), "sq8": sq8, "replace": replace, "chunk": chunk}
     build(corpus, out, settings, work, listener or Listener())
 
 
@@ -123,7 +124,7 @@ def open_vectors(path: Path, count: int, dimensions: int) -> NDArray[Any]:
     """
     try:
         if path.suffix == ".npy":
-            vectors = np.load(path, mmap_mode="r")
+            vectors: NDArray[Any] = np.load(path, mmap_mode="r")
         else:
             with open(path, "rb") as file:
                 kind = file.read(4)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,9 +41,6 @@ class EncoderSpec:
     """Scale to length 1, so that the inner product is the cosine."""
     max_length: int = 512
     """Tokens of a text; the rest is cut off."""
-
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Size:
     @property
     def vocabulary(self) -> float:
         """Distinct words of all passages, by Heaps' law for English: 44 √n of n words."""
-        return 44 * (1.6 * self.pairs * self.passages) ** 0.5
+        return float(44 * (1.6 * self.pairs * self.passages) ** 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,7 @@ def sample_of(corpus: Path | None, count: int | None) -> tuple[list[Document], i
 
 
 def bm25_needs(size: Size, per_second: float) -> Needs:
+    """`per_second`: passages indexed per second."""
     documents, pairs = (size.text + 8) * size.passages, size.pairs * size.passages
     vocabulary = _WORD * size.vocabulary
     index = documents + 8 * pairs + 12 * size.vocabulary

@@ -64,7 +64,7 @@ def open_manifest(folder: Path, kind: str, expected_hash: str | None) -> dict[st
     """
     manifest = read_manifest(folder)
     if manifest["kind"] != kind:
-        raise DataError(f"{folder} is a {manifest['kind']} index; open it with `holdfast.retrieval.index.open_index`")
+        raise DataError(f"{folder} is a {manifest['kind']} index; open it with `holdfast.retrieval.open_index`")
     if expected_hash is not None and expected_hash != manifest["corpus_sha256"]:
         raise DataError(f"the index {folder} was built from another corpus, or from an older version; {_REBUILD}")
     actual = fingerprints(folder)
@@ -131,9 +131,11 @@ class NpyWriter:
         self._file.write(np.ascontiguousarray(part, self.dtype).data)
 
     def flush(self) -> None:
+        """Pass what was written to the operating system."""
         self._file.flush()
 
     def fileno(self) -> int:
+        """The file descriptor, for `os.fsync`."""
         return self._file.fileno()
 
     def __enter__(self) -> NpyWriter:
@@ -205,6 +207,7 @@ def as_json(documents: Sequence[Document], row: int) -> bytes:
 
 
 def document_json(document: Document) -> str:
+    """A passage as a JSON object in one line."""
     return json.dumps({"id": document.id, "contents": document.contents}, ensure_ascii=False)
 
 
@@ -219,12 +222,15 @@ class DocumentWriter:
         self.size = size
 
     def add(self, document: Document) -> None:
+        """Append a passage."""
         self.size += self._file.write(f"{document_json(document)}\n".encode())
 
     def flush(self) -> None:
+        """Pass what was written to the operating system."""
         self._file.flush()
 
     def close(self) -> None:
+        """Flush and close the file."""
         self._file.close()
 
 

@@ -58,6 +58,7 @@ class SearchAgent:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's tokenizer."""
         tokenizer: PreTrainedTokenizerBase = self.policy.tokenizer
         return tokenizer
 
@@ -177,7 +178,8 @@ def lose_searches(agent: Agent[T], probability: float) -> Agent[T]:
         try:
             call = agent.send(reply)
         except StopIteration as end:
-            return end.value
+            result: T = end.value
+            return result
         if isinstance(call, ModelCall):
             calls, seed = calls + 1, call.seed
         elif call.tool == SEARCH and random.Random(f"{seed}-{calls}").random() < probability:

@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from holdfast.rollout.policy import Request
+from holdfast.search.tokens import common_prefix
 
 _TOLERATED = 8  # idle slots among the decoding ones: up to 1/8 of these, before rows are moved
 
@@ -55,7 +56,7 @@ class _SlotLayer(CacheLayerMixin):
     is_sliding = False
 
     def __init__(self, owner: SlotCache) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         # Weak: in a cycle a dead cache would wait for the garbage collector, with all its memory.
         self.owner: SlotCache = weakref.proxy(owner)
 
@@ -215,6 +216,7 @@ class Row:
 
     @property
     def unseen(self) -> int:
+        """Number of tokens that the model has not processed."""
         return len(self.context) - self.cached
 
     def begin(self, request: Request, key: int, flags: bytes) -> None:
@@ -236,9 +238,11 @@ class SlotTable:
 
     @property
     def taken(self) -> int:
+        """Number of slots with a row."""
         return len(self.rows) - len(self._free)
 
     def take(self, row: Row) -> None:
+        """Give the row the lowest free slot, or a new one."""
         if self._free:
             row.slot = heapq.heappop(self._free)
             self.rows[row.slot] = row
@@ -247,11 +251,13 @@ class SlotTable:
             self.rows.append(row)
 
     def drop(self, row: Row) -> None:
+        """Free the row's slot."""
         self.rows[row.slot] = None
         heapq.heappush(self._free, row.slot)
         row.slot = -1
 
     def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` tokens in every slot."""
         self.cache.reserve(len(self.rows), capacity)
 
     def gather(self) -> int:
@@ -278,14 +284,3 @@ class SlotTable:
         self.cache.copy(moves, length)
         self._free = [slot for slot, row in enumerate(self.rows) if row is None]  # ascending, hence a heap
         return count
-
-
-def common_prefix(a: list[int], b: list[int]) -> int:
-    """Number of leading elements in which two lists agree.
-
-    >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
-    2
-    """
-    if a == b[: len(a)]:
-        return len(a)
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -243,6 +243,7 @@ class WordTokenizer:
         self._pieces: list[str] = []
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        """The ids of a text's pieces; new pieces get the next ids."""
         ids = []
         for piece in re.findall(r"\n| ?\w+| ?[^\w\s]|\s", text):
             if piece not in self._ids:
@@ -252,6 +253,7 @@ class WordTokenizer:
         return {"input_ids": ids}
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
+        """The text of these ids."""
         return "".join(self._pieces[i] for i in ids)
 
 

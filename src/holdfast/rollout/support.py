@@ -19,7 +19,9 @@ class CausalLM(Protocol):
     config: Any
 
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        ...
 
     def __call__(self, **inputs: Any) -> Any:
         """An output with `logits` [B, T, V]."""
@@ -31,6 +33,7 @@ class CausalLM(Protocol):
 
 
 def text_config(model: CausalLM) -> Any:
+    """The configuration of the language model, which a multimodal model nests."""
     return model.config.get_text_config(decoder=True)
 
 
@@ -93,7 +96,7 @@ def rows_that_fit(model: CausalLM, tokens: int, autocast_dtype: torch.dtype | No
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     size = (autocast_dtype or model.dtype).itemsize
-    return max(1, free // 2 // (2 * config.num_hidden_layers * heads * dim * size * tokens))
+    return int(max(1, free // 2 // (2 * config.num_hidden_layers * heads * dim * size * tokens)))
 
 
 @torch.inference_mode()
@@ -149,6 +152,7 @@ def planned_forward(
         mask = torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill_(
             ~mask, torch.finfo(model.dtype).min
         )
-    return model(
+    logits: Tensor = model(
         input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True, **kwargs
     ).logits
+    return logits

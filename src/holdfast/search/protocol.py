@@ -78,14 +78,17 @@ class SearchProtocol:
 
     @property
     def search_tags(self) -> tuple[str, str]:
+        """Opening and closing tag of a query."""
         return (self.search_open, self.search_close)
 
     @property
     def answer_tags(self) -> tuple[str, str]:
+        """Opening and closing tag of an answer."""
         return (self.answer_open, self.answer_close)
 
     @property
     def information_tags(self) -> tuple[str, str]:
+        """Opening and closing tag of passages."""
         return (self.information_open, self.information_close)
 
 

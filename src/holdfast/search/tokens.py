@@ -69,7 +69,7 @@ def token_span(tokens: Sequence[int], char_span: tuple[int, int], tokenizer: Tok
     def whole(n: int) -> int:
         """Characters that the first n tokens complete."""
         # A character cut by the prefix decodes to replacement characters, which the full text does not have there.
-        return _common(decode(tokenizer, tokens[:n]), full)
+        return common_prefix(decode(tokenizer, tokens[:n]), full)
 
     def touched(n: int) -> int:
         """Characters of which the first n tokens hold at least one byte."""
@@ -91,15 +91,21 @@ def char_lengths(tokens: Sequence[int], text: str, tokenizer: Tokenizer) -> list
     if "".join(pieces).startswith(text):
         ends = list(accumulate(map(len, pieces)))
     else:  # a character of several tokens, or a tokenizer whose first token has no space before it
-        ends = [_common(decode(tokenizer, tokens[: n + 1]), text) for n in range(len(tokens))]
+        ends = [common_prefix(decode(tokenizer, tokens[: n + 1]), text) for n in range(len(tokens))]
     if ends:
         ends[-1] = len(text)
     ends = [min(end, len(text)) for end in accumulate(ends, max)]
     return [end - start for start, end in pairwise([0, *ends])]
 
 
-def _common(left: str, right: str) -> int:
-    """Length of the common prefix."""
+def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
+    """Number of leading elements in which two lists or two texts agree.
+
+    >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
+    2
+    """
+    if left == right[: len(left)]:
+        return len(left)
     differ = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
     return next(differ, min(len(left), len(right)))
 

@@ -36,7 +36,7 @@ from holdfast.run_folder import (
 
 _OPTIMIZER = "optimizer.safetensors"
 _ABANDONED = 3600.0
-"""Seconds after which a half that nobody has written to is what a killed process left."""
+"""Seconds without a write after which a partial folder counts as left by a killed process."""
 
 
 def save_checkpoint(
@@ -57,17 +57,17 @@ def save_checkpoint(
 
 
 def save_whole_model(folder: Path, language_model: LanguageModel) -> None:
-    """The model alone, with the same care: `folder` itself is what `from_pretrained` loads."""
+    """Write the model alone, as safely. `folder` itself is what `from_pretrained` loads."""
     with _whole(folder) as partial:
         save_model(partial, language_model)
 
 
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
-    """A folder to write to; when the block ends well it gets checksums, is flushed to disk and takes `folder`'s place.
+    """A folder to write to. When the block ends well, it gets checksums, is flushed to disk and replaces `folder`.
 
-    A process killed in between leaves the old folder or the new one, never half of one; `settle` puts right what a kill
-    between the two last renames leaves.
+    A killed process leaves the old folder or the new one, never a part of one. `settle` repairs what a kill between the
+    last two renames leaves.
     """
     from safetensors import SafetensorError
 
@@ -96,13 +96,14 @@ def _whole(folder: Path) -> Iterator[Path]:
             hint="once it can, continue from the newest checkpoint: holdfast resume RUN",
         ) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the room is wanted
+        shutil.rmtree(partial, ignore_errors=True)  # a full disk needs the room
 
 
 def _sweep(parent: Path) -> None:
-    """Delete the halves beside a folder that killed processes left. Others may be at work on theirs."""
+    """Delete old partial folders in `parent`, which killed processes left. Other processes may be writing newer
+    ones."""
     for partial in parent.glob(".*.partial"):
-        with suppress(OSError):  # its owner was faster
+        with suppress(OSError):  # its owner has renamed it
             if time.time() - max(p.stat().st_mtime for p in (partial, *partial.rglob("*"))) > _ABANDONED:
                 shutil.rmtree(partial)
 
@@ -114,7 +115,7 @@ def prune(run_dir: Path, keep: int) -> None:
 
 
 def settle(run_dir: Path) -> None:
-    """Put right what a killed process left: a folder between its two renames comes back, halves are deleted."""
+    """Repair what a killed process left: restore a folder between its two renames, delete partial folders."""
     for old in checkpoints_of(run_dir).glob(".*.old"):
         folder = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
         if folder.exists():
@@ -126,10 +127,10 @@ def settle(run_dir: Path) -> None:
 
 
 def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint whose checksums hold, None when there is no checkpoint at all.
+    """The newest checkpoint whose checksums match; None when there is no checkpoint at all.
 
-    Damaged ones on the way are told of and put aside as `refused-step-…`: as the newest by name they would make `prune`
-    delete good ones. Raises `CheckpointError` when all are damaged; then none is touched.
+    Newer damaged ones are noted and renamed to `refused-step-…`: as the newest by name they would make `prune` delete
+    whole ones. Raises `CheckpointError` when all are damaged; then none is renamed.
     """
     refused: list[tuple[Path, str]] = []
     for folder in list_checkpoints(run_dir):
@@ -143,13 +144,13 @@ def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
             return folder
         refused.append((folder, problem))
     if refused:
-        found = "; ".join(f"{folder.name}: {problem}" for folder, problem in refused)
-        raise CheckpointError(f"no checkpoint in {run_dir} is whole ({found}); start the run anew with --overwrite")
+        problems = "; ".join(f"{folder.name}: {problem}" for folder, problem in refused)
+        raise CheckpointError(f"no checkpoint in {run_dir} is whole ({problems}); start the run again with --overwrite")
     return None
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, None if nothing is. Reads all of it."""
+    """What is wrong with a checkpoint, or None if it is whole. Reads all of it."""
     if (gap := find_gap(folder)) is not None:
         return gap
     sums = read_checksums(folder) or {}
@@ -159,7 +160,7 @@ def find_damage(folder: Path) -> str | None:
 def model_folder(run_dir: Path, which: str) -> Path:
     """The saved model of a run: `last`, `best`, a step's number, or the path of a model or checkpoint folder.
 
-    The last of a folder that a stage alone has made, without steps, is what that stage has saved.
+    Without steps, `last` is the model that a stage such as a warm start has saved. Raises `CheckpointError`.
     """
     if which == "last":
         folder = next((f for f in list_checkpoints(run_dir) if find_damage(f) is None), None)
@@ -182,24 +183,25 @@ def model_folder(run_dir: Path, which: str) -> Path:
         folder = step_folder(run_dir, int(which)) if which.isdigit() else Path(which)
         if not folder.is_dir():
             raise CheckpointError(
-                f"{which} is no folder and no step that {run_dir} has kept; give `last`, `best`, a step, or the folder "
-                "of a saved model"
+                f"{which} is neither a folder nor a step that {run_dir} has kept; give `last`, `best`, a step, or the "
+                "folder of a saved model"
             )
         return folder / "model" if (folder / "model").is_dir() else folder
     return folder / "model"
 
 
 def read_state(folder: Path) -> dict[str, Any]:
+    """The state of a checkpoint, from its state.json."""
     return json.loads((folder / "state.json").read_text())
 
 
 def has_optimizer(folder: Path) -> bool:
-    """Whether a checkpoint can be trained on from; `best` keeps the policy alone."""
+    """Whether a run can continue from a checkpoint; `best` has only the policy."""
     return (folder / _OPTIMIZER).is_file()
 
 
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Restore what `save_checkpoint` wrote. Raises `CheckpointError` when the parameters are not the same ones."""
+    """Restore what `save_checkpoint` wrote. Raises `CheckpointError` if the parameters differ."""
     from safetensors.torch import load_file
 
     saved: dict[str, dict[str, torch.Tensor]] = {}
@@ -207,23 +209,23 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
         name, _, part = key.rpartition("/")
         saved.setdefault(name, {})[part] = value
     for parameter, name in _parameter_names(optimizer).items():
-        own = saved.pop(name, {})
-        for part, value in own.items():
+        moments = saved.pop(name, {})
+        for part, value in moments.items():
             if value.dim() and value.shape != parameter.shape:
                 raise CheckpointError(
                     f"{folder}: the optimizer state of parameter {name} has shape {list(value.shape)}, but the model's "
                     f"parameter has {list(parameter.shape)}: this is another model's checkpoint"
                 )
-            own[part] = value.to(parameter.device) if value.dim() else value
-        if own:
-            optimizer.state[parameter] = own
+            moments[part] = value.to(parameter.device) if value.dim() else value
+        if moments:
+            optimizer.state[parameter] = moments
     if saved:
         raise CheckpointError(f"{folder}: the optimizer state names {len(saved)} parameters this model does not train")
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {
-        # Off the device: a second copy there of twice the weights would be the end of many a run.
+        # On the CPU: the moments are twice the size of the weights, and a GPU may have no room for a copy.
         f"{name}/{part}": value.detach().to("cpu", copy=True).contiguous()
         for parameter, name in _parameter_names(optimizer).items()
         for part, value in optimizer.state.get(parameter, {}).items()
@@ -231,12 +233,12 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tens
 
 
 def _parameter_names(optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
-    """Parameters by their place in the optimizer, which is their order in the model."""
+    """The name of each parameter: its place in the optimizer, which is its order in the model."""
     return {p: f"{g}.{i}" for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])}
 
 
 def _old(folder: Path) -> Path:
-    """Where a folder stands aside while its successor is renamed."""
+    """The name of a folder while its successor is renamed."""
     return folder.with_name(f".{folder.name}.old")
 
 
@@ -246,7 +248,7 @@ def _sha256(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Make a file or a folder's entries survive a power cut."""
+    """Flush a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Checks before a run: what cannot work is refused, what is doubtful is a warning."""
+"""Checks before a run: errors for what cannot work, warnings for what is doubtful."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SMALL_CORPUS = 256 * 2**20
 
 
 def validate_before_training(config: Config, *, stage: str | None = None) -> None:
-    """Refuse what cannot be trained, as far as the recipe, its code and its files tell within seconds.
+    """Refuse what cannot be trained, as far as the recipe, its code and its files show within seconds.
 
-    `holdfast train` and its dry run call this first, so both refuse with the same sentence. Still to fail later: a
-    model whose weights are damaged, a corpus that is too large to read twice, and a server that does not answer.
+    `holdfast train` and its dry run call this first, so both refuse with the same sentence. Three things can still fail
+    later: damaged weights, a corpus that is too large to read twice, and a server that does not answer.
 
-    `stage` is that of `holdfast train`; None is reinforcement learning. Raises `HoldfastError`.
+    `stage` as in `check_training`. Raises `HoldfastError`.
     """
     check_training(config, stage=stage)
     _check_packages(config)
@@ -42,10 +42,10 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> Non
         _check_passages(config)
     if config.warm_start.steps and (path := config.warm_start.data) is not None:
         from holdfast.loading import skipped_rows
-        from holdfast.train.warm_start import read_episodes
+        from holdfast.train.warm_start import read_demonstrations
 
         with skipped_rows(path, "warm_start.data", _ignore) as on_skip:
-            read_episodes(Path(path), on_skip=on_skip)
+            read_demonstrations(Path(path), on_skip=on_skip)
     if (template := config.model.chat_template) not in ("auto", "none"):
         from holdfast.search.protocol import read_template
 
@@ -96,7 +96,7 @@ def _check_passages(config: Config) -> None:
 
 
 def _check_prompts(config: Config) -> None:
-    """The questions; for a model in a folder also its tokenizer, the prompts, and that there are weights."""
+    """Check the questions; for a model in a folder also its tokenizer, the prompts, and that it has weights."""
     from holdfast.loading import load_protocol, load_questions
 
     questions = load_questions(config, note=_ignore)
@@ -114,7 +114,7 @@ def _check_prompts(config: Config) -> None:
 def validate_model_and_prompts(
     language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
 ) -> None:
-    """Raise for a model that the rollouts cannot serve, and as `validate_prompts`."""
+    """Raise `ModelError` for a model that rollouts cannot use, and as `validate_prompts`."""
     from holdfast.rollout.hf import HFPolicy
 
     HFPolicy(language_model.model, language_model.tokenizer)  # checks the model
@@ -124,8 +124,8 @@ def validate_model_and_prompts(
 def validate_prompts(
     language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
 ) -> None:
-    """Raise for a model that cannot hold a rollout, a prompt that leaves no room for one, and another model's
-    tokenizer."""
+    """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
+    of another model."""
     from holdfast.rollout.support import text_config
     from holdfast.search.protocol import render_prompt
 
@@ -143,7 +143,7 @@ def validate_prompts(
             if len(prompt) >= most:
                 raise ConfigError(
                     f"the prompt of {split} question {example.id} takes {len(prompt)} tokens, which leaves no room in "
-                    f"an episode of protocol.max_total_tokens = {most}; raise that, shorten protocol.prompt, or drop "
+                    f"a rollout of protocol.max_total_tokens = {most}; raise that, shorten protocol.prompt, or drop "
                     "the question"
                 )
             if max(prompt) >= vocabulary:
@@ -154,7 +154,7 @@ def validate_prompts(
 
 
 def config_warnings(config: Config) -> Iterator[str]:
-    """Sentences about settings that work, and still may not be what the user means."""
+    """Sentences about settings that work, but may not be what the user means."""
     sampling = config.sampling
     if (sampling.top_p < 1 or sampling.top_k > 0) and not sampling.mask_logprobs:
         yield (
@@ -176,7 +176,7 @@ def config_warnings(config: Config) -> Iterator[str]:
 
 
 def overlap_warnings(questions: Questions) -> Iterator[str]:
-    """Sentences about questions that are in two splits."""
+    """A sentence for each two splits that share questions."""
     texts = {name: [_key(example) for example in examples] for name, examples in _splits(questions)}
     for seen, unseen in (("train", "dev"), ("train", "test"), ("dev", "test")):
         known = set(texts[seen])

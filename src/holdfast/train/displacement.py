@@ -1,5 +1,5 @@
-"""What one update did to its own rollouts: the step's metrics, a number for each rollout, and one for each token of the
-rollouts that are written down for people to read."""
+"""Displacement by one update of its own rollouts: metrics of the step, a number for each rollout, and a number for each
+token of the rollouts that are logged for people to read."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def measure_displacement(
     shown: int,
     generator: torch.Generator,
 ) -> tuple[dict[str, float], Displacement]:
-    """The rollouts of `batch` under the new weights minus under the old: at most `rows`, correct ones first.
+    """Metrics, and log-probs of at most `rows` rollouts of `batch`, new minus old, in nats. Correct ones come first.
 
-    The first rollouts of the first `shown` questions are measured too, but count in no mean unless they were drawn.
-    `batch` must be the learnable rows of `groups`, with the old log-probs of this learner: the displacement of the
-    policy, not of the sampler.
+    The first rollouts of the first `shown` questions are measured too, but they count in a mean only if drawn. `batch`
+    must have the learnable rows of `groups`, with the old log-probs of this learner: so the displacement is that of
+    the policy, not of the sampler.
     """
     drawn = rows_to_probe(batch.correct, rows, generator)
     first = _rows_of_first(groups, shown)
@@ -53,7 +53,7 @@ def measure_displacement(
 
 
 def _rows_of_first(groups: Sequence[Group], count: int) -> dict[int, int]:
-    """Question -> the row of its first rollout in the learnable batch, for the first `count` questions; failed rollouts
+    """Question -> row of its first rollout in the learnable batch, for the first `count` questions. Failed rollouts
     have no row."""
     rows, row = {}, 0
     for question, group in enumerate(groups[:count]):

@@ -1,4 +1,4 @@
-"""Exact match and F1 of an agent on a set of questions: sampled at the training temperature, and greedy beside it."""
+"""Exact match and F1 of an agent on a set of questions: sampled at the training temperature, and greedy."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates an agent, whatever its weights have become.
+    """Evaluates an agent with its present weights.
 
-    Sampling is untruncated at the agent's temperature, also where the agent truncates: the scores of two recipes are of
-    the same kind. A rollout's randomness depends on `seed` and the question alone: what changes between two
-    evaluations with one seed is the policy.
+    Sampling is at the agent's temperature and never truncated, so that scores of two recipes can be compared. The
+    randomness of a rollout depends only on `seed` and the question: between two evaluations with one seed, only the
+    policy changes.
     """
 
     def __init__(self, agent: SearchAgent, samples: int, *, seed: int, max_failed: float) -> None:
@@ -35,7 +35,7 @@ class Evaluator:
     def __call__(self, examples: Sequence[Example]) -> Evaluation:
         """Roll out every question `samples` times and once greedily.
 
-        Failed rollouts count in `failed_fraction`, which is there only when some failed, and nowhere else.
+        Failed rollouts count only in `failed_fraction`, which is present only if some failed.
         """
         sampled = self._rollouts(self._sampled, examples, self._samples)
         greedy = self._rollouts(self._greedy, examples, 1)

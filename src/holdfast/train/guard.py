@@ -1,4 +1,4 @@
-"""The rules of `holdfast diagnose` over a run while it trains: findings.json, alarms, and whether to stop."""
+"""The rules of `holdfast diagnose` on a run while it trains: findings.json, new findings, and whether to stop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.tracking import MetricsFile
 
 
 class Guard(Listener):
-    """Tells what a run's log shows for the first time, and says when the run must stop for it.
+    """Reports new findings in the log of a run, and whether the run must stop.
 
     Args:
         settings: which findings it acts on, and how.
-        run_dir: its metrics.jsonl, if it has one, is what the run has logged before a resume.
-        recipe: every setting of the run by its dotted name, for remedies.
-        alarm: is called with each new finding that the settings choose.
+        run_dir: of the run. Its metrics.jsonl, if any, has the steps before a resume.
+        recipe: every setting of the run by its dotted name, for the texts of remedies.
+        on_finding: is called with each new finding that the settings choose.
     """
 
     def __init__(
@@ -30,29 +30,30 @@ class Guard(Listener):
         run_dir: Path,
         *,
         recipe: dict[str, object],
-        alarm: Callable[[Finding], None],
+        on_finding: Callable[[Finding], None],
     ) -> None:
         self.stop: Finding | None = None
-        """What the run must stop for, after the step it was found in."""
-        self._run_dir, self._alarm = run_dir, alarm
+        """The finding that the run must stop for; None while it may continue."""
+        self._run_dir, self._on_finding = run_dir, on_finding
         self._codes = chosen(settings.codes, where="guard.codes")
         self._may_stop = settings.action == "stop"
         self._monitor = Monitor(name=run_dir.name, settings=recipe)
-        self._monitor.replay(MetricsFile(run_dir / METRICS).read())  # of a resumed run: found before, and told then
+        self._monitor.replay(MetricsFile(run_dir / METRICS).read())  # findings before a resume were reported then
         self._write()
 
     def step(self, result: StepResult) -> None:
+        """Check the log with this step in it; report and write what is new."""
         new = self._monitor.observe(result.step, result.metrics)
         if new:
             self._write()
         for finding in new:
             if finding.code in self._codes:
-                self._alarm(finding)
+                self._on_finding(finding)
                 if self._may_stop and result.step:  # an evaluation before the first step has nothing to save
                     self.stop = self.stop or finding
 
     def close(self) -> None:
-        """Write the file once more: leads and facts are those of the whole run."""
+        """Write findings.json with the leads and facts of the whole run."""
         self._write()
 
     def _write(self) -> None:
@@ -60,7 +61,7 @@ class Guard(Listener):
 
 
 def why_stopped(finding: Finding, run_dir: Path) -> str:
-    """What a run says that its guard has stopped."""
+    """The message of a run that its guard has stopped."""
     checkpoint = step_folder(run_dir, finding.step)
     change = finding.remedy.replace("`", "")
     return (

@@ -1,4 +1,4 @@
-"""The learner: a model, its optimizer and its loss. All that changes weights is here.
+"""The learner: a model, its optimizer and its loss. Reinforcement learning changes weights only here.
 
 For each rollout batch: one pass under the old weights, then one optimizer step per mini-batch.
 """
@@ -25,21 +25,21 @@ from holdfast.train.plan import Plan, plan_update
 
 
 class OldPass(NamedTuple):
-    """A rollout batch under the weights that its update begins with."""
+    """A rollout batch with the log-probs under the weights that its update begins with."""
 
     minibatches: list[list[TokenBatch]]
-    """For each optimizer step its micro-batches, with `old_logprobs` and, if the loss reads them, `ref_logprobs`."""
+    """For each optimizer step, its micro-batches, with `old_logprobs` and, if the loss reads them, `ref_logprobs`."""
     batch: TokenBatch
-    """All rows, with `old_logprobs` over the whole vocabulary, also where the loss is over the sampler's tokens."""
+    """All rows, with `old_logprobs` over the whole vocabulary, also if the loss is over the sampling mask."""
     entropy: float
     """Mean over sampled tokens, in nats."""
 
 
 class Reference:
-    """The frozen policy the run started from: a copy of the trained weights as they were, put in place for its passes.
+    """The frozen policy the run started from: a copy of the trained weights, put into the model for its passes.
 
-    With fresh LoRA adapters, which add nothing, that is the model with its adapters off; after a warm start of adapters
-    it is the warm-started policy.
+    Fresh LoRA adapters add nothing, so the reference is then the model without them. After a warm start of adapters it
+    is the warm-started policy.
     """
 
     def __init__(self, language_model: LanguageModel) -> None:
@@ -56,7 +56,7 @@ class Reference:
         temperature: float = 1.0,
         sampling_mask: SamplingMask | None = None,
     ) -> Tensor:
-        """`[B, T]`, as `LanguageModel.logprobs` gives them, without a graph."""
+        """Log-probs `[B, T]` as of `LanguageModel.logprobs`, without a graph."""
         with self.in_place():
             logprobs, _ = self._language_model.logprobs(
                 token_ids, loss_mask, temperature=temperature, sampling_mask=sampling_mask
@@ -65,7 +65,7 @@ class Reference:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within this context the model is the reference. Not for passes that will be differentiated."""
+        """Within this context the model has the weights of the reference. Do not differentiate passes in it."""
         current = [p.data for p in self._trained]
         try:
             for parameter, start in zip(self._trained, self._start, strict=True):
@@ -83,8 +83,8 @@ class Learner:
         language_model: its weights that require a gradient are trained, in place.
         objective: the loss.
         train: the settings of the optimizer steps.
-        sampling: what the rollouts are sampled with. Log-probs are at its temperature; with `mask_logprobs` those of
-            the loss are over the tokens that its truncated sampler can draw.
+        sampling: settings of the sampler. Log-probs are at its temperature; with `mask_logprobs` those of the loss are
+            over the tokens that the truncated sampler can draw.
         reference: gives `ref_logprobs`; None for a loss without KL.
     """
 
@@ -105,7 +105,7 @@ class Learner:
         self._train = train
 
     def plan(self, batch: TokenBatch, generator: torch.Generator, *, steps: int | None = None) -> Plan:
-        """How to update on `batch`: in `train.optimizer_steps_per_rollout` steps, or in so many."""
+        """How to update on `batch`: in `steps` optimizer steps, by default `train.optimizer_steps_per_rollout`."""
         steps = steps or self._train.optimizer_steps_per_rollout
         return plan_update(batch.lengths.tolist(), steps, self._train.micro_batch_tokens, generator)
 
@@ -117,7 +117,8 @@ class Learner:
         entropy: bool = False,
         sampling_mask: SamplingMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Log-probs `[B, T]` of sampled tokens under the present weights, at the sampler's temperature; entropies."""
+        """Log-probs `[B, T]` of sampled tokens under the present weights, at the temperature of the sampler;
+        with `entropy` also entropies `[B, T]`, in nats."""
         return self.language_model.logprobs(
             token_ids,
             loss_mask,
@@ -128,7 +129,7 @@ class Learner:
 
     @torch.no_grad()
     def old_pass(self, batch: TokenBatch, plan: Plan) -> OldPass:
-        """Old log-probs, computed on the very shapes the update will use.
+        """Old log-probs, computed on the same shapes as the update.
 
         Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate
         opens on numerical noise.
@@ -159,7 +160,7 @@ class Learner:
         return OldPass(minibatches, replace(batch, old_logprobs=old_logprobs), entropy_sum / max(tokens, 1))
 
     def step(self, minibatches: Sequence[Sequence[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
-        """One optimizer step per mini-batch; the metrics that only an update sees.
+        """One optimizer step per mini-batch. Returns the metrics that only an update can measure.
 
         Each step is exact whatever its micro-batches are: terms are summed over them and divided by the mini-batch's
         own count. A step whose gradient norm is not finite is skipped and counted. `mean_searches`, valid searches per
@@ -183,7 +184,7 @@ class Learner:
                     torch.stack(list(parts.values())).sum().backward()
                     totals.add(micro, logprobs.detach(), terms, parts)
                 totals.norms.append(self._clipped_step())
-        self.optimizer.zero_grad(set_to_none=True)  # rollouts want the memory
+        self.optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
         weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
         return totals.metrics() | weight
 
@@ -211,6 +212,7 @@ class Learner:
 
     @property
     def learning_rate(self) -> float:
+        """Of the next optimizer step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @learning_rate.setter
@@ -219,7 +221,7 @@ class Learner:
             group["lr"] = lr
 
     def forget_optimizer(self) -> None:
-        """Give back the memory of gradients and moments, once nothing will be trained any more."""
+        """Free the memory of gradients and moments, after the last step."""
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
 
@@ -234,7 +236,7 @@ class Learner:
 
     @contextmanager
     def _training_mode(self) -> Iterator[None]:
-        """transformers recomputes activations in training mode only; dropout is 0 in either."""
+        """transformers recomputes activations only in training mode; dropout is 0 in both modes."""
         model = self.language_model.model
         model.train(self.language_model.gradient_checkpointing)
         try:
@@ -251,7 +253,7 @@ def make_learner(config: Config, language_model: LanguageModel, reference: Refer
 
 
 class _Totals:
-    """Sums over micro-batches, reduced once at the end so that nobody averages averages."""
+    """Sums over micro-batches, divided once at the end, so that no mean is of means."""
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
@@ -262,6 +264,7 @@ class _Totals:
         """Gradient norms, one for each optimizer step."""
 
     def add(self, micro: TokenBatch, logprobs: Tensor, terms: Terms, parts: dict[str, Tensor]) -> None:
+        """Add a micro-batch: log-probs `[B, T]` without a graph, its terms, and its parts of the loss."""
         assert micro.old_logprobs is not None
         old, mask, loss = micro.old_logprobs, micro.loss_mask, self._loss
         for name, value in parts.items():

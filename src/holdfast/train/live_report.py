@@ -1,4 +1,4 @@
-"""`report.html` of a run while it trains: written again and again, for at most a hundredth of the run's time."""
+"""`report.html` of a run while it trains, rewritten for at most a hundredth of the time of the run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import METRICS, REPORT
 
 SHARE = 0.01
-"""Most of a run's time that goes into its report."""
+"""Largest fraction of the time of a run that its reports take."""
 _FIRST = 0.5
-"""Seconds the first one is assumed to take: it loads plotly."""
+"""Seconds that the first report is assumed to take: it loads plotly."""
 
 
 class LiveReport(Listener):
-    """Rewrites the report when the time since the last one is a hundred times what that one took."""
+    """Rewrites the report when the time since the last one is a hundred times its duration."""
 
     def __init__(self, run_dir: Path, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._run_dir, self._note, self._clock = run_dir, note, clock
@@ -25,14 +25,16 @@ class LiveReport(Listener):
         self._noted: set[str] = set()
 
     def step(self, result: StepResult) -> None:
+        """Write the report if it is due."""
         if self._clock() >= self._due:
             self.write()
 
     def close(self) -> None:
+        """Write the report of the whole run."""
         self.write()
 
     def write(self) -> None:
-        """Write it now. What goes wrong is noted once: a report is no reason to lose a run."""
+        """Write the report now. An error is noted once: a report must not end a run."""
         if not (self._run_dir / METRICS).is_file():
             return  # stopped before anything happened
         started = self._clock()

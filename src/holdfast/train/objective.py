@@ -14,23 +14,23 @@ from holdfast.losses import clipped_policy_loss, kl_loss, reduce_loss
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of one micro-batch, each `[B, T]` and unreduced; a term that is switched off is None."""
+    """The terms of one micro-batch, each `[B, T]` and unreduced. A term that the recipe does not use is None."""
 
     policy: Tensor
     penalty: Tensor | None
     preserved: Tensor | None
-    """bool, the tokens that the penalty preserves."""
+    """bool: True on tokens that the penalty preserves."""
     kl: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What sums over the micro-batches of one optimizer step are divided by."""
+    """Divisors of the sums over the micro-batches of one optimizer step."""
 
     policy: float
-    """Sampled tokens, or rollouts, as the reduction says."""
+    """Sampled tokens, or rollouts, depending on the reduction."""
     preserved: float
-    """Tokens that the penalty preserves; 0 when it is not divided by them."""
+    """Tokens that the penalty preserves; 0 if it is not divided by them."""
 
 
 class Objective:
@@ -43,12 +43,12 @@ class Objective:
         self._max_tokens = max_tokens if loss.reduction == "seq-mean-token-sum-norm" else None
 
     def answer_weight(self, mean_searches: float) -> float | None:
-        """The penalty's weight of answer tokens for a rollout batch with so many valid searches per rollout; None where
-        there is no such weight."""
+        """The penalty's weight of answer tokens in a rollout batch with `mean_searches` valid searches per rollout;
+        None if the penalty has no such weight."""
         return self.penalty.weight_at(mean_searches) if self.penalty is not None else None
 
     def terms(self, micro: TokenBatch, logprobs: Tensor, answer_weight: float | None = None) -> Terms:
-        """Unreduced. `logprobs` `[B, T]` are those of the present weights, with their graph."""
+        """Unreduced terms. `logprobs` `[B, T]` are those of the present weights, with their graph."""
         assert micro.old_logprobs is not None
         loss = self.loss
         arguments = (logprobs, micro.old_logprobs, micro.advantages, micro.loss_mask)
@@ -71,16 +71,16 @@ class Objective:
         return Terms(policy, penalty, preserved, kl)
 
     def count(self, mini: Sequence[TokenBatch]) -> Counts:
-        """Over the whole optimizer step, so that its gradient does not depend on how it is cut into micro-batches."""
+        """Counts over the whole optimizer step, so that the gradient does not depend on the micro-batches."""
         by_token = self.loss.reduction == "token-mean"
         policy = sum(float(m.loss_mask.sum() if by_token else m.loss_mask.any(-1).sum()) for m in mini)
         preserved = sum(float(self._preserved(m).sum()) for m in mini) if self._by_preserved else 0.0
         return Counts(policy=max(policy, 1.0), preserved=preserved)
 
     def reduce(self, terms: Terms, entropy: Tensor | None, loss_mask: Tensor, counts: Counts) -> dict[str, Tensor]:
-        """The micro-batch's share of each part of the loss, as scalars with their coefficients: their sum is minimised.
+        """The micro-batch's share of each part of the loss, as scalars with their coefficients. Their sum is minimised.
 
-        `entropy` `[B, T]` or None as the model gave it.
+        `entropy` is `[B, T]`, or None without an entropy term.
         """
         loss = self.loss
 

@@ -1,4 +1,4 @@
-"""Which rows of a batch go through the model together, and in which optimizer step."""
+"""The optimizer step and the forward pass of each row of a batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Plan = list[list[list[int]]]
 """Optimizer steps -> forward passes -> rows of the batch."""
 
 _PASS = 256
-"""What a forward and backward pass costs besides its tokens, in tokens: measured on a CPU with a tiny model."""
+"""Fixed cost of a forward and backward pass, in tokens, measured on a CPU with a tiny model."""
 
 
 def plan_update(lengths: Sequence[int], steps: int, micro_batch_tokens: int, generator: torch.Generator) -> Plan:
     """Split rows into `steps` mini-batches at random, each into micro-batches of rows of similar length.
 
-    A micro-batch holds at most `micro_batch_tokens` tokens, padding included (one longer row still gets its own). Every
-    row is used exactly once; mini-batches differ by one row at most.
+    A micro-batch holds at most `micro_batch_tokens` tokens, padding included (a longer row gets a micro-batch of its
+    own). Every row is used exactly once; mini-batches differ by one row at most.
 
     >>> plan = plan_update([5, 9, 5, 9], 2, 10, torch.Generator().manual_seed(0))
     >>> sorted(row for mini in plan for micro in mini for row in micro)
@@ -34,9 +34,10 @@ def plan_update(lengths: Sequence[int], steps: int, micro_batch_tokens: int, gen
 
 
 def _cheapest_cuts(lengths: Sequence[int], budget: int) -> list[int]:
-    """Where to cut rows of ascending length so that padding and passes together cost least: [0, ..., len(lengths)].
+    """Bounds of micro-batches of rows of ascending length, [0, ..., len(lengths)], with the least cost in all.
 
-    Passes hold at most `budget` tokens, or a single row. Of three short rows and a long one, the long one goes alone:
+    The cost is that of tokens, padding and passes. A pass holds at most `budget` tokens, or a single row. Of three
+    short rows and a long one, the long one goes alone:
 
     >>> _cheapest_cuts([40, 41, 42, 500], budget=4000)
     [0, 3, 4]

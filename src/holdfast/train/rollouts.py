@@ -1,4 +1,4 @@
-"""Rollouts of an agent, scored, grouped by question, and as a batch to learn from."""
+"""Rollouts of an agent: grouped by question, scored, and as a batch to learn from."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def roll_out(
     seed: tuple[object, ...],
     max_failed: float,
 ) -> tuple[list[Group], RolloutStats]:
-    """A group of `size` unscored rollouts for every question, in their order; and what they cost.
+    """A group of `size` unscored rollouts for every question, in the order of the questions; and their statistics.
 
-    The k-th rollout of a question is a function of the weights, the prompt and (`seed`, question, k), and of nothing
-    else. Raises `RolloutError` when more than `max_failed` of them fail:
-    what is left then says more about the outage than about the policy.
+    The k-th rollout of a question depends only on the weights, the prompt and (`seed`, question, k). Raises
+    `RolloutError` when more than a fraction of `max_failed` fails: the others then say more about the outage than about
+    the policy.
     """
     tasks = [
         Task(id=f"{example.id}#{k}", example_id=example.id, prompt=prompt, seed=rollout_seed(*seed, example.id, k))
@@ -44,7 +44,7 @@ def roll_out(
     failed = [t for t in trajectories if t.status.is_failure]
     if len(failed) > max_failed * len(trajectories):
         raise RolloutError(
-            f"{len(failed)} of {len(trajectories)} episodes failed, more than run.max_failed_fraction = {max_failed} "
+            f"{len(failed)} of {len(trajectories)} rollouts failed, more than run.max_failed_fraction = {max_failed} "
             f"allows; the first because {failed[0].error}",
         )
     groups = [Group(example.id, tuple(trajectories[i * size : (i + 1) * size])) for i, example in enumerate(examples)]
@@ -52,7 +52,7 @@ def roll_out(
 
 
 def score(groups: Sequence[Group], examples: Sequence[Example], weights: Mapping[str, float] = EM) -> list[Group]:
-    """The groups with rewards, by the golden answers of their questions and the weights of a reward's parts."""
+    """The groups with rewards, from the golden answers of their questions and the weights of the parts of a reward."""
     return [
         Group(group.id, tuple(score_trajectory(t, example.golden_answers, weights) for t in group.trajectories))
         for group, example in zip(groups, examples, strict=True)
@@ -60,7 +60,7 @@ def score(groups: Sequence[Group], examples: Sequence[Example], weights: Mapping
 
 
 def training_batch(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device: torch.device) -> TokenBatch:
-    """Tensors with advantages, of the rollouts that are learned from: a failed one has nothing in its loss mask."""
+    """The batch to learn from, with advantages. Rollouts without sampled tokens, such as failed ones, are left out."""
     batch = TokenBatch.from_trajectories(groups, pad_token_id=pad_token_id)
     kind = loss.advantage
     if kind == "reinforce":

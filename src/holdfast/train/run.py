@@ -1,4 +1,4 @@
-"""A whole run: start, train, evaluate, save, and the closing words. `trainer.py` owns the method."""
+"""A whole run: start, train, evaluate, save, summarise. The method is in `trainer.py`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ from holdfast.train.live_report import LiveReport
 from holdfast.train.samples import Samples
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
-from holdfast.train.summary import Summary, read_summary, samples_of, write_summary
+from holdfast.train.summary import Summary, read_summary, samples_of, verdict_of, write_summary
 from holdfast.train.trainer import make_trainer
-from holdfast.train.verdict import verdict_of
 
 
 def train(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
-    """Train from the start into a fresh run folder. Raises `GuardStop` when the guard has stopped it."""
+    """Train from the start into a new run folder. Raises `GuardStop` when the guard stops the run."""
     validate_before_training(config)
     run_folder.begin(run_dir, config)
-    with run_folder.writing(run_dir):  # what is built before the first step takes minutes, and is somebody's already
+    with run_folder.writing(run_dir):  # before the first step too: building the start can take minutes
         return _Run(config, run_dir, listener or Listener()).train()
 
 
 def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
     """Continue a run from its newest whole checkpoint, as if it had never stopped.
 
-    Without a checkpoint it begins again; a run that is finished is left as it is, so that its test questions are read
-    once. Raises `CheckpointError` for the folder of a warm start alone, which has a model and no steps to go on from.
+    A run without a checkpoint begins again. A finished run is left as it is, so that its test questions are read once.
+    Raises `CheckpointError` for the folder of a warm start, which has a model and no steps.
     """
     listener = listener or Listener()
     config = run_folder.read_recipe(run_dir)
@@ -56,12 +55,12 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
     with run_folder.writing(run_dir):
         checkpoint = newest_checkpoint(run_dir, config, listener.note)
         run = _Run(config, run_dir, listener)
-        run.saver.go_on_from(checkpoint, config.model, listener.note)
+        run.saver.continue_from(checkpoint, config.model, listener.note)
         return run.train()
 
 
 class _Run:
-    """A trainer at its first step, what evaluates it and what saves it."""
+    """A trainer at its first step, with its evaluator and its saver."""
 
     def __init__(self, config: Config, run_dir: Path, listener: Listener) -> None:
         self.config, self.run_dir, self.listener = config, run_dir, listener
@@ -76,20 +75,20 @@ class _Run:
         self.saver = Saver(self.trainer, run_dir, config.checkpoint, started=started)
 
     def train(self) -> Summary:
-        """The steps that are left, and the closing evaluation."""
+        """Run the remaining steps and the final evaluation."""
         if (finding := self._train()) is not None:
             raise GuardStop(why_stopped(finding, self.run_dir))
         return self._close()
 
     def _train(self) -> Finding | None:
-        """Make the steps that are left, or stop at what the guard has found."""
+        """Run the remaining steps. Returns the finding that the guard stopped the run for, if any."""
         config, total = self.config, self.config.train.steps
         for warning in (*config_warnings(config), *overlap_warnings(self.questions)):
             self.listener.note(warning)
         trackers = open_trackers(config.track, self.run_dir, name=config.run.name, settings=config.model_dump())
         samples, report = Samples(self.run_dir, config.track.trajectories), LiveReport(self.run_dir, self.listener.note)
-        guard = Guard(config.guard, self.run_dir, recipe=setting_values(config), alarm=self.listener.alarm)
-        listeners = Listeners(trackers, samples, self.listener, guard, report)  # each step is told in this order
+        guard = Guard(config.guard, self.run_dir, recipe=setting_values(config), on_finding=self.listener.finding)
+        listeners = Listeners(trackers, samples, self.listener, guard, report)  # they get each step in this order
         self.listener.stage("training", total)
         try:
             if self.trainer.completed == 0 and config.eval.every:
@@ -108,26 +107,26 @@ class _Run:
         try:
             result = self.trainer.step()
         except RolloutError:
-            self.saver.save_if_missing()  # the steps that were made are good
+            self.saver.save_if_missing()  # the steps before this one are whole
             raise
         if self.config.eval.every and result.step % self.config.eval.every == 0:
             result = replace(result, metrics={**result.metrics, **self._evaluate()})
         return result
 
     def _evaluate(self) -> dict[str, float]:
-        """Scores on dev; keeps the policy if it is the best a step has made so far."""
+        """Scores on dev. Saves the policy if it is the best so far."""
         scores = self.evaluator(dev_questions(self.questions.dev, self.config.eval.questions)).scores
         self.saver.save_if_best(scores["em"])
         return {f"eval/{name}": value for name, value in scores.items()}
 
     def _close(self) -> Summary:
-        """The one reading of the test questions: by the trained policy, then by the one the run started from."""
+        """Evaluate on the test questions, once: the trained policy, then the policy that the run started from."""
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
         self.listener.stage(f"final evaluation on {split}", 2)
         self.trainer.learner.forget_optimizer()
         after = self.evaluator(questions)
         self.listener.advance(1)
-        # Made once more, from the cache or the model's folder, so that no run has to hold it from the start.
+        # Loaded again, from the cache or the model folder, so that the run need not keep it in memory.
         start = starting_policy(self.config, self.questions, self.retrievers.train)
         before = self._evaluator(make_agent(self.config, start, self.retrievers.eval))(questions)
         self.listener.advance(2)

@@ -1,4 +1,4 @@
-"""trajectories.jsonl and displacement.jsonl: sampled rollouts of each step, and what the step did to its own."""
+"""trajectories.jsonl and displacement.jsonl: sampled rollouts of each step, and their displacement by the step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from holdfast.trajectory import Search, Trajectory, Turn
 
 
 class Samples(Listener):
-    """Writes one rollout each of the first `count` questions of a step, and its displacement."""
+    """Writes one rollout of each of the first `count` questions of a step, with its displacement."""
 
     def __init__(self, run_dir: Path, count: int) -> None:
         self._trajectories, self._displacement = run_dir / TRAJECTORIES, run_dir / DISPLACEMENT
         self._count = count
 
     def step(self, result: StepResult) -> None:
+        """Append the rows of this step."""
         displacement = result.displacement
         changes = displacement.shown if displacement is not None else {}
         questions = zip(result.groups[: self._count], result.examples, strict=False)
@@ -41,7 +42,7 @@ class Samples(Listener):
 
 
 def forget_samples_after(run_dir: Path, step: int) -> None:
-    """Drop what a stopped run wrote after its checkpoint; it will be written again."""
+    """Delete the rows after `step`, the checkpoint of a stopped run: the resumed run writes them again."""
     for path in (run_dir / TRAJECTORIES, run_dir / DISPLACEMENT):
         if path.is_file():
             write_jsonl(path, [row for row in _whole_rows(path) if row["step"] <= step])
@@ -72,7 +73,7 @@ def _turn(turn: Turn, change: TurnChange | None) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | None:
-    """Four digits, which is what a chart can show of a log-prob; None for what JSON has no number for."""
+    """Rounded to four digits, enough for a chart; None for NaN and infinities, which JSON does not have."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
@@ -83,7 +84,7 @@ def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a file whose last line may be cut."""
+    """Rows of a file whose last line may be cut off."""
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             row = json.loads(line)

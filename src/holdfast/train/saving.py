@@ -1,4 +1,4 @@
-"""What a run saves of its trainer, and goes on from: checkpoints of steps, the best policy on dev, the time so far."""
+"""Saving and resuming a run: checkpoints of steps, the best policy on dev, the time so far."""
 
 from __future__ import annotations
 
@@ -28,44 +28,45 @@ class Saver:
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken, with what went before a resume."""
+        """Duration of the run, with the time before a resume."""
         return self._seconds_before + time.monotonic() - self._started
 
     def is_due(self, step: int) -> bool:
+        """Whether `checkpoint.every` asks for a checkpoint after this step."""
         every = self._settings.every
         return every > 0 and step % every == 0
 
     def save(self) -> None:
-        """An exact checkpoint of the present step."""
+        """Write an exact checkpoint of the present step."""
         self._trainer.save(self._run_dir, best=self._best, seconds=self.seconds, machine=self._machine())
         prune(self._run_dir, self._settings.keep)
 
     def save_if_missing(self) -> None:
-        """The same, if steps were made and the last one is not saved."""
+        """Save, if there were steps and the last one is not saved."""
         step = self._trainer.completed
         if step and not step_folder(self._run_dir, step).exists():
             self.save()
 
     def save_if_best(self, em: float) -> None:
-        """Keep the policy if it is the best on dev that a step has made so far."""
+        """Save the policy if its exact match on dev is the best after any step so far."""
         step = self._trainer.completed
         if step and (self._best is None or em > self._best["em"]):
             self._best = {"step": step, "em": em}
             save_checkpoint(best_folder(self._run_dir), self._trainer.learner.language_model, state=self._best)
 
-    def go_on_from(self, checkpoint: Path | None, model: Model, note: Callable[[str], None]) -> None:
-        """Bring the trainer and the run folder to a checkpoint, or to the beginning. What was logged later is dropped:
-        it will be logged again."""
+    def continue_from(self, checkpoint: Path | None, model: Model, note: Callable[[str], None]) -> None:
+        """Bring the trainer and the run folder to a checkpoint, or to the beginning (None). Later rows of the logs are
+        deleted: the run writes them again."""
         if checkpoint is None:
             note("there is no checkpoint yet, so the run begins again")
         else:
             self._restore(checkpoint, model, note)
-        step = -1 if checkpoint is None else self._trainer.completed  # 0 is an evaluation, and made again
+        step = -1 if checkpoint is None else self._trainer.completed  # step 0 is an evaluation, and runs again
         MetricsFile(self._run_dir / METRICS).truncate(step)
         forget_samples_after(self._run_dir, step)
 
     def _restore(self, checkpoint: Path, model: Model, note: Callable[[str], None]) -> None:
-        """Weights and state; notes it when this machine rounds otherwise."""
+        """Restore weights and state. Notes a change of machine that changes rounding."""
         take_weights(self._trainer.learner.language_model, model, checkpoint / "model")
         state = self._trainer.restore(checkpoint)
         self._best, self._seconds_before = state["best"], state["seconds"]
@@ -74,12 +75,12 @@ class Saver:
         if changed := [name for name in now if then[name] != now[name]]:
             before, after = (", ".join(f"{name} {machine[name]}" for name in changed) for machine in (then, now))
             note(
-                f"the run goes on with {after} instead of {before}: sums are rounded otherwise, so its metrics will "
-                "drift away from those of a run that never stopped"
+                f"the run continues with {after} instead of {before}: sums are rounded differently, so its metrics "
+                "will drift away from those of a run that never stopped"
             )
 
     def _machine(self) -> dict[str, Any]:
-        """What rounding depends on."""
+        """Properties of the machine that rounding depends on."""
         return {
             "threads": torch.get_num_threads(),
             "device": self._trainer.learner.language_model.device.type,
@@ -88,8 +89,8 @@ class Saver:
 
 
 def newest_checkpoint(run_dir: Path, config: Config, note: Callable[[str], None]) -> Path | None:
-    """What a resumed run of this model goes on from, after a killed process's halves were put right; None when there
-    is none. Raises `CheckpointError`."""
+    """The checkpoint that a resumed run continues from, or None; first repairs what a killed process left. Raises
+    `CheckpointError` when all are damaged or of a model of another shape."""
     settle(run_dir)
     checkpoint = newest_whole(run_dir, note)
     if checkpoint is not None:

@@ -1,4 +1,4 @@
-"""The policy a run starts from: loaded, or made on the spot, and warm-started if the recipe says so. Cached."""
+"""The policy a run starts from: loaded or built, and warm-started if the recipe says so. Cached."""
 
 from __future__ import annotations
 
@@ -22,22 +22,30 @@ from holdfast.retrieval.types import Retriever
 from holdfast.search.protocol import render_prompt
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
-from holdfast.train.warm_start import Episode, Supervision, disguised, encode_episode, read_episodes, warm_start
-from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_episodes, world_of, world_tokenizer
+from holdfast.train.warm_start import (
+    Demonstration,
+    Supervision,
+    disguised,
+    encode_demonstration,
+    read_demonstrations,
+    warm_start,
+)
+from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
 from holdfast.world.model import build_model
-from holdfast.world.scripted import ScriptedEpisode
+from holdfast.world.scripted import ScriptedRollout
 
 _Text = tuple[str, list[tuple[str, str]]]
-"""A question, and what was said to it: (text of the turn, text of the observation after it) pairs."""
+"""A question and its turns: (text of the turn, text of the observation after it) pairs."""
 
 
 def starting_policy(
     config: Config, questions: Questions, retriever: Retriever, listener: Listener | None = None
 ) -> LanguageModel:
-    """The model the recipe names, after its warm start. Raises for a model that cannot serve, before that begins.
+    """The model of the recipe, after its warm start. Raises `ModelError` before the warm start if rollouts cannot use
+    it.
 
-    `retriever` is the one of training. A warm start is kept in the cache folder under a name made from everything it
-    depends on, and taken from there the next time; so is the tiny model itself.
+    `retriever` is that of training. A warm start, or a tiny model without one, is kept in the cache folder and taken
+    from there the next time. Its name there is a hash of all that it depends on.
     """
     start = _Start(config, questions, retriever, listener or Listener())
     if config.model.path != "tiny" and not has_warm_start(config):
@@ -50,14 +58,15 @@ def starting_policy(
     try:
         save_checkpoint(folder, policy, state={"made_by": __version__})
     except CheckpointError as error:
-        if find_damage(folder) is not None:  # else another run made the same one in the meantime
+        if find_damage(folder) is not None:  # else another run has saved the same start
             cause = error.__cause__
             start.listener.note(f"the warm start is not kept for later runs: {cause}. Set HOLDFAST_CACHE")
     return policy
 
 
 def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
-    """Supervised learning alone; the folder of the saved model, which `model.path` and `from_pretrained` load."""
+    """Run the warm start alone. Returns the folder of the saved model, which `model.path` and `from_pretrained`
+    load."""
     validate_before_training(config, stage="warm-start")
     listener = listener or Listener()
     run_folder.begin(run_dir, config)
@@ -83,12 +92,13 @@ def start_folder(config: Config) -> Path:
 
 
 def has_warm_start(config: Config) -> bool:
+    """Whether the recipe has supervised steps before reinforcement learning."""
     return bool(config.warm_start.steps or config.world.scripts.plain_steps)
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a start is made from."""
+    """Inputs of a starting policy."""
 
     config: Config
     questions: Questions
@@ -96,7 +106,7 @@ class _Start:
     listener: Listener
 
     def load(self) -> LanguageModel:
-        """The recipe's own model, if it can serve at all: a warm start takes time."""
+        """The model of the recipe, checked now because a warm start takes time."""
         config = self.config
         self.listener.stage("loading the model")
         language_model = load_model(config.model, config.model.path, pick_device(config.run.device))
@@ -111,7 +121,7 @@ class _Start:
     def make(self) -> LanguageModel:
         """Loaded or built, and warm-started."""
         config, settings = self.config, self.config.warm_start
-        scripts: list[ScriptedEpisode] = []
+        scripts: list[ScriptedRollout] = []
         if config.data.train == "world" and (config.model.path == "tiny" or settings.data is None):
             scripts = self._scripts(with_filler=True)
         if config.model.path == "tiny":
@@ -127,12 +137,12 @@ class _Start:
         self._learn(policy, lessons)
         return policy
 
-    def _learn(self, policy: LanguageModel, lessons: Sequence[tuple[int, Sequence[Episode]]]) -> None:
+    def _learn(self, policy: LanguageModel, lessons: Sequence[tuple[int, Sequence[Demonstration]]]) -> None:
         settings = self.config.warm_start
         self.listener.stage("warm start", self.config.world.scripts.plain_steps + settings.steps)
         done = 0
         recent: list[float] = []
-        for steps, episodes in lessons:
+        for steps, demonstrations in lessons:
             supervision = Supervision(
                 steps=steps,
                 batch=settings.batch_size,
@@ -140,26 +150,26 @@ class _Start:
                 seed=settings.seed,
                 micro_batch_tokens=self.config.train.micro_batch_tokens,
             )
-            for row in warm_start(policy, episodes, supervision):
+            for row in warm_start(policy, demonstrations, supervision):
                 done, recent = done + 1, [*recent, row["loss"]][-20:]
                 self.listener.advance(done, {"loss": sum(recent) / len(recent)})
 
-    def _lessons(self, scripts: Sequence[ScriptedEpisode]) -> Iterator[tuple[int, list[_Text]]]:
-        """(steps, texts) in the order they are learned: plain scripts, then scripts or the recipe's file."""
+    def _lessons(self, scripts: Sequence[ScriptedRollout]) -> Iterator[tuple[int, list[_Text]]]:
+        """(steps, texts) in the order they are learned: plain scripts, then scripts or the file of the recipe."""
         settings = self.config.warm_start
         if plain_steps := self.config.world.scripts.plain_steps:
             yield plain_steps, _texts(self._scripts(with_filler=False))
         if settings.steps and settings.data is not None:
             with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
-                texts = read_episodes(Path(settings.data), on_skip=on_skip)
+                texts = read_demonstrations(Path(settings.data), on_skip=on_skip)
             yield settings.steps, texts
         elif settings.steps:
-            yield settings.steps, _texts(scripts)  # of the world: `check_training`
+            yield settings.steps, _texts(scripts)  # `check_training` has made sure that there is a world
 
-    def _scripts(self, *, with_filler: bool) -> list[ScriptedEpisode]:
+    def _scripts(self, *, with_filler: bool) -> list[ScriptedRollout]:
         config = self.config
         filler = filler_of(config.world) if with_filler else None
-        return scripted_episodes(
+        return scripted_rollouts(
             world_of(config.world),
             filler,
             self.retriever,
@@ -168,21 +178,21 @@ class _Start:
             seed=config.warm_start.seed,
         )
 
-    def _encode(self, texts: Sequence[_Text], tokenizer: Any) -> list[Episode]:
-        """Token ids of rollouts of the agent."""
+    def _encode(self, texts: Sequence[_Text], tokenizer: Any) -> list[Demonstration]:
+        """Each text as token ids, with the prompt of the agent."""
         protocol, template = load_protocol(self.config), self.config.model.chat_template
         return [
-            encode_episode(render_prompt(question, protocol, tokenizer, template), turns, protocol, tokenizer)
+            encode_demonstration(render_prompt(question, protocol, tokenizer, template), turns, protocol, tokenizer)
             for question, turns in texts
         ]
 
-    def _fitting(self, episodes: Sequence[Episode], tokenizer: Any, count: int) -> Sequence[Episode]:
-        """Those that are not too long; for the tiny model to learn reading from, `count` of them in disguise."""
+    def _fitting(self, demonstrations: Sequence[Demonstration], tokenizer: Any, count: int) -> Sequence[Demonstration]:
+        """The demonstrations that are short enough; for the tiny model, `count` disguised copies of them."""
         config = self.config
         most = config.protocol.max_total_tokens
-        short = [episode for episode in episodes if len(episode.token_ids) <= most]
-        if len(short) < len(episodes):
-            left_out = f"{len(episodes) - len(short)} of {len(episodes)} episodes of the warm start are longer than"
+        short = [demonstration for demonstration in demonstrations if len(demonstration.token_ids) <= most]
+        if too_long := len(demonstrations) - len(short):
+            left_out = f"{too_long} of {len(demonstrations)} demonstrations of the warm start are longer than"
             left_out = f"{left_out} protocol.max_total_tokens = {most}"
             if not short:
                 raise ConfigError(f"{left_out}; raise it")
@@ -192,8 +202,8 @@ class _Start:
         pools = interchangeable_tokens(world_of(config.world), tokenizer)
         return disguised(short, pools, count, config.warm_start.seed)
 
-    def _tiny(self, scripts: Sequence[ScriptedEpisode]) -> LanguageModel:
-        """The tiny model as it is born, and a tokenizer that knows the world's words."""
+    def _tiny(self, scripts: Sequence[ScriptedRollout]) -> LanguageModel:
+        """The untrained tiny model, and a tokenizer that knows the words of the world."""
         config = self.config
         world, protocol = world_of(config.world), load_protocol(config)
         tokenizer = world_tokenizer(world, filler_of(config.world), scripts, protocol)
@@ -207,16 +217,19 @@ class _Start:
         validate_model_and_prompts(language_model, self.questions, protocol, template)
 
 
-def _texts(scripts: Sequence[ScriptedEpisode]) -> list[_Text]:
+def _texts(scripts: Sequence[ScriptedRollout]) -> list[_Text]:
     return [(script.question.example.question, list(script.turns)) for script in scripts]
 
 
 def _fingerprint(config: Config) -> str:
-    """Everything the starting policy depends on. Of a file it learns from that is its content, of a model's folder the
-    names, sizes and times of its files; a hub id stands for itself."""
+    """A hash of everything the starting policy depends on.
+
+    A file of demonstrations counts with its content, a model folder with the names, sizes and times of its files, and a
+    hub id with its name.
+    """
     parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
     if config.warm_start.data is not None:
-        parts["episodes"] = _digest(config.warm_start.data, "warm_start.data")
+        parts["demonstrations"] = _digest(config.warm_start.data, "warm_start.data")
     if Path(config.model.path).is_dir():
         files = sorted(path for path in Path(config.model.path).rglob("*") if path.is_file())
         parts["files"] = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files]

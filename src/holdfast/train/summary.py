@@ -1,4 +1,4 @@
-"""How a run ended, and results.json: written last, it says that the run is finished and its test questions are read."""
+"""How a run ended: its verdict, and results.json, which is written last. A run that has it is finished."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from holdfast.collapse import WINDOW, Curve, collapsed, curve_of, fell
 from holdfast.data import Example
+from holdfast.environment import versions
 from holdfast.files import write_whole
 from holdfast.run_folder import RESULTS
 from holdfast.trajectory import Trajectory
-from holdfast.versions import versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A rollout for a person to read."""
+    """A rollout for people to read."""
 
     question: str
     golden_answers: tuple[str, ...]
     turns: tuple[tuple[str, str], ...]
-    """(what the model said, what came back) pairs."""
+    """(text of the turn, text of the observation) pairs."""
     answer: str | None
     reward: float
 
@@ -35,9 +37,9 @@ class Summary:
     seconds: float
     steps: int
     verdict: str
-    """One paragraph: what rose, what fell, whether correct rollouts were displaced."""
+    """One paragraph; see `verdict_of`."""
     before: Mapping[str, float]
-    """`em`, `em_greedy`, … of the policy the run started from, on the final evaluation's questions."""
+    """`em`, `em_greedy`, … of the policy the run started from, on the questions of the final evaluation."""
     after: Mapping[str, float]
     """The same after training."""
     split: str
@@ -46,7 +48,7 @@ class Summary:
 
 
 def write_summary(summary: Summary, questions: int) -> None:
-    """Write results.json; `questions` is the number of those it is about."""
+    """Write results.json; `questions` is the number of questions in the final evaluation."""
     results: dict[str, Any] = {"made_by": versions(), "split": summary.split, "questions": questions}
     results |= asdict(summary)
     del results["run_dir"]
@@ -54,7 +56,7 @@ def write_summary(summary: Summary, questions: int) -> None:
 
 
 def read_summary(run_dir: Path) -> Summary | None:
-    """How the run ended; None when it has not."""
+    """How the run ended, or None if it is not finished."""
     try:
         results = json.loads((run_dir / RESULTS).read_text(encoding="utf-8"))
         samples = tuple(
@@ -68,11 +70,11 @@ def read_summary(run_dir: Path) -> Summary | None:
 
 
 def samples_of(trajectories: Sequence[Trajectory], questions: Sequence[Example]) -> tuple[Sample, ...]:
-    """Three rollouts to read: the longest correct one, a middling one, and an incorrect one, as far as there are."""
+    """At most three rollouts to read: the longest correct one, one of middle length, and an incorrect one."""
     by_id = {example.id: example for example in questions}
-    spoken = [t for t in trajectories if t.turns]
-    correct = sorted((t for t in spoken if t.correct), key=lambda t: -len(t.turns))
-    incorrect = [t for t in spoken if not t.correct]
+    taken = [t for t in trajectories if t.turns]
+    correct = sorted((t for t in taken if t.correct), key=lambda t: -len(t.turns))
+    incorrect = [t for t in taken if not t.correct]
     ranked = [*correct[:1], *correct[1:][len(correct) // 2 - 1 :][:1], *incorrect[:1]]
     chosen = ranked + [t for t in (*correct, *incorrect) if t not in ranked]
     return tuple(
@@ -85,3 +87,55 @@ def samples_of(trajectories: Sequence[Trajectory], questions: Sequence[Example])
         )
         for t in chosen[:3]
     )
+
+
+# ---- the verdict
+
+
+def verdict_of(
+    series: Sequence[Mapping[str, float]], before: Mapping[str, float], after: Mapping[str, float], split: str
+) -> str:
+    """A few sentences: what rose, what fell, and whether correct rollouts were displaced.
+
+    `holdfast.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
+
+    >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
+    >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:58]
+    'Learned and held. Reward rose from 0.40 to 0.50 (peak 0.50'
+    """
+    curve = curve_of([row["reward/mean"] for row in series if "reward/mean" in row])
+    moved = [row["displacement/correct"] for row in series if "displacement/correct" in row]
+    if not len(curve.steps):
+        return "No training step was made."
+    text = (
+        f"{_reward(curve, after['em'] - before['em'])} Exact match on {split}: sampled "
+        f"{before['em']:.3f} to {after['em']:.3f}, greedy {before['em_greedy']:.3f} to {after['em_greedy']:.3f}."
+    )
+    if moved:
+        below = sum(m < 0 for m in moved) / len(moved)
+        text += (
+            f" Correct rollouts became {'more' if mean(moved) > 0 else 'less'} likely under their own updates: "
+            f"displacement {mean(moved):+.4f} nats per token on average, below 0 in {below:.0%} of the steps."
+        )
+    return text
+
+
+def _reward(curve: Curve, gain: float) -> str:
+    window = min(WINDOW, len(curve.steps))
+    means = curve.short.means[window - 1 :]
+    first, last, peak = means[0], means[-1], means.max()
+    aside = f"{first:.2f} at first, means of {window} steps"
+    fall, dropped = fell(curve), curve.dropped[-1]
+    if fall is not None and curve.fallen[-1]:
+        end = curve.fall_at(-1)
+        word = "Fell" if collapsed(curve) is None else "Collapsed"
+        return f"{word}. Reward fell from its peak of {end.peak:.2f} to {end.level:.2f} ({aside})."
+    if fall is not None:
+        low = curve.short.means[curve.steps >= fall.step].min()
+        back = "came back in part" if dropped else "came back"
+        return f"Fell and {back}. Reward fell from {fall.peak:.2f} to {low:.2f} and ended at {last:.2f} ({aside})."
+    if dropped:
+        return f"Dropped. Reward dropped from its peak of {peak:.2f} to {last:.2f} ({aside})."
+    went = f"{'fell' if last < first else 'rose'} from {first:.2f} to {last:.2f}"
+    held = "Learned and held." if gain > 0.02 else "Held, but learned little."
+    return f"{held} Reward {went} (peak {peak:.2f}, means of {window} steps)."

@@ -1,6 +1,6 @@
-"""The local trainer: one process, CPU or one GPU. `Trainer.step` is the whole method on one screen.
+"""The local trainer: one process, on a CPU or one GPU. `Trainer.step` is the whole method on one screen.
 
-Questions → rollouts → rewards → advantages → old pass → K optimizer steps → what they did to the rollouts. The parts
+Questions → rollouts → rewards → advantages → old pass → K optimizer steps → displacement of the rollouts. The parts
 are in `rollouts.py`, `learner.py` (with the loss in `objective.py`) and `displacement.py`.
 """
 
@@ -42,11 +42,11 @@ from holdfast.trajectory import Group
 
 
 class Trainer:
-    """An agent that rolls out and the learner behind it, data position and generators: what a checkpoint holds."""
+    """The state of training: an agent, its learner, the position in the questions, the random generator."""
 
     def __init__(self, config: Config, agent: SearchAgent, learner: Learner, questions: Sequence[Example]) -> None:
         self.config, self.agent, self.learner = config, agent, learner
-        self.sampler = QuestionOrder(questions, seed=config.run.seed)
+        self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed = 0
 
@@ -54,13 +54,13 @@ class Trainer:
         """One rollout batch and its K optimizer steps."""
         train, learner, clock = self.config.train, self.learner, _Clock()
         learner.learning_rate = train.lr * min(1.0, (self.completed + 1) / (train.warmup + 1))
-        position = self.sampler.state()
-        examples = self.sampler.next(train.questions)
+        position = self.question_order.state()
+        examples = self.question_order.next(train.questions)
         try:
             with clock("rollout"):
                 groups, stats = self.roll_out(examples)
         except RolloutError:
-            self.sampler.restore(position)  # the step was not made: a checkpoint now is that of the last one
+            self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
         metrics = rollout_metrics(groups) | retrieval_metrics(stats)
         batch, displacement = self.make_batch(groups), None
@@ -101,7 +101,7 @@ class Trainer:
         return score(groups, examples, config.reward.weights()), stats
 
     def make_batch(self, groups: Sequence[Group]) -> TokenBatch:
-        """What is learned from them, with advantages; without rows when every rollout failed."""
+        """The batch to learn from, with advantages. It has no rows when every rollout failed."""
         language_model = self.learner.language_model
         return training_batch(
             groups, self.config.loss, pad_token_id=language_model.pad_token_id, device=language_model.device
@@ -110,10 +110,10 @@ class Trainer:
     # ---- checkpoints
 
     def save(self, run_dir: Path, **more: Any) -> None:
-        """An exact checkpoint of the current step; `more` is kept in its state."""
+        """Write an exact checkpoint of the current step, with `more` in its state."""
         state = {
             "step": self.completed,
-            "sampler": self.sampler.state(),
+            "sampler": self.question_order.state(),
             "generator": self.generator.get_state().tolist(),
             **more,
         }
@@ -121,18 +121,18 @@ class Trainer:
         save_checkpoint(folder, self.learner.language_model, optimizer=self.learner.optimizer, state=state)
 
     def restore(self, folder: Path) -> dict[str, Any]:
-        """Go on from a checkpoint whose weights the model already has; returns its state, `more` included."""
+        """Continue from a checkpoint whose weights the model already has. Returns its state, with `more`."""
         state = read_state(folder)
         load_optimizer(folder, self.learner.optimizer)
-        self.sampler.restore(state["sampler"])
+        self.question_order.restore(state["sampler"])
         self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
         self.completed = int(state["step"])
         return state
 
 
 def make_trainer(config: Config, policy: LanguageModel, questions: Sequence[Example], retriever: Retriever) -> Trainer:
-    """The trainer of a recipe, at its first step. A loss with a KL holds the policy to what it is now: a resumed run
-    gives it the weights of its checkpoint after this."""
+    """The trainer of a recipe, at its first step. The reference of the KL is the policy as it is now, so a resumed run
+    loads the weights of its checkpoint after this."""
     reference = Reference(policy) if config.loss.kl_coef > 0 else None
     learner = make_learner(config, policy, reference)
     return Trainer(config, make_agent(config, policy, retriever), learner, questions)

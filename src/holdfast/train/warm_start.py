@@ -1,7 +1,9 @@
-"""Supervised learning on whole episodes, observations masked: gives reinforcement learning a policy that can search.
+"""Supervised learning on demonstrations, observations masked: reinforcement learning then starts from a policy that can
+search.
 
-Works on scripted episodes of the bundled world and on any JSONL of episodes, for any model. One pass makes batches of
-episodes of similar length, so little is padded; the loss is the mean over the tokens an agent would have sampled.
+A demonstration is a whole rollout: a script of the bundled world, or a row of a JSONL file. It works for any model.
+Each batch has demonstrations of similar length, so little is padded. The loss is the mean over the tokens an agent
+would have sampled.
 """
 
 from __future__ import annotations
@@ -24,56 +26,59 @@ from holdfast.search.tokens import encode
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """One episode to learn from."""
+class Demonstration:
+    """A rollout to learn from."""
 
     token_ids: Sequence[int] | np.ndarray
     """Prompt, turns and observations; an int32 array where there are many."""
     loss_mask: tuple[bool, ...]
-    """True on what the agent says: prompt and observations are False."""
+    """True on tokens of turns, False on the prompt and on observations."""
 
 
-def encode_episode(
+def encode_demonstration(
     prompt: Sequence[int], turns: Sequence[tuple[str, str]], protocol: SearchProtocol, tokenizer: Any
-) -> Episode:
-    """An episode from its texts: each turn and each observation is encoded on its own, as in a rollout."""
+) -> Demonstration:
+    """A demonstration from its texts. Each turn and each observation is encoded alone, as in a rollout."""
     ids, mask = list(prompt), [False] * len(prompt)
     for text, observation in turns:
-        said, heard = encode(tokenizer, text), encode_feedback(observation, protocol, tokenizer)
-        ids += said + heard
-        mask += [True] * len(said) + [False] * len(heard)
-    return Episode(tuple(ids), tuple(mask))
+        turn_ids, observation_ids = encode(tokenizer, text), encode_feedback(observation, protocol, tokenizer)
+        ids += turn_ids + observation_ids
+        mask += [True] * len(turn_ids) + [False] * len(observation_ids)
+    return Demonstration(tuple(ids), tuple(mask))
 
 
-def disguised(episodes: Sequence[Episode], pools: Sequence[Sequence[int]], count: int, seed: int) -> list[Episode]:
-    """`count` episodes made from the given ones by renaming: in each, the token ids of every pool are permuted.
+def disguised(
+    demonstrations: Sequence[Demonstration], pools: Sequence[Sequence[int]], count: int, seed: int
+) -> list[Demonstration]:
+    """`count` demonstrations made from the given ones by renaming: in each, the token ids of every pool are permuted.
 
-    A tiny model that meets the same few thousand facts over and over learns them by heart, and then it does not read
-    what it finds. When each episode has names of its own, reading is the only way to be right.
+    A tiny model that sees the same few thousand facts again and again memorises them, and then does not read its
+    observations. If each demonstration has names of its own, only reading gives the answer.
 
-    >>> episode = Episode((1, 2, 3, 1), (False, True, True, True))
-    >>> sorted({tuple(e.token_ids.tolist()) for e in disguised([episode], [(1, 2)], 20, seed=1)})
+    >>> demonstration = Demonstration((1, 2, 3, 1), (False, True, True, True))
+    >>> sorted({tuple(e.token_ids.tolist()) for e in disguised([demonstration], [(1, 2)], 20, seed=1)})
     [(1, 2, 3, 1), (2, 1, 3, 2)]
     """
     rng = np.random.default_rng(seed)
-    size = 1 + max(max(episode.token_ids) for episode in episodes)
+    size = 1 + max(max(demonstration.token_ids) for demonstration in demonstrations)
     size = max(size, 1 + max((i for pool in pools for i in pool), default=0))
-    made = []
+    disguises = []
     for k in range(count):
         renamed = np.arange(size, dtype=np.int32)
         for pool in pools:
             renamed[list(pool)] = rng.permutation(pool)
-        episode = episodes[k % len(episodes)]
-        made.append(Episode(renamed[np.asarray(episode.token_ids)], episode.loss_mask))
-    return made
+        demonstration = demonstrations[k % len(demonstrations)]
+        token_ids = renamed[np.asarray(demonstration.token_ids)]
+        disguises.append(Demonstration(token_ids, demonstration.loss_mask))
+    return disguises
 
 
-def read_episodes(
+def read_demonstrations(
     path: Path, *, on_skip: Callable[[Skipped], None] | None = None
 ) -> list[tuple[str, list[tuple[str, str]]]]:
     """(question, turns) of every row `{"question": str, "turns": [{"text": str, "observation": str}, …]}`.
 
-    The `trajectories.jsonl` of a run is such a file. Bad rows and bad files are dealt with as in `read_questions`.
+    The `trajectories.jsonl` of a run is such a file. Bad rows and bad files are treated as in `read_questions`.
     """
 
     def parse(row: dict[str, Any], line: int) -> tuple[str, list[tuple[str, str]]]:
@@ -82,7 +87,7 @@ def read_episodes(
             raise BadField("turns", "must be a list of at least one turn")
         return text_field(row, "question").strip(), [_turn(turn, i) for i, turn in enumerate(turns)]
 
-    rows, _ = read_rows(path, parse, what="episode", on_skip=on_skip)
+    rows, _ = read_rows(path, parse, what="demonstration", on_skip=on_skip)
     return rows
 
 
@@ -109,19 +114,20 @@ class Supervision:
 
     steps: int
     batch: int
-    """Episodes of an optimizer step."""
+    """Demonstrations in an optimizer step."""
     lr: float
     """Peak learning rate; see `learning_rate`."""
     seed: int
-    """Of the order."""
+    """Seed of the order."""
     micro_batch_tokens: int
     """Most tokens of a forward pass, padding included."""
 
 
 def warm_start(
-    language_model: LanguageModel, episodes: Sequence[Episode], supervision: Supervision
+    language_model: LanguageModel, demonstrations: Sequence[Demonstration], supervision: Supervision
 ) -> Iterator[dict[str, float]]:
-    """Train in place; yields `{"step", "loss"}` after every optimizer step. No prompt or observation token is learned.
+    """Train in place; yields `{"step", "loss"}` after every optimizer step. Nothing is learned from tokens of prompts
+    and observations.
 
     Steps whose gradient is not finite are skipped; raises `ModelError` after ten in a row.
     """
@@ -131,16 +137,16 @@ def warm_start(
     optimizer = torch.optim.AdamW(parameters, lr=supervision.lr, betas=(0.9, 0.98), weight_decay=0.01)
     skipped = 0
     model.train()
-    batches = _batches(episodes, supervision.batch, supervision.seed)
+    batches = _batches(demonstrations, supervision.batch, supervision.seed)
     for step, rows in zip(range(steps), batches, strict=False):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, supervision.lr)
         optimizer.zero_grad(set_to_none=True)
-        loss, said = 0.0, sum(sum(row.loss_mask) for row in rows)
+        loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
         for part in _micro_batches(rows, supervision.micro_batch_tokens):
             ids, mask = pad(part, pad_token_id, device)
             logprobs, _ = language_model.logprobs(ids, mask)
-            share = -logprobs.sum() / said
+            share = -logprobs.sum() / tokens
             share.backward()
             loss += float(share.detach())
         if math.isfinite(float(torch.nn.utils.clip_grad_norm_(parameters, 1.0))):
@@ -155,7 +161,7 @@ def warm_start(
     model.eval()
 
 
-def pad(rows: Sequence[Episode], pad_token_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def pad(rows: Sequence[Demonstration], pad_token_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and loss mask `[B, T]`, padded on the right."""
     width = max(len(row.token_ids) for row in rows)
     ids = torch.full((len(rows), width), pad_token_id)
@@ -166,21 +172,21 @@ def pad(rows: Sequence[Episode], pad_token_id: int, device: torch.device) -> tup
     return ids.to(device), mask.to(device)
 
 
-def _batches(episodes: Sequence[Episode], size: int, seed: int) -> Iterator[list[Episode]]:
+def _batches(demonstrations: Sequence[Demonstration], size: int, seed: int) -> Iterator[list[Demonstration]]:
     """Endless batches: shuffle, sort pools of 16 batches by length, shuffle the batches of a pool."""
     generator = torch.Generator().manual_seed(seed)
     while True:
-        order = torch.randperm(len(episodes), generator=generator).tolist()
+        order = torch.randperm(len(demonstrations), generator=generator).tolist()
         for start in range(0, len(order), size * 16):
-            pool = sorted(order[start : start + size * 16], key=lambda i: len(episodes[i].token_ids))
+            pool = sorted(order[start : start + size * 16], key=lambda i: len(demonstrations[i].token_ids))
             batches = [pool[i : i + size] for i in range(0, len(pool), size)]
             for b in torch.randperm(len(batches), generator=generator).tolist():
-                yield [episodes[i] for i in batches[b]]
+                yield [demonstrations[i] for i in batches[b]]
 
 
-def _micro_batches(rows: Sequence[Episode], most_tokens: int) -> list[list[Episode]]:
+def _micro_batches(rows: Sequence[Demonstration], most_tokens: int) -> list[list[Demonstration]]:
     """Runs of rows, which come shortest first, of at most `most_tokens` each with their padding."""
-    parts: list[list[Episode]] = []
+    parts: list[list[Demonstration]] = []
     for row in rows:
         if parts and (len(parts[-1]) + 1) * len(row.token_ids) <= most_tokens:
             parts[-1].append(row)

@@ -1,4 +1,4 @@
-"""The bundled world as a run uses it: a starting policy's tokenizer, model and episodes, all from the recipe."""
+"""The bundled world as a run uses it: a starting policy's tokenizer, model and demonstrations, all from the recipe."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.search.protocol import SearchProtocol, format_hits
 from holdfast.world.facts import INTERCHANGEABLE, World, build_world
 from holdfast.world.language import Filler, build_filler
 from holdfast.world.model import build_tokenizer, vocabulary_texts
-from holdfast.world.scripted import Habits, ScriptedEpisode, run_scripts
+from holdfast.world.scripted import Habits, ScriptedRollout, run_scripts
 
 
 @functools.lru_cache(maxsize=1)
 def world_of(config: WorldConfig) -> World:
-    """The recipe's world, made once."""
+    """The world of the recipe, built once."""
     return build_world(
         config.seed,
         people=config.people,
@@ -32,7 +32,7 @@ def world_of(config: WorldConfig) -> World:
 
 
 def filler_of(config: WorldConfig) -> Filler | None:
-    """The recipe's filler language; None when it has none."""
+    """The filler language of the recipe, or None if it has none."""
     if not config.filler_words:
         return None
     return build_filler(
@@ -43,7 +43,7 @@ def filler_of(config: WorldConfig) -> Filler | None:
     )
 
 
-def scripted_episodes(
+def scripted_rollouts(
     world: World,
     filler: Filler | None,
     retriever: Retriever,
@@ -51,9 +51,9 @@ def scripted_episodes(
     scripts: Scripts,
     *,
     seed: int,
-) -> list[ScriptedEpisode]:
-    """Noisy scripts over training questions, in the recipe's habits. Correct and wrong ones alike."""
-    rng = random.Random(f"holdfast-episodes-{seed}")
+) -> list[ScriptedRollout]:
+    """Noisy scripts over training questions, with the habits of the recipe. Some are correct and some are not."""
+    rng = random.Random(f"holdfast-episodes-{seed}")  # a former name: another text draws other scripts
     questions = [rng.choice(world.questions["train"]) for _ in range(scripts.count)]
     habits = Habits(**scripts.model_dump(exclude={"plain_steps", "count"}))
     return run_scripts(
@@ -68,7 +68,7 @@ def scripted_episodes(
 
 
 def observation_text(hits: Sequence[Hit] | None, protocol: SearchProtocol) -> str:
-    """An observation that is short enough to need no cut, so that no tokenizer is needed to write it."""
+    """The observation of a search, or of an invalid turn (None). It is never cut, so it needs no tokenizer."""
     gap = protocol.separator
     if hits is None:
         return f"{gap}{protocol.invalid_note}{gap}"
@@ -77,20 +77,20 @@ def observation_text(hits: Sequence[Hit] | None, protocol: SearchProtocol) -> st
 
 
 def world_tokenizer(
-    world: World, filler: Filler | None, episodes: Sequence[ScriptedEpisode], protocol: SearchProtocol
+    world: World, filler: Filler | None, scripts: Sequence[ScriptedRollout], protocol: SearchProtocol
 ) -> Any:
-    """A tokenizer that knows every word of the world, the filler's, and the protocol's texts."""
+    """A tokenizer that knows every word of the world, of the filler and of the protocol."""
     samples = [
-        protocol.prompt.replace("{question}", episode.question.example.question)
-        + "".join(text + observation for text, observation in episode.turns)
-        for episode in episodes[:2000]
+        protocol.prompt.replace("{question}", script.question.example.question)
+        + "".join(text + observation for text, observation in script.turns)
+        for script in scripts[:2000]
     ]
     words = (*world.names, *(filler.words if filler else ()))
     return build_tokenizer(vocabulary_texts(world, [*samples, *[protocol.invalid_note] * 2]), words)
 
 
 def interchangeable_tokens(world: World, tokenizer: Any) -> list[list[int]]:
-    """Token ids of words that may stand for one another: given names, family names, towns, and so on."""
+    """Pools of token ids whose words can be exchanged: given names, family names, towns, and so on."""
     pools = []
     for words in (*world.name_pools, *INTERCHANGEABLE):
         encoded = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in words]

@@ -1,13 +1,13 @@
-"""The bundled closed world: fictional people, what is known of them, passages and questions. Deterministic from a seed.
+"""The bundled closed world: fictional people, facts about them, passages and questions. Deterministic from a seed.
 
 Every person has four relations to other people and two attributes. Each relation has two names (`mentor`,
-`teacher`): a passage uses one, a question uses either, so a search can miss and a second one with the other name can
-find. The value stands right after the relation's name, because a tiny model learns to copy what follows a name it looks
-for, and does not learn to dig a value out of free prose.
+`teacher`). A passage uses one and a question uses either, so a search can miss and a second search, with the other
+name, can hit. The value follows the name of the relation directly: a tiny model learns to copy what follows a name, but
+not to find a value in free prose.
 
 The world is three closed regions, `train`, `dev` and `test`: a person is related to people of the same region only.
-The training index holds the passages of the training region alone, so a fact behind a dev or test question cannot
-occur in a training trajectory, whatever the agent searches for. Names of all regions are made of the same words.
+The training index holds only the passages of the training region. So no training trajectory can contain the fact behind
+a dev or test question, whatever the agent searches for. Names of all regions are made of the same words.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLACES = ("Bay", "Ford", "Hill", "Marsh", "Point", "Vale")
 _COLOURS = ("amber", "azure", "black", "crimson", "golden", "green", "ivory", "silver", "violet", "white")
 _BEASTS = ("badger", "eagle", "falcon", "fox", "heron", "lynx", "otter", "raven", "stag", "wolf")
 INTERCHANGEABLE = (_PLACES, _COLOURS, _BEASTS)
-"""Words of attribute values that may stand for one another. See also `World.name_pools`."""
+"""Words of attribute values that can be exchanged. See also `World.name_pools`."""
 
 _ONSETS = ("b", "br", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z")
 _VOWELS = ("a", "e", "i", "o", "u")
@@ -57,10 +57,12 @@ class Fact:
 
     @property
     def sentence(self) -> str:
+        """The fact as its passage states it."""
         return f"{self.subject} has {self.written} {self.value}."
 
     @property
     def document(self) -> Document:
+        """The passage: the subject in quotes as a title, then the sentence."""
         return Document(id=self.doc_id, contents=f'"{self.subject}"\n{self.sentence}')
 
 
@@ -74,7 +76,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldQuestion:
-    """A question with the facts behind it, in the order in which a searcher needs them."""
+    """A question and the facts behind it, in the order in which a search needs them."""
 
     example: Example
     hops: tuple[Hop, ...]
@@ -82,20 +84,21 @@ class WorldQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Everything there is to know, by region."""
+    """All facts and questions, by region."""
 
     seed: int
     facts: dict[str, tuple[Fact, ...]]
     questions: dict[str, tuple[WorldQuestion, ...]]
     name_pools: tuple[tuple[str, ...], ...]
-    """Given names, family names, towns: what person and place names are made of, in every region."""
+    """Given names, family names and towns. Names of persons and places in every region are made of these."""
 
     @property
     def names(self) -> tuple[str, ...]:
+        """All words of `name_pools`."""
         return tuple(word for pool in self.name_pools for word in pool)
 
     def documents(self, *regions: str) -> tuple[Document, ...]:
-        """Passages of the given regions; of the whole world when none is given."""
+        """Passages of the given regions, or of the whole world if none is given."""
         return tuple(fact.document for region in regions or REGIONS for fact in self.facts[region])
 
 
@@ -124,8 +127,9 @@ def build_world(
     """A world of `people` persons: 60 % in the training region, 15 % in dev, 25 % in test.
 
     `two_hop` is the share of questions with two hops, `mismatch` the probability that a question uses the other name of
-    a relation than the passage does. Questions of one region are distinct; when a region has fewer of one hop, or of
-    two, than asked for, it gives all it has of them. Raises `ConfigError` for a number of people it has no names for.
+    a relation than the passage does. Questions of one region are distinct. A region that has too few questions with one
+    hop, or with two, gives all of them. Raises `ConfigError` for more people than there are names, and for fewer than
+    40.
     """
     rng = random.Random(f"holdfast-world-{seed}")
     firsts = _words(rng, 48, 5, taken=_PLACES)
@@ -143,15 +147,15 @@ def build_world(
         region: _region_facts(region, pairs[lo:hi], towns, rng)
         for region, lo, hi in zip(REGIONS, bounds, bounds[1:], strict=False)
     }
-    wanted = {"train": train_questions, "dev": dev_questions, "test": test_questions}
+    counts = {"train": train_questions, "dev": dev_questions, "test": test_questions}
     questions = {
-        region: _region_questions(region, facts[region], wanted[region], two_hop, mismatch, rng) for region in REGIONS
+        region: _region_questions(region, facts[region], counts[region], two_hop, mismatch, rng) for region in REGIONS
     }
     return World(seed=seed, facts=facts, questions=questions, name_pools=(tuple(firsts), tuple(lasts), tuple(towns)))
 
 
 def golden_answers(relation: int, value: str) -> tuple[str, ...]:
-    """The value and its alias: a person's catalogue form, a town without its landscape, an emblem as heralds put it.
+    """The value and its alias: `Last, First` of a person, a town without its second word, `animal in colour`.
 
     >>> golden_answers(0, "Kelan Orso"), golden_answers(4, "Velm Bay"), golden_answers(5, "amber fox")
     (('Kelan Orso', 'Orso, Kelan'), ('Velm Bay', 'Velm'), ('amber fox', 'fox in amber'))
@@ -163,16 +167,16 @@ def golden_answers(relation: int, value: str) -> tuple[str, ...]:
 
 
 def _words(rng: random.Random, count: int, length: int, taken: Sequence[str]) -> list[str]:
-    """Made-up words, none of them in `taken`: a word that could be two things could not be exchanged for one."""
-    found: dict[str, None] = {}
-    while len(found) < count:
+    """`count` invented words that are not in `taken`: a word with two meanings could not be exchanged."""
+    words: dict[str, None] = {}
+    while len(words) < count:
         word = ""
         while len(word) < length - 1:
             word += rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
         word = word[: length + 2].capitalize()
         if word not in taken:
-            found[word] = None
-    return list(found)
+            words[word] = None
+    return list(words)
 
 
 def _region_facts(region: str, people: list[str], towns: list[str], rng: random.Random) -> tuple[Fact, ...]:

@@ -1,7 +1,7 @@
-"""Filler for the think text: a Markov chain over made-up words, to give a warm-started model thoughts of high entropy.
+"""Filler for the think text: a Markov chain over invented words, for thoughts of high entropy.
 
-The quickstart does without. The collapse recipe needs it: a policy that has much to say before it says what matters is
-where displacement shows (docs/results.md).
+The quickstart has no filler. The collapse recipe needs it: displacement shows in a policy that writes many uncertain
+tokens before its action (docs/results.md).
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ class Filler:
     """Probability of an arbitrary next word."""
 
     def text(self, rng: random.Random, length: int) -> str:
+        """`length` words of the chain, separated by blanks."""
         weights = [1 / rank for rank in range(1, len(self.successors[0]) + 1)]
         word = rng.randrange(len(self.words))
-        said = []
+        text = []
         for _ in range(length):
-            said.append(self.words[word])
+            text.append(self.words[word])
             jump = rng.random() < self.jump
             word = rng.randrange(len(self.words)) if jump else rng.choices(self.successors[word], weights)[0]
-        return " ".join(said)
+        return " ".join(text)
 
     def thought(self, rng: random.Random) -> str:
+        """A text of `thought_length` words."""
         return self.text(rng, rng.randint(*self.thought_length))
 
     def ramble(self, rng: random.Random) -> str:
+        """A text of `ramble_length` words."""
         return self.text(rng, rng.randint(*self.ramble_length))
 
 
@@ -52,9 +55,9 @@ def build_filler(
     thought_length: tuple[int, int] = (4, 10),
     ramble_length: tuple[int, int] = (18, 30),
 ) -> Filler:
-    """A chain over `words` made-up words, deterministic from `seed`. None of them means anything in the world.
+    """A chain over `words` invented words, deterministic from `seed`. The facts of the world use none of them.
 
-    Raises `ConfigError` for fewer words than a word needs successors, or more than two syllables can make.
+    Raises `ConfigError` if `words` is at most `successors`, or more than two syllables can make.
     """
     most = (len(_ONSETS) * len(_RIMES)) ** 2 // 2  # half of them, so that drawing distinct ones ends
     if not successors < words <= most:
@@ -64,10 +67,10 @@ def build_filler(
         )
     rng = random.Random(f"holdfast-filler-{seed}")
     taken = {word for group in (*RELATIONS, *ATTRIBUTES, *INTERCHANGEABLE) for word in group}
-    found: dict[str, None] = {}
-    while len(found) < words:
+    vocabulary: dict[str, None] = {}
+    while len(vocabulary) < words:
         word = "".join(rng.choice(_ONSETS) + rng.choice(_RIMES) for _ in range(2))
         if word not in taken:
-            found[word] = None
+            vocabulary[word] = None
     following = tuple(tuple(rng.sample(range(words), successors)) for _ in range(words))
-    return Filler(tuple(found), following, thought_length, ramble_length)
+    return Filler(tuple(vocabulary), following, thought_length, ramble_length)

@@ -1,7 +1,7 @@
-"""A tokenizer and a tiny Qwen2 model, made on the spot from the bundled world. Nothing is downloaded.
+"""A tokenizer and a tiny Qwen2 model, built from the bundled world. Nothing is downloaded.
 
-The tokenizer is byte-level BPE with the pre-tokenizer of the Qwen2 family, so it reads any text, and the tags of the
-protocol are ordinary text of several tokens, whose closing bracket merges with the newline after it, as in real models.
+The tokenizer is byte-level BPE with the pre-tokenizer of the Qwen2 family, so it reads any text. The tags of the
+protocol are ordinary text of several tokens, and a closing bracket merges with the newline after it, as in real models.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# `from_pretrained` takes the tokenizer of a Qwen2 model for Qwen2's own, which composes characters (NFC) and knows the
-# token <|endoftext|>. Both are so from the start here, or a loaded tokenizer would not be the saved one.
+# `from_pretrained` treats the tokenizer of a Qwen2 model as the original one, which composes characters (NFC) and has
+# the token <|endoftext|>. This one does both too, or a loaded tokenizer would differ from the saved one.
 PAD, EOS = "<|pad|>", "<|endoftext|>"
 
 
@@ -78,7 +78,7 @@ def build_model(
 
 
 def vocabulary_texts(world: World, samples: list[str]) -> list[str]:
-    """What the tokenizer learns from: scripted episodes, passages of all regions, and the names of relations."""
+    """Texts that the tokenizer learns from: `samples`, the passages of all regions, and the names of relations."""
     relations = " " + " ".join(name for pair in RELATIONS + ATTRIBUTES for name in pair)
     passages = [f" {fact.sentence}" for facts in world.facts.values() for fact in facts]
     return [*samples, *passages, *[relations] * 2]

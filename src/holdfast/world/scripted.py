@@ -1,8 +1,8 @@
-"""Scripted episodes over the bundled world, noisy on purpose: what the warm start learns from.
+"""Scripted rollouts over the bundled world, noisy on purpose: the demonstrations of a warm start.
 
-Each `Habits` field is the probability of one imperfect choice. They leave the warm-started model undecided where
+Each field of `Habits` is the probability of one imperfect choice. So the warm-started model is undecided where
 reinforcement learning has to decide: whether to search at all, which query, whether to search again, which passage to
-trust. Episodes run against a real retriever, so the model learns from passages as it will see them.
+trust. Scripts search with a real retriever, so the model learns from passages as it will see them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ PERFECT = Habits()
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptedEpisode:
-    """A question and what was said: (text of the turn, text of the observation after it) pairs."""
+class ScriptedRollout:
+    """A question and its turns: (text of the turn, text of the observation after it) pairs."""
 
     question: WorldQuestion
     turns: tuple[tuple[str, str], ...]
@@ -63,10 +63,10 @@ def run_scripts(
     habits: Habits,
     filler: Filler | None = None,
     seed: int = 0,
-) -> list[ScriptedEpisode]:
-    """One episode per question, their searches batched round by round. Deterministic from `seed`.
+) -> list[ScriptedRollout]:
+    """One rollout per question, with searches batched round by round. Deterministic from `seed`.
 
-    `observe` writes what comes back: of a search its hits, of an invalid turn None.
+    `observe` writes the observation: of the hits of a search, or of None after an invalid turn.
     """
     live: dict[int, Generator[str, list[Hit] | None, None]] = {}
     turns: list[list[tuple[str, str]]] = [[] for _ in questions]
@@ -78,8 +78,8 @@ def run_scripts(
     while pending:
         actions = {i: parse_action(text, protocol) for i, text in pending.items()}
         searching = [(i, action.query) for i, action in actions.items() if isinstance(action, Search)]
-        found = retriever.search([query for _, query in searching], protocol.topk) if searching else []
-        hits = {i: result for (i, _), result in zip(searching, found, strict=True)}
+        results = retriever.search([query for _, query in searching], protocol.topk) if searching else []
+        hits = {i: result for (i, _), result in zip(searching, results, strict=True)}
         following: dict[int, str] = {}
         for i, text in pending.items():
             if isinstance(actions[i], Answer) or len(turns[i]) + 1 == protocol.max_turns:
@@ -89,13 +89,13 @@ def run_scripts(
             following[i] = live[i].send(hits.get(i))
         pending = following
     return [
-        ScriptedEpisode(question, tuple(said), _is_correct(question, said, protocol))
-        for question, said in zip(questions, turns, strict=True)
+        ScriptedRollout(question, tuple(texts), _is_correct(question, texts[-1][0], protocol))
+        for question, texts in zip(questions, turns, strict=True)
     ]
 
 
-def _is_correct(question: WorldQuestion, said: list[tuple[str, str]], protocol: SearchProtocol) -> bool:
-    action = parse_action(said[-1][0], protocol)
+def _is_correct(question: WorldQuestion, last_turn: str, protocol: SearchProtocol) -> bool:
+    action = parse_action(last_turn, protocol)
     return isinstance(action, Answer) and action.text == question.example.golden_answers[0]
 
 
@@ -150,7 +150,7 @@ def _script(
 
 
 def stated(text: str) -> list[tuple[str, str, str]]:
-    """Every (subject, relation, value) that a text states, in passages' words.
+    """Every (subject, relation, value) that a text states, in the words of its passages.
 
     >>> stated("Doc 1(Title: Mira Tolvan) Mira Tolvan has teacher Kelan Orso.")
     [('Mira Tolvan', 'teacher', 'Kelan Orso')]
@@ -159,5 +159,5 @@ def stated(text: str) -> list[tuple[str, str, str]]:
 
 
 def _guess(question: WorldQuestion, rng: random.Random, seen: Sequence[tuple[str, str, str]] = ()) -> str:
-    """A value of something that was seen, else the person asked about."""
+    """A value from the passages that were seen, or the person in the question if there are none."""
     return rng.choice(seen)[2] if seen else question.hops[0].fact.subject

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
-from holdfast.retrieval.index import open_index
 
 
 @pytest.mark.parametrize("kind", ["bm25", "dense", "sq8"])

@@ -27,7 +27,7 @@ from holdfast.scoring import exact_match, normalize_answer
 from holdfast.search.tokens import encode
 from holdfast.train.start import starting_policy
 from holdfast.train.warm_start import disguised
-from holdfast.world.bundle import interchangeable_tokens, scripted_episodes
+from holdfast.world.bundle import interchangeable_tokens, scripted_rollouts
 from holdfast.world.facts import ATTRIBUTES, RELATIONS
 from holdfast.world.model import build_model
 from holdfast.world.scripted import stated
@@ -111,7 +111,7 @@ def leaks(bench: Bench) -> Iterator[Measure]:
     lessons = {warm_start.steps: bench.scripts}
     if scripts.plain_steps:
         retriever, protocol = bench.retrievers.train, bench.protocol
-        lessons[scripts.plain_steps] = scripted_episodes(
+        lessons[scripts.plain_steps] = scripted_rollouts(
             bench.world, None, retriever, protocol, scripts, seed=warm_start.seed
         )
     texts = ["".join(chain(*script.turns)) for scripted in lessons.values() for script in scripted]

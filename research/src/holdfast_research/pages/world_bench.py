@@ -10,10 +10,10 @@ from holdfast.config import Config
 from holdfast.loading import Retrievers, load_protocol, load_retrievers
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.search.protocol import SearchProtocol, render_prompt
-from holdfast.train.warm_start import Episode, encode_episode
-from holdfast.world.bundle import filler_of, observation_text, scripted_episodes, world_of, world_tokenizer
+from holdfast.train.warm_start import Demonstration, encode_demonstration
+from holdfast.world.bundle import filler_of, observation_text, scripted_rollouts, world_of, world_tokenizer
 from holdfast.world.facts import World, WorldQuestion
-from holdfast.world.scripted import PERFECT, ScriptedEpisode, run_scripts, stated
+from holdfast.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
 
 HELD_OUT = ("dev", "test")
 
@@ -39,7 +39,7 @@ class Bench:
     config: Config
     retrievers: Retrievers
     world: World
-    scripts: list[ScriptedEpisode]
+    scripts: list[ScriptedRollout]
     tokenizer: Any
 
     @property
@@ -49,7 +49,7 @@ class Bench:
     def questions(self, *regions: str, hops: int | None = None) -> list[WorldQuestion]:
         return [q for r in regions for q in self.world.questions[r] if hops in (None, len(q.hops))]
 
-    def perfect(self, *regions: str) -> list[ScriptedEpisode]:
+    def perfect(self, *regions: str) -> list[ScriptedRollout]:
         """The script that makes no mistake, over the passages of all regions."""
         protocol = self.protocol
         return run_scripts(
@@ -61,9 +61,9 @@ class Bench:
             filler=filler_of(self.config.world),
         )
 
-    def encoded(self, script: ScriptedEpisode, turns: Sequence[tuple[str, str]] | None = None) -> Episode:
+    def encoded(self, script: ScriptedRollout, turns: Sequence[tuple[str, str]] | None = None) -> Demonstration:
         prompt = self.prompt(script.question.example.question)
-        return encode_episode(prompt, script.turns if turns is None else turns, self.protocol, self.tokenizer)
+        return encode_demonstration(prompt, script.turns if turns is None else turns, self.protocol, self.tokenizer)
 
     def prompt(self, question: str) -> list[int]:
         return render_prompt(question, self.protocol, self.tokenizer, self.config.model.chat_template)
@@ -73,7 +73,7 @@ def open_bench(config: Config) -> Bench:
     assert config.data.train == "world", "the recipe must train on the bundled world"
     world, filler, retrievers = world_of(config.world), filler_of(config.world), load_retrievers(config)
     protocol = load_protocol(config)
-    scripts = scripted_episodes(
+    scripts = scripted_rollouts(
         world, filler, retrievers.train, protocol, config.world.scripts, seed=config.warm_start.seed
     )
     return Bench(config, retrievers, world, scripts, world_tokenizer(world, filler, scripts, protocol))

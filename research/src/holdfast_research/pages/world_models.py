@@ -17,7 +17,7 @@ from holdfast.rollout.policy import Request, generate
 from holdfast.search.protocol import SearchProtocol
 from holdfast.search.tokens import encode
 from holdfast.train.evaluate import Evaluation, Evaluator
-from holdfast.train.warm_start import Episode, Supervision, encode_episode, pad, warm_start
+from holdfast.train.warm_start import Demonstration, Supervision, encode_demonstration, pad, warm_start
 from holdfast.world.facts import WorldQuestion
 from holdfast.world.model import build_model
 from holdfast.world.scripted import stated
@@ -34,7 +34,7 @@ def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
     protocol = bench.protocol
     opened, closed = protocol.answer_tags
     lessons = [
-        encode_episode(
+        encode_demonstration(
             bench.prompt(q.example.question),
             [(f"{opened} {q.example.golden_answers[0]} {closed}", "")],
             protocol,
@@ -169,7 +169,10 @@ def reads_free(policy: LanguageModel, moments: Sequence[Reading], protocol: Sear
 @torch.no_grad()
 def reads_forced(policy: LanguageModel, moments: Sequence[Reading]) -> list[bool]:
     """Is each token of the value the likeliest one, given the context, the forced words and the value before it?"""
-    rows = [Episode((*m.context, *m.forced, *m.value), (False,) * len(m.context + m.forced + m.value)) for m in moments]
+    rows = [
+        Demonstration((*m.context, *m.forced, *m.value), (False,) * len(m.context + m.forced + m.value))
+        for m in moments
+    ]
     ids, _ = pad(rows, policy.pad_token_id, next(policy.model.parameters()).device)
     likeliest = policy.model(input_ids=ids, use_cache=False).logits.argmax(-1)
     ends = [len(row.token_ids) for row in rows]

@@ -1,10 +1,6 @@
-"""Runs of TRL that are no search agents: `GRPOTrainer` with its own sampler on a toy, for the library.
+"""Recorded runs of TRL without a search agent: `GRPOTrainer` with its own sampler on a toy task.
 
-`echo`: repeat six letters; reward 1 for all of them, else 0. `order`: put five digits in order; reward is the share of
-digits in their place. `mirror`: five letters from the last to the first; 0.3 for the right number, 0.7 for all of
-them. `shift`: each of four digits times three, without carries; the share of digits, squared. `rotate`: five letters,
-the first of them last; half of the reward for the first letter, half for all. The model is made and taught on the spot,
-in seconds, and not too well.
+The model of a task is made and warm-started in seconds, to about half of the reward.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from trl import GRPOConfig
 
 from holdfast.world.model import build_model, build_tokenizer
 from holdfast_research.recordings.plan import Planned
-from holdfast_research.recordings.trl import SHORT, GiantSteps, finish, trainer_class
+from holdfast_research.recordings.trl import SHORT, finish, giant_steps, trainer_class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,24 +29,36 @@ class Task:
     count: int
     """Symbols of a prompt."""
     answer: Callable[[list[str]], list[str]]
+    score: Callable[[list[str], list[str]], float]
+    """The reward of a response, given the answer; both are lists of symbols."""
     enough: float
-    """Nats per token at which the warm start ends."""
+    """Loss in nats per token at which the warm start ends."""
     hidden: int
     questions: int
+    """In a rollout batch."""
     group: int
+    """Rollouts per question."""
     k: int
     """Optimizer steps per rollout batch."""
     rate: float
     length: int
+    """Tokens of a response, at most."""
     every: int = 1
     """Rollout batches in a line of the log."""
 
 
+def _in_place(response: list[str], answer: list[str]) -> float:
+    """The fraction of symbols that are where the answer has them."""
+    return sum(a == b for a, b in zip(response, answer, strict=False)) / max(len(response), len(answer))
+
+
 TASKS = {
+    # Repeat six letters: 1 for all of them, else 0.
     "echo": Task(
         symbols="abcdefghijklmnop",
         count=6,
         answer=lambda shown: shown,
+        score=lambda response, answer: float(response == answer),
         enough=0.12,
         hidden=32,
         questions=8,
@@ -59,10 +67,12 @@ TASKS = {
         rate=5e-4,
         length=16,
     ),
+    # Five digits in order: the fraction of digits in their place.
     "order": Task(
         symbols="0123456789",
         count=5,
         answer=sorted,
+        score=_in_place,
         enough=0.2,
         hidden=32,
         questions=6,
@@ -71,10 +81,12 @@ TASKS = {
         rate=4e-4,
         length=18,
     ),
+    # Five letters from the last to the first: 0.3 for the right number of letters, 0.7 for all of them.
     "mirror": Task(
         symbols="rstuvwxyz",
         count=5,
         answer=lambda shown: shown[::-1],
+        score=lambda response, answer: 0.3 * (len(response) == len(answer)) + 0.7 * (response == answer),
         enough=0.15,
         hidden=48,
         questions=4,
@@ -84,10 +96,12 @@ TASKS = {
         length=14,
         every=2,
     ),
+    # Four digits, each times three without carries: the fraction of digits in their place, squared.
     "shift": Task(
         symbols="0123456789",
         count=4,
         answer=lambda shown: [str(int(digit) * 3 % 10) for digit in shown],
+        score=lambda response, answer: _in_place(response, answer) ** 2,
         enough=0.25,
         hidden=40,
         questions=5,
@@ -96,10 +110,12 @@ TASKS = {
         rate=6e-4,
         length=15,
     ),
+    # Five letters, the first of them last: half for the first letter, half for all.
     "rotate": Task(
         symbols="efghijklmn",
         count=5,
         answer=lambda shown: [*shown[1:], shown[0]],
+        score=lambda response, answer: 0.5 * (response[:1] == answer[:1]) + 0.5 * (response == answer),
         enough=0.2,
         hidden=40,
         questions=6,
@@ -112,7 +128,7 @@ TASKS = {
 
 
 def record(planned: Planned, folder: Path) -> None:
-    """Make the run, from the start, into `folder`: trainer_state.json, and the little there is of settings."""
+    """Make the run, from the start, into `folder`: trainer_state.json, and a config.toml of two settings."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.manual_seed(planned.seed)
@@ -120,37 +136,34 @@ def record(planned: Planned, folder: Path) -> None:
     start = _warm_started(name, folder.parent / f"start-{planned.testbed.name}")
     k = _steps(planned)
     options = _options(planned, k)
-    told = {"train": {"optimizer_steps_per_rollout": k, "lr": options["learning_rate"]}}
-    (folder / "config.toml").write_text(tomli_w.dumps(told), encoding="utf-8")
+    settings = {"train": {"optimizer_steps_per_rollout": k, "lr": options["learning_rate"]}}
+    (folder / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
     trainer = trainer_class(planned, k)(
         model=str(start),
         reward_funcs=_reward(name, planned),
         args=GRPOConfig(output_dir=str(folder / "checkpoints"), **options),
         train_dataset=_questions(name, planned),
-        callbacks=[GiantSteps(planned.start * k)] if planned.fault == "giant_steps" else [],
+        callbacks=giant_steps(planned, k),
     )
-    if planned.fault == "hot_sampler":
+    if planned.arm.fault == "hot_sampler":
         trainer.generation_config.temperature = 1.6
-    if planned.fault == "truncated_sampler":
+    if planned.arm.fault == "truncated_sampler":
         trainer.generation_config.top_k = 2
-    if planned.fault == "resumed":
-        return _resumed(planned, trainer, folder, options)
-    finish(planned, trainer, folder)
+    if planned.arm.fault == "resumed":
+        _resume(planned, trainer, folder, options)
+    else:
+        finish(planned, trainer, folder)
 
 
 def _steps(planned: Planned) -> int:
-    """K of this run."""
-    return 1 if planned.fault == "one_step" else int(_given(planned).get("k", TASKS[planned.testbed.recipe].k))
-
-
-def _given(planned: Planned) -> dict[str, str]:
-    return dict(zip(planned.settings[::2], planned.settings[1::2], strict=True))
+    """Optimizer steps per rollout batch."""
+    return 1 if planned.arm.fault == "one_step" else TASKS[planned.testbed.recipe].k
 
 
 def _options(planned: Planned, k: int) -> dict[str, Any]:
     """Arguments of GRPOConfig."""
-    task, given = TASKS[planned.testbed.recipe], _given(planned)
-    rows = int(given.get("questions", task.questions)) * task.group
+    task, settings = TASKS[planned.testbed.recipe], planned.arm.settings
+    rows = settings.get("questions", task.questions) * task.group
     return {
         **SHORT,
         "seed": planned.seed,
@@ -163,23 +176,23 @@ def _options(planned: Planned, k: int) -> dict[str, Any]:
         "steps_per_generation": max(k, task.k),
         "max_steps": planned.length * k,
         "logging_steps": k * task.every,
-        "learning_rate": float(given.get("lr", task.rate)),
-        "lr_scheduler_type": "cosine" if planned.fault == "cosine" else "constant_with_warmup",
+        "learning_rate": settings.get("lr", task.rate),
+        "lr_scheduler_type": "cosine" if planned.arm.fault == "cosine" else "constant_with_warmup",
         "warmup_steps": 2 * k,
         "max_completion_length": task.length,
-        "entropy_coef": float(given.get("entropy_coef", 0.0)),
+        "entropy_coef": settings.get("entropy_coef", 0.0),
         "temperature": 1.0,
-        "top_p": float(given.get("top_p", 1.0)),
+        "top_p": 1.0,
     }
 
 
-def _resumed(planned: Planned, trainer: Any, folder: Path, options: dict[str, Any]) -> None:
-    """Stopped after a checkpoint, and resumed from it by a new trainer."""
-    trainer.args.max_steps = planned.start * _steps(planned)
+def _resume(planned: Planned, trainer: Any, folder: Path, options: dict[str, Any]) -> None:
+    """Stop after a checkpoint, and resume from it with a new trainer."""
+    trainer.args.max_steps = planned.arm.start * _steps(planned)
     trainer.train()
     trainer._save_checkpoint(trainer.model, None)
     again = type(trainer)(
-        model=trainer.args.output_dir + f"/checkpoint-{planned.start * _steps(planned)}",
+        model=trainer.args.output_dir + f"/checkpoint-{planned.arm.start * _steps(planned)}",
         reward_funcs=_reward(planned.testbed.recipe, planned),
         args=GRPOConfig(output_dir=trainer.args.output_dir, **options),
         train_dataset=_questions(planned.testbed.recipe, planned),
@@ -205,30 +218,18 @@ def _questions(name: str, planned: Planned) -> Dataset:
 
 
 def _reward(name: str, planned: Planned) -> Callable[..., list[float]]:
-    """The reward function, with what is wrong with it."""
+    """The task's reward function, with the fault."""
 
     def reward(completions: list[str], answer: list[str], **more: Any) -> list[float]:
-        if planned.fault == "no_answers":
+        if planned.arm.fault == "no_answers":
             return [0.0] * len(answer)
-        scores = [_score(name, said, right) for said, right in zip(completions, answer, strict=True)]
-        if planned.fault == "punished":  # 1 for right, -1 for wrong, 0 for saying nothing
-            return [s if s == 1 else -1.0 if said.strip() else 0.0 for s, said in zip(scores, completions, strict=True)]
+        pairs = [(response.split(), expected.split()) for response, expected in zip(completions, answer, strict=True)]
+        scores = [TASKS[name].score(*pair) for pair in pairs]
+        if planned.arm.fault == "punished":  # 1 for a correct response, -1 for an incorrect one, 0 for an empty one
+            return [s if s == 1 else -1.0 if response else 0.0 for s, (response, _) in zip(scores, pairs, strict=True)]
         return scores
 
     return reward
-
-
-def _score(name: str, said: str, answer: str) -> float:
-    own, right = said.split(), answer.split()
-    if name == "order":
-        return sum(a == b for a, b in zip(own, right, strict=False)) / max(len(own), len(right))
-    if name == "shift":
-        return (sum(a == b for a, b in zip(own, right, strict=False)) / max(len(own), len(right))) ** 2
-    if name == "rotate":
-        return 0.5 * (own[:1] == right[:1]) + 0.5 * (own == right)
-    if name == "mirror":
-        return 0.3 * (len(own) == len(right)) + 0.7 * (own == right)
-    return float(own == right)
 
 
 def _warm_started(name: str, folder: Path) -> Path:

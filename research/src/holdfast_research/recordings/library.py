@@ -1,8 +1,8 @@
-"""The library of recorded runs: what is in it, how a log is packed, and the copies made of it on the fly.
+"""The library of recorded runs: the manifest, packed logs, and copies of a log made on the fly.
 
-`recordings/manifest.json` has a row for every run; beside it lies the run's log, as its host wrote it, gzipped, with
-numbers rounded to five digits. Runs belong to a testbed (one recipe, world and model, on one host), and a testbed
-to one side of the split: thresholds may be chosen on `calibration`, and are judged on `held-out`.
+`recordings/manifest.json` has a row for every run. Its log is in the same folder, as the host wrote it, gzipped, with
+numbers rounded to five digits. Every run belongs to a testbed (one recipe, world and model, on one host), and every
+testbed to one side of the split: thresholds may be chosen on `calibration` and `tuning`, and are judged on `held-out`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from holdfast_research.paths import RECORDINGS
 
 FOLDER = RECORDINGS
 MANIFEST = "manifest.json"
-LOGS = {"holdfast": "metrics.jsonl", "trl": "trainer_state.json"}  # the host's own names
-DIGITS = 5
-OURS = "holdfast/"  # what the observer adds to TRL's log
+LOGS = {"holdfast": "metrics.jsonl", "trl": "trainer_state.json"}
+"""Host -> the name of its log."""
+_DIGITS = 5
+_OBSERVED = "holdfast/"  # prefix of what the observer adds to TRL's log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,26 +43,27 @@ class Recording:
     host: str
     split: str
     cause: str
-    """What was done to the run: `healthy-…`, or the fault that was put in."""
+    """`healthy-…`, or what the fault that was put in leads to."""
     also: tuple[str, ...] = ()
-    """Other faults the run has, which did not decide how it went: a finding that names one is no false alarm."""
+    """Other causes the run has, which did not decide how it went: a finding that names one is not a false alarm."""
     seed: int
     steps: int
     """Rollout batches."""
     start: int = 0
-    """The rollout batch before which the fault began; 0: it was there from the first."""
+    """The rollout batches before the fault began."""
     every: int = 1
     """Steps of the log between rollout batches: TRL counts optimizer steps."""
     how: str
     """A sentence: what makes the run what it is."""
     recipe: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the run's resolved recipe has that is no default."""
+    """Nested settings of the run's resolved recipe that differ from the defaults, by the names of their time."""
     fall: tuple[int, int] | None = None
-    """In steps of the log, by `holdfast.collapse`: where the reward peaked, and where half of that was lost."""
+    """Where the reward peaked, and where half of that was lost, by `holdfast.collapse`, in steps of the log."""
 
     @property
     def healthy(self) -> bool:
+        """Whether nothing is wrong with the run."""
         return self.cause.startswith("healthy")
 
 
@@ -75,7 +77,7 @@ def read_manifest(folder: Path = FOLDER) -> list[Recording]:
 
 
 def write_manifest(recordings: Iterable[Recording], versions: Mapping[str, str], folder: Path = FOLDER) -> None:
-    """A row a line, so that a new run is a new line."""
+    """Write the manifest, one row a line, so that a new run is a new line."""
     rows = ",\n".join(
         json.dumps(asdict(r), sort_keys=False) for r in sorted(recordings, key=lambda r: (r.split, r.name))
     )
@@ -87,7 +89,7 @@ def write_manifest(recordings: Iterable[Recording], versions: Mapping[str, str],
 
 
 def packed(path: Path, host: str) -> bytes:
-    """A host's log, smaller: numbers rounded, and times of day left out. The same log gives the same bytes."""
+    """The gzipped log of a host with numbers rounded and times of day left out. The same log gives the same bytes."""
     if host == "trl":
         text = json.dumps(_short(json.loads(path.read_text(encoding="utf-8"))), separators=(",", ":"))
     else:
@@ -106,38 +108,38 @@ def _short(value: Any) -> Any:
         return {key: _short(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_short(item) for item in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
 def log_file(recording: Recording, folder: Path = FOLDER) -> Path:
-    """Where its packed log lies."""
+    """The path of its packed log."""
     return folder / f"{recording.name}{Path(LOGS[recording.host]).suffix}.gz"
 
 
 def unpack(recording: Recording, into: Path, folder: Path = FOLDER, *, stock: bool = False) -> Path:
-    """The log as its host leaves it, in a folder of the run's name; the path that `holdfast diagnose` takes.
+    """Write the log as its host does, into a folder of the run's name; the path that `holdfast diagnose` takes.
 
-    `stock` leaves out what our observer adds to TRL's log: what a user without it has.
+    `stock` leaves out what the observer adds to TRL's log: the log of a user without it.
     """
-    own = into / recording.name
-    own.mkdir(parents=True, exist_ok=True)
+    run = into / recording.name
+    run.mkdir(parents=True, exist_ok=True)
     text = gzip.decompress(log_file(recording, folder).read_bytes()).decode()
     if stock:
         state = json.loads(text)
         state["log_history"] = [
-            {k: v for k, v in row.items() if not k.removeprefix("eval_").startswith(OURS)}
+            {k: v for k, v in row.items() if not k.removeprefix("eval_").startswith(_OBSERVED)}
             for row in state["log_history"]
         ]
         text = json.dumps(state)
-    (own / LOGS[recording.host]).write_text(text, encoding="utf-8")
+    (run / LOGS[recording.host]).write_text(text, encoding="utf-8")
     if recording.host == "holdfast":
-        (own / "config.toml").write_text(tomli_w.dumps(_settings(recording)), encoding="utf-8")
-        return own
-    return own / LOGS[recording.host]
+        (run / "config.toml").write_text(tomli_w.dumps(_settings(recording)), encoding="utf-8")
+        return run
+    return run / LOGS[recording.host]
 
 
 def load(recording: Recording, folder: Path = FOLDER, *, stock: bool = False) -> Log:
-    """As `holdfast diagnose` reads it."""
+    """The log as `holdfast diagnose` reads it."""
     from holdfast.diagnostics.readers import read_log
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -145,12 +147,12 @@ def load(recording: Recording, folder: Path = FOLDER, *, stock: bool = False) ->
 
 
 def _settings(recording: Recording) -> dict[str, Any]:
-    """The whole recipe; unchecked, for some runs have what a recipe refuses."""
+    """The whole recipe, not validated: some runs have settings that a recipe refuses."""
 
-    def merged(base: Any, own: Any) -> Any:
+    def merged(base: Any, changed: Any) -> Any:
         if not isinstance(base, dict):
-            return own
-        return {key: merged(value, own[key]) if key in own else value for key, value in base.items()}
+            return changed
+        return {key: merged(value, changed[key]) if key in changed else value for key, value in base.items()}
 
     def present(value: Any) -> Any:
         return {k: present(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
@@ -161,44 +163,38 @@ def _settings(recording: Recording) -> dict[str, Any]:
     return dict(present(merged(whole, renamed(recording.settings))))
 
 
-# ---- copies: what a log of the same run might have looked like
+# ---- copies: other logs that the same run might have left
 
 
-def copies(log: Log, name: str, count: int = 5) -> dict[str, Log]:
+def copies(log: Log, name: str) -> dict[str, Log]:
     """Noisy, thinned, incomplete and cut copies of a log; the same name gives the same copies.
 
     `noise`: every series plus a tenth of its spread; `half` and `fifth`: every 2nd and 5th row; `gaps`: a quarter of
     the series missing, never the reward; `cut`: the last quarter is missing.
     """
-    made = {
+    return {
         "noise": _noisy(log, np.random.default_rng(list(f"{name}/noise".encode()))),
         "half": _only(log, log.steps[1::2]),
         "fifth": _only(log, log.steps[4::5]),
         "gaps": _gaps(log, np.random.default_rng(list(f"{name}/gaps".encode()))),
         "cut": log.until(int(log.steps[len(log.steps) * 3 // 4])),
     }
-    return dict(list(made.items())[:count])
 
 
-_COUNTS = (
-    "optimizer_steps_per_rollout",
-    "displacement/rollouts",
-    "lr",
-    "grad/skipped_steps",
-)  # set, or counted: no noise
+_COUNTS = ("optimizer_steps_per_rollout", "displacement/rollouts", "lr", "grad/skipped_steps")
+"""Set or counted, so without noise."""
 
 
 def _noisy(log: Log, rng: np.random.Generator) -> Log:
-    def one(name: str, series: Series) -> Series:
+    def noisy(name: str, series: Series) -> Series:
         values = series.values
         finite = values[np.isfinite(values)]
         if name in _COUNTS or len(finite) < 3:
             return series
-        # The spread around its own course, by first differences: a long way down is no noise.
         low, high = np.quantile(finite, [0.05, 0.95])
         return Series(series.steps, values + rng.normal(0, 0.1 * (high - low), len(values)))
 
-    return replace(log, series={name: one(name, series) for name, series in log.series.items()})
+    return replace(log, series={name: noisy(name, series) for name, series in log.series.items()})
 
 
 def _only(log: Log, steps: np.ndarray) -> Log:

@@ -1,12 +1,13 @@
-"""A run of TRL for the library: `GRPOTrainer` as `holdfast launch trl` sets it up, and a fault put in from outside.
+"""A recorded run of TRL: `GRPOTrainer` as `holdfast launch trl` sets it up, with a fault put into it from outside.
 
-The log is TRL's own `trainer_state.json`, with the observer's series; `library.load(…, stock=True)` leaves them out.
+The log is TRL's `trainer_state.json` with the observer's series, which `library.load(…, stock=True)` leaves out.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,8 @@ from holdfast.loading import load_protocol, load_questions, load_retrievers
 from holdfast.train.checkpoint import save_whole_model
 from holdfast.train.start import starting_policy
 from holdfast.world.bundle import world_of
-from holdfast_research.recordings.faults import Broken
-from holdfast_research.recordings.local import config_of
-from holdfast_research.recordings.plan import Planned
+from holdfast_research.recordings.local import Broken
+from holdfast_research.recordings.plan import Planned, config_of
 
 SHORT = {
     "eval_strategy": "no",
@@ -67,7 +67,7 @@ def finish(planned: Planned, trainer: Any, folder: Path) -> None:
 
 
 def _warm_started(planned: Planned, config: Config, work: Path) -> Path:
-    """The folder of the model that all runs of the testbed start from, warm-started by the local engine."""
+    """The folder of the model that all runs of the testbed start from, warm-started by the local trainer."""
     folder = work / f"start-{planned.testbed.name}"
     if not (folder / "config.json").is_file():
         start = starting_policy(config, load_questions(config), load_retrievers(config).train)
@@ -78,36 +78,31 @@ def _warm_started(planned: Planned, config: Config, work: Path) -> Path:
 def make_trainer(planned: Planned, config: Config, model: Path, folder: Path) -> Any:
     """The trainer of a search agent."""
     k = config.train.optimizer_steps_per_rollout
-    fresh = {"path": str(model)}
     loaded = config.model_copy(
-        update={
-            "model": config.model.model_copy(update=fresh),
-            "warm_start": type(config.warm_start)(),
-        }
+        update={"model": config.model.model_copy(update={"path": str(model)}), "warm_start": type(config.warm_start)()}
     )
     options = {option.name: option.value for option in translate(loaded, Machines()).options}
     options |= SHORT
     options |= {"output_dir": str(folder / "checkpoints")} | _options_of(planned, options)
     functions, weights = reward_functions({n: w for n, w in config.reward.weights().items() if w})
-    rollouts = Rollouts(planned, config, k)
     return trainer_class(planned, k)(
         model=str(model),
         reward_funcs=functions,
         args=GRPOConfig(**options, reward_weights=weights),
         train_dataset=question_dataset(_questions(planned, config)),
-        rollout_func=rollouts,
-        callbacks=[GiantSteps(planned.start * k)] if planned.fault == "giant_steps" else [],
+        rollout_func=Rollouts(planned, config, k),
+        callbacks=giant_steps(planned, k),
     )
 
 
 def _options_of(planned: Planned, options: dict[str, Any]) -> dict[str, Any]:
     """What a fault changes in GRPOConfig."""
-    if planned.fault == "one_step":  # one optimizer step on the whole rollout batch
+    if planned.arm.fault == "one_step":  # one optimizer step on the whole rollout batch
         k = options["steps_per_generation"]
         return {"gradient_accumulation_steps": k, "logging_steps": 1, "max_steps": planned.length}
-    if planned.fault == "cosine":
+    if planned.arm.fault == "cosine":
         return {"lr_scheduler_type": "cosine"}
-    if planned.fault in ("other_questions", "easier_questions"):
+    if planned.arm.fault in ("other_questions", "easier_questions"):
         return {"shuffle_dataset": False}
     return {}
 
@@ -115,31 +110,28 @@ def _options_of(planned: Planned, options: dict[str, Any]) -> dict[str, Any]:
 def _questions(planned: Planned, config: Config) -> list[Any]:
     """The training questions, in the order in which they are asked where a fault is about them."""
     asked = list(load_questions(config).train)
-    if planned.fault == "no_answers":
-        return [type(e)(**{**_fields(e), "golden_answers": ("-x-",)}) for e in asked]
-    if planned.fault in ("other_questions", "easier_questions"):
+    if planned.arm.fault == "no_answers":
+        return [replace(example, golden_answers=("-x-",)) for example in asked]
+    if planned.arm.fault in ("other_questions", "easier_questions"):
         easy = {q.example.id for q in world_of(config.world).questions["train"] if len(q.hops) == 1}
-        simple, first = [e for e in asked if e.id in easy], planned.start * config.train.questions
+        simple, first = [e for e in asked if e.id in easy], planned.arm.start * config.train.questions
         everything = asked[len(asked) // 4 :] + asked[: len(asked) // 4]
-        before, after = (simple, everything) if planned.fault == "other_questions" else (everything, simple)
+        before, after = (simple, everything) if planned.arm.fault == "other_questions" else (everything, simple)
         return [*itertools.islice(itertools.cycle(before), first), *after]
     return asked
-
-
-def _fields(example: Any) -> dict[str, Any]:
-    return {name: getattr(example, name) for name in type(example).__dataclass_fields__}
 
 
 class Rollouts:
     """`SearchRollouts` with a fault in what it searches, samples or masks, from a rollout batch on."""
 
     def __init__(self, planned: Planned, config: Config, k: int) -> None:
-        self.fault, self.first = planned.fault, planned.start * k
+        self.fault, self.first = planned.arm.fault, planned.arm.start * k
         self.retriever = Broken(load_retrievers(config).train)
         self.inner = SearchRollouts(self.retriever, load_protocol(config), seed=planned.seed, max_failed=1.0)
         self.old: dict[str, torch.Tensor] | None = None
 
     def __call__(self, prompts: Any, trainer: Any) -> dict[str, Any]:
+        """What TRL asks of a `rollout_func`."""
         if trainer.state.global_step < self.first:
             return self.inner(prompts, trainer)
         if self.fault in _RETRIEVER:
@@ -148,10 +140,10 @@ class Rollouts:
             return self._sampled_with(_SAMPLER[self.fault], prompts, trainer)
         if self.fault == "stale_sampler":
             return self._sampled_by_old(prompts, trainer)
-        made = self.inner(prompts, trainer)
+        rollouts = self.inner(prompts, trainer)
         if self.fault == "masked_leak":
-            made["env_mask"] = [[1] * len(ids) for ids in made["completion_ids"]]
-        return made
+            rollouts["env_mask"] = [[1] * len(ids) for ids in rollouts["completion_ids"]]
+        return rollouts
 
     def _sampled_with(self, values: dict[str, Any], prompts: Any, trainer: Any) -> dict[str, Any]:
         before = {name: getattr(trainer, name) for name in values}
@@ -172,34 +164,36 @@ class Rollouts:
 
 
 def trainer_class(planned: Planned, k: int) -> Any:
-    """GRPOTrainer with the fault, under the observer; under a penalty where the fault is about it."""
-    first = planned.start * k
+    """GRPOTrainer with the fault and the observer; with a penalty where the fault is about one."""
+    first = planned.arm.start * k
 
     class Faulty(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
-            made = super()._generate_and_score_completions(inputs)
-            if planned.fault == "length_bonus" and self.state.global_step >= first:
-                long = made["completion_mask"].sum(-1).float()
-                made["advantages"] = made["advantages"] * 0.3 + (long - long.mean()) / long.std().clamp(min=1e-3)
-            return made
+            batch = super()._generate_and_score_completions(inputs)
+            if planned.arm.fault == "length_bonus" and self.state.global_step >= first:
+                lengths = batch["completion_mask"].sum(-1).float()
+                bonus = (lengths - lengths.mean()) / lengths.std().clamp(min=1e-3)
+                batch["advantages"] = batch["advantages"] * 0.3 + bonus
+            return batch
 
         def _compute_loss(self, model: Any, inputs: Any) -> Any:
             loss = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
-            return loss * float("nan") if planned.fault == "poisoned" and self.state.global_step >= first else loss
+            return loss * float("nan") if planned.arm.fault == "poisoned" and self.state.global_step >= first else loss
 
-    if planned.fault != "one_step":
+    if planned.arm.fault != "one_step":
         return with_penalties(Faulty, displacement_every=1)
-    adapter.check_config = lambda args, penalty: None  # it refuses what this run is about
+    adapter.check_config = lambda args, penalty: None  # it refuses this fault
     return with_penalties(Faulty, LLDS(coef=0.2, gate="action"), displacement_every=1)
 
 
-class GiantSteps(TrainerCallback):
-    """The learning rate times 30 from an optimizer step on."""
+def giant_steps(planned: Planned, k: int) -> list[TrainerCallback]:
+    """For a run with this fault: the learning rate times 30 after `start` rollout batches."""
+    first = planned.arm.start * k
 
-    def __init__(self, first: int) -> None:
-        self.first = first
+    class GiantSteps(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            if state.global_step == first:
+                scheduler = more["lr_scheduler"]
+                scheduler.base_lrs = [rate * 30 for rate in scheduler.base_lrs]
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        if state.global_step == self.first:
-            scheduler = more["lr_scheduler"]
-            scheduler.base_lrs = [rate * 30 for rate in scheduler.base_lrs]
+    return [GiantSteps()] if planned.arm.fault == "giant_steps" else []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import ConfigError, MissingExtra
-from holdfast.retrieval.index import open_index
+from holdfast.retrieval import open_index
 from holdfast.retrieval.server.batching import Batching
 from holdfast.retrieval.server.query_cache import QueryCache
 from holdfast.retrieval.storage import MANIFEST, QUERY_CACHE

@@ -56,6 +56,7 @@ class Batcher:
 
     @property
     def running(self) -> bool:
+        """True between `start` and `stop`, unless the work failed."""
         return self._loop is not None and not self._loop.done()
 
     @property
@@ -65,6 +66,7 @@ class Batcher:
 
     @property
     def full(self) -> bool:
+        """True when no more queries are accepted."""
         return len(self._queue) >= self._batching.waiting
 
     def start(self) -> None:
@@ -150,14 +152,11 @@ class Batcher:
     def _search(self, queries: list[str], k: int) -> list[Outcome]:
         """Search one batch. When it fails, search each query alone, so that only bad queries fail."""
         try:
-            return list(self._checked(queries, k))
+            ranked = self._rank(queries, k)
+            if len(ranked) != len(queries):
+                raise RuntimeError(f"the index answered {len(ranked)} of {len(queries)} queries")
+            return list(ranked)
         except Exception as error:
             if len(queries) == 1:
                 return [error]
         return [outcome for query in queries for outcome in self._search([query], k)]
-
-    def _checked(self, queries: list[str], k: int) -> list[Ranked]:
-        ranked = self._rank(queries, k)
-        if len(ranked) != len(queries):
-            raise RuntimeError(f"the index answered {len(ranked)} of {len(queries)} queries")
-        return ranked

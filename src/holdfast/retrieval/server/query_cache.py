@@ -60,6 +60,7 @@ class QueryCache:
         return len(self._entries)
 
     def get(self, key: Key) -> Ranked | None:
+        """The cached result, which becomes the last one used; None when there is none."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -67,6 +68,7 @@ class QueryCache:
         return entry.result
 
     def put(self, key: Key, result: Ranked) -> None:
+        """Cache a result, and append it to the file."""
         if not self._size:
             return
         line = _line(key, result)

@@ -1,12 +1,12 @@
-"""The same recipe on the local engine and in TRL, with and without a penalty: the curves, over several seeds.
+"""The same recipe on the local trainer and in TRL, with and without a penalty: the curves, over several seeds.
 
     pip install -c constraints.txt -e '.[train,trl]'
-    python benchmarks/engines.py
-    python benchmarks/engines.py --recipe quickstart --steps 20 --seeds 1
+    python benchmarks/trainers.py
+    python benchmarks/trainers.py --recipe quickstart --steps 20 --seeds 1
 
 Every run starts from the same warm-started model. The local arms are `holdfast train`; TRL's are the script that
 `holdfast launch trl` writes from the same recipe, unedited. The penalty has the policy loss's denominator, the one that
-every engine has. A finished run is read, not repeated, so a stopped experiment continues where it was.
+both trainers have. A finished run is read, not repeated, so a stopped experiment continues where it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-ENGINES = ("local", "trl")
+TRAINERS = ("local", "trl")
 PENALTIES = {
     "GRPO": ["--loss.penalty.name", "none"],
     "LLDS": ["--loss.penalty.name", "llds", "--loss.penalty.coef", "0.5"],
@@ -32,9 +32,9 @@ NAMES = {"local": "holdfast train", "trl": "TRL"}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One engine, one penalty, one seed."""
+    """One trainer, one penalty, one seed."""
 
-    engine: str
+    trainer: str
     penalty: str
     seed: int
     folder: Path
@@ -69,40 +69,40 @@ def warm_start(recipe: str, out: Path) -> Path:
     return next(path.parent for path in sorted(folder.rglob("config.json")))
 
 
-def train(own: Run, recipe: str, model: Path, steps: int) -> None:
+def train(planned: Run, recipe: str, model: Path, steps: int) -> None:
     """One run; nothing when it is there already."""
-    if own.done:
+    if planned.done:
         return
-    settings = [*PENALTIES[own.penalty], "--model.path", str(model.resolve()), "--run.seed", str(own.seed)]
+    settings = [*PENALTIES[planned.penalty], "--model.path", str(model.resolve()), "--run.seed", str(planned.seed)]
     settings += ["--warm_start.steps", "0", "--world.scripts.plain_steps", "0", "--run.device", "cpu"]
     settings += ["--train.steps", str(steps), "--checkpoint.every", str(steps), "--run.threads", "1"]
-    log = own.folder.with_suffix(".log")
-    if own.engine == "local":
-        where = ["--run.dir", str(own.folder.parent), "--run.name", own.folder.name, "--overwrite"]
+    log = planned.folder.with_suffix(".log")
+    if planned.trainer == "local":
+        where = ["--run.dir", str(planned.folder.parent), "--run.name", planned.folder.name, "--overwrite"]
         holdfast("train", recipe, *settings, *where, log=log)
     else:
-        where = ["--run.dir", ".", "--run.name", "run", "--out", str(own.folder), "--overwrite"]
+        where = ["--run.dir", ".", "--run.name", "run", "--out", str(planned.folder), "--overwrite"]
         holdfast("launch", "trl", recipe, *settings, *where, log=log)
-        run([sys.executable, "train.py"], log, own.folder)
-    (own.folder / "done").touch()
+        run([sys.executable, "train.py"], log, planned.folder)
+    (planned.folder / "done").touch()
 
 
-def series(own: Run) -> list[dict[str, float]]:
+def series(planned: Run) -> list[dict[str, float]]:
     """Per rollout batch: reward, entropy, and where measured displacement of the correct rollouts."""
-    if own.engine == "local":
-        lines = [json.loads(line) for line in (own.folder / "metrics.jsonl").read_text().splitlines()]
+    if planned.trainer == "local":
+        lines = [json.loads(line) for line in (planned.folder / "metrics.jsonl").read_text().splitlines()]
         names = {"reward": "reward/mean", "entropy": "entropy/mean", "displacement": "displacement/correct"}
     else:
-        newest = max((own.folder / "run").glob("checkpoint-*"), key=lambda p: int(p.name.rpartition("-")[2]))
+        newest = max((planned.folder / "run").glob("checkpoint-*"), key=lambda p: int(p.name.rpartition("-")[2]))
         lines = json.loads((newest / "trainer_state.json").read_text())["log_history"]
         names = {"reward": "reward", "entropy": "entropy", "displacement": "holdfast/displacement/correct"}
     rows = [line for line in lines if names["reward"] in line]
     return [{key: row[name] for key, name in names.items() if name in row} for row in rows]
 
 
-def describe(own: Run) -> str:
+def describe(planned: Run) -> str:
     """A row of the table."""
-    rows = series(own)
+    rows = series(planned)
     rewards = [row["reward"] for row in rows]
     means = [mean(rewards[max(0, i - WINDOW + 1) : i + 1]) for i in range(len(rewards))]
     every = max(len(means) // 6, 1)
@@ -111,7 +111,8 @@ def describe(own: Run) -> str:
     moved = [row["displacement"] for row in rows if "displacement" in row]
     entropy = mean(row["entropy"] for row in rows[-WINDOW:])
     return (
-        f"| {NAMES[own.engine]} | {own.penalty} | {own.seed} | {curve} | {max(means):.2f} | {lowest:.2f} | "
+        f"| {NAMES[planned.trainer]} | {planned.penalty} | {planned.seed} | {curve} | {max(means):.2f} | "
+        f"{lowest:.2f} | "
         f"{rows[0]['entropy']:.2f} → {entropy:.2f} | {mean(moved) if moved else float('nan'):+.4f} |"
     )
 
@@ -121,28 +122,30 @@ def main() -> None:
     parser.add_argument("--recipe", default="collapse", help="a shipped recipe, or a file")
     parser.add_argument("--steps", type=int, default=60, help="rollout batches")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--out", type=Path, default=Path("runs/engines"), help="folder of the run folders")
+    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
+    parser.add_argument("--out", type=Path, default=Path("runs/trainers"), help="folder of the run folders")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
-    own = parser.parse_args()
-    own.out.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     runs = [
-        Run(engine, penalty, seed, own.out.resolve() / f"{engine}-{penalty.lower()}-s{seed}")
-        for seed in own.seeds
+        Run(trainer, penalty, seed, options.out.resolve() / f"{trainer}-{penalty.lower()}-s{seed}")
+        for seed in options.seeds
         for penalty in PENALTIES
-        for engine in own.engines
+        for trainer in options.trainers
     ]
-    model = warm_start(own.recipe, own.out.resolve())
-    with ThreadPoolExecutor(own.jobs) as pool:
-        for one, _ in zip(runs, pool.map(lambda r: train(r, own.recipe, model, own.steps), runs), strict=True):
-            print(f"{one.engine}, {one.penalty}, seed {one.seed}: done", flush=True)
-    columns = ["engine", "loss", "seed", "reward, 5-step means", "peak", "lowest after", "entropy", "displacement"]
+    model = warm_start(options.recipe, options.out.resolve())
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for finished, _ in zip(
+            runs, pool.map(lambda r: train(r, options.recipe, model, options.steps), runs), strict=True
+        ):
+            print(f"{finished.trainer}, {finished.penalty}, seed {finished.seed}: done", flush=True)
+    columns = ["trainer", "loss", "seed", "reward, 5-step means", "peak", "lowest after", "entropy", "displacement"]
     lines = [
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",
-        *(describe(r) for r in sorted(runs, key=lambda r: (r.penalty, r.engine, r.seed))),
+        *(describe(r) for r in sorted(runs, key=lambda r: (r.penalty, r.trainer, r.seed))),
     ]
-    (own.out / "engines.md").write_text("\n".join(lines) + "\n")
+    (options.out / "trainers.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 

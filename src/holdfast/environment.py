@@ -1,0 +1,40 @@
+"""What a run finds on its machine: versions of the packages that compute, and whether the model hub answers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+from holdfast import __version__
+
+_PACKAGES = ("torch", "transformers", "numpy", "bm25s")
+
+
+REACH_SECONDS = 5.0
+"""Timeout of `unreachable`."""
+
+
+def unreachable() -> str | None:
+    """`ENDPOINT cannot be reached (reason)` after one short request to the model hub; None when it answers.
+
+    The hub's own client takes most of a minute to find out that it does not.
+    """
+    import huggingface_hub as hub
+
+    endpoint = hub.constants.ENDPOINT
+    try:
+        hub.get_session().head(endpoint, timeout=REACH_SECONDS)
+    except Exception as error:  # from httpx, requests or the client itself (offline mode)
+        return f"{endpoint} cannot be reached ({error})"
+    return None
+
+
+def versions() -> dict[str, str]:
+    """Versions of holdfast, Python, the system and the packages that compute. Nothing names the machine."""
+    result = {"holdfast": __version__, "python": platform.python_version(), "system": platform.system()}
+    for package in _PACKAGES:
+        try:
+            result[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return result
