@@ -35,22 +35,22 @@ def turn(action: Action, said: int, heard: int = 0, **more: object) -> Turn:
     )
 
 
-def episode(*turns: Turn, reward: float | None = 0.0, em: float = 0.0, f1: float = 0.0, **more: object) -> Trajectory:
+def rollout(*turns: Turn, reward: float | None = 0.0, em: float = 0.0, f1: float = 0.0, **more: object) -> Trajectory:
     parts = {} if reward is None else {"em": em, "f1": f1}
     return Trajectory(example_id="q", prompt=(1,), turns=turns, reward=reward, reward_parts=parts, **more)  # type: ignore[arg-type]
 
 
-RIGHT = episode(turn(Search("a"), 3, 2, hits=("d1",)), turn(Answer("x"), 2), reward=1.0, em=1.0, f1=1.0)
-WRONG_LATER = episode(
+RIGHT = rollout(turn(Search("a"), 3, 2, hits=("d1",)), turn(Answer("x"), 2), reward=1.0, em=1.0, f1=1.0)
+WRONG_LATER = rollout(
     turn(Search("a"), 1, 2, hits=("d1",), observation_truncated=True),
     turn(Invalid("neither"), 5, 1),
     turn(Search("b"), 1),
     status=Status.TRUNCATED,
     f1=0.5,
 )
-OUTAGE = episode(turn(Search("c"), 7), reward=None, status=Status.RETRIEVAL_FAILED)
-WRONG_AT_ONCE = episode(turn(Answer("y"), 4))
-FOUND_NOTHING = episode(turn(Search("a"), 2, 1), turn(Answer("z"), 1))
+OUTAGE = rollout(turn(Search("c"), 7), reward=None, status=Status.RETRIEVAL_FAILED)
+WRONG_AT_ONCE = rollout(turn(Answer("y"), 4))
+FOUND_NOTHING = rollout(turn(Search("a"), 2, 1), turn(Answer("z"), 1))
 GROUPS = [Group("q1", (RIGHT, WRONG_LATER, OUTAGE)), Group("q2", (WRONG_AT_ONCE, FOUND_NOTHING))]
 
 
@@ -89,7 +89,7 @@ def test_an_outage_has_no_reward() -> None:
     assert metrics == {"rollout/failed_fraction": 1.0, "rollout/mixed_group_fraction": 0.0, "sampler/mask_mass": 1.0}
 
 
-def test_episodes_without_a_search_have_no_search_metrics() -> None:
+def test_rollouts_without_a_search_have_no_search_metrics() -> None:
     metrics = rollout_metrics([Group("q", (WRONG_AT_ONCE,))])
     assert not {
         "retrieval/duplicate_fraction",
@@ -144,7 +144,7 @@ def test_advantage_metrics() -> None:
 
 
 def test_likelihood_is_a_mean_of_rollouts_not_of_tokens() -> None:
-    short = episode(turn(Answer("x"), 1), reward=1.0, em=1.0, f1=1.0)
+    short = rollout(turn(Answer("x"), 1), reward=1.0, em=1.0, f1=1.0)
     batch = TokenBatch.from_trajectories([Group("q", (RIGHT, short))], pad_token_id=0)
     old = torch.where(batch.loss_mask, torch.tensor([[-1.0], [-3.0]]), 0.0)
     assert likelihoods(replace(batch, old_logprobs=old))["likelihood/correct"] == -2.0
@@ -160,7 +160,7 @@ def test_sampler_gap_of_an_untruncated_sampler_is_that_of_the_log_probs() -> Non
 def test_sampler_gap_of_a_truncated_sampler_counts_the_mass_it_kept() -> None:
     """log q = log π − log mass: with log-probs that agree the gap is −log(0.8) on two of the three tokens."""
     cut = turn(Answer("x"), 3, mask_mass=(0.8, 1.0, 0.8))
-    group = Group("q", (episode(cut),))
+    group = Group("q", (rollout(cut),))
     batch = TokenBatch.from_trajectories([group], pad_token_id=0)
     batch = replace(batch, old_logprobs=batch.rollout_logprobs)
     assert sampler_metrics([batch], [group]) == {"sampler/logprob_gap": pytest.approx(-2 * math.log(0.8) / 3)}

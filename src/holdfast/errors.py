@@ -1,18 +1,4 @@
-"""One root exception, so that a caller can catch everything holdfast raises on purpose.
-
-    HoldfastError
-    ├── ConfigError        (ValueError)     a setting that cannot work: what you set, why, what to do
-    ├── DataError          (ValueError)     a bad row or file: names the file, the line and the field
-    ├── RetrievalError     (RuntimeError)   a retriever that failed
-    │   ├── RetrieverUnreachable            no connection, or one that broke
-    │   ├── RetrieverTimeout                no answer in time
-    │   ├── RetrieverRefused                a status other than 200
-    │   └── RetrieverGarbled                an answer that cannot be read
-    ├── RolloutError       (RuntimeError)   too many rollouts failed for the step to mean anything
-    ├── ModelError         (RuntimeError)   a model or tokenizer that cannot be loaded or used
-    ├── CheckpointError    (RuntimeError)   a checkpoint that is incomplete or does not match its checksums
-    ├── GuardStop          (RuntimeError)   a run that its guard has stopped, after saving it
-    └── MissingExtra       (ImportError)    an optional package; the message has the pip command
+"""What holdfast raises on purpose: `HoldfastError`, and a subclass for each kind of problem.
 
 Every subclass also inherits a standard exception, so `except ValueError` keeps working. The command line prints the
 message of a `HoldfastError`, its hint if it has one, and exits with code 2. Anything else is a bug and keeps its
@@ -41,11 +27,11 @@ class HoldfastError(Exception):
 
 
 class ConfigError(HoldfastError, ValueError):
-    """A setting that cannot work."""
+    """A setting that cannot work: what you set, why, and what to do."""
 
 
 class DataError(HoldfastError, ValueError):
-    """A row or a file that cannot be used."""
+    """A row or a file that cannot be used. Names the file, the line and the field."""
 
 
 class RetrievalError(HoldfastError, RuntimeError):
@@ -61,7 +47,7 @@ class RetrieverTimeout(RetrievalError):
 
 
 class RetrieverRefused(RetrievalError):
-    """The retriever answered with an error."""
+    """The retriever answered with a status other than 200, or with an error for some queries."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -74,7 +60,7 @@ class RetrieverGarbled(RetrievalError):
 
 
 class RolloutError(HoldfastError, RuntimeError):
-    """Too many rollouts failed."""
+    """Too many rollouts failed for the step to mean anything."""
 
 
 class ModelError(HoldfastError, RuntimeError):
@@ -82,7 +68,7 @@ class ModelError(HoldfastError, RuntimeError):
 
 
 class CheckpointError(HoldfastError, RuntimeError):
-    """A checkpoint that cannot be trusted."""
+    """A checkpoint that is incomplete or does not match its checksums."""
 
 
 class GuardStop(HoldfastError, RuntimeError):

@@ -88,9 +88,7 @@ def held(condition: Truths, count: int) -> Truths:
     >>> held(np.array([True, True, False, True, True]), 2).tolist()
     [False, True, False, False, True]
     """
-    false = np.where(condition, -1, np.arange(len(condition)))
-    since = np.arange(len(condition)) - (np.maximum.accumulate(false) if len(false) else false)
-    return since >= count
+    return rows_since(~condition) >= count
 
 
 def rows_since(condition: Truths) -> NDArray[np.int64]:
@@ -109,8 +107,7 @@ def last_where(condition: Truths) -> NDArray[np.int64]:
     >>> last_where(np.array([True, False, True, False])).tolist()
     [0, 0, 2, 2]
     """
-    index = np.where(condition, np.arange(len(condition)), 0)
-    return np.maximum.accumulate(index) if len(index) else index
+    return np.maximum(np.arange(len(condition)) - rows_since(condition), 0)
 
 
 def most_since(values: Values, restart: Truths) -> Values:

@@ -33,7 +33,7 @@ SAMPLES = (
 
 
 @dataclass
-class FakeEngine:
+class FakeTrainer:
     """`holdfast.train.run` without the training: keeps what it was called with, and behaves as `script` says."""
 
     calls: list[tuple[str, Any]] = field(default_factory=list)
@@ -72,9 +72,9 @@ class FakeEngine:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
-    """A fake engine in place of the real one; the working directory is an empty folder."""
-    fake = FakeEngine()
+def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTrainer:
+    """A fake trainer in place of the real one; the working directory is an empty folder."""
+    fake = FakeTrainer()
     monkeypatch.setattr("holdfast.cli.train.load_trainer", lambda module: fake)
     monkeypatch.chdir(tmp_path)
     return fake
@@ -93,7 +93,7 @@ def holdfast() -> Callable[..., Any]:
 
 
 def then_raise(error: BaseException, first: Callable[[Path, Listener], None] | None = None) -> Any:
-    """A script for the fake engine: does `first`, and raises."""
+    """A script for the fake trainer: does `first`, and raises."""
 
     def script(run_dir: Path, listener: Listener) -> None:
         if first is not None:

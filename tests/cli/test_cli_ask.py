@@ -87,7 +87,7 @@ def asked(agent: SearchAgent) -> str:
     return file.getvalue()
 
 
-def test_an_episode_from_question_to_answer() -> None:
+def test_a_rollout_from_question_to_answer() -> None:
     turns = ["<think> look </think>\n<search> mentor of Mira </search>", "<answer> Kelan </answer>"]
     assert asked(agent(*turns)) == (
         "question  Who is the mentor of Mira?\n"
@@ -134,7 +134,7 @@ def test_tokens_appear_before_the_turn_is_over() -> None:
         ([], {"max_total_tokens": 16}, "a prompt of 29 tokens fills protocol.max_total_tokens = 16"),
     ],
 )
-def test_an_episode_without_an_answer_says_why(turns: list[str], changes: dict[str, int], reason: str) -> None:
+def test_a_rollout_without_an_answer_says_why(turns: list[str], changes: dict[str, int], reason: str) -> None:
     assert asked(agent(*turns, prompt="Q: {question}", **changes)).endswith(f"\nanswers   nothing: {reason}\n")
 
 
@@ -249,7 +249,7 @@ def test_an_interrupt_is_no_error_report(runs: Any, holdfast: Run, monkeypatch: 
     assert holdfast("ask", "old", QUESTION, code=130).stderr == "Stopped.\n"
 
 
-def test_examples_come_from_the_runs_own_episodes(tmp_path: Path) -> None:
+def test_examples_come_from_the_runs_own_rollouts(tmp_path: Path) -> None:
     assert ask._examples(tmp_path) == []
     rows = [{"question": q} for q in ("a?", "b?", "c?", "c?")]
     (tmp_path / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

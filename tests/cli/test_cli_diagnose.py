@@ -19,17 +19,17 @@ Holdfast = Callable[..., Any]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., str]:
-    """run("name", ill=True): a run folder whose retriever dies at step 21, or does not."""
+    """run("name", failing=True): a run folder whose retriever dies at step 21, or does not."""
 
-    def make(name: str, *, ill: bool) -> str:
+    def make(name: str, *, failing: bool) -> str:
         folder = tmp_path / name
         folder.mkdir()
         rows = [
             {
                 "step": step,
                 "time": 1e9 + step,
-                "reward/mean": 0.5 if step <= 20 or not ill else 0.0,
-                "retrieval/error_fraction": 0.9 if ill and step > 20 else 0.0,
+                "reward/mean": 0.5 if step <= 20 or not failing else 0.0,
+                "retrieval/error_fraction": 0.9 if failing and step > 20 else 0.0,
                 "entropy/mean": 1.0,
             }
             for step in range(1, 41)
@@ -41,8 +41,8 @@ def run(tmp_path: Path) -> Callable[..., str]:
 
 
 def test_a_finding_is_told_like_a_linters(holdfast: Holdfast, run: Any) -> None:
-    said = holdfast("diagnose", run("sick", ill=True), code=1).stdout
-    assert re.search(r"^sick  \(holdfast log\)$", said, re.M)
+    said = holdfast("diagnose", run("failing", failing=True), code=1).stdout
+    assert re.search(r"^failing  \(holdfast log\)$", said, re.M)
     assert re.search(r"^RET001  step 21  retriever failing$", said, re.M)
     assert "  evidence  retrieval/error_fraction 0.3" in said
     assert re.search(r"^  lead      \d+ steps before half of the reward was lost$", said, re.M)
@@ -55,39 +55,39 @@ def test_a_finding_is_told_like_a_linters(holdfast: Holdfast, run: Any) -> None:
 
 
 def test_nothing_found(holdfast: Holdfast, run: Any) -> None:
-    said = holdfast("diagnose", run("well", ill=False)).stdout
+    said = holdfast("diagnose", run("well", failing=False)).stdout
     assert "It did not fall." in " ".join(said.split())
     assert said.endswith("No findings.\n")
 
 
 def test_json_of_one_and_of_several(holdfast: Holdfast, run: Any) -> None:
-    sick, well = run("sick", ill=True), run("well", ill=False)
-    one = json.loads(holdfast("diagnose", sick, "--json", code=1).stdout)
+    failing, well = run("failing", failing=True), run("well", failing=False)
+    one = json.loads(holdfast("diagnose", failing, "--json", code=1).stdout)
     assert one["format"] == "holdfast" and one["steps"] == 40
     assert one["findings"][0]["code"] == "RET001" and one["findings"][0]["step"] == 21
     assert {"code", "missing", "remedy"} == set(one["cannot_tell"][0])
-    both = json.loads(holdfast("diagnose", well, sick, "--json", code=1).stdout)
-    assert [entry["name"] for entry in both] == ["well", "sick"] and both[1] == one
+    both = json.loads(holdfast("diagnose", well, failing, "--json", code=1).stdout)
+    assert [entry["name"] for entry in both] == ["well", "failing"] and both[1] == one
     assert json.loads(holdfast("diagnose", well, "--json").stdout)["findings"] == []
 
 
 def test_several_paths_one_after_another(holdfast: Holdfast, run: Any) -> None:
-    said = holdfast("diagnose", run("sick", ill=True), run("well", ill=False), code=1).stdout
-    assert said.index("sick  (holdfast log)") < said.index("findings.") < said.index("well  (holdfast log)")
+    said = holdfast("diagnose", run("failing", failing=True), run("well", failing=False), code=1).stdout
+    assert said.index("failing  (holdfast log)") < said.index("findings.") < said.index("well  (holdfast log)")
 
 
 def test_select(holdfast: Holdfast, run: Any) -> None:
-    sick = run("sick", ill=True)
-    said = json.loads(holdfast("diagnose", sick, "--select", "RET,LLD003", "--json", code=1).stdout)
+    failing = run("failing", failing=True)
+    said = json.loads(holdfast("diagnose", failing, "--select", "RET,LLD003", "--json", code=1).stdout)
     assert {f["code"] for f in said["findings"]} == {"RET001"}
     assert {c["code"] for c in said["cannot_tell"]} == {"RET002", "LLD003"}
-    holdfast("diagnose", sick, "--select", "SMP001")
-    wrong = holdfast("diagnose", sick, "--select", "RTE", code=2)
+    holdfast("diagnose", failing, "--select", "SMP001")
+    wrong = holdfast("diagnose", failing, "--select", "RTE", code=2)
     assert "no finding's code begins with 'RTE'" in wrong.output
 
 
 def test_verbose_says_what_would_log_it(holdfast: Holdfast, run: Any) -> None:
-    said = " ".join(holdfast("diagnose", run("sick", ill=True), "-v", code=1).stdout.split())
+    said = " ".join(holdfast("diagnose", run("failing", failing=True), "-v", code=1).stdout.split())
     assert "LLD001 needs displacement/correct, displacement/fraction, likelihood/correct. Logged by" in said
 
 
@@ -111,9 +111,9 @@ def test_usage(holdfast: Holdfast, tmp_path: Path) -> None:
 def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     page = tmp_path / "page.html"
-    holdfast("report", "--out", str(page), run("sick", ill=True), run("well", ill=False))
+    holdfast("report", "--out", str(page), run("failing", failing=True), run("well", failing=False))
     text = page.read_text(encoding="utf-8")
-    assert "RET001" in text and "sick" in text and "well" in text
+    assert "RET001" in text and "failing" in text and "well" in text
 
 
 def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
 
 
 def test_a_report_replaces_a_report_and_nothing_else(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
-    sick, well = run("sick", ill=True), run("well", ill=False)
-    log = Path(sick) / "metrics.jsonl"
+    failing, well = run("failing", failing=True), run("well", failing=False)
+    log = Path(failing) / "metrics.jsonl"
     before = log.read_bytes()
     page, other, unreadable = (tmp_path / name for name in ("page.html", "other.html", "folder"))
     other.write_text("<!doctype html>\n<title>mine</title>")
@@ -145,7 +145,7 @@ def test_it_starts_quickly_and_without_torch(run: Any) -> None:
     """Seconds of processor time: the clock on the wall runs on while others compute."""
     code = (
         "import sys, time\nfrom typer.testing import CliRunner\nfrom holdfast.cli.main import app\n"
-        f"result = CliRunner().invoke(app, ['diagnose', {run('sick', ill=True)!r}])\n"
+        f"result = CliRunner().invoke(app, ['diagnose', {run('failing', failing=True)!r}])\n"
         "assert result.exit_code == 1, result.output\n"
         "heavy = {'torch', 'transformers', 'plotly', 'pandas', 'httpx', 'fastapi', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy\nprint(time.process_time())"

@@ -20,31 +20,31 @@ from .conftest import then_raise
 Run = Callable[..., Any]
 
 
-def test_a_taken_name_gets_a_number(engine: Any, holdfast: Run) -> None:
+def test_a_taken_name_gets_a_number(trainer: Any, holdfast: Run) -> None:
     for expected in ("quickstart", "quickstart-2", "quickstart-3"):
         holdfast("train")
-        assert engine.config.run.name == expected  # so that config.toml and W&B say it too
+        assert trainer.config.run.name == expected  # so that config.toml and W&B say it too
         assert Path("runs", expected, "config.toml").is_file()
 
 
-def test_a_name_given_by_hand_is_taken_as_it_is(engine: Any, holdfast: Run) -> None:
+def test_a_name_given_by_hand_is_taken_as_it_is(trainer: Any, holdfast: Run) -> None:
     holdfast("train", "--run.name", "night", "--run.dir", "elsewhere")
     stderr = holdfast("train", "--run.name", "night", "--run.dir", "elsewhere", code=2).stderr
     assert "elsewhere/night exists; replace it with --overwrite" in stderr
     assert "hint: to continue it: holdfast resume elsewhere/night\n" in stderr
-    assert len(engine.calls) == 1
+    assert len(trainer.calls) == 1
 
 
-def test_overwrite_replaces_a_run(engine: Any, holdfast: Run) -> None:
+def test_overwrite_replaces_a_run(trainer: Any, holdfast: Run) -> None:
     holdfast("train")
     Path("runs/quickstart/metrics.jsonl").write_text("old")
     holdfast("train", "--overwrite")
-    assert engine.config.run.name == "quickstart"
+    assert trainer.config.run.name == "quickstart"
     assert not Path("runs/quickstart/metrics.jsonl").exists()
     assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]
 
 
-def test_overwrite_deletes_runs_only(engine: Any, holdfast: Run) -> None:
+def test_overwrite_deletes_runs_only(trainer: Any, holdfast: Run) -> None:
     Path("runs/thesis").mkdir(parents=True)
     Path("runs/thesis/chapter.tex").write_text("years of work")
     stderr = holdfast("train", "--run.name=thesis", "--overwrite", code=2).stderr
@@ -52,17 +52,17 @@ def test_overwrite_deletes_runs_only(engine: Any, holdfast: Run) -> None:
     assert Path("runs/thesis/chapter.tex").read_text() == "years of work"
 
 
-def test_overwrite_does_not_follow_a_link(engine: Any, holdfast: Run) -> None:
+def test_overwrite_does_not_follow_a_link(trainer: Any, holdfast: Run) -> None:
     holdfast("train", "--run.name=real")
     Path("runs/link").symlink_to("real")
     assert "not a run folder" in holdfast("train", "--run.name=link", "--overwrite", code=2).stderr
     assert Path("runs/real/config.toml").is_file()
 
 
-def test_overwrite_costs_the_old_run_only_when_the_new_one_trains(engine: Any, holdfast: Run) -> None:
+def test_overwrite_costs_the_old_run_only_when_the_new_one_trains(trainer: Any, holdfast: Run) -> None:
     holdfast("train")
     Path("runs/quickstart/metrics.jsonl").write_text("old")
-    engine.script = then_raise(RolloutError("no such questions"))
+    trainer.script = then_raise(RolloutError("no such questions"))
     holdfast("train", "--overwrite", code=2)
     assert Path("runs/quickstart/metrics.jsonl").read_text() == "old"
 
@@ -74,40 +74,40 @@ def test_overwrite_costs_the_old_run_only_when_the_new_one_trains(engine: Any, h
         (run_dir / "metrics.jsonl").write_text("new")
         raise RolloutError("later")
 
-    engine.script = script
+    trainer.script = script
     holdfast("train", "--overwrite", code=2)
     assert Path("runs/quickstart/metrics.jsonl").read_text() == "new"
     assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]
 
 
-def test_an_unreadable_recipe_does_not_cost_the_old_run(engine: Any, holdfast: Run) -> None:
+def test_an_unreadable_recipe_does_not_cost_the_old_run(trainer: Any, holdfast: Run) -> None:
     holdfast("train")
     holdfast("train", "--overwrite", "--train.steps", "0", code=2)
     assert Path("runs/quickstart/config.toml").is_file()
 
 
-def test_a_run_that_never_began_leaves_no_folder(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(RolloutError("the retriever is down"))
+def test_a_run_that_never_began_leaves_no_folder(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(RolloutError("the retriever is down"))
     assert holdfast("train", code=2).stderr == "error: the retriever is down\n"
     assert not Path("runs/quickstart").exists()
 
 
 @pytest.mark.parametrize("name", ["\udcff", "x" * 300, "a\0b", "a\tb", "a\nb"])
-def test_a_name_that_no_folder_can_have_leaves_nothing(engine: Any, holdfast: Run, name: str) -> None:
+def test_a_name_that_no_folder_can_have_leaves_nothing(trainer: Any, holdfast: Run, name: str) -> None:
     assert "run.name" in holdfast("train", "--run.name", name, code=2).stderr
-    assert not Path("runs").exists() and engine.calls == []
+    assert not Path("runs").exists() and trainer.calls == []
 
 
-def test_a_path_that_is_too_long(engine: Any, holdfast: Run) -> None:
+def test_a_path_that_is_too_long(trainer: Any, holdfast: Run) -> None:
     assert "File name too long" in holdfast("train", "--run.dir", "x" * 300, code=2).stderr
     assert "the name is too long" in holdfast("resume", "x" * 300, code=2).stderr
 
 
-def test_a_run_under_way_is_left_alone(engine: Any, holdfast: Run) -> None:
+def test_a_run_under_way_is_left_alone(trainer: Any, holdfast: Run) -> None:
     """By who replaces it, by who resumes it, and by who began in the same moment."""
     holdfast("train")
     config = Path("runs/quickstart/config.toml")
-    engine.script = then_raise(RolloutError("another process is training"))
+    trainer.script = then_raise(RolloutError("another process is training"))
     with locked(config):
         said = holdfast("train", "--overwrite", code=2).stderr
         assert "--overwrite would replace runs/quickstart, in which another process is training" in said
@@ -131,6 +131,6 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
         claim(night, named=True, overwrite=False)
 
 
-def test_a_file_in_the_way_of_the_run_folder(engine: Any, holdfast: Run) -> None:
+def test_a_file_in_the_way_of_the_run_folder(trainer: Any, holdfast: Run) -> None:
     Path("runs").write_text("")
     assert "the run folder runs/quickstart cannot be made" in holdfast("train", code=2).stderr

@@ -20,42 +20,42 @@ Run = Callable[..., Any]
 # ---- the recipe
 
 
-def test_without_arguments_it_runs_the_quickstart(engine: Any, holdfast: Run) -> None:
+def test_without_arguments_it_runs_the_quickstart(trainer: Any, holdfast: Run) -> None:
     holdfast("train")
-    assert engine.config == load(recipes.bundled()["quickstart"])
+    assert trainer.config == load(recipes.bundled()["quickstart"])
     assert Path("runs/quickstart/config.toml").is_file()
 
 
-def test_settings_beat_the_recipe_wherever_they_stand(engine: Any, holdfast: Run) -> None:
+def test_settings_beat_the_recipe_wherever_they_stand(trainer: Any, holdfast: Run) -> None:
     Path("my.toml").write_text("[train]\nsteps = 5\nquestions = 8\n")
     holdfast("train", "--loss.entropy_coef", "-0.01", "my.toml", "--train.steps", "7", "--overwrite")
-    assert engine.config.train.steps == 7
-    assert engine.config.train.questions == 8
-    assert engine.config.loss.entropy_coef == -0.01
+    assert trainer.config.train.steps == 7
+    assert trainer.config.train.questions == 8
+    assert trainer.config.loss.entropy_coef == -0.01
 
 
-def test_a_flag_setting_leaves_the_recipe_alone(engine: Any, holdfast: Run) -> None:
+def test_a_flag_setting_leaves_the_recipe_alone(trainer: Any, holdfast: Run) -> None:
     Path("my.toml").write_text("")
     holdfast("train", "--track.tensorboard", "my.toml")
-    assert engine.config.track.tensorboard is True
-    assert engine.config.run.name == "my"
+    assert trainer.config.track.tensorboard is True
+    assert trainer.config.run.name == "my"
 
 
-def test_a_bundled_recipe_goes_by_its_name(engine: Any, holdfast: Run) -> None:
+def test_a_bundled_recipe_goes_by_its_name(trainer: Any, holdfast: Run) -> None:
     holdfast("train", "collapse")
-    by_name = engine.config
+    by_name = trainer.config
     holdfast("train", "recipes/collapse.toml", "--run.name", by_name.run.name, "--overwrite")
-    assert engine.config == by_name
+    assert trainer.config == by_name
     assert by_name.loss.penalty.name == "none"
     Path("collapse").mkdir()  # a run of it, say, where one stands in runs/
     holdfast("train", "collapse", "--run.name", by_name.run.name, "--overwrite")
-    assert engine.config == by_name
+    assert trainer.config == by_name
 
 
-def test_a_recipe_of_ones_own_hides_the_bundled_one(engine: Any, holdfast: Run) -> None:
+def test_a_recipe_of_ones_own_hides_the_bundled_one(trainer: Any, holdfast: Run) -> None:
     Path("quickstart").write_text("[train]\nsteps = 3\n")
     holdfast("train", "quickstart")
-    assert engine.config.train.steps == 3
+    assert trainer.config.train.steps == 3
 
 
 @pytest.mark.parametrize(
@@ -65,26 +65,26 @@ def test_a_recipe_of_ones_own_hides_the_bundled_one(engine: Any, holdfast: Run) 
         ("zzz.toml", "give the path of a TOML file, or one of collapse, flaky, quickstart"),
     ],
 )
-def test_a_recipe_that_is_not_there(engine: Any, holdfast: Run, recipe: str, hint: str) -> None:
+def test_a_recipe_that_is_not_there(trainer: Any, holdfast: Run, recipe: str, hint: str) -> None:
     assert hint in holdfast("train", recipe, code=2).stderr
-    assert engine.calls == []
+    assert trainer.calls == []
 
 
 # ---- recipe list and show, and the dry run
 
 
-def test_a_shown_recipe_reads_back_equal(engine: Any, holdfast: Run) -> None:
+def test_a_shown_recipe_reads_back_equal(trainer: Any, holdfast: Run) -> None:
     printed = holdfast("recipe", "show", "--train.steps", "7", "--loss.penalty.name=none", "--world.filler_words=20")
     config = validate(tomllib.loads(printed.stdout))
     assert config == load(
         recipes.bundled()["quickstart"], ["--train.steps=7", "--loss.penalty.name=none", "--world.filler_words=20"]
     )
     assert printed.stderr == ""
-    assert engine.calls == []
+    assert trainer.calls == []
     assert list(Path().iterdir()) == []
 
 
-def test_another_penalty_in_a_written_recipe_has_its_own_strength(engine: Any, holdfast: Run) -> None:
+def test_another_penalty_in_a_written_recipe_has_its_own_strength(trainer: Any, holdfast: Run) -> None:
     text = holdfast("recipe", "show", "--loss.penalty.name=none").stdout
     edited = validate(tomllib.loads(text.replace('name = "none"', 'name = "sapo"'))).loss.penalty
     assert edited == SAPO()
@@ -94,7 +94,7 @@ def test_another_penalty_in_a_written_recipe_has_its_own_strength(engine: Any, h
     assert load("own.toml", ["--loss.penalty.name=llds"]).loss.penalty == LLDS()  # γ of SAPO is not λ of LLDS
 
 
-def test_a_shown_recipe_explains_and_names_what_is_not_set(engine: Any, holdfast: Run) -> None:
+def test_a_shown_recipe_explains_and_names_what_is_not_set(trainer: Any, holdfast: Run) -> None:
     text = holdfast("recipe", "show").stdout
     assert "\n# dev =\n" in text
     assert "(a text or none)" in text
@@ -110,17 +110,17 @@ def test_bundled_recipes_are_listed_on_one_line_each(holdfast: Run) -> None:
     assert all(len(line.split()) > 5 for line in lines)
 
 
-def test_a_dry_run_names_the_folder_and_makes_nothing(engine: Any, holdfast: Run) -> None:
+def test_a_dry_run_names_the_folder_and_makes_nothing(trainer: Any, holdfast: Run) -> None:
     for folder in ("runs/quickstart", "runs/quickstart-2"):
         assert f"{folder}.\n" in holdfast("train", "--dry-run").stdout
         assert not Path(folder).exists()
         holdfast("train")
     assert "runs/quickstart exists" in holdfast("train", "--dry-run", "--run.name=quickstart", code=2).stderr
     assert "runs/quickstart." in holdfast("train", "--dry-run", "--overwrite").stdout
-    assert Path("runs/quickstart/config.toml").is_file() and len(engine.calls) == 2
+    assert Path("runs/quickstart/config.toml").is_file() and len(trainer.calls) == 2
 
 
-def test_dry_run_of_a_run_that_cannot_work(engine: Any, holdfast: Run) -> None:
+def test_dry_run_of_a_run_that_cannot_work(trainer: Any, holdfast: Run) -> None:
     result = holdfast("train", "--dry-run", "--train.optimizer_steps_per_rollout", "1", code=2)
     assert "this penalty is always zero. Set train.optimizer_steps_per_rollout to 2" in result.stderr
     assert result.stdout == ""
@@ -142,12 +142,12 @@ def test_dry_run_of_a_run_that_cannot_work(engine: Any, holdfast: Run) -> None:
     ],
 )
 def test_errors_are_one_sentence_and_exit_code_2(
-    engine: Any, holdfast: Run, arguments: list[str], sentence: str
+    trainer: Any, holdfast: Run, arguments: list[str], sentence: str
 ) -> None:
     result = holdfast("train", *arguments, code=2)
     assert result.stderr.startswith(sentence.format(quickstart=recipes.bundled()["quickstart"]))
     assert result.stdout == ""
-    assert engine.calls == []
+    assert trainer.calls == []
 
 
 def test_split_keeps_the_order_of_both() -> None:
@@ -158,5 +158,5 @@ def test_split_keeps_the_order_of_both() -> None:
     )
 
 
-def test_two_recipes(engine: Any, holdfast: Run) -> None:
+def test_two_recipes(trainer: Any, holdfast: Run) -> None:
     assert "unexpected extra argument" in holdfast("train", "quickstart", "collapse", code=2).stderr

@@ -61,12 +61,12 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_the_dry_run_and_the_run_refuse_the_same(case: str, engine: Any, holdfast: Run) -> None:
+def test_the_dry_run_and_the_run_refuse_the_same(case: str, trainer: Any, holdfast: Run) -> None:
     words, sentence = WRONG[case]
     dry, run = (holdfast("train", *more, *words, code=2) for more in (["--dry-run"], []))
     assert sentence in dry.stderr.replace("\n", " ")
     assert dry.stderr == run.stderr and dry.stdout == run.stdout == ""
-    assert engine.calls == [] and list(Path().iterdir()) == []
+    assert trainer.calls == [] and list(Path().iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_dry_run_and_the_run_refuse_the_same(case: str, engine: Any, holdfas
         (*CUSTOM, "holdfast.penalties:NLL", "--train.optimizer_steps_per_rollout=1"),
     ],
 )
-def test_their_neighbours_are_begun(words: tuple[str, ...], engine: Any, holdfast: Run) -> None:
+def test_their_neighbours_are_begun(words: tuple[str, ...], trainer: Any, holdfast: Run) -> None:
     holdfast("train", "--dry-run", *words)
     holdfast("train", *words)
-    assert len(engine.calls) == 1
+    assert len(trainer.calls) == 1

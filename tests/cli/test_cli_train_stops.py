@@ -26,14 +26,14 @@ Run = Callable[..., Any]
 # ---- resume and warm-start
 
 
-def test_resume_takes_a_path_or_a_name(engine: Any, holdfast: Run) -> None:
+def test_resume_takes_a_path_or_a_name(trainer: Any, holdfast: Run) -> None:
     holdfast("train", "--run.name=night")
     holdfast("resume", "runs/night")
     holdfast("resume", "night")
-    assert engine.calls[1:] == [("resume", Path("runs/night"))] * 2
+    assert trainer.calls[1:] == [("resume", Path("runs/night"))] * 2
 
 
-def test_resume_of_what_is_no_run(engine: Any, holdfast: Run) -> None:
+def test_resume_of_what_is_no_run(trainer: Any, holdfast: Run) -> None:
     stderr = holdfast("resume", "gone", code=2).stderr
     assert stderr == "error: gone is not a run folder\nhint: train one with: holdfast train\n"
     holdfast("train", "--run.name=night")
@@ -50,38 +50,38 @@ def test_resume_of_what_is_no_run(engine: Any, holdfast: Run) -> None:
         (["--overwrite"], "with its own recipe, but you also gave --overwrite"),
     ],
 )
-def test_resume_changes_nothing(engine: Any, holdfast: Run, arguments: list[str], sentence: str) -> None:
+def test_resume_changes_nothing(trainer: Any, holdfast: Run, arguments: list[str], sentence: str) -> None:
     holdfast("train", "--run.name=night")
     assert sentence in holdfast("resume", "night", *arguments, code=2).stderr
-    assert len(engine.calls) == 1
+    assert len(trainer.calls) == 1
 
 
-def test_the_recipe_of_a_run_is_shown(engine: Any, holdfast: Run) -> None:
+def test_the_recipe_of_a_run_is_shown(trainer: Any, holdfast: Run) -> None:
     holdfast("train", "--run.name=night", "--train.steps=7")
     printed = holdfast("recipe", "show", "runs/night").stdout
-    assert validate(tomllib.loads(printed)) == engine.config
+    assert validate(tomllib.loads(printed)) == trainer.config
 
 
-def test_the_warm_start_alone(engine: Any, holdfast: Run) -> None:
+def test_the_warm_start_alone(trainer: Any, holdfast: Run) -> None:
     result = holdfast("warm-start", "--run.name=start")
-    assert engine.calls[0][0] == "warm start"
+    assert trainer.calls[0][0] == "warm start"
     assert (
         "holdfast train --model.path runs/start/model --warm_start.steps 0 --world.scripts.plain_steps 0"
         in result.stdout
     )
 
 
-def test_the_warm_start_alone_needs_steps(engine: Any, holdfast: Run) -> None:
+def test_the_warm_start_alone_needs_steps(trainer: Any, holdfast: Run) -> None:
     stderr = holdfast("warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0", code=2).stderr
     assert "there is no warm start to make; set warm_start.steps" in stderr
     assert not Path("runs").exists()
 
 
-def test_the_real_engine_is_what_the_command_expects() -> None:
+def test_the_real_trainer_is_what_the_command_expects() -> None:
     functions = {"train": "run", "resume": "run", "warm_start_only": "start"}
     for name, module in functions.items():
-        engine = pytest.importorskip(f"holdfast.train.{module}", exc_type=ModuleNotFoundError)
-        parameters = inspect.signature(getattr(engine, name)).parameters
+        trainer = pytest.importorskip(f"holdfast.train.{module}", exc_type=ModuleNotFoundError)
+        parameters = inspect.signature(getattr(trainer, name)).parameters
         expected = ["run_dir", "listener"] if name == "resume" else ["config", "run_dir", "listener"]
         assert list(parameters) == expected
 
@@ -99,14 +99,14 @@ def make_checkpoint(step: int) -> Callable[[Path, Listener], None]:
     return script
 
 
-def test_an_interrupt_says_how_to_go_on(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
+def test_an_interrupt_says_how_to_go_on(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
     stderr = holdfast("train", code=130).stderr
     assert stderr == "Stopped. Step 40 is saved. To continue from there:\n  holdfast resume runs/quickstart\n"
     assert Path("runs/quickstart/config.toml").is_file()
 
 
-def test_a_checkpoint_without_all_its_files_is_not_counted(engine: Any, holdfast: Run) -> None:
+def test_a_checkpoint_without_all_its_files_is_not_counted(trainer: Any, holdfast: Run) -> None:
     def script(run_dir: Path, listener: Listener) -> None:
         make_checkpoint(20)(run_dir, listener)
         make_checkpoint(40)(run_dir, listener)
@@ -114,86 +114,86 @@ def test_a_checkpoint_without_all_its_files_is_not_counted(engine: Any, holdfast
         (run_dir / "checkpoints" / "step-000060").mkdir()
         raise KeyboardInterrupt
 
-    engine.script = script
+    trainer.script = script
     assert holdfast("train", code=130).stderr.startswith("Stopped. Step 20 is saved. To continue from there:\n")
 
 
-def test_an_impatient_interrupt_cuts_off_no_words(engine: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impatient_interrupt_cuts_off_no_words(trainer: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def impatiently(run_dir: Path) -> bool:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
         return False
 
     monkeypatch.setattr("holdfast.cli.runs.discard_if_bare", impatiently)
-    engine.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
+    trainer.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
     assert holdfast("train", code=130).stderr.startswith("Stopped. Step 40 is saved")
     os.kill(os.getpid(), signal.SIGINT)  # deaf until it ends
 
 
 @pytest.mark.parametrize("error", [CheckpointError("no checkpoint is whole"), ConfigError("x is not valid TOML")])
 def test_what_stops_the_next_resume_too_is_not_followed_by_one(
-    engine: Any, holdfast: Run, error: HoldfastError
+    trainer: Any, holdfast: Run, error: HoldfastError
 ) -> None:
     holdfast("train", "--run.name=night")
-    engine.script = then_raise(error, make_checkpoint(40))
+    trainer.script = then_raise(error, make_checkpoint(40))
     assert holdfast("resume", "night", code=2).stderr == f"error: {error}\n"
 
 
-def test_an_interrupt_before_the_first_checkpoint(engine: Any, holdfast: Run) -> None:
+def test_an_interrupt_before_the_first_checkpoint(trainer: Any, holdfast: Run) -> None:
     def script(run_dir: Path, listener: Listener) -> None:
         (run_dir / "metrics.jsonl").write_text("")
         raise KeyboardInterrupt
 
-    engine.script = script
+    trainer.script = script
     stderr = holdfast("train", code=130).stderr
     assert stderr == (
         "Stopped before the first checkpoint (checkpoint.every). To start again:\n  holdfast resume runs/quickstart\n"
     )
 
 
-def test_an_interrupt_before_anything_leaves_no_folder(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(KeyboardInterrupt())
+def test_an_interrupt_before_anything_leaves_no_folder(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(KeyboardInterrupt())
     assert holdfast("train", code=130).stderr == "Stopped before the first step, so nothing is kept.\n"
     assert not Path("runs/quickstart").exists()
 
 
-def test_a_kill_says_it_too(engine: Any, holdfast: Run) -> None:
+def test_a_kill_says_it_too(trainer: Any, holdfast: Run) -> None:
     def script(run_dir: Path, listener: Listener) -> None:
         make_checkpoint(20)(run_dir, listener)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
-    engine.script = script
+    trainer.script = script
     assert "holdfast resume runs/quickstart" in holdfast("train", code=143).stderr
 
 
-def test_a_kill_is_what_it_was_after_a_run(engine: Any, holdfast: Run) -> None:
+def test_a_kill_is_what_it_was_after_a_run(trainer: Any, holdfast: Run) -> None:
     before = signal.getsignal(signal.SIGTERM)
     holdfast("train")
-    engine.script = then_raise(RolloutError("the retriever is down"))
+    trainer.script = then_raise(RolloutError("the retriever is down"))
     holdfast("train", code=2)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_error_after_a_checkpoint_says_how_to_go_on(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(RolloutError("the retriever is down"), make_checkpoint(20))
+def test_an_error_after_a_checkpoint_says_how_to_go_on(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(RolloutError("the retriever is down"), make_checkpoint(20))
     stderr = holdfast("train", "--run.name=my run", code=2).stderr
     assert stderr.startswith("error: the retriever is down\n")
     assert stderr.endswith("To continue from there:\n  holdfast resume 'runs/my run'\n")
 
 
-def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(GuardStop("stopped by guard.codes after step 20: LLD003."), make_checkpoint(20))
+def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(GuardStop("stopped by guard.codes after step 20: LLD003."), make_checkpoint(20))
     assert holdfast("train", code=3).stderr == "stopped by guard.codes after step 20: LLD003.\n"
 
 
-def test_an_error_with_a_hint_gets_no_other(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(RolloutError("the disk is full", hint="make room"), make_checkpoint(20))
+def test_an_error_with_a_hint_gets_no_other(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(RolloutError("the disk is full", hint="make room"), make_checkpoint(20))
     assert holdfast("train", code=2).stderr == "error: the disk is full\nhint: make room\n"
 
 
-def test_a_bug_keeps_its_traceback(engine: Any, holdfast: Run) -> None:
-    engine.script = then_raise(ZeroDivisionError("a bug"))
+def test_a_bug_keeps_its_traceback(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(ZeroDivisionError("a bug"))
     assert isinstance(holdfast("train", code=1).exception, ZeroDivisionError)
 
 

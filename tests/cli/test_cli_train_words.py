@@ -1,4 +1,4 @@
-"""What `holdfast train` says of a run that goes well: progress, closing words, episodes, commands to copy."""
+"""What `holdfast train` says of a run that goes well: progress, closing words, rollouts, commands to copy."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from holdfast.listener import Listener, StepResult
 Run = Callable[..., Any]
 
 
-def test_progress_is_plain_where_nobody_watches(engine: Any, holdfast: Run) -> None:
+def test_progress_is_plain_where_nobody_watches(trainer: Any, holdfast: Run) -> None:
     def script(run_dir: Path, listener: Listener) -> None:
         listener.stage("training", 2)
         listener.step(StepResult(step=1, metrics={"reward/mean": 0.25}))
 
-    engine.script = script
+    trainer.script = script
     text = holdfast("train").stdout
     assert text.startswith("holdfast · runs/quickstart\ntraining 0/2\nstep 1/2  reward 0.250")
     assert "\x1b" not in text
 
 
-def test_closing(engine: Any, holdfast: Run) -> None:
+def test_closing(trainer: Any, holdfast: Run) -> None:
     text = holdfast("train").stdout
     assert "60 steps in 1 min 23 s\n" in text
     assert "Learned and held. Reward rose from 0.24 to 0.48.\n" in text
@@ -36,7 +36,7 @@ def test_closing(engine: Any, holdfast: Run) -> None:
     assert text.endswith("  holdfast ask runs/quickstart 'Who is the mentor of Mira Tolvan?'\n")
 
 
-def test_closing_shows_episodes_a_person_can_read(engine: Any, holdfast: Run) -> None:
+def test_closing_shows_rollouts_a_person_can_read(trainer: Any, holdfast: Run) -> None:
     text = holdfast("train").stdout
     assert (
         "question  Who is the mentor of Mira Tolvan?\n"
@@ -51,7 +51,7 @@ def test_closing_shows_episodes_a_person_can_read(engine: Any, holdfast: Run) ->
 
 
 def test_commands_to_copy_name_the_program_as_it_can_be_found(
-    engine: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+    trainer: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Path(".venv/bin/holdfast")
     script.parent.mkdir(parents=True)

@@ -285,7 +285,7 @@ def test_rows_of_csv_that_are_none(tmp_path: Path, text: str, note: str) -> None
         (
             "notes.txt",
             b"dear diary\n",
-            "has neither rows with a step nor lines as of verl's console",
+            "has neither rows with a step nor lines like",
         ),
         ("data.jsonl", b'{"question": "Who?"}\n{"question": "When?"}\n', "has no row of metrics with a step"),
         ("bad.jsonl", b'{"step": null, "data": {"x": 1}}\n', "no row of metrics with a step. Skipped 1 row: no step"),

@@ -275,11 +275,11 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
         trained, "--what", "tool-rounds", "--moments"
     )
     assert "without an optimizer" in refused(home / "raw", *what, "--recipe", home / "recipe.toml", "--moments")
-    assert "is a run and has its own" in refused(trained, *what, "--recipe", home / "recipe.toml")
+    assert "is a run and has a recipe" in refused(trained, *what, "--recipe", home / "recipe.toml")
     assert "leave --model.path out" in refused(trained, *what, "--model.path", "x")
-    assert "no run folder" in refused("runs/nothing", *what)
-    assert "To probe a model, say with --recipe what it is asked" in refused("runs/nothing", *what)
-    assert "leave --checkpoint out" in refused(
+    assert "is not a run folder" in refused("runs/nothing", *what)
+    assert "give the recipe of its questions with --recipe" in refused("runs/nothing", *what)
+    assert "--checkpoint last with --recipe" in refused(
         home / "raw", *what, "--recipe", home / "recipe.toml", "--checkpoint", "last"
     )
     assert not Path("out", "per-sample-step-000002-seed-0.json").exists()

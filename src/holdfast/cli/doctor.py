@@ -20,6 +20,11 @@ _VERL_NEEDS = {name: name for name in ("cachetools", "uvicorn", "fastapi", "http
 _VERL_NEEDS["transfer_queue"] = "TransferQueue"
 """Module -> package, needed by verl's trainer or agent loops. verl lists most of them only in an extra."""
 
+_INSTALL_TRL = "Run: pip install 'holdfast-rl[trl]'"
+_DECLARE = (
+    "install it again (pip install -e . in a clone), or set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl for every "
+    "process"
+)
 _HOSTS = {"trl": "TRL's GRPOTrainer", "verl": "verl on Ray"}
 
 
@@ -71,21 +76,18 @@ def verl(
 def trl_lines() -> Iterator[Line]:
     """(whether it is fine, what was checked and what to do) for TRL."""
     if (installed := _version("trl")) is None:
-        yield False, "trl is not installed in this environment. Run: pip install 'holdfast-rl[trl]'"
+        yield False, f"trl is not installed in this environment. {_INSTALL_TRL}"
         return
     if not _between(installed, (1, 16), (2, 0)):
-        yield (
-            False,
-            f"trl {installed} is installed; 1.16 or newer, below 2, is needed. Run: pip install 'holdfast-rl[trl]'",
-        )
+        yield False, f"trl {installed} is installed, but 1.16 or newer, below 2, is needed. {_INSTALL_TRL}"
         return
     yield True, f"trl {installed}, transformers {_version('transformers')}"
-    yield (
-        True,
-        "optimizer steps per rollout = num_iterations × steps_per_generation / gradient_accumulation_steps, which TRL "
-        "leaves at 1. On the first step the policy equals the old one, so a penalty needs at least 2: set "
-        "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps) or more",
+    schedule = (
+        "optimizer steps per rollout = num_iterations × steps_per_generation / gradient_accumulation_steps. TRL's "
+        "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. Set "
+        "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps) or more"
     )
+    yield True, schedule
 
 
 def verl_lines(overrides: list[str]) -> Iterator[Line]:
@@ -94,10 +96,7 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
         yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return
     if not _between(installed, (0, 9), (0, 10)):
-        yield (
-            False,
-            (f"verl {installed} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"),
-        )
+        yield False, f"verl {installed} is installed, but holdfast needs 0.9. Run: pip install 'verl==0.9.*'"
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"
     yield from _plugin_lines()
@@ -127,18 +126,10 @@ def _plugin_lines() -> Iterator[Line]:
     if "holdfast.adapters.verl" in modules.split(","):
         yield True, "verl imports holdfast.adapters.verl because VERL_USE_EXTERNAL_MODULES names it"
     elif not declared:
-        yield (
-            False,
-            (
-                "the installed holdfast declares no verl plugin; install it again (pip install -e . in a clone), or "
-                "set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl for every process"
-            ),
-        )
+        yield False, f"the installed holdfast declares no verl plugin; {_DECLARE}"
     elif not allowed:
-        yield (
-            False,
-            f"VERL_USE_EXTERNAL_PLUGINS={plugins} keeps verl from loading holdfast; add holdfast to it, or unset it",
-        )
+        value = f"VERL_USE_EXTERNAL_PLUGINS={plugins}"
+        yield False, f"{value} keeps verl from loading holdfast; add holdfast to it, or unset it"
     else:
         yield True, "verl loads holdfast by its entry point verl.plugins"
 

@@ -15,6 +15,11 @@ from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
 """The names in `holdfast.evals.methods`, which is slow to import for a help text. A test compares the two."""
 
+_LEGEND = (
+    "asked: questions · subEM: the answer contains a golden one · hit: a passage contains one\n"
+    "searches: per question · cut: share of answers that ran out of turns or tokens"
+)
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
 
@@ -168,7 +173,7 @@ def compare(
     from holdfast.evals.results import compare
 
     comparison = compare(first, second)
-    table = _table("EM", "questions", "A", "B", "B - A (95 %)", "only A", "only B", "p")
+    table = _table("EM", "asked", "A", "B", "B - A (95 %)", "only A", "only B", "p")
     for row in comparison.rows:
         table.add_row(
             row.set,
@@ -195,7 +200,7 @@ def _default_folder(model: str, method: str, data: list[str], samples: int | Non
 
 
 def _show(results: dict[str, Any], folder: Path) -> None:
-    table = _table(results["method"], "questions", "EM (95 %)", "F1", "subEM", "hit", "searches", "truncated", "failed")
+    table = _table(results["method"], "asked", "EM (95 %)", "F1", "subEM", "hit", "searches", "cut", "failed")
     table.columns[0].style = "dim"
     totals = {"mean of sets": results["macro"], "all questions": results["micro"]}
     for title, row in {**results["sets"], **totals}.items():
@@ -213,6 +218,7 @@ def _show(results: dict[str, Any], folder: Path) -> None:
         )
     console = out()
     console.print(table)
+    console.print(_LEGEND, style="dim")
     if failed := results["micro"]["failed"]:
         console.print(f"\n{failed} answer(s) failed and count in no mean; the same command asks them again.")
     console.print(f"\n{folder / 'results.json'}", soft_wrap=True)

@@ -72,7 +72,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "format": log.format,
         "host": log.host,
         "name": log.name,
-        "steps": int(log.steps[-1]) if len(log.steps) else 0,
+        "steps": log.last_step,
         "fall_step": None if diagnosis.fall is None else diagnosis.fall.step,
         "peak_step": None if diagnosis.halved is None else diagnosis.halved.peak_step,
         "half_step": None if diagnosis.halved is None else diagnosis.halved.step,

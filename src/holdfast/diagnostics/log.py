@@ -52,6 +52,11 @@ class Log:
     notes: tuple[str, ...] = ()
     """One sentence for each thing that was skipped or changed while reading."""
 
+    @property
+    def last_step(self) -> int:
+        """The newest step; 0 for an empty log."""
+        return int(self.steps[-1]) if len(self.steps) else 0
+
     def until(self, step: int) -> Log:
         """The log as it was after `step`, without series that had not begun."""
         begun = {name: part for name, whole in self.series.items() if len(part := whole.until(step))}

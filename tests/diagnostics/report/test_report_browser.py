@@ -140,7 +140,7 @@ def test_a_legend_entry_hides_its_run_everywhere(browser: Any, collapse: Reporte
     assert {chart: curves(browser, chart) for chart in both} == both
 
 
-def test_episodes_can_be_filtered(browser: Any, page: Path) -> None:
+def test_rollouts_can_be_filtered(browser: Any, page: Path) -> None:
     browser.open(page)
     choose = """((name, value) => {
       const menu = document.querySelector(`select[aria-label=${name}]`);

@@ -167,7 +167,7 @@ def rollout(step: int, text: str = "x", **more: Any) -> SampledRollout:
     return SampledRollout(**{"step": step, "turns": (turn,)} | own | more)
 
 
-def test_episodes_are_spread_over_the_run_newest_first() -> None:
+def test_rollouts_are_spread_over_the_run_newest_first() -> None:
     every = [rollout(step) for step in range(1, 10_001) for _ in range(4)]
     steps = [row["step"] for row in rollouts_json([every])]
     assert steps == sorted(steps, reverse=True) and steps[0] == 10_000 and steps[-1] == 1
@@ -175,12 +175,12 @@ def test_episodes_are_spread_over_the_run_newest_first() -> None:
     assert max(np.diff(sorted(set(steps)))) < 2 * 10_000 / (MOST_ROLLOUTS / 4)
 
 
-def test_a_few_episodes_are_all_shown() -> None:
+def test_a_few_rollouts_are_all_shown() -> None:
     assert len(rollouts_json([[rollout(step) for step in range(5)], [], [rollout(9)]])) == 6
     assert rollouts_json([[]]) == []
 
 
-def test_long_episodes_leave_room_for_those_of_every_run() -> None:
+def test_long_rollouts_leave_room_for_those_of_every_run() -> None:
     long = [rollout(step, "x" * 50_000) for step in range(1000)]
     shown = rollouts_json([long, long])
     assert len(json.dumps(shown)) < 2_000_000 and {row["run"] for row in shown} == {0, 1}

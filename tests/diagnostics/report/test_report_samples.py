@@ -39,7 +39,7 @@ def write(folder: Path, *lines: Any, name: str = "trajectories.jsonl") -> None:
     (folder / name).write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
 
 
-def test_an_episode_token_by_token(tmp_path: Path) -> None:
+def test_a_rollout_token_by_token(tmp_path: Path) -> None:
     write(tmp_path, ROW)
     (rollout,) = read_rollouts(tmp_path)
     assert (rollout.step, rollout.question, rollout.golden_answers) == (3, "Where?", ("Mora", "Lake"))

@@ -68,9 +68,7 @@ def _log(raw: Raw, tally: Tally) -> Log:
     notes = [f"{name} keeps its name: {why}." for name, why in unclear.items()]
     result: dict[str, Series] = {}
     for name, target in translation(raw.host, series, doubtful=unclear).items():
-        values = series[name].values
-        if target.change != "x":
-            values = CHANGES[target.change](values)
+        values = CHANGES[target.change](series[name].values)
         if target.differs:
             notes.append(f"{target.ours} is {_HOST_NAMES[raw.host]}'s {name}: {target.differs}.")
         if is_share(target.ours) and _is_percentage(values):

@@ -47,16 +47,13 @@ def find_logs(path: Path) -> list[LogFile]:
     Raises `DataError` if none can be read.
     """
     try:
-        if path.is_dir():
-            return _in_folder(path)
-        file = _file(path)
+        return _in_folder(path) if path.is_dir() else [_file(path)]
     except DataError:
         raise
     except PermissionError as error:
         raise DataError(f"{error.filename or path} cannot be read: its permissions forbid it") from None
     except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in a name
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return [file]
 
 
 def _file(path: Path) -> LogFile:
@@ -68,7 +65,8 @@ def _file(path: Path) -> LogFile:
         settings = full.parent / CONFIG
         return LogFile(reader, path, full.parent.name, settings if settings.is_file() else None)
     if path.name == STATE_FILE:
-        return LogFile(reader, path, _run_of_checkpoint(full.parent))
+        folder = full.parent
+        return LogFile(reader, path, folder.parent.name if _CHECKPOINT.fullmatch(folder.name) else folder.name)
     return LogFile(reader, path, path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
 
 
@@ -164,10 +162,6 @@ def _files(folder: Path) -> Iterator[LogFile]:
 
 def _entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())[:_MOST_FILES]
-
-
-def _run_of_checkpoint(folder: Path) -> str:
-    return folder.parent.name if _CHECKPOINT.fullmatch(folder.name) else folder.name
 
 
 def reader_of(path: Path) -> Reader | None:

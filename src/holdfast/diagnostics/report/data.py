@@ -50,18 +50,8 @@ def missing_series(runs: Sequence[ReportedRun]) -> list[str]:
     ]
 
 
-def last_step(log: Log) -> int:
-    """The newest step of any series; 0 for an empty log."""
-    return max((int(series.steps[-1]) for series in log.series.values() if len(series)), default=0)
-
-
-def first_step(log: Log) -> int:
-    """The earliest step of any series; 0 for an empty log."""
-    return min((int(series.steps[0]) for series in log.series.values() if len(series)), default=0)
-
-
 def _run(run: ReportedRun, index: int) -> dict[str, Any]:
-    first, last = first_step(run.log), last_step(run.log)
+    first, last = int(min(run.log.steps, default=0)), run.log.last_step
     return {
         "name": run.log.name,
         "color": f"run-{index % RUN_COLORS + 1}",

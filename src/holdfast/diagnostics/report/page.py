@@ -23,7 +23,7 @@ from typing import Any
 from holdfast import __version__
 from holdfast.diagnostics.finding import Diagnosis, Finding, headline, lead_of
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.report.data import last_step, missing_series, page_data
+from holdfast.diagnostics.report.data import missing_series, page_data
 from holdfast.diagnostics.report.samples import ReportedRun, read_changes, read_rollouts
 from holdfast.diagnostics.rules import RULES
 from holdfast.errors import ConfigError, DataError, MissingExtra
@@ -216,9 +216,7 @@ def _comparison(runs: Sequence[ReportedRun]) -> list[str]:
         facts, half = run.diagnosis.facts, run.diagnosis.halved
         codes = "; ".join(f"{f.code} at {f.step:,}" for f in run.diagnosis.findings) or "none"
         reward = [_number(facts.get(name)) for name in ("first reward", "peak reward", "last reward")]
-        rows.append(
-            [run.log.name, f"{last_step(run.log):,}", *reward, "–" if half is None else f"{half.step:,}", codes]
-        )
+        rows.append([run.log.name, f"{run.log.last_step:,}", *reward, "–" if half is None else f"{half.step:,}", codes])
     columns = ["run", "steps", "first reward", "peak reward", "last reward", "half lost at", "findings"]
     explained: dict[str, Finding] = {f.code: f for run in runs for f in run.diagnosis.findings}
     code_of: dict[str, str] = {}

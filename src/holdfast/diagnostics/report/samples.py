@@ -64,7 +64,7 @@ class ReportedRun:
     changes: tuple[SampleChanges, ...] = ()
 
 
-_ALWAYS_BAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 def read_rollouts(folder: Path) -> tuple[SampledRollout, ...]:
@@ -85,7 +85,7 @@ def _read(path: Path, parse: Any) -> Iterator[Any]:
             for line in file:
                 try:
                     yield parse(json.loads(line))
-                except _ALWAYS_BAD:
+                except _UNREADABLE:
                     continue
     except OSError:
         return

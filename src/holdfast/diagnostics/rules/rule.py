@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.log import Host, Log, Series, as_of, finite
+from holdfast.diagnostics.log import Host, Log, Series, as_of, finite, has
 from holdfast.trailing import Truths, Values, first, held, trailing_mean
 
 Remedy = Mapping[Host, str]
@@ -125,7 +125,8 @@ class Check:
         evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
         numbers = evidence | {name: values[at] for name, values in signal.also().items()}
         known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
-        look_at = tuple(name for name in self.look_at if _is_known(log, name, step)) or self.series
+        begun = log.until(step)
+        look_at = tuple(name for name in self.look_at if has(begun, name)) or self.series
         return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy)
 
 
@@ -133,10 +134,6 @@ def _begin(log: Log, names: tuple[str, ...]) -> int | None:
     """The first step at which all of the series have begun; None if one of them never does."""
     begun = [int(part.steps[0]) for name in names if (part := log.series.get(name)) is not None and len(part)]
     return max(begun) if len(begun) == len(names) else None
-
-
-def _is_known(log: Log, name: str, step: int) -> bool:
-    return name in log.series and bool(np.isfinite(log.series[name].until(step).values).any())
 
 
 def always(log: Log) -> bool:
