@@ -121,8 +121,8 @@ def test_seeds_of_a_row_become_their_mean() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"decoding": "temperature 1"}, "one with decoding = greedy, one with temperature 1"),
-        ({"method": "rag"}, "one with method = search-r1"),
+        ({"decoding": "temperature 1"}, "with decoding = greedy and temperature 1"),
+        ({"method": "rag"}, "with method = search-r1"),
         ({"samples": 5}, "samples"),
     ],
 )
@@ -133,7 +133,7 @@ def test_what_are_no_seeds_of_one_row(changes: dict[str, Any], said: str) -> Non
 
 def test_one_model_twice_is_no_two_seeds() -> None:
     weights = {"model": "m", "weights": "w", "seed": 0}
-    with pytest.raises(DataError, match="'a' stands for the same model twice"):
+    with pytest.raises(DataError, match="'a' has the same model twice"):
         block_of([results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights)])
     (row,) = block_of([results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights | {"seed": 1})]).rows
     assert row.seeds == 2
@@ -150,7 +150,7 @@ def test_what_cannot_stand_in_one_table() -> None:
             block_of([one, other])
     with pytest.raises(DataError, match="--against c: no row has that name; there are a"):
         block_of([one], against="c")
-    with pytest.raises(DataError, match="there are no results"):
+    with pytest.raises(DataError, match="a table needs results"):
         block_of([])
     with pytest.raises(DataError, match=r"there are qwen2\.5-3b, "):
         published_block("qwen")
