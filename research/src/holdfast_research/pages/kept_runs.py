@@ -53,7 +53,9 @@ def keep(folder: Path, kept: Path = KEPT, *, starts: bool = False) -> list[str]:
         for old in [path for path in (into / kind).glob("*.zip") if path.stem not in names]:
             old.unlink()
         for run in runs[kind]:
-            _pack(run, into / kind / f"{run.name}.zip", place=(HOME / plan.experiment.name / kind).as_posix())
+            archive = into / kind / f"{run.name}.zip"
+            if not _is_packed(run, archive):  # a run that was restored keeps its bytes
+                _pack(run, archive, place=(HOME / plan.experiment.name / kind).as_posix())
     plan.save(into)
     if starts:
         _keep_starts(folder, kept / _STARTS)
@@ -136,6 +138,14 @@ def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
     """The packed runs of an experiment, those of its sweep last."""
     for kind in KINDS:
         yield from sorted((kept / name / kind).glob("*.zip"))
+
+
+def _is_packed(run: Path, archive: Path) -> bool:
+    """Whether the archive is of this run: it has the same metrics."""
+    if not archive.exists():
+        return False
+    with zipfile.ZipFile(archive) as packed:
+        return packed.read(METRICS).decode() == shortened((run / METRICS).read_text(encoding="utf-8"))
 
 
 def _pack(run: Path, archive: Path, place: str) -> None:
