@@ -99,7 +99,7 @@ def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_pat
     assert [path.stem for path in kept_runs.archives("death-spiral", first)] == ["grpo-s11"]
 
 
-def test_adding_a_seed_leaves_packed_runs_as_they_are(name: str, tmp_path: Path) -> None:
+def test_adding_a_seed_leaves_packed_runs_as_they_are(tmp_path: Path) -> None:
     name = "sapo"
     kept = tmp_path / "kept"
     shutil.copytree(kept_runs.KEPT / name, kept / name)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 # A variable is named for what it is, not for its place in a sentence.
-PLACEHOLDERS = frozenset("own one told said made there found wanted heard another".split())
+PLACEHOLDERS = frozenset(["own", "one", "told", "said", "made", "there", "found", "wanted", "heard", "another"])
 
 # Part of a name -> the word for the idea.
 NAMES = {
