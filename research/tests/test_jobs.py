@@ -79,7 +79,7 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
     assert failures == []
     assert diary(tmp_path).count("run a begins") == 1
     assert progress.finished == ["a, seed 1", "b, seed 1"]
-    assert (progress.made, progress.steps, progress.waiting, progress.left_s) == (6, 6, 0, 0)
+    assert (progress.steps_done, progress.steps, progress.waiting, progress.left_s) == (6, 6, 0, 0)
 
 
 def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_time_left_is_of_the_steps_that_are_left(tmp_path: Path) -> None:
     left = []
     jobs = [job(tmp_path, arm) for arm in ("a", "b", "c")]
     run(tmp_path, jobs[:1])
-    run_jobs(jobs, 2, tmp_path / "logs", lambda progress: left.append((progress.made, progress.left_s)))
+    run_jobs(jobs, 2, tmp_path / "logs", lambda progress: left.append((progress.steps_done, progress.left_s)))
     assert left[0] == (3, 6.0)  # 6 steps of 2 s, two at a time
     assert left[-1] == (9, 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -96,6 +97,17 @@ def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_pat
     (folder / "runs" / "grpo-s12" / "results.json").unlink()
     kept_runs.keep(folder, first)
     assert [path.stem for path in kept_runs.archives("death-spiral", first)] == ["grpo-s11"]
+
+
+def test_adding_a_seed_leaves_packed_runs_as_they_are(tmp_path: Path) -> None:
+    name = "sapo"
+    kept = tmp_path / "kept"
+    shutil.copytree(kept_runs.KEPT / name, kept / name)
+    packed = {path: path.read_bytes() for path in kept_runs.archives(name, kept)}
+    kept_runs.restore(name, tmp_path / name, kept)
+    kept_runs.keep(tmp_path / name, kept)
+    assert {path: path.read_bytes() for path in kept_runs.archives(name, kept)} == packed
+    assert max(map(len, packed.values())) < 40_000
 
 
 def test_the_policy_they_start_from_goes_with_them(

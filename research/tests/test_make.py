@@ -17,14 +17,14 @@ from holdfast_research.jobs import TrainingJob
 from holdfast_research.tables.make import Plan
 from holdfast_research.tables.rows import rows_of
 
-ROWS = ["SFT on search episodes", "RAG after SFT", "Rejection sampling", "Search-R1 GRPO", "+ LLDS-A-MA"]
+ROWS = ["SFT on search demonstrations", "RAG after SFT", "Rejection sampling", "Search-R1 GRPO", "+ LLDS-A-MA"]
 
 
 def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
     plan = Plan(recipe=find_recipe("quickstart"), rows=rows_of(["RAG"]), seeds=(11, 12), settings={}, out=tmp_path)
     *trainings, first_evaluation, _, _, last_evaluation = plan.jobs()
     assert [job.name for job in trainings] == [
-        f"{row}, seed {seed}" for seed in (11, 12) for row in ("SFT on search episodes", "RAG after SFT")
+        f"{row}, seed {seed}" for seed in (11, 12) for row in ("SFT on search demonstrations", "RAG after SFT")
     ]
     start, rag = trainings[2:]
     assert isinstance(rag, TrainingJob) and rag.needs == (start,) and start.needs == ()

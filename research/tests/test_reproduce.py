@@ -34,7 +34,7 @@ def test_without_a_name_the_experiments_are_listed(holdfast: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run", "death-spirl"], "there is no experiment 'death-spirl'; did you mean death-spiral?"),
+        (["run", "death-spirl"], "'death-spirl' is not an experiment; did you mean death-spiral?"),
         (["run", "death-spiral", "--jobs", "0"], "greater than or equal to 1"),
         (["run", "death-spiral", "--seeds", "0"], "greater than or equal to 1"),
         (["run", "death-spiral", "--arms", "ppo"], "no arm of death-spiral has that in its name"),

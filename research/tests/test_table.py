@@ -22,7 +22,7 @@ from holdfast_research.methods import words as setting_words
 from holdfast_research.tables.published import BLOCKS, DISPUTED
 from holdfast_research.tables.render import comma_separated, latex, markdown
 from holdfast_research.tables.rows import GRPO, ROWS, rows_of
-from holdfast_research.tables.table import beside, own_block, published_block
+from holdfast_research.tables.table import block_of, joined, published_block
 
 Command = Callable[..., str]
 
@@ -54,7 +54,7 @@ WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
         (["show", "gone"], "gone does not exist"),
         (["show", "."], "holds no finished results of holdfast eval"),
         (["show", "--published", "gpt"], "--published gpt: no rows are known for it"),
-        (["show", "--published", "qwen2.5-3b", "--against", "x"], "--against names an own row"),
+        (["show", "--published", "qwen2.5-3b", "--against", "x"], "--against names one of your rows"),
         (["make", "wrld"], "there is no recipe 'wrld' here"),
         (["make", "world", "--rows", "PPO"], "no row has that in its name"),
         (["make", "world", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
@@ -90,7 +90,7 @@ def test_the_page_shows_the_command_of_every_training_row(holdfast: Command) -> 
 
 
 def test_averages_are_of_sets_and_gains_name_their_row() -> None:
-    block = own_block(
+    block = block_of(
         [
             results("+ LLDS-A", {"world-1hop": "1111", "world-2hop": "1100"}),
             results(GRPO, WORLD),
@@ -104,16 +104,16 @@ def test_averages_are_of_sets_and_gains_name_their_row() -> None:
     gain = block.gain(llds)
     assert gain is not None and (gain.points, gain.percent, gain.over) == (0.25, 0.5, GRPO)
     assert block.gain(grpo) is None and block.gain(sft) is None
-    against = own_block([results("a", WORLD), results("b", WORLD)], against="a")
+    against = block_of([results("a", WORLD), results("b", WORLD)], against="a")
     assert [against.gain(row) and against.gain(row).over for row in against.rows] == [None, "a"]  # type: ignore[union-attr]
-    zero = own_block([results("a", {"nq": "00"}), results("b", {"nq": "01"})], against="a")
+    zero = block_of([results("a", {"nq": "00"}), results("b", {"nq": "01"})], against="a")
     found = zero.gain(zero.rows[1])
     assert found is not None and found.percent is None and found.points == 0.5
     assert any("allowed searches" in note for note in block.notes)
 
 
 def test_seeds_of_a_row_become_their_mean() -> None:
-    (row,) = own_block([results("a", {"nq": "1100"}), results("a", {"nq": "1000"})]).rows
+    (row,) = block_of([results("a", {"nq": "1100"}), results("a", {"nq": "1000"})]).rows
     assert (row.average, row.seeds, row.interval) == (0.375, 2, None)
     assert "mean of 2 seeds, 0.250 to 0.500" in row.remarks
 
@@ -121,23 +121,21 @@ def test_seeds_of_a_row_become_their_mean() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"decoding": "temperature 1"}, "one with decoding = greedy, one with temperature 1"),
-        ({"method": "rag"}, "one with method = search-r1"),
+        ({"decoding": "temperature 1"}, "with decoding = greedy and temperature 1"),
+        ({"method": "rag"}, "with method = search-r1"),
         ({"samples": 5}, "samples"),
     ],
 )
 def test_what_are_no_seeds_of_one_row(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=f"two results are called 'a'.*{said}.*another --name"):
-        own_block([results("a", {"nq": "11"}), results("a", {"nq": "10"}, **changes)])
+        block_of([results("a", {"nq": "11"}), results("a", {"nq": "10"}, **changes)])
 
 
 def test_one_model_twice_is_no_two_seeds() -> None:
     weights = {"model": "m", "weights": "w", "seed": 0}
-    with pytest.raises(DataError, match="'a' stands for the same model twice"):
-        own_block([results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights)])
-    (row,) = own_block(
-        [results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights | {"seed": 1})]
-    ).rows
+    with pytest.raises(DataError, match="'a' has the same model twice"):
+        block_of([results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights)])
+    (row,) = block_of([results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights | {"seed": 1})]).rows
     assert row.seeds == 2
 
 
@@ -149,15 +147,15 @@ def test_what_cannot_stand_in_one_table() -> None:
         (results("b", {"nq": "11"}, scorer="official"), "b was scored by the rule 'official'"),
     ):
         with pytest.raises(DataError, match=said):
-            own_block([one, other])
+            block_of([one, other])
     with pytest.raises(DataError, match="--against c: no row has that name; there are a"):
-        own_block([one], against="c")
-    with pytest.raises(DataError, match="there are no results"):
-        own_block([])
+        block_of([one], against="c")
+    with pytest.raises(DataError, match="a table needs results"):
+        block_of([])
     with pytest.raises(DataError, match=r"there are qwen2\.5-3b, "):
         published_block("qwen")
     with pytest.raises(DataError, match="Evaluate on --data seven"):
-        beside(own_block([one]), published_block("qwen2.5-3b"))
+        joined(block_of([one]), published_block("qwen2.5-3b"))
 
 
 def test_printed_averages_and_gains_are_those_of_the_printed_numbers() -> None:
@@ -183,8 +181,8 @@ def test_printed_averages_and_gains_are_those_of_the_printed_numbers() -> None:
 
 def test_own_rows_stand_beside_published_ones_and_are_held_against_own() -> None:
     half = dict.fromkeys(SEVEN, "10")
-    own = own_block([results(GRPO, half), results("+ LLDS-A", dict.fromkeys(SEVEN, "11"))])
-    block = beside(own, published_block("qwen2.5-3b"))
+    own = block_of([results(GRPO, half), results("+ LLDS-A", dict.fromkeys(SEVEN, "11"))])
+    block = joined(own, published_block("qwen2.5-3b"))
     gain = block.gain(block.rows[-1])
     assert gain is not None and gain.points == 0.5, "the published row of that name is another's"
     text = markdown([block])
@@ -195,7 +193,7 @@ def test_own_rows_stand_beside_published_ones_and_are_held_against_own() -> None
 
 
 def test_markdown_is_a_table() -> None:
-    text = markdown([own_block([results("a|b", WORLD)])])
+    text = markdown([block_of([results("a|b", WORLD)])])
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines[0] == "| EM | one hop | two hops | general | multi-hop | average | gain | measured |"
     assert len({line.count("|") for line in lines}) == 1, "a bar in a name is no column"
@@ -203,7 +201,7 @@ def test_markdown_is_a_table() -> None:
 
 
 def test_csv_has_every_number() -> None:
-    own = own_block([results(GRPO, WORLD), results("+ LLD", {"world-1hop": "1111", "world-2hop": "1110"})])
+    own = block_of([results(GRPO, WORLD), results("+ LLD", {"world-1hop": "1111", "world-2hop": "1110"})])
     rows = list(csv.DictReader(io.StringIO(comma_separated([own, published_block("qwen2.5-3b")]))))
     assert len(rows) == 2 + len(BLOCKS["qwen2.5-3b"])
     lld = rows[1]
@@ -213,7 +211,7 @@ def test_csv_has_every_number() -> None:
 
 
 def test_latex_is_escaped_and_its_rows_are_whole() -> None:
-    text = latex([own_block([results("50 % of a_b & {c}", WORLD)])])
+    text = latex([block_of([results("50 % of a_b & {c}", WORLD)])])
     (row,) = [line for line in text.splitlines() if line.endswith(r"\\") and "a\\_b" in line]
     assert row.startswith(r"50 \% of a\_b \& \{c\}\textsuperscript{1} & 0.750 & 0.250 &")
     columns = text.partition(r"\begin{tabular}{")[2].partition("}")[0]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import RolloutError
-from holdfast.metrics import cut_metrics
+from holdfast.metrics import tail_metrics
 from holdfast.probes import Subject, draw, lines, tail_leak
 from holdfast.probes.subject import batch_of
 from holdfast.trajectory import Trajectory
@@ -44,7 +44,7 @@ def test_the_whole_is_the_trainers_metric(coin: Callable[..., Subject], episode:
     failed = episode(False, [1], failed=True)
     subject = coin()
     rollouts = rolled([kept(episode(True, [0, 1]), (0.9, 0.8)), failed, kept(episode(False, [1]), (0.3,))])
-    metrics = cut_metrics(batch_of(subject, rollouts.groups).advantages, rollouts.groups)
+    metrics = tail_metrics(batch_of(subject, rollouts.groups).advantages, rollouts.groups)
     assert metrics == {"advantage/tail_mean": tail_leak(subject, rollouts).whole.tail_advantage}
     assert metrics["advantage/tail_mean"] < 0
 

@@ -14,14 +14,14 @@ from holdfast.errors import MissingExtra
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Figure, Runs
 
-# Four of Okabe and Ito's, which people of any colour vision tell apart, and a violet: each has contrast on a white page
-# and on a dark one, and the dashes differ too. The first arm is drawn in the colour of the text.
+# Four of Okabe and Ito's colours, distinct to any colour vision, and a violet. Each has contrast on a white page and on
+# a dark one, and the dashes differ too. The first arm has the colour of the text.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a68c8")
 _INK = "#010203"
-"""Stands for the colour of the page's text until the SVG is written."""
+"""A placeholder for the colour of the page's text until the SVG is written."""
 _LINES = ("-", "--", "-.", ":")
 _TOP = 0.94
-"""Of the highest label, as a share of the axes: above it stands the title, which may be as wide as the drawing."""
+"""Height of the highest label, as a fraction of the axes: the title above it may be as wide as the drawing."""
 _WIDTH, _HEIGHT = 4.7, 3.1
 """Inches; narrow, so that letters keep their size on a phone."""
 
@@ -31,7 +31,7 @@ def draw(figure: Figure, runs: Runs, *, key: str) -> str | None:
 
     Raises `MissingExtra` without matplotlib.
     """
-    curves = [(arm, found) for arm in figure.arms if (found := _curves(figure.metric, runs.get(arm, ())))]
+    curves = [(arm, seeds) for arm in figure.arms if (seeds := _curves(figure.metric, runs.get(arm, ())))]
     if not curves:
         return None
     try:
@@ -112,11 +112,11 @@ def _label(axes: Any, figure: Figure, curves: Sequence[tuple[str, Any]]) -> None
     ends = [mean_curve(seeds)[1][-1] if mean_curve(seeds)[0] else seeds[0][1][-1] for _, seeds in curves]
     low, high = axes.get_ylim()
     at = spread([(end - low) / (high - low) / _TOP for end in ends], 0.13 / _TOP)
-    for (arm, _), height in zip(curves, (_TOP * place for place in at), strict=True):
+    for (arm, _), height in zip(curves, (_TOP * share for share in at), strict=True):
         colour, line = _looks(figure, arm)
-        own = {"transform": axes.transAxes, "clip_on": False}
-        axes.plot([1.03, 1.1], [height, height], color=colour, linestyle=line, linewidth=2, **own)
-        axes.text(1.13, height, textwrap.fill(arm, 18), color=_INK, fontsize=9, va="center", linespacing=0.95, **own)
+        place = {"transform": axes.transAxes, "clip_on": False}
+        axes.plot([1.03, 1.1], [height, height], color=colour, linestyle=line, linewidth=2, **place)
+        axes.text(1.13, height, textwrap.fill(arm, 18), color=_INK, fontsize=9, va="center", linespacing=0.95, **place)
     axes.set_ylim(low, high)
     axes.figure.subplots_adjust(left=0.13, right=0.65, top=0.9, bottom=0.16)
 

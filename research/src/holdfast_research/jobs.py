@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ _POLL = 0.5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Job:
+class Job(ABC):
     """One process. Two jobs are the same when their folders are."""
 
     folder: Path
@@ -38,20 +39,23 @@ class Job:
     """Jobs that must be done first."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
-        raise TypeError("a job is a training job or an evaluation")
+        """What the screen and failures call it."""
 
     @property
+    @abstractmethod
     def done(self) -> bool:
-        raise TypeError("a job is a training job or an evaluation")
+        """Whether its results are in its folder."""
 
     @property
     def steps(self) -> int:
         """Training steps that it logs."""
         return 0
 
+    @abstractmethod
     def command(self) -> list[str]:
-        raise TypeError("a job is a training job or an evaluation")
+        """The process to start; it continues one that was stopped."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,28 +82,33 @@ class TrainingJob(Job):
 
     @property
     def words(self) -> list[str]:
+        """The settings as options of a command."""
         place = {"run.dir": str(self.folder.parent), "run.name": self.folder.name, "run.seed": self.seed}
         return words({"run.threads": 1, **self.settings, **place})
 
     @property
     def name(self) -> str:
+        """Arm, coefficient and seed."""
         name = f"{self.arm} {self.label}".rstrip() + f", seed {self.seed}"
         return f"warm start for {name}" if self.shared else name
 
     @property
     def saves_model(self) -> bool:
+        """Whether it leaves a model alone, and no results."""
         return self.warm_start or bool(self.baseline)
 
     @property
     def done(self) -> bool:
+        """Whether the run has its results, or its model."""
         return is_finished(self.folder, stage=self.saves_model)
 
     @property
     def steps(self) -> int:
+        """Training steps that it logs."""
         return 0 if self.saves_model else self.config.train.steps
 
     def command(self) -> list[str]:
-        """Continues a run that was stopped."""
+        """`holdfast train`, `resume`, `warm-start` or `baseline`."""
         python, begun = [sys.executable, "-m"], is_run(self.folder)
         if self.baseline:
             name, *options = self.baseline
@@ -126,13 +135,16 @@ class EvaluationJob(Job):
 
     @property
     def name(self) -> str:
+        """Row and seed."""
         return f"evaluation of {self.row}, seed {self.seed}"
 
     @property
     def done(self) -> bool:
+        """Whether its results are written."""
         return (self.folder / EVALUATED).is_file()
 
     def command(self) -> list[str]:
+        """`holdfast eval run`."""
         (trained,) = self.needs
         options = ["--method", self.method, "--data", self.data, "--name", self.row, "--out", str(self.folder)]
         bare = ["--bare"] if self.bare else []
@@ -243,8 +255,8 @@ class Progress:
     finished: list[str] = field(default_factory=list)
     """Names, with those that were finished before."""
     failed: list[Failure] = field(default_factory=list)
-    made: int = 0
-    """Steps made by all jobs, in this session or before."""
+    steps_done: int = 0
+    """Steps that all jobs have logged, in this session or before."""
     left_s: float | None = None
     """Seconds to go; None while nothing is known."""
 
@@ -257,7 +269,8 @@ def run_jobs(jobs: Sequence[Job], at_once: int, logs: Path, watch: Callable[[Pro
     """
     refuse_other_runs(jobs)
     needs = _needs(jobs, logs.parent / "starts")
-    queue = list({job.folder: job for one in jobs for job in (*needs[one.folder], one) if not job.done}.values())
+    ordered = [need for job in jobs for need in (*needs[job.folder], job)]
+    queue = list({job.folder: job for job in ordered if not job.done}.values())
     meter = _Meter(jobs)
     progress = Progress(waiting=len(queue), steps=meter.total, finished=[job.name for job in jobs if job.done])
     with _Processes() as processes:
@@ -282,7 +295,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, logs: Path, watch: Callable[[Pro
             meter.look([*(job for job, _ in ended), *processes.running])
             progress.waiting = len(queue)
             progress.running = {job.name: meter.made.get(job.folder, 0) for job in processes.running}
-            progress.made = sum(meter.made.values())
+            progress.steps_done = sum(meter.made.values())
             lost = [failure.job for failure in progress.failed]
             progress.left_s = meter.left(lost, max(min(at_once, len(processes) + len(queue)), 1))
             watch(progress)

@@ -50,7 +50,7 @@ def write_report(experiment: Experiment, results: Mapping[str, Any], runs: Runs,
 
 
 def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None]]) -> str:
-    """The page; `drawings` are the experiment's figures as SVG, None for one no run has the metric of."""
+    """The page; `drawings` are the experiment's figures as SVG, None where no run has the metric."""
     parts = [
         f"<h1>{escape(results['title'])}</h1>",
         f"<p>{escape(results['shows'])}</p>",
@@ -89,8 +89,8 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
 
 def _tally(title: str, claims: Sequence[Mapping[str, Any]]) -> str:
     counts = {word: sum(claim["verdict"] == word for claim in claims) for word in _MARKS}
-    said = " · ".join(f"{_MARKS[word]} {word} {count}" for word, count in counts.items())
-    return f"<p>{escape(title)}: {said}</p>"
+    text = " · ".join(f"{_MARKS[word]} {word} {count}" for word, count in counts.items())
+    return f"<p>{escape(title)}: {text}</p>"
 
 
 def _claims(title: str, claims: Sequence[Mapping[str, Any]]) -> str:
@@ -112,9 +112,9 @@ def _claim(claim: Mapping[str, Any]) -> str:
 
 
 def _figure(figure: Figure, svg: str | None) -> str:
-    beside = f" Beside: {figure.after}." if figure.after else ""
+    paper = f" Compare {figure.after}." if figure.after else ""
     drawing = svg or '<p class="soft">No run has this series.</p>'
-    caption = f"{escape(figure.title)} ({escape(figure.metric)}).{escape(beside)}"
+    caption = f"{escape(figure.title)} ({escape(figure.metric)}).{escape(paper)}"
     return f"<figure>{drawing}<figcaption>{caption}</figcaption></figure>"
 
 

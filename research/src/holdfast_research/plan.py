@@ -18,9 +18,9 @@ from holdfast_research.series import RunSeries, read_run
 from holdfast_research.values import Arm, Experiment, Runs
 
 FIRST_SEED = 11
-"""Of the reported seeds. 1 to 3 are in docs/results.md, and the arms were settled with those in view."""
+"""The first of the reported seeds. 1 to 3 are in docs/results.md, and the arms were chosen after reading those."""
 TUNING_SEEDS = (101, 102)
-"""Of the sweep; never reported."""
+"""Seeds of the sweep, never reported."""
 RULE = "the coefficient with the highest mean reward over the second half of the steps, over the tuning seeds"
 PLAN_FILE = "plan.json"
 
@@ -38,6 +38,7 @@ class Choice:
 
     @property
     def label(self) -> str:
+        """The chosen coefficient as text."""
         return self.labels[self.chosen]
 
 
@@ -49,12 +50,13 @@ class Plan:
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     settings: Settings
-    """The user's, for every arm; an arm's own win."""
+    """The user's, for every arm; those of an arm override them."""
     sweep: bool = False
     short: bool = False
 
     @property
     def recipe(self) -> Path:
+        """The path of the experiment's recipe."""
         return find_recipe(self.experiment.recipe)
 
     @property
@@ -64,6 +66,7 @@ class Plan:
 
     @property
     def command(self) -> str:
+        """The command line that executes it."""
         text = ["holdfast", "reproduce", "run", self.experiment.name, "--seeds", str(len(self.seeds))]
         if self.arms != self.experiment.arms:
             text += [word for arm in self.arms if not arm.control for word in ("--arms", arm.name)]
@@ -81,6 +84,7 @@ class Plan:
                 assert self._job(arm, index, self.seeds[0], Path("runs")).config
 
     def save(self, out: Path) -> None:
+        """Write it into its folder."""
         names = {"experiment": self.experiment.name, "arms": [arm.name for arm in self.arms]}
         values = names | {"seeds": self.seeds, "settings": self.settings, "sweep": self.sweep, "short": self.short}
         out.mkdir(parents=True, exist_ok=True)
@@ -120,17 +124,17 @@ class Plan:
         ]
 
     def _job(self, arm: Arm, index: int | None, seed: int, folder: Path) -> TrainingJob:
-        own = {k: v for k, v in arm.settings.items() if not (self.short and k in SHORT)}
+        settings = {k: v for k, v in arm.settings.items() if not (self.short and k in SHORT)}
         label = ""
         if arm.sweep is not None and index is not None:
-            own |= arm.sweep.at(index)
+            settings |= arm.sweep.at(index)
             label = arm.sweep.label(index)
         drawn = dict.fromkeys(self.experiment.drawn, seed)
         return TrainingJob(
             arm=arm.name,
             seed=seed,
             recipe=self.recipe,
-            settings=for_method({**self.shared, **drawn}, own, self.recipe),
+            settings=for_method({**self.shared, **drawn}, settings, self.recipe),
             folder=folder / f"{slug(f'{arm.name} {label}')}-s{seed}",
             label=label,
         )

@@ -1,4 +1,4 @@
-"""Everything an experiment found as one JSON object, and as a page of Markdown."""
+"""The results of an experiment as one JSON object, and as a page of Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast_research.judge import NOBODY
 from holdfast_research.plan import RULE, TUNING_SEEDS, Choice, Plan
 from holdfast_research.series import summarise
 from holdfast_research.signals import warnings_of
-from holdfast_research.values import Arm, Runs
+from holdfast_research.values import CONTROL, Arm, Runs
 
 
 def results_of(plan: Plan, runs: Runs, out: Path, failures: Sequence[Failure] = ()) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def results_of(plan: Plan, runs: Runs, out: Path, failures: Sequence[Failure] = 
 
 
 def config_hash(job: TrainingJob) -> str:
-    """Of everything a run depends on but its seed, its place and its threads."""
+    """A hash of everything a run depends on but its seed, its place and its threads; 12 hex digits."""
     config = job.config
     shared = config.model_copy(update={"run": type(config.run)()})
     return hashlib.sha256(dump(shared).encode()).hexdigest()[:12]
@@ -113,6 +113,7 @@ def claim_groups(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str
 
 
 def left_out_line(count: int) -> str:
+    """The line about claims whose arms were left out."""
     return f"{count} more are about arms that were left out with `--arms`."
 
 
@@ -121,7 +122,6 @@ def source(claim: Mapping[str, Any]) -> str:
     return claim["where"] if claim["paper"] == CONTROL else f"{claim['paper']}: {claim['where']}"
 
 
-CONTROL = "control"
 SHORT_NOTE = "A short run, to see that the machinery works: it trains a few steps and can show nothing."
 VERDICTS = (
     "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "
@@ -218,6 +218,7 @@ def sweep_lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def missing_lines(results: Mapping[str, Any]) -> list[str]:
+    """A line for each run that failed or is not finished."""
     failed = {f["run"]: f"{f['run']} failed: {f['reason']} (logs/{f['log']})" for f in results["failures"]}
     return [
         *failed.values(),
@@ -226,19 +227,20 @@ def missing_lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def start_lines(results: Mapping[str, Any]) -> list[str]:
-    """Said when runs of one recipe start from different policies, and are no seeds of one testbed."""
+    """A line when runs of one recipe start from different policies: they are not seeds of one testbed."""
     rows = results["starts"]
     if not rows:
         return []
-    found = (f"{row['greedy']['em_greedy']:.4f} ({len(row['runs'])} runs, {row['runs'][0]} the first)" for row in rows)
+    starts = (f"{row['greedy']['em_greedy']:.4f} ({len(row['runs'])} runs, {row['runs'][0]} the first)" for row in rows)
     return [
         "These runs do not all start from one policy: before training, greedy test EM is "
-        f"{', '.join(found)}. A warm start made on another machine is another policy. Delete the runs of one kind, or "
+        f"{', '.join(starts)}. A warm start made on another machine is another policy. Delete the runs of one kind, or "
         "put the policy of the others into the cache."
     ]
 
 
 def origin_lines(results: Mapping[str, Any]) -> list[str]:
+    """What the page and its runs were made with."""
     hashes = "; ".join(f"{arm['name']} {arm['config_hash']}" for arm in results["arms"])
     return [
         f"Recipe {results['recipe']}, seeds {', '.join(map(str, results['seeds']))}.",
@@ -256,8 +258,8 @@ def origin_lines(results: Mapping[str, Any]) -> list[str]:
 def _makers(runs: Runs) -> list[dict[str, str]]:
     """What the runs were made with, each combination once."""
     unknown = {"holdfast": "unknown"}
-    every = {tuple(run.results.get("made_by", unknown).items()) for found in runs.values() for run in found}
-    return [dict(one) for one in sorted(every)]
+    every = {tuple(run.results.get("made_by", unknown).items()) for arm in runs.values() for run in arm}
+    return [dict(makers) for makers in sorted(every)]
 
 
 def _versions(made_by: Mapping[str, str]) -> str:
@@ -269,7 +271,7 @@ def _different_starts(jobs: Sequence[TrainingJob], runs: Runs) -> list[dict[str,
 
     A warm start made on another kind of processor is another policy. Its greedy scores, which no seed bears on, tell.
     """
-    before = {(run.arm, run.seed): run.results["before"] for found in runs.values() for run in found}
+    before = {(run.arm, run.seed): run.results["before"] for arm in runs.values() for run in arm}
     starts: dict[str, dict[str, list[str]]] = {}
     for job in jobs:
         if scores := before.get((job.arm, job.seed)):
@@ -325,4 +327,5 @@ def _number(value: float | None, form: str) -> str:
 
 
 def sentence(text: str) -> str:
+    """The text with a capital and a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

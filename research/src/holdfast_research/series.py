@@ -19,7 +19,7 @@ from holdfast.tracking import MetricsFile
 RISE = 0.12
 """By how much a reward must have risen before a run is said to hold."""
 HALF = math.log(0.5)
-"""Of ∏ r: a rollout has become half as likely."""
+"""ln ∏ r of a rollout that became half as likely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,7 @@ class RunSeries:
 
     @property
     def reward(self) -> Curve:
+        """Mean reward by step."""
         steps, values = self.series("reward/mean")
         return curve_of(values, steps)
 
@@ -111,6 +112,7 @@ class RunSummary:
 
 
 def summarise(run: RunSeries) -> RunSummary:
+    """The run in numbers."""
     steps, means = run.means("reward/mean")
     curve = run.reward
     fall = fell(curve)

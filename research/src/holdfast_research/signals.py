@@ -41,7 +41,7 @@ def warnings_of(runs: Runs) -> list[dict[str, Any]]:
     """For each signal: in how many runs whose reward dropped it turned before, its leads in steps, and in how many runs
     whose reward never dropped it turned too, by the median step of the drops: both kinds are watched for equally long.
     All arms together; runs shorter than `MIN_STEPS` count in neither."""
-    long = [run for found in runs.values() for run in found if len(run.rows) >= MIN_STEPS]
+    long = [run for seeds in runs.values() for run in seeds if len(run.rows) >= MIN_STEPS]
     drops = {id(run): drop_step(run) for run in long}
     fell = [drop for drop in drops.values() if drop is not None]
     watched = median(fell) if fell else float("inf")

@@ -1,4 +1,4 @@
-"""What an experiment is made of. Experiments are data: everything that runs or draws them stands elsewhere."""
+"""What an experiment is made of. Experiments are data: other modules run, judge and draw them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ Runs = Mapping[str, tuple[RunSeries, ...]]
 """The finished runs of each arm, by its name; an arm without one is absent."""
 
 
+CONTROL = "control"
+
+
 class Status(StrEnum):
+    """The word of a verdict."""
+
     SHOWN = "shown"
     PARTLY = "partly"
     NOT_SHOWN = "not shown"
@@ -35,15 +40,15 @@ class Verdict:
 class Claim:
     """A sentence of a paper and how it is put to the test."""
 
-    paper: str
-    """As docs/papers.md names it, or `control` for what no paper says but every reader should ask."""
+    paper: str = CONTROL
+    """As docs/papers.md names it, or `CONTROL`: no paper says it, but a reader should ask."""
     where: str
     """Section, figure, definition or table."""
     says: str
     test: Callable[[Runs], Verdict]
     """Pure: the same runs, the same verdict."""
     asks: str
-    """What the test looks at, in words."""
+    """What the test looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,14 @@ class Sweep:
     settings: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
     usual: int = 1
-    """Index of the value that is taken without a sweep."""
+    """Index of the value used without a sweep."""
 
     def at(self, index: int) -> Settings:
+        """The settings with the values at an index."""
         return dict(zip(self.settings, self.values[index], strict=True))
 
     def label(self, index: int) -> str:
+        """Those values as text."""
         return ", ".join(map(_short_number, self.values[index]))
 
 
@@ -85,7 +92,7 @@ class Arm:
     sweep: Sweep | None = None
     """None: the method has no coefficient, or the experiment is about it."""
     control: bool = False
-    """Runs whatever arms are asked for."""
+    """Runs with every choice of arms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +104,12 @@ class Figure:
     arms: tuple[str, ...]
     """Few enough to tell apart."""
     after: str = ""
-    """The figure of a paper that it stands beside."""
+    """The figure of a paper that shows the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A question, the arms that answer it, and the claims they are held against."""
+    """A question, the arms that answer it, and the claims they are judged by."""
 
     name: str
     title: str
@@ -118,9 +125,10 @@ class Experiment:
     notes: tuple[str, ...] = ()
     """What a reader of the page must know."""
     settings: Settings = field(default_factory=dict)
-    """For every arm; a user's win."""
+    """For every arm. Settings of the command line override them."""
     drawn: tuple[str, ...] = ()
     """Settings that take the seed of each run: `world.seed`, say, where every seed is to have a world of its own."""
 
     def arm(self, name: str) -> Arm:
+        """The arm of this name."""
         return next(arm for arm in self.arms if arm.name == name)

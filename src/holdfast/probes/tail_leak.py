@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from holdfast.errors import RolloutError
-from holdfast.metrics import cut_advantage
+from holdfast.metrics import tail_advantage
 from holdfast.probes.subject import Rollouts, Subject, batch_of
 from holdfast.trajectory import Trajectory
 
@@ -75,5 +75,5 @@ def _turn_leak(rows: list[tuple[float, Trajectory]]) -> TurnLeak:
         tokens=tokens,
         advantage=sum(a * n for (a, _), n in zip(rows, counts, strict=True)) / max(tokens, 1),
         mask_mass=sum(masses) / len(masses) if masses else 1.0,
-        tail_advantage=cut_advantage([a for a, _ in rows], [t for _, t in rows]),
+        tail_advantage=tail_advantage([a for a, _ in rows], [t for _, t in rows]),
     )

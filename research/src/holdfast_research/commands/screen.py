@@ -44,6 +44,7 @@ def need_training() -> None:
 
 
 def print_failures(failures: Sequence[Failure]) -> None:
+    """A line for each, with the path of its log."""
     for failure in failures:
         err().print(f"failed: {failure.job.name}: {failure.reason} (see {failure.log})", soft_wrap=True)
 
@@ -102,7 +103,7 @@ def watching(console: Console) -> Iterator[Callable[[Progress], None]]:
 def describe(progress: Progress) -> str:
     """The state of all runs, in one line."""
     running = "; ".join(f"{name}: step {step}" if step else name for name, step in progress.running.items())
-    parts = [f"{progress.made}/{progress.steps} steps", running]
+    parts = [f"{progress.steps_done}/{progress.steps} steps", running]
     if progress.waiting:
         parts.append(f"{progress.waiting} waiting")
     if progress.left_s:

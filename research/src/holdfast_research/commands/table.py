@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class Form(StrEnum):
+    """Formats of a table."""
+
     MARKDOWN = "md"
     CSV = "csv"
     LATEX = "tex"
@@ -112,29 +114,29 @@ def commands(
 
 
 def _blocks(results: Sequence[dict[str, Any]], published: Sequence[str], against: str | None) -> list[Block]:
-    from holdfast_research.tables.table import beside, own_block, published_block
+    from holdfast_research.tables.table import block_of, joined, published_block
 
     known = [published_block(model) for model in published]
     if not results:
         if against is not None:
-            raise ConfigError("--against names an own row, and no results were given")
+            raise ConfigError("--against names one of your rows, and no results were given")
         if not known:
             raise DataError("there is nothing to show: give folders of holdfast eval, or --published MODEL")
         return known
-    own = own_block(results, against=against)
-    return [beside(own, one) for one in known] or [own]
+    block = block_of(results, against=against)
+    return [joined(block, model) for model in known] or [block]
 
 
 def _read(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """The results in some folders, at any depth; those of training are passed over."""
     from holdfast.evals.state import RESULTS, SETTINGS, read_results
 
-    found = []
+    results = []
     for folder in folders:
         if not folder.exists():
             raise DataError(f"{folder} does not exist; give folders of holdfast eval")
         if (folder / SETTINGS).is_file() or folder.is_file():
-            found.append(read_results(folder))
+            results.append(read_results(folder))
             continue
         inside = [path.parent for path in sorted(folder.rglob(SETTINGS))]
         whole = [path for path in inside if (path / RESULTS).is_file()]
@@ -143,8 +145,8 @@ def _read(folders: Sequence[Path]) -> list[dict[str, Any]]:
                 err().print(f"note: {path} is not finished and left out", soft_wrap=True)
         if not whole:
             raise DataError(f"{folder} holds no finished results of holdfast eval")
-        found += [read_results(path) for path in whole]
-    return found
+        results += [read_results(path) for path in whole]
+    return results
 
 
 def _write(blocks: Sequence[Block], form: Form, folder: Path | None) -> None:

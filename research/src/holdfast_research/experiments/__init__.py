@@ -37,9 +37,9 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def find(name: str) -> Experiment:
-    """Raises `ConfigError`, naming the nearest, for a name that is none."""
+    """The experiment of this name. Raises `ConfigError` that names the nearest."""
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
     near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(EXPERIMENTS)}"
-    raise ConfigError(f"there is no experiment {name!r}; {hint}")
+    raise ConfigError(f"{name!r} is not an experiment; {hint}")

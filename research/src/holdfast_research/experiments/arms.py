@@ -61,14 +61,12 @@ SAPO_FIXED = fixed(SAPO_ARM)
 
 
 SAME_STEP = Claim(
-    paper="control",
     where="the same recipe with a search that never fails",
     says="The learning rate is not too large: where searches are reliable, plain GRPO learns and holds at it.",
     asks="plain GRPO with faults.search_failure_rate = 0 holds",
     test=holds(RELIABLE.name),
 )
 SMALLER_STEP = Claim(
-    paper="control",
     where="a fifth of the step, or what the sweep chose",
     says="A smaller learning rate is a remedy too.",
     asks="with a smaller learning rate it holds on the seeds on which GRPO fell. If so, a "
@@ -76,14 +74,12 @@ SMALLER_STEP = Claim(
     test=holds_where(SMALLER.name, GRPO.name),
 )
 OTHER_SAMPLER = Claim(
-    paper="control",
     where="the same recipe, sampled at top-p 1 without top-k",
-    says="Untruncated, the same recipe learns and holds: without the truncation there is no collapse.",
+    says="Untruncated, the same recipe learns and holds: it does not collapse without the truncation.",
     asks="plain GRPO sampled at top-p 1 without top-k holds on the seeds on which GRPO fell",
     test=holds_where(PLAIN_SAMPLER.name, GRPO.name),
 )
 SAME_SAMPLER = Claim(
-    paper="control",
     where="log-probs of the loss over what the sampler kept: Keep Sampling Mask, DeepSeek-V3.2, arXiv 2512.02556",
     says="Not the truncation is at fault but its mismatch with the loss: with the same truncated sampler and log-probs "
     "over what it kept, the same recipe learns and holds.",
@@ -91,7 +87,6 @@ SAME_SAMPLER = Claim(
     test=holds_where(SAMPLING_MASK.name, GRPO.name),
 )
 OTHER_MEAN = Claim(
-    paper="control",
     where="SAPO equation 9, and GSPO; the codes of LLDS and SAPO take the mean over tokens",
     says="With the mean over sequences, over which a group's advantages sum to 0 however long failures are, plain GRPO "
     "keeps its reward.",
@@ -99,7 +94,6 @@ OTHER_MEAN = Claim(
     test=holds_where(SEQUENCE_MEAN.name, GRPO.name),
 )
 OTHER_BASELINE = Claim(
-    paper="control",
     where="the baseline of OPO, arXiv 2505.23585, with GRPO's division by the deviation",
     says="With a baseline by length, under which a group's advantages sum to 0 over its tokens however long failures "
     "are, plain GRPO keeps its reward.",
@@ -122,5 +116,5 @@ DYNAMICS = (
 
 def dynamics(*groups: tuple[str, ...], metrics: tuple[str, ...] = ()) -> tuple[Figure, ...]:
     """The curves of `DYNAMICS`, or of those `metrics`, for each group of arms."""
-    wanted = [row for row in DYNAMICS if not metrics or row[0] in metrics]
-    return tuple(Figure(metric, title, arms, after) for metric, title, after in wanted for arms in groups)
+    rows = [row for row in DYNAMICS if not metrics or row[0] in metrics]
+    return tuple(Figure(metric, title, arms, after) for metric, title, after in rows for arms in groups)

@@ -43,7 +43,6 @@ EXPERIMENT = Experiment(
         ),
         *(
             Claim(
-                paper="control",
                 where="less than to prevent",
                 says=f"λ = {value} postpones the drop of the reward.",
                 asks="it falls below 80 % of its peak 5 steps later than without, or never",

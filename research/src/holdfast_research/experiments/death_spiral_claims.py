@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.values import Claim
+from holdfast_research.values import CONTROL, Claim
 
 GRPO = a.GRPO.name
 BEST = "tables of results (v2): 3B-Instruct GRPO .336, LLDS-A .441; the GRPO there is from before its collapse"
@@ -39,9 +39,8 @@ def remedy(arm: str, *, paper: str, where: str, other: str = GRPO) -> tuple[Clai
         asks=f"on the seeds on which {other} fell it does not",
         test=judge.prevents_where(arm, other),
     )
-    of_whom = "" if paper == "control" else f" than that of {paper.partition(',')[0]}"
+    of_whom = "" if paper == CONTROL else f" than that of {paper.partition(',')[0]}"
     keeps = Claim(
-        paper="control",
         where=f"a stricter question{of_whom}",
         says=f"{arm} keeps its reward where {other} collapses.",
         asks=f"on the seeds on which {other} fell it holds",
@@ -63,8 +62,8 @@ def best(arm: str, *, paper: str, where: str) -> Claim:
 
 
 def no_surge(arm: str, other: str = GRPO) -> Claim:
+    """The control whether a method stops the surge of entropy."""
     return Claim(
-        paper="control",
         where="what goes before the collapse, and may only take longer",
         says=f"{arm} stops the surge of entropy, and not only the fall of the reward until the last step.",
         asks=f"entropy never rises 0.3 nats above its lowest, on the seeds on which that of {other} does",
@@ -73,8 +72,8 @@ def no_surge(arm: str, other: str = GRPO) -> Claim:
 
 
 def postpones_surge(arm: str) -> Claim:
+    """The control whether a method postpones the surge of entropy."""
     return Claim(
-        paper="control",
         where="if what drives the collapse is still there",
         says=f"{arm} postpones the surge of entropy.",
         asks="entropy rises 0.3 nats above its lowest 20 steps later than that of GRPO, or never",
@@ -90,14 +89,12 @@ COLLAPSES = Claim(
     test=judge.falls(GRPO),
 )
 PLATEAU = Claim(
-    paper="control",
     where="a stricter question: a plateau, which no paper asks for",
     says="It does not fall from the middle of its rise.",
     asks="it is within 20 % of its peak in 20 steps, then loses 40 % of it",
     test=judge.collapses(GRPO),
 )
 STAYS_DOWN = Claim(
-    paper="control",
     where="whether it is the end",
     says="Where it falls it stays down.",
     asks="at its last step it is still down by as much as makes a fall",
@@ -116,9 +113,8 @@ FIRST_ACTION = (
         for kind in ("correct", "incorrect")
     ),
     Claim(
-        paper="control",
         where="the same in a run that holds",
-        says="The crossing is no mark of a collapse: in plain GRPO with a reliable search it occurs too.",
+        says="The crossing is not a mark of a collapse: in plain GRPO with a reliable search it occurs too.",
         asks="the same of correct rollouts, at the start and at the end",
         test=judge.where_it_held(a.RELIABLE.name, judge.first_action_crosses_by_the_end(a.RELIABLE.name)),
     ),
@@ -144,7 +140,6 @@ COURSE = (
         test=judge.displaced_before_drop(GRPO),
     ),
     Claim(
-        paper="control",
         where="Definition 4.1 in a run that holds",
         says="Displacement below 0 is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
         asks="the 5-step mean of displacement/correct never lies below 0",
@@ -180,10 +175,9 @@ COURSE = (
         test=judge.incorrect_below_correct(GRPO),
     ),
     Claim(
-        paper="control",
         where="the same in a run that holds",
         says="With a reliable search, too, incorrect rollouts are less likely than correct ones.",
-        asks="the same of the later half of the run. If so, it is no sign of a collapse",
+        asks="the same of the later half of the run. If so, it is not a sign of a collapse",
         test=judge.where_it_held(a.RELIABLE.name, judge.incorrect_below_correct(a.RELIABLE.name)),
     ),
     Claim(
@@ -229,7 +223,6 @@ COURSE = (
         test=judge.ratio_drifts_before_drop(GRPO),
     ),
     Claim(
-        paper="control",
         where="Definition 1 in a run that holds",
         says="The drift is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
         asks="the mean of ln ∏ r never lies below ln 0.5",
@@ -260,7 +253,6 @@ REMEDIES = (
     *remedy("LLDS-MA", paper=a.LLDS_PAPER, where="tables of results (v1, v2), LLDS-MA"),
     *remedy("SAPO", paper=a.SAPO_PAPER, where="Figure 1 and the main table"),
     Claim(
-        paper="control",
         where="Figure 1 of SAPO, asked of all rollouts; those with A < 0 are meant to lose likelihood",
         says="Under SAPO the ratios of all rollouts together do not drift either.",
         asks="the mean of ln ∏ r never lies below ln 0.5",
@@ -317,7 +309,6 @@ REMEDIES = (
         says="LLDS on top of GSPO ends above GSPO.",
     ),
     Claim(
-        paper="control",
         where="GSPO's own clip, 3e-4 and 4e-4, or what the sweep chose",
         says="At a clip of its own GSPO collapses too.",
         asks=FALL,
@@ -346,14 +337,12 @@ REMEDIES = (
         "under the whole one, with which LLDS never trained).",
     ),
     Claim(
-        paper="control",
         where="the papers' plain GRPO has a KL of 0.001, the one here none",
         says="With that KL it falls too.",
         asks=FALL,
         test=judge.falls(a.PAPERS_KL.name),
     ),
     Claim(
-        paper="control",
         where="the ordinary remedy",
         says="A KL to the reference does as well.",
         asks="on the seeds on which GRPO fell it holds",

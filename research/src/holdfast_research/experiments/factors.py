@@ -51,7 +51,6 @@ GROUPS = (TOOL, SAMPLER, TRUNCATION, LANGUAGE, LOSS, SCHEDULE)
 
 def _answers(arm: str, where: str, says: str) -> Claim:
     return Claim(
-        paper="control",
         where=where,
         says=says,
         asks=f"{arm} does not lose 40 % of its peak on the seeds on which the whole recipe did",
@@ -80,7 +79,6 @@ EXPERIMENT = Experiment(
         a.OTHER_MEAN,
         a.OTHER_BASELINE,
         Claim(
-            paper="control",
             where="research/docs/testbed.md, the mechanism: its pace is the step times the mean advantage per token",
             says="Half the learning rate only postpones it.",
             asks=f"with half the learning rate and twice the steps {FALL}, and drops 5 steps later",
@@ -89,7 +87,6 @@ EXPERIMENT = Experiment(
         _answers("one search in ten fails", "the same, weaker", "Fewer failed searches do not collapse it."),
         _answers("one hop", "multi-turn questions", "Questions of one hop do not collapse."),
         Claim(
-            paper="control",
             where="top-p 0.95 without top-k: the sampler of SAPO's paper and of LLDS's script",
             says="At the published truncation it collapses too, only later.",
             asks=f"in twice the steps {FALL}, and drops 5 steps later",

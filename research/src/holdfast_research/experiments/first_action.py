@@ -31,10 +31,9 @@ EXPERIMENT = Experiment(
         ),
         *FIRST_ACTION,
         Claim(
-            paper="control",
             where="the same in a run that holds",
             says="In plain GRPO with a reliable search, too, more incorrect rollouts begin with a right search.",
-            asks="the same at the end. If so, the share alone is no sign of a collapse",
+            asks="the same at the end. If so, the share alone is not a sign of a collapse",
             test=judge.where_it_held(a.RELIABLE.name, judge.first_action_match_rises_by_the_end(a.RELIABLE.name)),
         ),
         a.SAME_STEP,

@@ -37,14 +37,12 @@ EXPERIMENT = Experiment(
             test=judge.displaced_before_drop(a.GRPO.name),
         ),
         Claim(
-            paper="control",
             where="the same share in a run that holds",
             says="More than half is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
             asks="displacement/fraction never exceeds one half in 5 steps",
             test=judge.where_it_held(a.RELIABLE.name, judge.never_most_displaced(a.RELIABLE.name)),
         ),
         Claim(
-            paper="control",
             where="what the penalty is for",
             says="LLDS leaves correct rollouts likelier than plain GRPO does.",
             asks="the mean displacement of the run, seed by seed",

@@ -57,14 +57,12 @@ EXPERIMENT = Experiment(
         *remedy(_usual("correct"), paper="control", where="all-correct groups preserved, all-incorrect ones not"),
         *(no_surge(_usual(rule)) for rule in RULES),
         Claim(
-            paper="control",
             where="all-incorrect groups are in the paper's preserving set (equation 7)",
             says="Where reward is rare, preserving all-incorrect groups costs learning: `correct` ends above A ≥ 0.",
             asks=f"with λ = 1 over preserved tokens, {SAMPLED}",
             test=judge.ends_higher(_usual("correct", rare=True), _usual("A ≥ 0", rare=True)),
         ),
         Claim(
-            paper="control",
             where="the control at rare reward",
             says="Where reward is rare, plain GRPO ends above LLDS with A ≥ 0.",
             asks=SAMPLED,

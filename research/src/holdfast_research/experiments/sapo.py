@@ -70,7 +70,6 @@ EXPERIMENT = Experiment(
             )
         ),
         Claim(
-            paper="control",
             where="beside the ablation, whose row without the ratio's condition has none on the advantage either",
             says="The ratio's condition helps where only A > 0 is preserved, too.",
             asks=SAMPLED,

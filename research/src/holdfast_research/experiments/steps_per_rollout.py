@@ -48,7 +48,6 @@ EXPERIMENT = Experiment(
             test=judge.falls("GRPO, K = 10"),
         ),
         Claim(
-            paper="control",
             where="K = 2, which the same configuration means in current verl",
             says="At K = 2 plain GRPO keeps its reward.",
             asks="it holds",
@@ -56,7 +55,6 @@ EXPERIMENT = Experiment(
         ),
         *(
             Claim(
-                paper="control",
                 where="other than the published K",
                 says=f"At K = {k} plain GRPO falls.",
                 asks=FALL,
@@ -73,14 +71,12 @@ EXPERIMENT = Experiment(
         ),
         *remedy("LLDS, K = 20", paper="control", where="beyond the published K", other="GRPO, K = 20"),
         Claim(
-            paper="control",
             where="if drift within a rollout batch is what counts",
             says="More steps drift further: at K = 20 plain GRPO drops earlier than at K = 5.",
             asks="the reward of K = 5 drops 5 steps later or never",
             test=judge.delays("GRPO, K = 5", "GRPO, K = 20"),
         ),
         Claim(
-            paper="control",
             where="if the number of updates is what counts, and not how many share a rollout batch",
             says="More steps only get there sooner: at K = 20 plain GRPO drops after as many optimizer steps as at "
             "K = 10.",

@@ -20,9 +20,8 @@ from holdfast_research.pages.curves import runs_of
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.paths import DOCS
 from holdfast_research.plan import PLAN_FILE
-from holdfast_research.results import CONTROL
 from holdfast_research.series import RunSeries
-from holdfast_research.values import Claim, Runs, Verdict
+from holdfast_research.values import CONTROL, Claim, Runs, Verdict
 
 INTRODUCTION = """\
 # The papers' claims, one by one
@@ -70,7 +69,7 @@ this. All rollouts are counted, those with A < 0 too, which are meant to lose li
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one experiment's kept runs say of a claim; no verdict where none of them can be asked."""
+    """What the kept runs of an experiment say of a claim; no verdict where none of them can be asked."""
 
     experiment: str
     claim: Claim
@@ -78,7 +77,7 @@ class Answer:
 
 
 def answers(kept: Path = KEPT) -> Iterator[Answer]:
-    """Of every experiment, in the order of the list that `holdfast reproduce` prints."""
+    """The answers of every experiment, in the order of `holdfast reproduce list`."""
     for experiment in EXPERIMENTS.values():
         runs = kept_runs(experiment.name, kept)
         for claim in experiment.claims:
@@ -98,12 +97,14 @@ def kept_runs(name: str, kept: Path) -> Runs:
 
 
 def whole_page(kept: Path = KEPT) -> str:
+    """The text of claims.md."""
     return "\n".join([page(list(answers(kept))), *beside(kept)])
 
 
-def page(found: list[Answer]) -> str:
+def page(every: Sequence[Answer]) -> str:
+    """The tables of claims and verdicts, a section a paper."""
     papers: dict[str, dict[tuple[str, str, str], list[Answer]]] = {}
-    for answer in found:
+    for answer in every:
         claim = answer.claim
         papers.setdefault(claim.paper, {}).setdefault((claim.says, claim.where, claim.asks), []).append(answer)
     lines = [INTRODUCTION]
@@ -116,11 +117,11 @@ def page(found: list[Answer]) -> str:
 
 
 def beside(kept: Path = KEPT) -> Iterator[str]:
-    """What no claim asks, of the same runs: turns that are neither a search nor an answer, clipping, and ratios."""
+    """The section on what no claim asks: invalid turns, clipping and ratios of the same runs."""
     yield BESIDE
     for name in (each for each in ("death-spiral", "testbeds") if (kept / each / PLAN_FILE).exists()):
         runs = kept_runs(name, kept)
-        last = max(int(run.rows[-1]["step"]) for found in runs.values() for run in found)
+        last = max(int(run.rows[-1]["step"]) for arm in runs.values() for run in arm)
         early, middle, late = (1, 10), (31, 40), (last - 9, last)
         steps = [f"{first} to {end}" for first, end in (early, middle, late, middle, late, (last - 19, last))]
         yield f"[{name}]({name}.md), means over seeds and over the steps named:\n"
@@ -129,11 +130,11 @@ def beside(kept: Path = KEPT) -> Iterator[str]:
             f"| ln ∏ r, {steps[5]} |"
         )
         yield "|---" * 8 + "|"
-        for arm, found in runs.items():
-            cells = [f"{_mean(found, 'rollout/invalid_fraction', *part):.2f}" for part in (early, middle, late)]
-            cells += [f"{_mean(found, 'clip/fraction', *part):.3f}" for part in (middle, late)]
-            cells.append(f"{_mean(found, 'ratio/log_product', last - 19, last):+.2f}")
-            yield f"| {arm} | {len(found)} | {' | '.join(cells)} |"
+        for arm, seeds in runs.items():
+            cells = [f"{_mean(seeds, 'rollout/invalid_fraction', *part):.2f}" for part in (early, middle, late)]
+            cells += [f"{_mean(seeds, 'clip/fraction', *part):.3f}" for part in (middle, late)]
+            cells.append(f"{_mean(seeds, 'ratio/log_product', last - 19, last):+.2f}")
+            yield f"| {arm} | {len(seeds)} | {' | '.join(cells)} |"
         yield ""
 
 
@@ -144,14 +145,14 @@ def _mean(runs: Sequence[RunSeries], metric: str, first: int, last: int) -> floa
 
 def _verdicts(those: list[Answer]) -> str:
     return "<br>".join(
-        f"**{one.verdict.word}** in [{one.experiment}]({one.experiment}.md): {one.verdict.because}"
-        for one in those
-        if one.verdict
+        f"**{answer.verdict.word}** in [{answer.experiment}]({answer.experiment}.md): {answer.verdict.because}"
+        for answer in those
+        if answer.verdict
     )
 
 
 def _missing(says: str, where: str, those: list[Answer]) -> str:
-    return f"* {says} ({where}) Asked by {', '.join(f'`{one.experiment}`' for one in those)}."
+    return f"* {says} ({where}) Asked by {', '.join(f'`{answer.experiment}`' for answer in those)}."
 
 
 if __name__ == "__main__":

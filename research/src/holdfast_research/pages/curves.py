@@ -77,6 +77,7 @@ def write_kept_page(name: str) -> Path:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="*", help="of `holdfast reproduce run`")
     parser.add_argument("--kept", action="store_true", help="every experiment whose runs are in the repository")

@@ -50,8 +50,8 @@ SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def draw(code: str, log: Log, names: tuple[str, ...], path: Path) -> None:
     """One panel for the reward and one for each series, above each other."""
-    told = diagnose(log)
-    step = next(finding.step for finding in told.findings if finding.code == code)
+    diagnosis = diagnose(log)
+    step = next(finding.step for finding in diagnosis.findings if finding.code == code)
     panels = ("reward/mean", *names)
     figure, axes = plt.subplots(len(panels), 1, sharex=True, figsize=(6.4, 0.5 + 1.05 * len(panels)), squeeze=False)
     for axis, name in zip(axes[:, 0], panels, strict=True):
@@ -61,8 +61,8 @@ def draw(code: str, log: Log, names: tuple[str, ...], path: Path) -> None:
             series.steps[keep], series.values[keep], color=BLUE if name == "reward/mean" else ORANGE, linewidth=1.4
         )
         axis.axvline(step, color=GREY, linestyle="--", linewidth=1)
-        if told.halved is not None:
-            axis.axvline(told.halved.step, color=GREY, linestyle=":", linewidth=1)
+        if diagnosis.halved is not None:
+            axis.axvline(diagnosis.halved.step, color=GREY, linestyle=":", linewidth=1)
         axis.set_title(name, loc="left", fontsize=8, pad=2)
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)
@@ -74,6 +74,7 @@ def draw(code: str, log: Log, names: tuple[str, ...], path: Path) -> None:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--codes", nargs="*", default=sorted(SHOWN), help="only these")
     codes = parser.parse_args().codes

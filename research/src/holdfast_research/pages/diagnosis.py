@@ -1,4 +1,4 @@
-"""How well the rules do on the library of recorded runs: found in time, false alarms, the right code first.
+"""How well the rules do on the library of recorded runs: collapses found in time, false alarms, the right code first.
 
     python -m holdfast_research.pages.diagnosis --each              # calibration: thresholds may be chosen here
     python -m holdfast_research.pages.diagnosis --split tuning      # and here, since the one reading as held-out runs
@@ -86,10 +86,10 @@ class Case:
 def judge(recording: Recording, log: Log, copy: str = "") -> Case:
     """The rules' verdict on a log of a run."""
     diagnosis = diagnose(log)
-    found = [(f.code, int(f.step)) for f in diagnosis.findings]
+    findings = [(f.code, int(f.step)) for f in diagnosis.findings]
     begins, every = recording.start * recording.every, recording.every
     known = frozenset().union(*(RIGHT[cause] for cause in recording.also))
-    later = [f for f in found if recording.healthy or f[1] > begins]
+    later = [f for f in findings if recording.healthy or f[1] > begins]
     curve = None if recording.healthy else reward_curve(log)
     fall = None if curve is None else halved(curve)
     before = [f for f in later if fall is not None and f[1] < fall.step]
@@ -105,8 +105,8 @@ def judge(recording: Recording, log: Log, copy: str = "") -> Case:
         steep=None if curve is None or fall is None else (fall.step - _last_high(curve, fall)) / every,
         lead=(fall.step - before[0][1]) / every if fall is not None and before else None,
         possible=None if fall is None else (fall.step - begins) / every,
-        early=not recording.healthy and any(f not in later and f[0] not in known for f in found),
-        alarm=recording.healthy and any(code not in known for code, _ in found),
+        early=not recording.healthy and any(f not in later and f[0] not in known for f in findings),
+        alarm=recording.healthy and any(code not in known for code, _ in findings),
         findings=tuple(later),
         right=bool(later) and later[0][0] in right,
         silent=tuple(c.code for c in diagnosis.cannot_tell),
@@ -126,7 +126,7 @@ def cases_of(recordings: Iterable[Recording], folder: Path = FOLDER) -> list[Cas
     for recording in recordings:
         log = load(recording, folder)
         cases.append(judge(recording, log))
-        cases += [judge(recording, made, kind) for kind, made in copies(log, recording.name).items()]
+        cases += [judge(recording, copied, kind) for kind, copied in copies(log, recording.name).items()]
         if recording.host == "trl":
             cases.append(judge(recording, load(recording, folder, stock=True), STOCK))
     return cases
@@ -163,7 +163,7 @@ def numbers(cases: Sequence[Case]) -> dict[str, str]:
     fell = [c for c in cases if c.fell]
     healthy = [c for c in cases if c.healthy]
     faulty = [c for c in cases if not c.healthy]
-    found = [c for c in faulty if c.findings]
+    warned = [c for c in faulty if c.findings]
     leads, falls = [c.lead or 0.0 for c in fell], [c.fall_length or 0.0 for c in fell]
     shares = [(c.lead or 0.0) / max(c.possible or 1.0, 1.0) for c in fell]
     return {
@@ -181,7 +181,7 @@ def numbers(cases: Sequence[Case]) -> dict[str, str]:
         ),
         "false alarms among healthy runs": share(healthy, lambda c: c.alarm),
         "findings before a fault began": share(faulty, lambda c: c.early),
-        "right code first, of faulty runs with a finding": share(found, lambda c: c.right),
+        "right code first, of faulty runs with a finding": share(warned, lambda c: c.right),
         "right code first, where the log can tell": share([c for c in faulty if _can_tell(c)], lambda c: c.right),
         "right code first, of all faulty runs": share(faulty, lambda c: c.right),
     }
@@ -194,31 +194,16 @@ def by(cases: Sequence[Case], key: Callable[[Case], str]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for value in sorted({key(c) for c in cases}):
-        own = [c for c in cases if key(c) == value]
-        fell, healthy, faulty = ([c for c in own if f(c)] for f in (_fell, _healthy, _faulty))
-        firsts = [c.findings[0][0] if c.findings else "nothing" for c in own]
+        group = [c for c in cases if key(c) == value]
+        fell, healthy = [c for c in group if c.fell], [c for c in group if c.healthy]
+        faulty = [c for c in group if not c.healthy]
+        firsts = [c.findings[0][0] if c.findings else "nothing" for c in group]
         counted = ", ".join(f"{code} {firsts.count(code)}" for code in sorted(set(firsts)))
         timely = f"{sum(c.lead is not None for c in fell)} of {len(fell)}" if fell else ""
         alarms = f"{sum(c.alarm for c in healthy)} of {len(healthy)}" if healthy else ""
         right = f"{sum(c.right for c in faulty)} of {len(faulty)}" if faulty else ""
-        lines.append(f"| {value} | {len(own)} | {len(fell)} | {timely} | {alarms} | {right} | {counted} |")
+        lines.append(f"| {value} | {len(group)} | {len(fell)} | {timely} | {alarms} | {right} | {counted} |")
     return "\n".join(lines)
-
-
-def _beats_steep(case: Case) -> bool:
-    return (case.lead or 0.0) >= (case.steep or 0.0)
-
-
-def _fell(case: Case) -> bool:
-    return case.fell
-
-
-def _healthy(case: Case) -> bool:
-    return case.healthy
-
-
-def _faulty(case: Case) -> bool:
-    return not case.healthy
 
 
 def _can_tell(case: Case) -> bool:
@@ -229,14 +214,14 @@ def _can_tell(case: Case) -> bool:
 def telling(cases: Sequence[Case]) -> str:
     """For each code, in how many logs of each kind it can be told."""
     kinds = {
-        "local engine": [c for c in cases if c.host == "holdfast" and not c.copy],
+        "local trainer": [c for c in cases if c.host == "holdfast" and not c.copy],
         "TRL, with the observer": [c for c in cases if c.host == "trl" and not c.copy],
         "TRL, stock log": [c for c in cases if c.copy == STOCK],
     }
     lines = [f"| code | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     for code in sorted(CODES):
-        told = [f"{sum(code not in c.silent for c in own)} of {len(own)}" for own in kinds.values()]
-        lines.append(f"| {code} | {' | '.join(told)} |")
+        counts = [f"{sum(code not in c.silent for c in logs)} of {len(logs)}" for logs in kinds.values()]
+        lines.append(f"| {code} | {' | '.join(counts)} |")
     return "\n".join(lines)
 
 
@@ -244,15 +229,15 @@ def summary(cases: Sequence[Case]) -> str:
     """Markdown of one split."""
     runs, stock = [c for c in cases if not c.copy], [c for c in cases if c.copy == STOCK]
     observed = [c for c in runs if c.host == "trl"]
-    made = [c for c in cases if c.copy not in ("", STOCK)]
-    columns = {"runs": runs, "copies": made, "TRL, with the observer": observed, "TRL, stock logs": stock}
+    copied = [c for c in cases if c.copy not in ("", STOCK)]
+    columns = {"runs": runs, "copies": copied, "TRL, with the observer": observed, "TRL, stock logs": stock}
     tables = {name: numbers(some) for name, some in columns.items() if some}
     lines = [f"| | {' | '.join(tables)} |", "|---" * (len(tables) + 1) + "|"]
     lines += [f"| {row} | {' | '.join(t[row] for t in tables.values())} |" for row in next(iter(tables.values()))]
     sections = {
         "By cause": by(runs, lambda c: c.cause),
         "By host": by(runs, lambda c: c.host),
-        "Copies": by(made, lambda c: c.copy),
+        "Copies": by(copied, lambda c: c.copy),
         "TRL's stock logs, by cause": by(stock, lambda c: c.cause) if stock else "",
         "Logs in which each question can be answered, or does not arise": telling(cases),
     }
@@ -267,15 +252,15 @@ def each(cases: Sequence[Case]) -> str:
 def _line(c: Case) -> str:
     well = not c.alarm if c.healthy else c.right and (not c.fell or c.lead is not None) and not c.early
     fell = f"fell in {c.fall_length:g}, lead {c.lead or 0:g}" if c.fell else ""
-    found = " ".join(f"{code}@{step}" for code, step in c.findings)
-    return f"{'  ' if well else '!!'} {c.name:30} {c.cause:20} {fell:22} {'EARLY ' if c.early else ''}{found}"
+    findings = " ".join(f"{code}@{step}" for code, step in c.findings)
+    return f"{'  ' if well else '!!'} {c.name:30} {c.cause:20} {fell:22} {'EARLY ' if c.early else ''}{findings}"
 
 
 # ---- readings
 
 
 def commit() -> str:
-    """Of the rules."""
+    """The last commit that changed the rules."""
     git = ["git", "log", "-1", "--format=%h", "--", "src/holdfast/diagnostics"]
     return subprocess.run(git, cwd=REPOSITORY, capture_output=True, text=True).stdout.strip()
 
@@ -292,11 +277,12 @@ def write_down(split: str, cases: Sequence[Case], note: str) -> None:
     runs = [c for c in cases if not c.copy]
     row |= {"runs": len(runs), "numbers": numbers(runs), "text": summary(cases)}
     kept = [old for old in readings() if old["split"] == "held-out" or old["split"] != split]
-    text = "".join(json.dumps(one) + "\n" for one in [*kept, row])
+    text = "".join(json.dumps(reading) + "\n" for reading in [*kept, row])
     (FOLDER / READINGS).write_text(text, encoding="utf-8")
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=("calibration", "tuning", "held-out"), default="calibration")
     parser.add_argument("--each", action="store_true", help="a line for every run")
@@ -304,16 +290,16 @@ def main() -> None:
     parser.add_argument("--note", default="", help="what changed since the last reading")
     parser.add_argument("--json", type=Path, help="write every case there")
     parser.add_argument("--page", action="store_true", help=f"only write {PAGE.name}")
-    own = parser.parse_args()
-    if not own.page:
-        split = "calibration" if own.only and own.split == "held-out" else own.split
-        wanted = [r for r in read_manifest() if r.split == split and (own.only or "") in r.name]
-        cases = cases_of(wanted)
-        print(each(cases) if own.each else summary(cases))
-        if not own.only:
-            write_down(split, cases, own.note)
-        if own.json:
-            own.json.write_text(json.dumps([asdict(c) for c in cases], indent=1) + "\n", encoding="utf-8")
+    options = parser.parse_args()
+    if not options.page:
+        split = "calibration" if options.only and options.split == "held-out" else options.split
+        chosen = [r for r in read_manifest() if r.split == split and (options.only or "") in r.name]
+        cases = cases_of(chosen)
+        print(each(cases) if options.each else summary(cases))
+        if not options.only:
+            write_down(split, cases, options.note)
+        if options.json:
+            options.json.write_text(json.dumps([asdict(c) for c in cases], indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(readings(), RIGHT), encoding="utf-8")
 
 

@@ -41,8 +41,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own: the same run gives the same bytes
 
 
 def keep(folder: Path, kept: Path = KEPT, *, starts: bool = False) -> list[str]:
-    """Pack the finished runs of an experiment's folder, kilobytes each, and drop what is no longer there; the names of
-    all. With `starts` the policies they start from too, a megabyte each.
+    """Pack the finished runs of an experiment's folder, kilobytes each, and delete packed runs that it lacks; the names
+    of all. With `starts` the policies they start from too, a megabyte each.
     """
     plan = load_plan(folder)
     into = kept / plan.experiment.name
@@ -53,7 +53,9 @@ def keep(folder: Path, kept: Path = KEPT, *, starts: bool = False) -> list[str]:
         for old in [path for path in (into / kind).glob("*.zip") if path.stem not in names]:
             old.unlink()
         for run in runs[kind]:
-            _pack(run, into / kind / f"{run.name}.zip", place=(HOME / plan.experiment.name / kind).as_posix())
+            archive = into / kind / f"{run.name}.zip"
+            if not _is_packed(run, archive):  # a run that was restored keeps its bytes
+                _pack(run, archive, place=(HOME / plan.experiment.name / kind).as_posix())
     plan.save(into)
     if starts:
         _keep_starts(folder, kept / _STARTS)
@@ -103,16 +105,16 @@ def restore_starts(folder: Path, kept: Path = KEPT) -> tuple[list[Path], list[Pa
 
     One that stays was made here, and may be another policy; `holdfast reproduce` says so when runs of both meet.
     """
-    put, there = [], []
+    put, present = [], []
     for start, name in _starts(folder):
         archive = kept / _STARTS / f"{name}.zip"
         if find_damage(start) is None:
-            there.append(start)
+            present.append(start)
         elif archive.exists():
             with zipfile.ZipFile(archive) as packed:
                 packed.extractall(start)
             put.append(start)
-    return put, there
+    return put, present
 
 
 def _keep_starts(folder: Path, into: Path) -> None:
@@ -138,6 +140,14 @@ def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
         yield from sorted((kept / name / kind).glob("*.zip"))
 
 
+def _is_packed(run: Path, archive: Path) -> bool:
+    """Whether the archive is of this run: it has the same metrics."""
+    if not archive.exists():
+        return False
+    with zipfile.ZipFile(archive) as packed:
+        return packed.read(METRICS).decode() == shortened((run / METRICS).read_text(encoding="utf-8"))
+
+
 def _pack(run: Path, archive: Path, place: str) -> None:
     config = load(run / CONFIG)
     files: dict[str, str | bytes] = {
@@ -155,6 +165,7 @@ def _write(archive: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     todo = parser.add_subparsers(dest="todo", required=True)
     keeping = todo.add_parser("keep", help="pack finished runs into the repository")
@@ -169,10 +180,10 @@ def main() -> None:
     else:
         out = asked.out or HOME / asked.experiment
         print(f"{len(restore(asked.experiment, out))} runs put into {out}")
-        put, there = restore_starts(out)
+        put, present = restore_starts(out)
         for folder in put:
             print(f"{folder}: the policy they start from, for runs to come")
-        for folder in there:
+        for folder in present:
             print(f"{folder}: kept as it is; runs to come start from this one, which may not be theirs")
 
 

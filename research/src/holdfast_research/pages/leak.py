@@ -23,12 +23,12 @@ from holdfast_research.series import RunSeries
 from holdfast_research.values import Figure
 
 VOCABULARY = 1831
-"""Of the testbed."""
+"""Tokens of the testbed's."""
 STEPS = 120
 RATE = 40.0
-"""Of a step, times the size of the advantage: so large that a hundred steps show where it ends."""
+"""Learning rate: so large that a hundred steps show where it ends."""
 SIZE = 0.05
-"""Of the advantage: what plain GRPO has per token before it falls."""
+"""Absolute advantage: that of plain GRPO per token before it falls."""
 
 SAMPLERS = {
     "untruncated, or mask kept": (1.0, 0),
@@ -67,6 +67,7 @@ def trace(top_p: float, top_k: int, advantage: float, steps: int = STEPS) -> lis
 
 
 def runs(advantage: float) -> dict[str, tuple[RunSeries, ...]]:
+    """Sampler -> its trace, as the runs of an arm."""
     return {
         name: (RunSeries(arm=name, seed=0, rows=tuple(trace(*sampler, advantage)), results={}),)
         for name, sampler in SAMPLERS.items()
@@ -74,6 +75,7 @@ def runs(advantage: float) -> dict[str, tuple[RunSeries, ...]]:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     print("| sampler | advantage | mass kept, first → last | entropy, first → last |\n|---|---|---|---|")

@@ -43,6 +43,7 @@ ARMS: dict[str, dict[str, Settings]] = {
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", choices=ARMS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

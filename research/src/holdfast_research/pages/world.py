@@ -12,31 +12,134 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from holdfast.cli.recipes import find
 from holdfast.config import Config, load
-from holdfast.language_model import set_up_torch
-from holdfast.loading import load_questions
+from holdfast.data import Example
+from holdfast.language_model import LanguageModel, pick_device, prepare, set_up_torch
+from holdfast.loading import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
+from holdfast.retrieval.types import Hit, Retriever
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.policy import Request, generate
 from holdfast.scoring import exact_match, normalize_answer
+from holdfast.search.protocol import SearchProtocol, render_prompt
 from holdfast.search.tokens import encode
+from holdfast.train.evaluate import Evaluator
 from holdfast.train.start import starting_policy
-from holdfast.train.warm_start import disguised
-from holdfast.world.bundle import interchangeable_tokens, scripted_rollouts
-from holdfast.world.facts import ATTRIBUTES, RELATIONS
+from holdfast.train.warm_start import Demonstration, Supervision, disguised, encode_demonstration, pad, warm_start
+from holdfast.world.bundle import (
+    filler_of,
+    interchangeable_tokens,
+    observation_text,
+    scripted_rollouts,
+    world_of,
+    world_tokenizer,
+)
+from holdfast.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
 from holdfast.world.model import build_model
-from holdfast.world.scripted import stated
-from holdfast_research.pages.world_bench import HELD_OUT, Bench, Measure, mean, open_bench, search, values
-from holdfast_research.pages.world_models import closed_book, copying, with_passages
+from holdfast.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
+
+HELD_OUT = ("dev", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number, and the bounds it must keep (None: reported as it is)."""
+
+    name: str
+    value: float
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the number keeps its bounds."""
+        return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A recipe's world and what is made from it without training."""
+
+    config: Config
+    retrievers: Retrievers
+    world: World
+    scripts: list[ScriptedRollout]
+    tokenizer: Any
+
+    @property
+    def protocol(self) -> SearchProtocol:
+        """The recipe's."""
+        return load_protocol(self.config)
+
+    def questions(self, *regions: str, hops: int | None = None) -> list[WorldQuestion]:
+        """The questions of some regions, in all or with this number of hops."""
+        return [q for r in regions for q in self.world.questions[r] if hops in (None, len(q.hops))]
+
+    def perfect(self, *regions: str) -> list[ScriptedRollout]:
+        """The script that makes no mistake, over the passages of all regions."""
+        protocol = self.protocol
+        return run_scripts(
+            self.questions(*regions),
+            self.retrievers.eval,
+            protocol,
+            observe=lambda hits: observation_text(hits, protocol),
+            habits=PERFECT,
+            filler=filler_of(self.config.world),
+        )
+
+    def encoded(self, script: ScriptedRollout, turns: Sequence[tuple[str, str]] | None = None) -> Demonstration:
+        """The tokens of a script, or of some of its turns."""
+        prompt = self.prompt(script.question.example.question)
+        return encode_demonstration(prompt, script.turns if turns is None else turns, self.protocol, self.tokenizer)
+
+    def prompt(self, question: str) -> list[int]:
+        """The tokens of the prompt for a question."""
+        return render_prompt(question, self.protocol, self.tokenizer, self.config.model.chat_template)
+
+
+def open_bench(config: Config) -> Bench:
+    """The world of a recipe with its indexes, scripts and tokenizer."""
+    assert config.data.train == "world", "the recipe must train on the bundled world"
+    world, filler, retrievers = world_of(config.world), filler_of(config.world), load_retrievers(config)
+    protocol = load_protocol(config)
+    scripts = scripted_rollouts(
+        world, filler, retrievers.train, protocol, config.world.scripts, seed=config.warm_start.seed
+    )
+    return Bench(config, retrievers, world, scripts, world_tokenizer(world, filler, scripts, protocol))
+
+
+def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
+    """The hits of one query."""
+    return retriever.search([query], k)[0]
+
+
+def values(hits: Iterable[Hit]) -> list[str]:
+    """The values of all facts that the hits state."""
+    return [value for hit in hits for _, _, value in stated(hit.document.contents)]
+
+
+def mean(numbers: Iterable[float]) -> float:
+    """The mean; 0 without numbers."""
+    numbers = list(numbers)
+    return sum(numbers) / max(len(numbers), 1)
+
+
+# ---- measures without a model
 
 
 def best_guess(bench: Bench) -> Iterator[Measure]:
-    """Whoever knows the training region's statistics, aliases included, and always gives the likeliest answer."""
+    """A guesser that always gives the likeliest answer of the training region, aliases included."""
     counts: dict[int, Counter[str]] = {}
     for q in bench.questions("train"):
         counted = counts.setdefault(q.hops[-1].fact.relation, Counter())
@@ -48,33 +151,33 @@ def best_guess(bench: Bench) -> Iterator[Measure]:
 
 
 def oracle(bench: Bench) -> Iterator[Measure]:
-    episodes = bench.perfect("test")
-    yield Measure("oracle searcher, test EM", mean(e.correct for e in episodes), least=0.95)
-    yield Measure("oracle searcher, searches per question", mean(len(e.turns) - 1 for e in episodes))
+    """A searcher that makes no mistake."""
+    scripts = bench.perfect("test")
+    yield Measure("oracle searcher, test EM", mean(script.correct for script in scripts), least=0.95)
+    yield Measure("oracle searcher, searches per question", mean(len(script.turns) - 1 for script in scripts))
 
 
 def one_search(bench: Bench) -> Iterator[Measure]:
-    """Two-hop questions with one search, after which the right value is picked whenever any hit has it as a value: with
-    each kind of query, and with the best query for each question, which only somebody could choose who knew it all."""
-    asked = bench.questions("test", hops=2)
-    found: dict[str, list[bool]] = {}
-    for q in asked:
-        one, two = q.hops
+    """Two-hop questions after one search, answered when a hit has the right value: for each kind of query, and for the
+    best query of each question, which is not known beforehand."""
+    answered: dict[str, list[bool]] = {}
+    for q in bench.questions("test", hops=2):
+        first, second = q.hops
         queries = {
             "the question": q.example.question,
-            "hop one": f"{one.asked} of {one.fact.subject}",
-            "the person": one.fact.subject,
-            "the relation of hop two": two.asked,
-            "hop two, of the person": f"{two.asked} of {one.fact.subject}",
+            "hop one": f"{first.asked} of {first.fact.subject}",
+            "the person": first.fact.subject,
+            "the relation of hop two": second.asked,
+            "hop two, of the person": f"{second.asked} of {first.fact.subject}",
         }
         for kind, query in queries.items():
             seen = values(search(bench.retrievers.eval, query, bench.protocol.topk))
-            found.setdefault(kind, []).append(any(exact_match(v, q.example.golden_answers) for v in seen))
-    for kind, right in found.items():
+            answered.setdefault(kind, []).append(any(exact_match(v, q.example.golden_answers) for v in seen))
+    for kind, right in answered.items():
         yield Measure(f"one-search oracle on two hops, query: {kind}", mean(right), most=0.1)
     yield Measure(
         "one-search oracle on two hops, best query of the five",
-        mean(map(any, zip(*found.values(), strict=True))),
+        mean(map(any, zip(*answered.values(), strict=True))),
         most=0.1,
     )
 
@@ -98,7 +201,7 @@ def hit_rates(bench: Bench) -> Iterator[Measure]:
 
 
 def leaks(bench: Bench) -> Iterator[Measure]:
-    """Facts of the dev and test regions that something an agent reads or writes in training states."""
+    """Held-out facts in what an agent reads or writes in training."""
     held_out = {
         (fact.subject, relation, fact.value)
         for region in HELD_OUT
@@ -115,66 +218,236 @@ def leaks(bench: Bench) -> Iterator[Measure]:
             bench.world, None, retriever, protocol, scripts, seed=warm_start.seed
         )
     texts = ["".join(chain(*script.turns)) for scripted in lessons.values() for script in scripted]
-    yield Measure("held-out facts stated by scripted episodes", len(facts_in(texts, held_out)), most=0)
+    yield Measure("held-out facts stated by scripted demonstrations", len(facts_in(texts, held_out)), most=0)
     pieces = [bench.tokenizer.decode([i]) for i in range(len(bench.tokenizer))]
     pools = interchangeable_tokens(bench.world, bench.tokenizer)
     hidden = [
-        "".join(pieces[i] for i in episode.token_ids)
+        "".join(pieces[i] for i in demonstration.token_ids)
         for steps, scripted in lessons.items()
-        for episode in disguised(
+        for demonstration in disguised(
             [bench.encoded(script) for script in scripted], pools, steps * warm_start.batch_size, warm_start.seed
         )
     ]
-    told = facts_in(hidden, held_out)
-    yield Measure("disguised episodes of the warm start", len(hidden))
+    by_chance = facts_in(hidden, held_out)
+    yield Measure("disguised demonstrations of the warm start", len(hidden))
     yield Measure(
-        "disguised episodes that state a held-out fact by chance", sum(told & {*stated(t)} != set() for t in hidden)
+        "disguised demonstrations that state a held-out fact by chance",
+        sum(by_chance & {*stated(t)} != set() for t in hidden),
     )
-    yield Measure("held-out facts so stated", len(told))
+    yield Measure("held-out facts so stated", len(by_chance))
     yield Measure("held-out facts", sum(len(bench.world.facts[region]) for region in HELD_OUT))
 
 
 def facts_in(texts: Iterable[str], facts: set[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
+    """Those of the facts that a text states."""
     return {fact for text in texts for fact in stated(text)} & facts
 
 
 def sizes(bench: Bench) -> Iterator[Measure]:
+    """The numbers of passages, questions, tokens and parameters."""
     sizes = bench.config.world.model
     for region, facts in bench.world.facts.items():
         yield Measure(f"passages, {region}", len(facts))
     for region, questions in bench.world.questions.items():
         yield Measure(f"questions, {region}", len(questions))
         yield Measure(f"questions with two hops, {region}", sum(len(q.hops) == 2 for q in questions))
-    episodes = [bench.encoded(script) for script in bench.scripts]
-    lengths = [len(episode.token_ids) for episode in episodes]
-    yield Measure("tokens of a scripted episode, mean", mean(lengths))
-    yield Measure("tokens of a scripted episode, longest", max(lengths))
-    yield Measure(
-        "tokens of a scripted episode said by the agent, mean", mean(sum(episode.loss_mask) for episode in episodes)
-    )
-    heard = {observed for script in bench.scripts for _, observed in script.turns}
-    longest = max(len(encode(bench.tokenizer, observed)) for observed in heard)
+    demonstrations = [bench.encoded(script) for script in bench.scripts]
+    lengths = [len(demonstration.token_ids) for demonstration in demonstrations]
+    yield Measure("tokens of a scripted demonstration, mean", mean(lengths))
+    yield Measure("tokens of a scripted demonstration, longest", max(lengths))
+    written = mean(sum(demonstration.loss_mask) for demonstration in demonstrations)
+    yield Measure("tokens of a scripted demonstration written by the agent, mean", written)
+    observations = {observation for script in bench.scripts for _, observation in script.turns}
+    longest = max(len(encode(bench.tokenizer, observation)) for observation in observations)
     yield Measure("tokens of the longest observation", longest, most=bench.config.protocol.max_observation_tokens)
-    yield Measure("scripted episodes that are right", mean(script.correct for script in bench.scripts))
+    yield Measure("scripted demonstrations that are correct", mean(script.correct for script in bench.scripts))
     yield Measure("vocabulary", len(bench.tokenizer))
     model = build_model(bench.tokenizer, hidden=sizes.hidden, layers=sizes.layers, heads=sizes.heads)
     yield Measure("parameters", model.num_parameters())
 
 
+# ---- measures of a model: the closed-book twin, and the warm-started policy
+
+
+TWIN_STEPS = 2000
+
+
+def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
+    """A twin of the tiny model that learns question -> answer by heart, on questions about other people."""
+    sizes = bench.config.world.model
+    model = build_model(bench.tokenizer, seed=seed, hidden=sizes.hidden, layers=sizes.layers, heads=sizes.heads)
+    twin = prepare(model, bench.tokenizer, bench.config.model, pick_device(bench.config.run.device))
+    protocol = bench.protocol
+    opened, closed = protocol.answer_tags
+    lessons = [
+        encode_demonstration(
+            bench.prompt(q.example.question),
+            [(f"{opened} {q.example.golden_answers[0]} {closed}", "")],
+            protocol,
+            bench.tokenizer,
+        )
+        for q in bench.questions("train")
+    ]
+    tokens = bench.config.train.micro_batch_tokens
+    supervision = Supervision(steps=TWIN_STEPS, batch=96, lr=4e-3, seed=seed, micro_batch_tokens=tokens)
+    for _ in warm_start(twin, lessons, supervision):
+        pass
+    learned = [q.example for q in bench.questions("train")[:400]]
+    asked = load_questions(bench.config).test
+    test = evaluate(bench, twin, asked, bench.retrievers.eval, seed)
+    yield Measure("closed-book twin, test EM, sampled", test["em"], most=0.05)
+    yield Measure("closed-book twin, test EM, greedy", test["em_greedy"], most=0.05)
+    yield Measure(
+        "closed-book twin, EM on 400 questions it was taught, greedy",
+        evaluate(bench, twin, learned, bench.retrievers.eval, seed)["em_greedy"],
+    )
+
+
+def evaluate(
+    bench: Bench, policy: LanguageModel, questions: Sequence[Example], retriever: Retriever, seed: int
+) -> dict[str, float]:
+    """Scores of a policy, sampled and greedy."""
+    agent = make_agent(bench.config, policy, retriever)
+    return Evaluator(agent, 1, seed=seed, max_failed=bench.config.run.max_failed_fraction)(questions).scores
+
+
+# ---- the warm-started model
+
+
+class Shuffled:
+    """Answers every search with the passages of another question's query, none of them about a person in the search."""
+
+    in_process = True
+
+    def __init__(self, retriever: Retriever, questions: Sequence[WorldQuestion]) -> None:
+        self._queries = [f"{hop.asked} of {hop.fact.subject}" for q in questions for hop in q.hops]
+        self._retriever = retriever
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The same hits whenever a query is repeated."""
+        return [self._others(query, k) for query in queries]
+
+    def _others(self, query: str, k: int) -> list[Hit]:
+        rng = random.Random(f"shuffled/{query}")
+        while True:
+            hits = self._retriever.search([rng.choice(self._queries)], k)[0]
+            if not any(hit.document.title in query for hit in hits):
+                return hits
+
+
+def with_passages(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
+    """The warm-started model with the right passages, and with those of other questions."""
+    everything, asked = bench.retrievers.eval, load_questions(bench.config).test
+    for what, retriever, most in (
+        ("right", everything, None),
+        ("shuffled", Shuffled(everything, bench.questions("test")), 0.05),
+    ):
+        scores = evaluate(bench, policy, asked, retriever, bench.config.run.seed)
+        yield Measure(f"warm-started, {what} passages, test EM, sampled", scores["em"], most=most)
+        yield Measure(f"warm-started, {what} passages, test EM, greedy", scores["em_greedy"], most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A moment after the passage that states `value` is observed, with what the script writes next."""
+
+    kind: str
+    context: tuple[int, ...]
+    """Everything up to the observation, which it includes."""
+    forced: tuple[int, ...]
+    """The script's words from there up to the relation: `<think> Mira Tolvan has mentor`."""
+    value: tuple[int, ...]
+    text: str
+    rank: int
+    """Place of the passage among those just observed, from 0."""
+
+
+def readings(bench: Bench) -> list[Reading]:
+    """A reading for every hop of a dev or test question whose passage the perfect script finds."""
+    moments = []
+    for script in bench.perfect(*HELD_OUT):
+        for number, hop in enumerate(script.question.hops):
+            fact = hop.fact
+            before = f"{fact.subject} has {fact.written}"
+            for i, (written, _) in enumerate(script.turns):
+                at = written.find(f"{before} {fact.value}.")
+                if at >= 0:
+                    rank = stated(script.turns[i - 1][1]).index((fact.subject, fact.written, fact.value))
+                    forced = encode(bench.tokenizer, written[: at + len(before)])
+                    value = encode(bench.tokenizer, f" {fact.value}")
+                    assert encode(bench.tokenizer, written)[: len(forced) + len(value)] == forced + value
+                    kind = ("one hop", "hop one of two", "hop two of two")[number + (len(script.question.hops) > 1)]
+                    context = tuple(map(int, bench.encoded(script, script.turns[:i]).token_ids))
+                    moments.append(Reading(kind, context, tuple(forced), tuple(value), fact.value, rank))
+                    break
+    return moments
+
+
+def copying(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
+    """Does the model say what the passage says? Forced: its most likely tokens after `X has mentor`. Free: its most
+    likely turn after the observation has the value in it, as thought or as answer."""
+    moments = readings(bench)
+    forced_right, free_right = [], []
+    for i in range(0, len(moments), 64):
+        forced_right += reads_forced(policy, moments[i : i + 64])
+        free_right += reads_free(policy, moments[i : i + 64], bench.protocol)
+    for what, chosen in (
+        ("all", lambda m: True),
+        ("one hop", lambda m: m.kind == "one hop"),
+        ("hop one of two", lambda m: m.kind == "hop one of two"),
+        ("hop two of two", lambda m: m.kind == "hop two of two"),
+        ("passage came first", lambda m: m.rank == 0),
+        ("passage came second or third", lambda m: m.rank > 0),
+    ):
+        rows = [i for i, moment in enumerate(moments) if chosen(moment)]
+        least = 0.9 if what == "all" else None
+        yield Measure(f"copied, up to the relation forced: {what}", mean(forced_right[i] for i in rows), least=least)
+        yield Measure(f"copied, running free: {what}", mean(free_right[i] for i in rows))
+        yield Measure(f"passages to copy from: {what}", len(rows))
+
+
+def reads_free(policy: LanguageModel, moments: Sequence[Reading], protocol: SearchProtocol) -> list[bool]:
+    """Whether the value is in the likeliest turn after each observation."""
+    requests = [
+        Request(id=str(i), token_ids=m.context, max_new_tokens=protocol.max_turn_tokens, stop=protocol.stop, seed=0)
+        for i, m in enumerate(moments)
+    ]
+    turns = generate(HFPolicy(policy.model, policy.tokenizer, greedy=True), requests)
+    return [m.text in turn.text for m, turn in zip(moments, turns, strict=True)]
+
+
+@torch.no_grad()
+def reads_forced(policy: LanguageModel, moments: Sequence[Reading]) -> list[bool]:
+    """Whether each token of the value is the likeliest, given everything before it."""
+    rows = [Demonstration((*m.context, *m.forced, *m.value), (False,) * len(m.context + m.forced + m.value)) for m in moments]
+    ids, _ = pad(rows, policy.pad_token_id, next(policy.model.parameters()).device)
+    likeliest = policy.model(input_ids=ids, use_cache=False).logits.argmax(-1)
+    ends = [len(row.token_ids) for row in rows]
+    return [
+        tuple(likeliest[i, end - len(m.value) - 1 : end - 1].tolist()) == m.value
+        for i, (m, end) in enumerate(zip(moments, ends, strict=True))
+    ]
+
+
+# ---- the page
+
+
 def measure(config: Config, warm_started: bool) -> list[Measure]:
+    """All measures of a recipe's world; those of its warm-started model on demand."""
     set_up_torch(config)
     bench = open_bench(config)
     parts: list[Callable[[Bench], Iterator[Measure]]] = [sizes, best_guess, oracle, one_search, hit_rates, leaks]
-    found = [m for part in parts for m in part(bench)]
-    found += closed_book(bench, config.world.seed)
+    measures = [m for part in parts for m in part(bench)]
+    measures += closed_book(bench, config.world.seed)
     if warm_started:
         policy = starting_policy(config, load_questions(config), bench.retrievers.train)
         bench = replace(bench, tokenizer=policy.tokenizer)
-        found += [m for part in (with_passages, copying) for m in part(bench, policy)]
-    return found
+        measures += [m for part in (with_passages, copying) for m in part(bench, policy)]
+    return measures
 
 
 def table(by_seed: dict[int, list[Measure]]) -> str:
+    """Markdown of measures by world seed; marks those that miss their bounds."""
     names = list(dict.fromkeys(m.name for measures in by_seed.values() for m in measures))
     rows = []
     for name in names:
@@ -190,10 +463,12 @@ def table(by_seed: dict[int, list[Measure]]) -> str:
 
 
 def number(value: float) -> str:
+    """A count, or three digits of a fraction."""
     return f"{value:,.0f}" if value == int(value) and value > 1 else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def main() -> int:
+    """The command line; exit code 1 when a number misses its bound."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", type=Path, default=find("quickstart"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the world")

@@ -15,7 +15,7 @@ from holdfast.config import load
 from holdfast.errors import ConfigError
 from holdfast_research.methods import ADAPTIVE_ANSWERS, GSPO, NO_PENALTY, SAPO, Settings, llds, words
 
-GRPO, EPISODES = "Search-R1 GRPO", "SFT on search episodes"
+GRPO, DEMONSTRATIONS = "Search-R1 GRPO", "SFT on search demonstrations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +25,15 @@ class TrainingRow:
     name: str
     settings: Settings = field(default_factory=dict)
     world_settings: Settings = field(default_factory=dict)
-    """Also, where the recipe trains on the bundled world."""
+    """More settings, where the recipe trains on the bundled world."""
     warm_start: bool = False
-    """Supervised learning on search episodes alone, without reinforcement learning."""
+    """Supervised learning on search demonstrations alone, without reinforcement learning."""
     baseline: tuple[str, ...] = ()
     """Words of `holdfast baseline`, for a row that is one: its name, and options."""
     method: str = "search-r1"
-    """Of `holdfast eval`."""
+    """`--method` of `holdfast eval run`."""
     bare: bool = False
-    """Evaluated without instructions, as it was taught."""
+    """Evaluated without instructions, as in its training."""
     after: str | None = None
     """The row whose model it starts from; None is the recipe's start."""
     against: str | None = None
@@ -53,9 +53,11 @@ class TrainingRow:
 
 ROWS: tuple[TrainingRow, ...] = (
     TrainingRow(name="SFT", baseline=("sft",), method="direct", bare=True),
-    TrainingRow(name=EPISODES, warm_start=True),
-    # A tiny model learns to read from episodes; from short answers alone it does not.
-    TrainingRow(name="RAG after SFT", baseline=("rag-sft", "--steps", "300"), method="rag", bare=True, after=EPISODES),
+    TrainingRow(name=DEMONSTRATIONS, warm_start=True),
+    # A tiny model learns to read from demonstrations; from short answers alone it does not.
+    TrainingRow(
+        name="RAG after SFT", baseline=("rag-sft", "--steps", "300"), method="rag", bare=True, after=DEMONSTRATIONS
+    ),
     TrainingRow(
         name="R1",
         settings={"protocol.preset": "r1", "protocol.max_turns": 1, **NO_PENALTY},

@@ -1,7 +1,7 @@
-"""Own rows beside published ones: general, multi-hop and overall averages, gains over the row that is named.
+"""Your rows with published ones: general, multi-hop and overall averages, and gains over the row that is named.
 
-Nothing is averaged away: a row says how it was decoded, how many searches it had and which rule scored it, and a gain
-says over what. Rows of one name are seeds of one method and become their mean.
+A row says how it was decoded, how many searches it had and which rule scored it. Rows of one name are seeds of one
+method, and are averaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_COMPARABLE = "Rows with another decoding, number of searches or scorer canno
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A row, own or published; scores are fractions."""
+    """A row, yours or published; scores are fractions."""
 
     name: str
     source: str
@@ -75,31 +75,33 @@ class Block:
 
     def mean_over(self, row: TableRow, kinds: Sequence[str]) -> float | None:
         """The mean of a row over the table's sets of a kind; None when it lacks one, or the table has none."""
-        wanted = [name for name in self.sets if name in kinds]
-        values = [row.values[name] for name in wanted if name in row.values]
-        return mean(values) if wanted and len(values) == len(wanted) else None
+        names = [name for name in self.sets if name in kinds]
+        values = [row.values[name] for name in names if name in row.values]
+        return mean(values) if names and len(values) == len(names) else None
 
     def gain(self, row: TableRow) -> Gain | None:
-        """None when the row names none, or an average is missing. Own rows are held against own rows only."""
-        own = [one for one in self.rows if (one.source == OWN) == (row.source == OWN) and one is not row]
-        base = next((one for one in own if one.name == row.against), None)
+        """None when the row names no other, or an average is missing. Your rows are compared with your rows only."""
+        others = [r for r in self.rows if (r.source == OWN) == (row.source == OWN) and r is not row]
+        base = next((r for r in others if r.name == row.against), None)
         if base is None or base.average is None or row.average is None:
             return None
         points = row.average - base.average
         return Gain(points=points, percent=points / base.average if base.average else None, over=base.name)
 
 
-def own_block(results: Sequence[Mapping[str, Any]], *, against: str | None = None) -> Block:
+def block_of(results: Sequence[Mapping[str, Any]], *, against: str | None = None) -> Block:
     """Results of `holdfast eval` as a table, in the papers' order, then in the order given.
 
-    `against` names the row of every gain; without it a training row is held against the one it builds on. Raises
-    `DataError` when there is nothing, when two rows have other sets or questions, and when `against` is no row.
+    `against` names the row of every gain; without it a training row is compared with the one it builds on.
+
+    Raises:
+        DataError: Without results, for rows of different sets or questions, or when no row is called `against`.
     """
     if not results:
-        raise DataError("there are no results to make a table of; give folders of holdfast eval")
+        raise DataError("a table needs results; give folders of holdfast eval")
     by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for one in results:
-        by_name.setdefault(one["row"], []).append(one)
+    for result in results:
+        by_name.setdefault(result["row"], []).append(result)
     _refuse_unequal(results)
     for several in by_name.values():
         _refuse_other_rows(several)
@@ -111,9 +113,9 @@ def own_block(results: Sequence[Mapping[str, Any]], *, against: str | None = Non
     present = set(results[0]["sets"])
     sets = tuple(name for name in TITLES if name in present) + tuple(sorted(present - set(TITLES)))
     rows = tuple(
-        _own_row(name, by_name[name], None if name == against else against or usual.get(name)) for name in names
+        _row_of(name, by_name[name], None if name == against else against or usual.get(name)) for name in names
     )
-    return Block(title="Own runs", sets=sets, rows=rows, notes=_own_notes(results))
+    return Block(title="Own runs", sets=sets, rows=rows, notes=_notes_of(results))
 
 
 def published_block(model: str) -> Block:
@@ -125,24 +127,25 @@ def published_block(model: str) -> Block:
     return Block(title=f"Published, {model}", sets=tuple(TITLES)[:7], rows=rows, notes=tuple(notes))
 
 
-def beside(own: Block, published: Block) -> Block:
-    """Published rows, then own ones, as one table. Raises `DataError` when they are not about the same sets."""
-    if set(own.sets) != set(published.sets):
+def joined(block: Block, published: Block) -> Block:
+    """Published rows, then yours, as one table. Raises `DataError` when their sets differ."""
+    if set(block.sets) != set(published.sets):
         raise DataError(
-            f"the own rows have the sets {', '.join(own.sets)}, the published ones {', '.join(published.sets)}: there "
-            "is nothing to compare. Evaluate on --data seven, or leave --published out"
+            f"the own rows have the sets {', '.join(block.sets)}, the published ones "
+            f"{', '.join(published.sets)}, so they cannot be compared. Evaluate on --data "
+            "seven, or leave --published out"
         )
     return Block(
         title=f"{published.title}, and own runs",
         sets=published.sets,
-        rows=(*published.rows, *own.rows),
-        notes=(*published.notes, *own.notes, NOT_COMPARABLE),
+        rows=(*published.rows, *block.rows),
+        notes=(*published.notes, *block.notes, NOT_COMPARABLE),
     )
 
 
-def _own_row(name: str, results: Sequence[Mapping[str, Any]], against: str | None) -> TableRow:
+def _row_of(name: str, results: Sequence[Mapping[str, Any]], against: str | None) -> TableRow:
     first = results[0]
-    values = {one: mean(r["sets"][one]["em"] for r in results) for one in first["sets"]}
+    values = {name: mean(r["sets"][name]["em"] for r in results) for name in first["sets"]}
     failed = sum(r["micro"]["failed"] for r in results)
     remarks = [f"{first['method']}, {first['prompt']} prompt"]
     if first["samples"] > 1:
@@ -169,32 +172,32 @@ def _own_row(name: str, results: Sequence[Mapping[str, Any]], against: str | Non
 
 
 def _published_row(row: Published) -> TableRow:
-    own = row.source
+    source = row.source
     return TableRow(
         name=row.name,
-        source=own.cites,
+        source=source.cites,
         values=row.values,
         average=row.average,
         against=row.against,
         printed_gain=row.printed_gain,
-        decoding=own.decoding,
-        searches=own.searches,
-        scorer=own.scorer,
-        remarks=(own.remark,) if own.remark else (),
+        decoding=source.decoding,
+        searches=source.searches,
+        scorer=source.scorer,
+        remarks=(source.remark,) if source.remark else (),
     )
 
 
 def _refuse_unequal(results: Sequence[Mapping[str, Any]]) -> None:
     first = results[0]
-    for one in results[1:]:
-        if one["questions_digest"] != first["questions_digest"] or set(one["sets"]) != set(first["sets"]):
+    for result in results[1:]:
+        if result["questions_digest"] != first["questions_digest"] or set(result["sets"]) != set(first["sets"]):
             raise DataError(
-                f"{one['row']} was evaluated on other questions than {first['row']}; a table needs the same for every "
-                "row. Evaluate it again with the same --data and --limit"
+                f"{result['row']} was evaluated on other questions than {first['row']}; every row of a table needs "
+                "the same. Evaluate it again with the same --data and --limit"
             )
-        if one["scorer"] != first["scorer"]:
+        if result["scorer"] != first["scorer"]:
             raise DataError(
-                f"{one['row']} was scored by the rule {one['scorer']!r}, {first['row']} by {first['scorer']!r}; "
+                f"{result['row']} was scored by the rule {result['scorer']!r}, {first['row']} by {first['scorer']!r}; "
                 "evaluate one of them again with the other's --scorer"
             )
 
@@ -202,22 +205,22 @@ def _refuse_unequal(results: Sequence[Mapping[str, Any]]) -> None:
 def _refuse_other_rows(several: Sequence[Mapping[str, Any]]) -> None:
     first = several[0]
     for key in ("method", "prompt", "decoding", "samples", "searches", "topk"):
-        for one in several[1:]:
-            if one[key] != first[key]:
+        for result in several[1:]:
+            if result[key] != first[key]:
                 raise DataError(
-                    f"two results are called {first['row']!r}, one with {key} = {first[key]}, one with {one[key]}: no "
-                    "seeds of one row. Evaluate one of them again with another --name, or leave it out"
+                    f"two results are called {first['row']!r}, with {key} = {first[key]} and {result[key]}; these "
+                    "are not seeds of one row. Evaluate one of them again with another --name, or leave it out"
                 )
-    known = [str((one["model"], one["weights"], one["seed"])) for one in several if one.get("weights")]
+    known = [str((r["model"], r["weights"], r["seed"])) for r in several if r.get("weights")]
     if len(set(known)) < len(known):
-        raise DataError(f"{first['row']!r} stands for the same model twice: no seeds. Leave one of the results out")
+        raise DataError(f"{first['row']!r} has the same model twice, which are not seeds. Leave one of the results out")
 
 
-def _own_notes(results: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _notes_of(results: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     first = results[0]
-    asked = ", ".join(f"{TITLES.get(name, name)} {own['questions']}" for name, own in first["sets"].items())
+    asked = ", ".join(f"{TITLES.get(name, name)} {scores['questions']}" for name, scores in first["sets"].items())
     notes = [f"Questions: {asked}"]
     for key, what in (("decoding", "decoded"), ("searches", "allowed searches"), ("topk", "passages a search")):
-        if len({str(one[key]) for one in results}) > 1:
+        if len({str(result[key]) for result in results}) > 1:
             notes.append(f"Not all own rows have the same {what}: see each row")
     return tuple(notes)
