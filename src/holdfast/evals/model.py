@@ -1,6 +1,6 @@
 """Open the model to evaluate, with its settings: a run folder, a model folder, a hub id, or a server.
 
-Settings are a recipe's: those of the run, or the defaults. What the user gives overrides both.
+Settings come from the run's recipe, or are the defaults. Settings that the user gives override both.
 """
 
 from __future__ import annotations
