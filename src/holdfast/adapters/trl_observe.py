@@ -92,9 +92,9 @@ class Observer:
     def rollout_batch(self, batch: dict[str, Any], mask: Tensor, trajectories: Sequence[Trajectory] | None) -> None:
         """Logs what is known before the first optimizer step.
 
-        `trajectories` come from a search agent, whose rewards log the sampled length; None otherwise. Only then is `loss/tokens`
-        logged too: without them the sampled tokens are known from the loss mask alone, and two numbers from one mask
-        would agree without meaning anything.
+        `trajectories` come from a search agent, whose rewards log the sampled length; None otherwise. `loss/tokens` is
+        logged with trajectories only: otherwise both lengths would come from the loss mask, and agree without meaning
+        anything.
         """
         args = self.trainer.args
         steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
