@@ -49,7 +49,7 @@ class QASet:
         return self.sizes.get("train")
 
     def size(self, split: str) -> int | None:
-        """Questions in `train`, in `test` (what results are reported on) or in a published split; None where unknown."""
+        """Questions in `train`, `test` (what results are reported on) or another published split; None if unknown."""
         return self.test_size if split == "test" else self.sizes.get(split)
 
 
