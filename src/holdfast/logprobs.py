@@ -85,7 +85,7 @@ def masked_logprobs(
     sampler passes its mask on; here it is recomputed from the same logits.
 
     Returns:
-        log-probs `[B, T]`, bit for bit those of `token_logprobs` with this mask; the mask.
+        log-probs `[B, T]`, equal to `token_logprobs` with this mask bit for bit; the mask.
     """
     scaled = _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype)
     targets = token_ids[:, 1:][loss_mask[:, 1:]]

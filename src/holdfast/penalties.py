@@ -312,7 +312,7 @@ def custom_problems(path: str, settings: Mapping[str, Any], *, prefix: str) -> I
             f"{prefix}path, for example to my_code:Hinge"
         )
     if "coef" in settings:
-        yield f"{prefix}settings holds coef, which has a setting of its own; set {prefix}coef"
+        yield f"{prefix}settings holds coef, which is a separate setting; set {prefix}coef"
 
 
 AnyPenalty = Annotated[

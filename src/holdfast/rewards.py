@@ -39,7 +39,7 @@ def _format(trajectory: Trajectory, golds: Sequence[str]) -> float:
 
 
 def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:
-    """1.0 when a golden answer stands in what a search returned, as the model saw it: after any cut."""
+    """1.0 when a golden answer is in a search result, as the model saw it: after any truncation."""
     seen = [turn.observation_text for turn in trajectory.turns if isinstance(turn.action, Search) and turn.hits]
     return in_passages(seen, golds)
 

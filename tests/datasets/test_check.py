@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.datasets.check import SHOWN, check_files, published_size, size_lines
+from holdfast.datasets.catalogue import SETS
+from holdfast.datasets.check import SHOWN, check_files, size_lines
 
 
 def test_sound_files_have_sizes_and_no_problems(tmp_path, published, put):
@@ -15,10 +16,9 @@ def test_sound_files_have_sizes_and_no_problems(tmp_path, published, put):
 
 
 def test_a_size_is_known_by_role_and_by_published_split():
-    assert published_size("hotpotqa", "test") == published_size("hotpotqa", "dev") == 7405
-    assert published_size("nq", "dev") == 8757
-    assert published_size("popqa", "train") is None
-    assert published_size("own", "test") is None
+    assert SETS["hotpotqa"].size("test") == SETS["hotpotqa"].size("dev") == 7405
+    assert SETS["nq"].size("dev") == 8757
+    assert SETS["popqa"].size("train") is None
 
 
 def test_every_bad_row_is_counted_and_the_first_are_named(tmp_path, put):

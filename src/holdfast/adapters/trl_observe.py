@@ -92,9 +92,9 @@ class Observer:
     def rollout_batch(self, batch: dict[str, Any], mask: Tensor, trajectories: Sequence[Trajectory] | None) -> None:
         """Logs what is known before the first optimizer step.
 
-        `trajectories` are those of a search agent, whose rewards log the sampled length. Only then is `loss/tokens`
-        logged too: without them the sampled tokens are known from the loss mask alone, and two numbers from one mask
-        would agree without meaning anything.
+        `trajectories` come from a search agent, whose rewards log the sampled length; None otherwise. `loss/tokens` is
+        logged with trajectories only: otherwise both lengths would come from the loss mask, and agree without meaning
+        anything.
         """
         args = self.trainer.args
         steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
@@ -299,6 +299,6 @@ class Observer:
 
 
 def action_ids_of(batch: dict[str, Any], mask: Tensor) -> Tensor:
-    """int [B, T]: those of the rollouts, else the runs of the mask."""
+    """int [B, T]: the action ids of the rollouts, or else the numbered runs of the mask."""
     ids = batch.get("holdfast_action_ids")
     return action_ids_from_mask(mask) if ids is None else ids

@@ -30,10 +30,10 @@ EXAMPLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """The result of one check."""
 
-    good: bool
+    passed: bool
     text: str
 
 
@@ -60,32 +60,32 @@ def steps_per_rollout(config: Any) -> int:
     return math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * int(actor.ppo_epochs)
 
 
-def findings(config: Any) -> Iterator[Finding]:
+def checks(config: Any) -> Iterator[Check]:
     """What a composed configuration means for holdfast's losses and agent loop."""
     from verl.utils.config import omega_conf_to_dataclass
 
     settings = config.actor_rollout_ref.actor.policy_loss
     name, steps = settings.loss_mode, steps_per_rollout(config)
     if name not in LOSSES:
-        yield Finding(False, f"{_LOSS}.loss_mode = {name!r} is not a loss of holdfast; those are {', '.join(LOSSES)}")
+        yield Check(False, f"{_LOSS}.loss_mode = {name!r} is not a loss of holdfast; those are {', '.join(LOSSES)}")
         return
     try:
         omega_conf_to_dataclass(config.actor_rollout_ref.actor)
         penalty = penalty_for(name, settings)
         refuse_split_actions(penalty, config.algorithm.get("rollout_correction"))
     except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
-        yield Finding(False, str(_innermost(error)))
+        yield Check(False, str(_innermost(error)))
         return
     what = "no penalty" if penalty is None else repr(penalty)
     base = settings.get("base_loss_mode") or "vanilla"
-    yield Finding(True, f"the actor's configuration is valid: {name} on {base}, {what}")
+    yield Check(True, f"the actor's configuration is valid: {name} on {base}, {what}")
     count = f"{steps} optimizer step{'s' * (steps != 1)} per rollout batch"
     sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {count}"
     idle = penalty is not None and not penalty.acts_without_drift  # on the first of the steps
     if steps > idle:
-        yield Finding(True, sizes if penalty is None else f"{sizes}; the penalty acts on {steps - idle} of them")
+        yield Check(True, sizes if penalty is None else f"{sizes}; the penalty acts on {steps - idle} of them")
     else:
-        yield Finding(
+        yield Check(
             False,
             f"{sizes}: on the first the policy equals the old one, so {name} is always zero. Set "
             "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size or less (published runs took "
@@ -93,14 +93,14 @@ def findings(config: Any) -> Iterator[Finding]:
         )
     correction = config.algorithm.get("rollout_correction") or {}
     if correction.get("bypass_mode") and penalty is not None:
-        yield Finding(
+        yield Check(
             True,
             "note: in bypass mode the old log-probs are the sampler's, which differ a little from the trainer's even "
             "before any update; a penalty_threshold keeps such noise from counting",
         )
     rollout = config.actor_rollout_ref.rollout
     if rollout.agent.default_agent_loop == "holdfast_search" and not rollout.agent.agent_loop_config_path:
-        yield Finding(
+        yield Check(
             False,
             "rollout.agent.default_agent_loop = 'holdfast_search' without rollout.agent.agent_loop_config_path; name a "
             "YAML file that says where the retriever is",

@@ -48,9 +48,9 @@ class QASet:
         """Training questions; None where none are published."""
         return self.sizes.get("train")
 
-    def size(self, role: str) -> int | None:
-        """Number of `train` or `test` questions; None where none are published, and for another role."""
-        return {"train": self.train_size, "test": self.test_size}.get(role)
+    def size(self, split: str) -> int | None:
+        """Questions in `train`, `test` (what results are reported on) or another published split; None if unknown."""
+        return self.test_size if split == "test" else self.sizes.get(split)
 
 
 SETS: dict[str, QASet] = {

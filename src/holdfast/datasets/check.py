@@ -48,14 +48,6 @@ def check_files(paths: Iterable[str | os.PathLike[str]]) -> list[FileReport]:
     return [_check(Path(path), first) for path in paths]
 
 
-def published_size(source: str, split: str) -> int | None:
-    """Published number of questions of a role (`train`, `test`) or a published split; None where unknown."""
-    qa = SETS.get(source)
-    if qa is None:
-        return None
-    return qa.size(split) or qa.sizes.get(split)
-
-
 def _check(path: Path, first: _Seen) -> FileReport:
     report = FileReport(str(path))
     unscorable: list[Example] = []
@@ -90,7 +82,7 @@ def size_lines(report: FileReport) -> Sequence[tuple[str, int, str]]:
     """(source/split, questions, verdict) for each part of a file."""
     lines = []
     for (source, split), count in report.counts.items():
-        size = published_size(source, split)
+        size = SETS[source].size(split) if source in SETS else None
         verdict = "" if size is None else "as published" if size == count else f"published: {size:,}"
         lines.append((f"{source}/{split}", count, verdict))
     return lines

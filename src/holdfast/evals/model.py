@@ -1,6 +1,6 @@
 """Open the model to evaluate, with its settings: a run folder, a model folder, a hub id, or a server.
 
-Settings are a recipe's: those of the run, or the defaults. What the user gives overrides both.
+Settings come from the run's recipe, or are the defaults. Settings that the user gives override both.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def open_model(
         raise ConfigError("--tokenizer goes with --server; a model that is loaded here brings its own")
     folder: str | Path = model
     if run is not None:
-        folder = _model_of(run, Path(model), checkpoint)
+        folder = model_folder(run, checkpoint if Path(model).resolve() == run.resolve() else model)
     language_model = load_model(config.model, folder, pick_device(config.run.device))
     policy = HFPolicy(
         language_model.model,
@@ -184,13 +184,6 @@ def _truncation(config: Config, given: Sequence[str]) -> tuple[float, int]:
     names = set(parse_overrides(given, Config))
     top_p = config.sampling.top_p if "sampling.top_p" in names else 1.0
     return top_p, config.sampling.top_k if "sampling.top_k" in names else 0
-
-
-def _model_of(run: Path, path: Path, checkpoint: str) -> Path:
-    """The folder of the weights: `path` if it is inside the run, or else the named checkpoint."""
-    if path.resolve() != run.resolve():
-        return model_folder(run, str(path))
-    return model_folder(run, checkpoint)
 
 
 def _tokenizer_for(model: str, tokenizer: str | None, config: Config) -> Any:

@@ -51,7 +51,7 @@ def group_advantages(
             would void its whole group.
 
     Source: GRPO (arXiv 2402.03300); Dr.GRPO (2503.20783); OPO (2505.23585). The unbiased standard deviation and A = r
-    for a group of one are those of Search-R1's and LLDS's code.
+    for a group of one follow the code of Search-R1 and LLDS.
 
     Five rollouts, one correct: mean 0.2, std sqrt(0.8 / 4) = 0.447, so 0.8 / 0.447 and −0.2 / 0.447.
 

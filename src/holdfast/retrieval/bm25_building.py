@@ -1,6 +1,6 @@
 """Build a BM25 index larger than memory: count words chunk by chunk, then merge one range of words at a time.
 
-The files are those of bm25s, and so is every score, bit for bit.
+It writes the files that bm25s would write, with the same scores, bit for bit.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class DenseRetriever:
         spec = EncoderSpec(**(manifest["encoder"] | ({"model": model} if model else {})))
         encoder = Encoder(spec, device)
         refuse_other_model(encoder, manifest["probe"], f"the index {folder}")
-        # Copy-on-write, because torch wants memory it could write to; nothing does.
+        # Copy-on-write: torch warns about read-only memory. Nothing writes to it.
         vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="c"))
         search: VectorSearch = ExactSearch(vectors, encoder.device)
         if manifest["storage"] == "sq8":

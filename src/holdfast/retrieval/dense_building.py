@@ -117,7 +117,7 @@ def _encode(
 
 
 def open_vectors(path: Path, count: int, dimensions: int) -> NDArray[Any]:
-    """Vectors [count, dimensions] that somebody else computed, memory-mapped.
+    """Precomputed vectors [count, dimensions], memory-mapped.
 
     Reads a flat faiss index such as Search-R1's `e5_Flat.index`, a `.npy` file of float32 or float16, or raw float32
     as Search-R1's index builder leaves it (`.memmap`). Raises `DataError` for another shape.

@@ -70,7 +70,7 @@ pooling."""
 
 
 def spec_of(model: str, *, query_prefix: str | None = None, passage_prefix: str | None = None) -> EncoderSpec:
-    """How `model` encodes: the given prefixes, or else those of its files, or else those of the table.
+    """How `model` encodes. A given prefix overrides the model's files, which override the table.
 
     Raises `ConfigError` for a model whose files name a step that holdfast does not compute, and for a model that needs
     an instruction when none is given.

@@ -95,14 +95,14 @@ def parse_answer(status: int, body: bytes, *, queries: int, k: int, url: str) ->
     message has the address. No body raises anything else.
     """
     if status != 200:
-        raise RetrieverRefused(f"{url} answered {status} to {queries} queries: {_quote(body)}", status)
+        raise RetrieverRefused(f"{url} answered {status} to {queries} queries: {quoted(body)}", status)
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise RetrieverGarbled(f"{url} answered with something that is not JSON: {_quote(body)}") from None
+        raise RetrieverGarbled(f"{url} answered with something that is not JSON: {quoted(body)}") from None
     result = payload.get("result") if isinstance(payload, dict) else None
     if not isinstance(result, list) or not all(isinstance(hits, list) for hits in result):
-        raise RetrieverGarbled(f"{url} answered without a `result` of one list per query: {_quote(body)}")
+        raise RetrieverGarbled(f"{url} answered without a `result` of one list per query: {quoted(body)}")
     if len(result) != queries:
         raise RetrieverGarbled(
             f"{url} answered {len(result)} of {queries} queries; a /retrieve server gives one list per query"
@@ -168,7 +168,8 @@ def _unicode(text: str, url: str) -> str:
     return text
 
 
-def _quote(body: bytes) -> str:
+def quoted(body: bytes) -> str:
+    """The beginning of an unreadable answer, in one line, for an error sentence."""
     return _shortened(body[:4096].decode("utf-8", "replace"))
 
 

@@ -131,7 +131,7 @@ def run_rollouts(
     stats = stats or RolloutStats()
     agents = {task.id: search_agent(task, protocol, tokenizer, stats=stats, on_turn=on_turn) for task in tasks}
     if len(agents) < len(tasks):
-        raise ValueError("two tasks have the same id; give each rollout of a question an id of its own")
+        raise ValueError("two tasks have the same id; give each rollout of a question a different id")
     if wrap is not None:
         agents = {id: wrap(agent) for id, agent in agents.items()}
     queue = SearchQueue(
@@ -149,7 +149,7 @@ def search_agent(
     stats: RolloutStats | None = None,
     on_turn: Callable[[Task, Turn], None] | None = None,
 ) -> Agent[Trajectory]:
-    """The rollout of a task as an agent. `stats` and `on_turn` are those of `run_rollouts`."""
+    """The rollout of a task as an agent. `stats` and `on_turn`: as in `run_rollouts`."""
     stats = stats or RolloutStats()
     state = RolloutState(task.prompt, protocol, tokenizer)
     while room := state.room():

@@ -374,7 +374,7 @@ def _check_sampling(temperature: float, top_p: float, top_k: int) -> None:
         )
     if not 0 < top_p <= 1 or top_k < 0:
         raise ConfigError(
-            f"top_p = {top_p}, top_k = {top_k}: top_p must lie in (0, 1] and top_k must be 0 (all) or more"
+            f"top_p = {top_p}, top_k = {top_k}: top_p must be in (0, 1] and top_k must be 0 (all) or more"
         )
 
 

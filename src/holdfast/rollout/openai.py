@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, MissingExtra, RolloutError
+from holdfast.retrieval.wire import quoted
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.search.tokens import Tokenizer, decode
 
@@ -25,7 +26,6 @@ TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """HTTP statuses worth a retry."""
 _MAX_CONSECUTIVE_FAILURES = 8
 """Consecutive failed calls after which the server is given up."""
-_SHOWN = 160
 _jitter = random.Random()
 
 
@@ -127,7 +127,7 @@ class OpenAIPolicy:
                         return answer
                     reason = answer.error
                 else:
-                    reason = f"{self.url} answered {status}: {_quote(body)}"
+                    reason = f"{self.url} answered {status}: {quoted(body)}"
                     if status not in TRANSIENT:
                         return _failed(request, reason)
             except self._httpx.TimeoutException:
@@ -199,9 +199,9 @@ def parse_completion(body: bytes, request: Request, url: str) -> Completion:
         choice = json.loads(body)["choices"][0]
         text, finish = choice["text"], choice.get("finish_reason")
     except (ValueError, KeyError, IndexError, TypeError):
-        return _failed(request, f"{url} answered without `choices` that hold a text: {_quote(body)}")
+        return _failed(request, f"{url} answered without `choices` that hold a text: {quoted(body)}")
     if not isinstance(text, str):
-        return _failed(request, f"{url} answered with a text that is not a string: {_quote(body)}")
+        return _failed(request, f"{url} answered with a text that is not a string: {quoted(body)}")
     if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
         return _failed(request, f"{url} ended a turn with finish_reason = {finish!r}, so it may be half a turn")
     ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]
@@ -259,8 +259,3 @@ class WordTokenizer:
 
 def _failed(request: Request, reason: str) -> Completion:
     return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="length", text="", error=reason)
-
-
-def _quote(body: bytes) -> str:
-    text = " ".join(body.decode("utf-8", "replace").split())
-    return (text[:_SHOWN] + " …" if len(text) > _SHOWN else text) or "an empty answer"

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One turn of the model; the fields are those of `Request`. The reply is a `Completion`."""
+    """One turn of the model; `Request` describes the fields. The reply is a `Completion`."""
 
     token_ids: Sequence[int]
     max_new_tokens: int

@@ -20,7 +20,7 @@ class CausalLM(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """The weights' dtype."""
         ...
 
     def __call__(self, **inputs: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """What encoding and decoding need of a tokenizer; those of transformers have it."""
+    """The methods that encoding and decoding call; tokenizers of transformers have them."""
 
     def __call__(self, text: str, /, *, add_special_tokens: bool = ..., split_special_tokens: bool = ...) -> Any:
         """A mapping whose `input_ids` are the ids of `text`."""

@@ -25,18 +25,18 @@ from verl.workers.utils.losses import ppo_loss
 
 from holdfast.adapters.verl import HoldfastPolicyLossConfig
 from holdfast.adapters.verl_agent import SearchAgentLoop
-from holdfast.adapters.verl_check import EXAMPLE, Finding, compose, findings, steps_per_rollout
+from holdfast.adapters.verl_check import EXAMPLE, Check, checks, compose, steps_per_rollout
 from holdfast.errors import ConfigError
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 
 
-def check(*overrides: str) -> list[Finding]:
-    return list(findings(compose([*EXAMPLE, *overrides])))
+def check(*overrides: str) -> list[Check]:
+    return list(checks(compose([*EXAMPLE, *overrides])))
 
 
 def problems(*overrides: str) -> list[str]:
-    return [finding.text for finding in check(*overrides) if not finding.good]
+    return [finding.text for finding in check(*overrides) if not finding.passed]
 
 
 def test_the_overrides_compose_and_instantiate() -> None:
@@ -158,9 +158,9 @@ def test_problems_are_found_without_a_gpu(case: str) -> None:
 def test_tokens_rejected_are_found_without_our_own_config_class_too() -> None:
     plain = [f"{LOSS}.loss_mode=holdfast_llds", EXAMPLE[-1]]
     config = compose([*plain, "algorithm.rollout_correction.rollout_rs=token_k1"])
-    assert [f.good for f in findings(config)] == [False]
+    assert [f.passed for f in checks(config)] == [False]
     config = compose([*plain, "algorithm.rollout_correction.rollout_rs=token_k1", f"{LOSS}.loss_mode=holdfast_lld"])
-    assert all(f.good for f in findings(config))
+    assert all(f.passed for f in checks(config))
 
 
 def test_bypass_mode_gets_a_note() -> None:
@@ -198,7 +198,7 @@ def test_the_example_is_a_good_configuration(tmp_path: Path) -> None:
     module, *overrides = done.stdout.splitlines()[1:]
     assert module == "verl.trainer.main_ppo", done.stderr
     config = compose(overrides)
-    assert [finding.text for finding in findings(config) if not finding.good] == []
+    assert [finding.text for finding in checks(config) if not finding.passed] == []
     assert steps_per_rollout(config) == 10 and config.trainer.n_gpus_per_node == 2
     assert config.actor_rollout_ref.actor.policy_loss.rollout_correction == config.algorithm.rollout_correction
     (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
