@@ -419,7 +419,10 @@ def reads_free(policy: LanguageModel, moments: Sequence[Reading], protocol: Sear
 @torch.no_grad()
 def reads_forced(policy: LanguageModel, moments: Sequence[Reading]) -> list[bool]:
     """Whether each token of the value is the likeliest, given everything before it."""
-    rows = [Demonstration((*m.context, *m.forced, *m.value), (False,) * len(m.context + m.forced + m.value)) for m in moments]
+    rows = [
+        Demonstration((*m.context, *m.forced, *m.value), (False,) * len(m.context + m.forced + m.value))
+        for m in moments
+    ]
     ids, _ = pad(rows, policy.pad_token_id, next(policy.model.parameters()).device)
     likeliest = policy.model(input_ids=ids, use_cache=False).logits.argmax(-1)
     ends = [len(row.token_ids) for row in rows]
