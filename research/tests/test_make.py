@@ -47,7 +47,7 @@ def test_a_short_table_that_was_killed(tmp_path: Path) -> None:
         )
 
     killed = start()
-    first = out / "runs" / "sft-on-search-episodes-s11" / "model" / "config.json"
+    first = out / "runs" / "sft-on-search-demonstrations-s11" / "model" / "config.json"
     deadline = time.monotonic() + 240
     while not first.exists():
         assert killed.poll() is None and time.monotonic() < deadline, killed.communicate()[0]

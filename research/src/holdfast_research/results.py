@@ -118,7 +118,7 @@ def left_out_line(count: int) -> str:
 
 
 def source(claim: Mapping[str, Any]) -> str:
-    """Where a claim stands: paper and place, or what a control is a control of."""
+    """The paper and place of a claim, or what a control is a control of."""
     return claim["where"] if claim["paper"] == CONTROL else f"{claim['paper']}: {claim['where']}"
 
 
@@ -136,7 +136,7 @@ ARM_COLUMNS = (
 ARMS_NOTE = (
     "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
     "sampler. Test EM, read once at the end, is sampled at temperature 1 without truncation, which sees what a "
-    "truncated sampler hides; beside it greedy, which does not. “(control)” marks the controls. "
+    "truncated sampler hides; greedy decoding does not see it. “(control)” marks the controls. "
     "Of a run that fell the peak is the one before the fall."
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")

@@ -17,7 +17,7 @@ from holdfast.run_folder import METRICS, RESULTS
 from holdfast.tracking import MetricsFile
 
 RISE = 0.12
-"""By how much a reward must have risen before a run is said to hold."""
+"""The least rise of the reward in a run that holds."""
 HALF = math.log(0.5)
 """ln ∏ r of a rollout that became half as likely."""
 
@@ -179,12 +179,12 @@ def drop_step(run: RunSeries) -> int | None:
 
 
 def below_step(run: RunSeries, metric: str, level: float) -> int | None:
-    """The first step at which the metric's mean lies below `level`."""
+    """The first step at which the metric's mean is below `level`."""
     return next((s for s, v in zip(*run.means(metric), strict=True) if v < level), None)
 
 
 def rise_step(run: RunSeries, metric: str, level: float) -> int | None:
-    """The first step at which the metric's mean lies above `level`."""
+    """The first step at which the metric's mean is above `level`."""
     return next((s for s, v in zip(*run.means(metric), strict=True) if v > level), None)
 
 
@@ -194,7 +194,7 @@ def surge_step(run: RunSeries, metric: str, rise: float) -> int | None:
 
 
 def fall_step(run: RunSeries, metric: str, fall: float) -> int | None:
-    """The first step at which the metric's mean lies below its highest so far by `fall`."""
+    """The first step at which the metric's mean is below its highest so far by `fall`."""
     return _moved_step(run, metric, fall, sign=-1)
 
 

@@ -121,7 +121,7 @@ class Experiment:
     claims: tuple[Claim, ...]
     figures: tuple[Figure, ...]
     minutes: float
-    """Of one run on one CPU core, roughly."""
+    """Of a run on one CPU core, roughly."""
     notes: tuple[str, ...] = ()
     """What a reader of the page must know."""
     settings: Settings = field(default_factory=dict)

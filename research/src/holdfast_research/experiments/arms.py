@@ -15,7 +15,7 @@ SAPO_PAPER = "SAPO, arXiv 2603.10069"
 # `usual`, the coefficient without a sweep, is what the sweep of research/docs/findings.md chose for those it was made
 # for: the action gate of LLDS, SAPO, the step.
 COEFFICIENTS = Sweep(("loss.penalty.coef",), ((0.2,), (0.5,), (1.0,)), usual=2)
-"""Of every likelihood-preserving penalty, over the tokens it preserves. λ of the paper is 0.2."""
+"""λ of every LLDS penalty, over the tokens it preserves; that of the paper is 0.2."""
 SAPO_COEFFICIENTS = Sweep(("loss.penalty.coef",), ((0.1,), (0.5,), (1.0,)), usual=2)
 """γ of the paper is 0.1."""
 GSPO_CLIPS = Sweep(("loss.clip_low", "loss.clip_high"), ((3e-4, 4e-4), (3e-3, 4e-3), (3e-2, 4e-2)), usual=0)
@@ -111,7 +111,7 @@ DYNAMICS = (
     ("grad/norm", "Gradient norm before clipping", "Figure 2"),
     ("ratio/log_product", "ln of the product of a rollout's ratios", "SAPO, Figure 1"),
 )
-"""(metric, title, what in the papers it stands beside: figures of LLDS unless SAPO is named)."""
+"""(metric, title, the figure of LLDS, or of SAPO where named, that shows the same)."""
 
 
 def dynamics(*groups: tuple[str, ...], metrics: tuple[str, ...] = ()) -> tuple[Figure, ...]:

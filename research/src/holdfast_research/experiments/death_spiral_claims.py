@@ -135,21 +135,21 @@ COURSE = (
         paper=a.LLDS_PAPER,
         where="Definitions 4.1 (v1, v2) and 5.1 (v1), which is A.3 (1) in v2",
         says="Updates make the same correct rollouts less likely, and they do so before the collapse.",
-        asks="the 5-step mean of displacement/correct lies below 0 at some step before the reward drops to 80 % of "
+        asks="the 5-step mean of displacement/correct is below 0 at some step before the reward drops to 80 % of "
         "its peak",
         test=judge.displaced_before_drop(GRPO),
     ),
     Claim(
         where="Definition 4.1 in a run that holds",
         says="Displacement below 0 is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
-        asks="the 5-step mean of displacement/correct never lies below 0",
+        asks="the 5-step mean of displacement/correct is never below 0",
         test=judge.where_it_held(a.RELIABLE.name, judge.never_displaced(a.RELIABLE.name)),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Definition 5.1 (v1), A.3 (3) in v2",
         says="Displacement grows from step to step.",
-        asks="between its first 5-step mean below 0 and the drop, the second half lies lower than the first",
+        asks="between its first 5-step mean below 0 and the drop, the second half is lower than the first",
         test=judge.displacement_deepens(GRPO),
     ),
     Claim(
@@ -219,13 +219,13 @@ COURSE = (
         paper=a.SAPO_PAPER,
         where="Definition 1 and Figure 1",
         says="The importance ratios of rollouts begin to drift towards 0 before training fails.",
-        asks="the mean of ln ∏ r lies below ln 0.5 before the reward drops",
+        asks="the mean of ln ∏ r is below ln 0.5 before the reward drops",
         test=judge.ratio_drifts_before_drop(GRPO),
     ),
     Claim(
         where="Definition 1 in a run that holds",
         says="The drift is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
-        asks="the mean of ln ∏ r never lies below ln 0.5",
+        asks="the mean of ln ∏ r is never below ln 0.5",
         test=judge.where_it_held(a.RELIABLE.name, judge.ratio_never_drifts(a.RELIABLE.name)),
     ),
 )
@@ -255,7 +255,7 @@ REMEDIES = (
     Claim(
         where="Figure 1 of SAPO, asked of all rollouts; those with A < 0 are meant to lose likelihood",
         says="Under SAPO the ratios of all rollouts together do not drift either.",
-        asks="the mean of ln ∏ r never lies below ln 0.5",
+        asks="the mean of ln ∏ r is never below ln 0.5",
         test=judge.ratio_never_drifts("SAPO"),
     ),
     best("LLDS action", paper=a.LLDS_PAPER, where=BEST),

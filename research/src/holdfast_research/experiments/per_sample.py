@@ -33,7 +33,7 @@ EXPERIMENT = Experiment(
             paper=a.LLDS_PAPER,
             where="Definition 4.1 (v1, v2)",
             says="The mean change of the correct rollouts' likelihood turns negative before the reward falls.",
-            asks="the 5-step mean of displacement/correct lies below 0 before the reward drops",
+            asks="the 5-step mean of displacement/correct is below 0 before the reward drops",
             test=judge.displaced_before_drop(a.GRPO.name),
         ),
         Claim(

@@ -9,7 +9,7 @@ from holdfast_research.values import Arm, Claim, Experiment
 
 TAUS = (0.6, 0.8, 1.0, 1.2)
 ARMS = tuple(Arm(f"τ = {tau}", {**a.SAPO_FIXED.settings, "loss.penalty.tau": tau}) for tau in TAUS)
-# No ratio lies above 1e6, so the ratio's condition is gone.
+# No ratio is above 1e6, which removes the ratio's condition.
 _ANY_RATIO = {"loss.penalty.tau": 1e6}
 _ANY_ADVANTAGE = {"loss.penalty.preserve": "all"}
 UNCONDITIONAL = Arm("no condition", {**a.SAPO_FIXED.settings, **_ANY_RATIO, **_ANY_ADVANTAGE})
@@ -33,7 +33,7 @@ EXPERIMENT = Experiment(
             paper=a.SAPO_PAPER,
             where="Figure 1 and Definition 1",
             says="The importance ratios of rollouts drift towards 0 before GRPO fails.",
-            asks="the mean of ln ∏ r lies below ln 0.5 before the reward drops",
+            asks="the mean of ln ∏ r is below ln 0.5 before the reward drops",
             test=judge.ratio_drifts_before_drop(a.GRPO.name),
         ),
         *remedy("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),
@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
             )
         ),
         Claim(
-            where="beside the ablation, whose row without the ratio's condition has none on the advantage either",
+            where="next to the ablation, whose row without the ratio's condition has none on the advantage either",
             says="The ratio's condition helps where only A > 0 is preserved, too.",
             asks=SAMPLED,
             test=judge.ends_higher("τ = 1.0", NO_RATIO.name),

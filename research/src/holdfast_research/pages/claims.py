@@ -27,7 +27,7 @@ INTRODUCTION = """\
 # The papers' claims, one by one
 
 What the experiments of the [laboratory](README.md) ask in the papers' name, and what the runs in the repository
-say. A verdict links to its page, where the test, the controls beside it and the numbers seed by seed stand. A claim
+say. A verdict links to its page, which has the test, its controls and the numbers seed by seed. A claim
 that is shown here may still be no mark of a collapse: the controls on those pages ask whether it is in runs that hold
 as well.
 
@@ -42,7 +42,7 @@ Read them with five things in mind:
   its paper's nor its code's.
 * **One testbed, shared runs.** `testbeds` draws a testbed with every seed. All other experiments share one, and the
   plain GRPO of `death-spiral`, `coefficient`, `per-sample`, `first-action`, `masking`, `sapo`, K = 10 in
-  `steps-per-rollout` and frequent reward in `preserving` are the same runs: one outcome stands in several rows.
+  `steps-per-rollout` and frequent reward in `preserving` are the same runs: one outcome is in several rows.
 * **Length.** `testbeds` has 160 steps, the others 80.
 * **Names.** "preserved" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)), "paper"
   after LLDS-MA whose schedule its answers have. Methods and settings are in [Papers](../../docs/papers.md). v1 and v2
@@ -98,7 +98,7 @@ def kept_runs(name: str, kept: Path) -> Runs:
 
 def whole_page(kept: Path = KEPT) -> str:
     """The text of claims.md."""
-    return "\n".join([page(list(answers(kept))), *beside(kept)])
+    return "\n".join([page(list(answers(kept))), *further(kept)])
 
 
 def page(every: Sequence[Answer]) -> str:
@@ -116,7 +116,7 @@ def page(every: Sequence[Answer]) -> str:
     return "\n".join(lines)
 
 
-def beside(kept: Path = KEPT) -> Iterator[str]:
+def further(kept: Path = KEPT) -> Iterator[str]:
     """The section on what no claim asks: invalid turns, clipping and ratios of the same runs."""
     yield BESIDE
     for name in (each for each in ("death-spiral", "testbeds") if (kept / each / PLAN_FILE).exists()):

@@ -24,10 +24,10 @@ from holdfast_research.paths import REPOSITORY
 from holdfast_research.recordings.library import FOLDER
 
 FIGURES = REPOSITORY / "docs" / "figures"
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#555555"  # told apart by colour-blind eyes
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#555555"  # distinct to any colour vision
 
 SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
-    # code: the recording, and the series beside the reward
+    # code: the recording, and the series below the reward
     "GRD002": ("rambler-overflow-s1", ("grad/skipped",)),
     "MSK001": ("rambler-leak-s1", ("loss/tokens", "rollout/length")),
     "SMP001": ("rambler-hot-s1", ("sampler/logprob_gap",)),

@@ -212,7 +212,7 @@ def _can_tell(case: Case) -> bool:
 
 
 def telling(cases: Sequence[Case]) -> str:
-    """For each code, in how many logs of each kind it can be told."""
+    """For each code, the number of logs of each kind that can tell whether it applies."""
     kinds = {
         "local trainer": [c for c in cases if c.host == "holdfast" and not c.copy],
         "TRL, with the observer": [c for c in cases if c.host == "trl" and not c.copy],

@@ -1,7 +1,7 @@
-"""What the papers print: exact match on the seven sets, with how it was measured, so that it can stand beside own rows.
+"""What the papers print: exact match on the seven sets, with how it was measured, to compare your rows with.
 
 Numbers are fractions. A row that a paper gives by its average alone has no sets. `docs/evaluate.md` says why rows of
-different sources are not to be compared as they stand.
+different sources cannot be compared directly.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Published:
     against: str | None = None
     """The row its gain is over, by name within its block."""
     printed_gain: float | None = None
-    """Of the average, in percent, as the paper has it."""
+    """Gain of the average in percent, as the paper has it."""
 
 
 def _row(
@@ -145,7 +145,7 @@ BLOCKS: dict[str, tuple[Published, ...]] = {
 
 DISPUTED: dict[tuple[str, str], str] = {
     ("qwen2.5-3b", "+ LLDS-A-MA"): (
-        "printed +45.2 % stands beside GRPO's .312, over which it is +41.0 %; it is the gain over .303, the average of "
+        "printed +45.2 % is next to GRPO's .312, over which it is +41.0 %; it is the gain over .303, the average of "
         "GRPO on NQ alone and of PPO"
     ),
     ("qwen2.5-7b-instruct", "IRCoT"): "printed average .239, in Search-R1 and in LLDS; its seven numbers have .226",

@@ -20,7 +20,7 @@ def render(blocks: Sequence[Block], form: str) -> str:
 
 
 def markdown(blocks: Sequence[Block]) -> str:
-    """A table per block; how rows were measured stands in numbered notes below, then the other notes."""
+    """A table per block; numbered notes below say how rows were measured."""
     lines: list[str] = []
     for block in blocks:
         header = [*_header(block), "measured"]
@@ -81,7 +81,7 @@ def comma_separated(blocks: Sequence[Block]) -> str:
 
 
 def latex(blocks: Sequence[Block]) -> str:
-    """A `tabular` per block, with `booktabs`; how rows were measured stands in numbered notes below."""
+    """A `tabular` per block, with `booktabs`; numbered notes below say how rows were measured."""
     parts = ["% needs \\usepackage{booktabs}"]
     for block in blocks:
         header = _header(block)

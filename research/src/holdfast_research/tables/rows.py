@@ -44,7 +44,7 @@ class TrainingRow:
         return {**self.settings, **(self.world_settings if load(recipe).data.train == "world" else {})}
 
     def command(self, recipe: str) -> str:
-        """What trains it; `START` stands for the model it starts from."""
+        """The command that trains it; `START` is a placeholder for the model it starts from."""
         verb = ["baseline", self.baseline[0]] if self.baseline else ["warm-start" if self.warm_start else "train"]
         start = ["--model.path", "START"] if self.after else []
         settings = words(self.settings_on(find(recipe)))

@@ -43,7 +43,7 @@ class TableRow:
     average: float | None
     """Over all sets of the table; None when some are missing."""
     interval: tuple[float, float] | None = None
-    """Of the average, 95 %: over questions, of one seed."""
+    """95 % interval of the average, over questions; of one seed."""
     seeds: int = 1
     against: str | None = None
     printed_gain: float | None = None
@@ -56,7 +56,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """Of a row's average over the row it names."""
+    """By how much a row's average exceeds that of the row it names."""
 
     points: float
     percent: float | None
