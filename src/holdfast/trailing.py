@@ -107,8 +107,8 @@ def last_where(condition: Truths) -> NDArray[np.int64]:
     >>> last_where(np.array([True, False, True, False])).tolist()
     [0, 0, 2, 2]
     """
-    last: NDArray[np.int_] = np.maximum(np.arange(len(condition)) - rows_since(condition), 0)
-    return last
+    rows: NDArray[np.int64] = np.maximum(np.arange(len(condition)) - rows_since(condition), 0)
+    return rows
 
 
 def most_since(values: Values, restart: Truths) -> Values:
