@@ -184,14 +184,14 @@ def test_probes_that_look(probe: Probe, trained: Path, what: str) -> None:
 def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
     options = ("--what", "tail-leak", "--out", ".", "--questions", 18)
     text = probe(trained, *options, "--sampling.top_p", 0.8).stdout
-    found = written(Path(), "leak-step-000002-seed-0")["result"]
+    found = written(Path(), "tail-leak-step-000002-seed-0")["result"]
     assert found["turns"][0]["rollouts"] == found["whole"]["rollouts"] == 72
     assert sum(turn["tokens"] for turn in found["turns"]) == found["whole"]["tokens"]
     assert 0.8 <= found["whole"]["mask_mass"] < 1 and found["whole"]["tail_advantage"] is not None
-    assert "advantage where cut" in text
-    assert "cuts nothing" in probe(trained, *options).stdout
-    assert "Wrote leak-step-000002-seed-0-2.json" in probe(trained, *options).stdout, "the same question again"
-    assert written(Path(), "leak-step-000002-seed-0")["result"] == found, "another one keeps what was there"
+    assert "advantage of the tail" in text
+    assert "not truncated" in probe(trained, *options).stdout
+    assert "Wrote tail-leak-step-000002-seed-0-2.json" in probe(trained, *options).stdout, "the same question again"
+    assert written(Path(), "tail-leak-step-000002-seed-0")["result"] == found, "another one keeps what was there"
     assert len(list(Path().glob("*.json"))) == 2
 
 
@@ -274,7 +274,7 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "--moments with --what tool-rounds: this probe makes no update" in refused(
         trained, "--what", "tool-rounds", "--moments"
     )
-    assert "taken as a model, which has no optimizer" in refused(
+    assert "read as a model, without an optimizer" in refused(
         home / "raw", *what, "--recipe", home / "recipe.toml", "--moments"
     )
     assert "is a run and has its own" in refused(trained, *what, "--recipe", home / "recipe.toml")

@@ -39,6 +39,31 @@ from holdfast.errors import raise_all
 from holdfast.refusals import explain
 from holdfast.section import Section
 
+__all__ = [
+    "Checkpoint",
+    "Config",
+    "Data",
+    "Eval",
+    "Faults",
+    "Guard",
+    "Loss",
+    "Model",
+    "Protocol",
+    "Retrieval",
+    "Reward",
+    "Run",
+    "Sampling",
+    "Track",
+    "Train",
+    "WarmStart",
+    "World",
+    "dump",
+    "load",
+    "setting_names",
+    "setting_values",
+    "validate",
+]
+
 
 class Config(Section):
     """A whole run."""

@@ -192,7 +192,8 @@ def model_folder(run_dir: Path, which: str) -> Path:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The state of a checkpoint, from its state.json."""
-    return json.loads((folder / "state.json").read_text())
+    state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    return state
 
 
 def has_optimizer(folder: Path) -> bool:
