@@ -277,7 +277,7 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "read as a model, without an optimizer" in refused(
         home / "raw", *what, "--recipe", home / "recipe.toml", "--moments"
     )
-    assert "is a run and has its own" in refused(trained, *what, "--recipe", home / "recipe.toml")
+    assert "is a run and has a recipe" in refused(trained, *what, "--recipe", home / "recipe.toml")
     assert "leave --model.path out" in refused(trained, *what, "--model.path", "x")
     assert "no run folder" in refused("runs/nothing", *what)
     assert "To probe a model, say with --recipe what it is asked" in refused("runs/nothing", *what)
