@@ -297,7 +297,7 @@ CONTRADICTIONS = {
         "only 1 × 4 = 4 rollouts; every optimizer step needs at least one. Lower it, or raise train.questions",
     ),
     "a baseline of nothing": (["--loss.baseline=length", "--loss.advantage=reinforce"], "which makes it OPO"),
-    "group of one": (["--train.group_size=1"], "a group of one has no contrast. Raise train.group_size"),
+    "group of one": (["--train.group_size=1"], "a group of one rollout has no contrast. Raise train.group_size"),
     "no reward": (["--reward.em=0"], "set reward.em = 1.0"),
     "own questions, bundled corpus": (["--data.train=q.jsonl"], "Set both to your files, or neither"),
     "own corpus, bundled questions": (["--retrieval.corpus=c.jsonl"], "Set both to your files, or neither"),

@@ -15,7 +15,7 @@ def calls() -> list[tuple[str, tuple[Any, ...]]]:
         ("advance", (1, {"loss": 0.5})),
         ("note", ("a sentence",)),
         ("step", (StepResult(step=1, metrics={"reward/mean": 0.5}),)),
-        ("alarm", (FINDING,)),
+        ("finding", (FINDING,)),
         ("close", ()),
     ]
 

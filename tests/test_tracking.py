@@ -99,7 +99,7 @@ def test_a_whole_last_line_without_its_newline_is_kept(file: MetricsFile) -> Non
 def test_a_broken_line_in_the_middle_is_an_error_with_its_number(file: MetricsFile) -> None:
     file.path.parent.mkdir()
     file.path.write_text('{"step": 1}\nnonsense\n{"step": 3}\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl:2: .*no row"):
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2: .*not a row"):
         file.read()
 
 

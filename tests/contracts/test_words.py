@@ -27,7 +27,7 @@ NAMES = {
 
 # Text -> what to write.
 TEXTS = {
-    r"\bepisodes?\b": "rollout",
+    r"(?<!holdfast-)\bepisodes?\b": "rollout",  # the seed text of the scripts keeps it
     r"\borganisms?\b": "testbed",
     r"\b(disease|sick|dying|cures?|cured)\b": "failure mode, remedy, failing",
     r"(?<!there )\bis no (?!longer|more)": "is not a",
@@ -96,7 +96,13 @@ def test_names_are_seen(source: str, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("source", "count"),
-    [('"""An episode."""', 1), ("x = 1  # is no folder", 1), ("f'{x} is no folder'", 1), ("x = 'is no longer'", 0)],
+    [
+        ('"""An episode."""', 1),
+        ("x = 1  # is no folder", 1),
+        ("f'{x} is no folder'", 1),
+        ("x = 'is no longer'", 0),
+        ("# there is no folder", 0),
+    ],
 )
 def test_texts_are_seen(source: str, count: int) -> None:
     assert len(list(strange_texts(source))) == count

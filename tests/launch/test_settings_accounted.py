@@ -11,7 +11,7 @@ import pytest
 from holdfast.config import Config, setting_names, setting_values
 from holdfast.data import Example
 from holdfast.errors import ConfigError
-from holdfast.launch import Machines, Plan, parquet, plan, trl, verl
+from holdfast.launch import Machines, Plan, plan, trl, verl, verl_files
 
 from .conftest import CUSTOM
 
@@ -94,7 +94,7 @@ def substance(host: str, config: Config) -> tuple[object, ...]:
         texts["read"] = "".join(
             part for part in re.split(r"(?m)^(?=\[)", made.files["recipe.toml"]) if part[1:].startswith(sections)
         )
-    row = parquet.rows([QUESTION], parquet.asking(config)) if host == "verl" else None
+    row = verl_files.rows([QUESTION], verl_files.prompt_protocol(config)) if host == "verl" else None
     return made.values, texts, dict(made.data), row
 
 

@@ -188,8 +188,8 @@ def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
     assert found["turns"][0]["rollouts"] == found["whole"]["rollouts"] == 72
     assert sum(turn["tokens"] for turn in found["turns"]) == found["whole"]["tokens"]
     assert 0.8 <= found["whole"]["mask_mass"] < 1 and found["whole"]["tail_advantage"] is not None
-    assert "advantage where cut" in text
-    assert "cuts nothing" in probe(trained, *options).stdout
+    assert "advantage of the tail" in text
+    assert "not truncated" in probe(trained, *options).stdout
     assert "Wrote tail-leak-step-000002-seed-0-2.json" in probe(trained, *options).stdout, "the same question again"
     assert written(Path(), "tail-leak-step-000002-seed-0")["result"] == found, "another one keeps what was there"
     assert len(list(Path().glob("*.json"))) == 2

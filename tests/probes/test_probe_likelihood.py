@@ -92,5 +92,5 @@ def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled:
 
 
 def test_rounds_need_an_episode(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
-    with pytest.raises(RolloutError, match="all 2 episodes failed"):
+    with pytest.raises(RolloutError, match="all 2 rollouts failed"):
         tool_rounds(coin(), rolled([episode(False, [0], failed=True)] * 2), listener=heard)

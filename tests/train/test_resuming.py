@@ -189,7 +189,7 @@ def test_when_all_are_damaged_no_resume_is_recommended(whole: Path, tmp_path: Pa
         weights = folder / "model" / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + b"!")
     result = CliRunner().invoke(app, ["resume", str(run_dir)])
-    assert result.exit_code == 2 and "start the run anew with --overwrite" in " ".join(result.stderr.split())
+    assert result.exit_code == 2 and "start the run again with --overwrite" in " ".join(result.stderr.split())
     assert "To go on from there" not in result.stderr
 
 

@@ -203,7 +203,7 @@ def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> 
     assert model_folder(tmp_path, "last") == old / "model"
     assert model_folder(tmp_path, "4") == model_folder(tmp_path, "0004") == new / "model"
     assert model_folder(tmp_path, str(new)) == model_folder(tmp_path, str(new / "model")) == new / "model"
-    with pytest.raises(CheckpointError, match=r"lasst is no folder and no step that .* give `last`, `best`"):
+    with pytest.raises(CheckpointError, match=r"lasst is neither a folder nor a step that .* give `last`, `best`"):
         model_folder(tmp_path, "lasst")
     best = tmp_path / "checkpoints" / "best"
     save_checkpoint(best, language_model, state={"step": 2})

@@ -53,7 +53,6 @@ __all__ = [
     "Reward",
     "Run",
     "Sampling",
-    "Section",
     "Track",
     "Train",
     "WarmStart",

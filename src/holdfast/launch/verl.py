@@ -128,7 +128,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     if config.data.train == "world":
         yield (
             "data.train = 'world': the bundled world is inside one process, and rollouts of verl ask a server. Set "
-            "data.train to your questions and retrieval.url to a server over your passages; or use TRL for the world"
+            "data.train to your questions and retrieval.url to a server over your passages, or train on it in TRL"
         )
     elif config.retrieval.url is None and config.retrieval.corpus == "world":
         yield "retrieval.url is not set: rollouts of verl ask a server; set it to the address of one"
