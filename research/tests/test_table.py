@@ -55,7 +55,7 @@ WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
         (["show", "."], "holds no finished results of holdfast eval"),
         (["show", "--published", "gpt"], "--published gpt: no rows are known for it"),
         (["show", "--published", "qwen2.5-3b", "--against", "x"], "--against names one of your rows"),
-        (["make", "wrld"], "there is no recipe 'wrld' here"),
+        (["make", "wrld"], "there is no recipe 'wrld'"),
         (["make", "world", "--rows", "PPO"], "no row has that in its name"),
         (["make", "world", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
         (["make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),

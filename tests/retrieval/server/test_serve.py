@@ -36,7 +36,7 @@ def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
     client.close()
     process.send_signal(signal.SIGTERM)
     rest, _ = process.communicate(timeout=20)
-    assert "Every request that was read is answered" in rest
+    assert "Stopped, after answering every request" in rest
     assert process.returncode == 0
 
     process, address = serve_process(index_folder)  # remembers
