@@ -36,8 +36,7 @@ METRICS: dict[str, str] = {
     "numerical noise.",
     "penalty/answer_weight": "Weight of answer tokens in the penalty.",
     "likelihood/correct": "Mean log-prob per sampled token, mean over correct rollouts. Under the old policy: the "
-    "weights before this step's update, recomputed by the trainer. Over the full vocabulary unless "
-    "`sampler/mask_in_loss` is 1.",
+    "weights before this step's update, recomputed by the trainer, over the full vocabulary.",
     "likelihood/incorrect": "Mean log-prob per sampled token under the old policy, mean over incorrect rollouts.",
     "likelihood/correct/action_<k>": "Mean log-prob per token of the k-th action under the old policy, mean over "
     "correct rollouts.",

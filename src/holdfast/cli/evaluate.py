@@ -58,7 +58,8 @@ def run(
         typer.Option(
             metavar="DATA",
             help="A file of questions, a published set (nq, hotpotqa …), `seven` (the test questions of all seven sets "
-            "of `holdfast data list`), `test` or `dev` of the recipe, or `world`. May be repeated. Default: the test questions of the recipe.",
+            "of `holdfast data list`), `test` or `dev` of the recipe, or `world`. "
+            "May be repeated. Default: the test questions of the recipe.",
         ),
     ] = None,
     server: Annotated[

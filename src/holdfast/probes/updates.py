@@ -67,7 +67,8 @@ def update_once(
     """One update on `batch`, undone at the end: the change of log-likelihoods.
 
     Its optimizer is fresh, or has the run's AdamW state if `subject.optimizer_state` is set. The learning
-    rate is that of the recipe. It takes `train.optimizer_steps_per_rollout` optimizer steps, but at most one for each rollout.
+    rate is that of the recipe. It takes `train.optimizer_steps_per_rollout` optimizer steps, but at most one
+    for each rollout.
 
     Returns:
         float [B], nats over the whole rollout, new minus old: after the last optimizer step, or after every step if
