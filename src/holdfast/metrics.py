@@ -22,7 +22,7 @@ METRICS: dict[str, str] = {
     "eval/f1_greedy": "Token F1 on dev, greedy.",
     "eval/searches": "Searches per question on dev, sampled.",
     "eval/failed_fraction": "Share of dev questions whose rollout failed. They count in no score. Absent if none did.",
-    "loss/host": "In TRL and verl: the trainer's own loss, before the penalty.",
+    "loss/host": "TRL's or verl's own loss, before the penalty.",
     "loss/tokens": "Tokens in the loss per rollout. If more than `rollout/length`, observations are trained on.",
     "loss/policy": "Clipped policy loss. Like the other losses, a mean over the optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
@@ -35,18 +35,25 @@ METRICS: dict[str, str] = {
     "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, where the policy has not moved: "
     "numerical noise.",
     "penalty/answer_weight": "Weight of answer tokens in the penalty.",
-    "likelihood/correct": "Mean log-prob per sampled token under the policy that sampled, mean over correct rollouts.",
-    "likelihood/incorrect": "The same over incorrect rollouts.",
-    "likelihood/correct/action_<k>": "The same for the k-th action alone.",
-    "likelihood/incorrect/action_<k>": "The same for the k-th action alone.",
-    "likelihood/positive": "In verl, whose loss cannot see which rollouts are correct: the same over those with A > 0.",
-    "likelihood/negative": "The same over rollouts with A < 0.",
+    "likelihood/correct": "Mean log-prob per sampled token, mean over correct rollouts. Under the old policy: the "
+    "weights before this step's update, recomputed by the trainer, over the full vocabulary.",
+    "likelihood/incorrect": "Mean log-prob per sampled token under the old policy, mean over incorrect rollouts.",
+    "likelihood/correct/action_<k>": "Mean log-prob per token of the k-th action under the old policy, mean over "
+    "correct rollouts.",
+    "likelihood/incorrect/action_<k>": "Mean log-prob per token of the k-th action under the old policy, mean over "
+    "incorrect rollouts.",
+    "likelihood/positive": "In verl, whose loss cannot see which rollouts are correct: mean log-prob per sampled "
+    "token under the old policy, mean over rollouts with A > 0.",
+    "likelihood/negative": "In verl: mean log-prob per sampled token under the old policy, mean over rollouts with A "
+    "< 0.",
     "drift/positive": "In verl: mean over rollouts with A > 0 of new − old log-prob per sampled token, over the step's "
     "optimizer steps. Below 0: positive rollouts become less likely.",
-    "drift/negative": "The same over rollouts with A < 0.",
+    "drift/negative": "In verl: mean over rollouts with A < 0 of new − old log-prob per sampled token, over the "
+    "step's optimizer steps.",
     "displacement/correct": "Change of the log-likelihood of this step's correct rollouts by the whole update, in nats "
     "per sampled token. Below 0 is lazy likelihood displacement (arXiv 2512.04220, Def. 4.1).",
-    "displacement/incorrect": "The same for incorrect rollouts.",
+    "displacement/incorrect": "Change of the log-likelihood of this step's incorrect rollouts by the whole update, "
+    "in nats per sampled token.",
     "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
     "displacement/rollouts": "Number of rollouts on which displacement was measured.",
     "entropy/mean": "Mean entropy (nats) of the untruncated policy where tokens were sampled.",
@@ -71,12 +78,11 @@ METRICS: dict[str, str] = {
     "advantage of 0.",
     "sampler/logprob_gap": "Mean over sampled tokens of the sampler's log-prob minus the old log-prob. If it is not "
     "0, the sampler is truncated, or is not the model that is trained.",
-    "sampler/mask_mass": "Mean total probability of the tokens that the sampler can draw; 1 if it is not truncated.",
-    "sampler/mask_in_loss": "1 if the log-probs of the loss are over the tokens that the sampler can draw. Absent "
-    "otherwise.",
+    "sampler/mask_mass": "Mean probability mass inside top-p/top-k (1: untruncated).",
+    "sampler/mask_in_loss": "1 if the log-probs of the loss are over the tokens inside top-p/top-k. Absent otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",
-    "advantage/tail_mean": "Mean advantage over sampled tokens, weighted by the probability of what the sampler cannot "
-    "draw. Below 0: the loss moves probability there. Absent if the sampler is not truncated.",
+    "advantage/tail_mean": "Mean advantage over sampled tokens, weighted by the probability of tokens outside "
+    "top-p/top-k. Below 0: the loss moves probability there. Absent if the sampler is not truncated.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
@@ -194,7 +200,7 @@ def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]
 def tail_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> float | None:
     """Mean advantage of sampled tokens, weighted by the mass in the sampler's tail; None if the sampler has no tail.
 
-    The tail is what the sampler cannot draw. With log-probs over the whole vocabulary, the sign says whether the loss
+    The tail is the tokens outside top-p/top-k. With log-probs over the whole vocabulary, the sign says whether the loss
     moves probability into the tail (below 0) or out of it. `advantages` has one value per trajectory.
     """
     weighted, tail = tail_sums(advantages, trajectories)

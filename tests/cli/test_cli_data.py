@@ -38,7 +38,7 @@ def test_ls_says_sizes_licences_and_where_from_without_a_network() -> None:
 def test_there_and_back(sample: Path, tmp_path: Path) -> None:
     for form in ("searchr1", "verl", "skyrl"):
         parquet, back = tmp_path / f"{form}.parquet", tmp_path / f"{form}.jsonl"
-        assert run("convert", sample, parquet, "--form", form).exit_code == 0
+        assert run("convert", sample, parquet, "--format", form).exit_code == 0
         assert "37 questions" in run("convert", parquet, back).output
         rows = [json.loads(line) for line in back.read_text(encoding="utf-8").splitlines()]
         assert [row.pop("prompt")[0]["role"] for row in rows] == ["user"] * 37
@@ -47,8 +47,8 @@ def test_there_and_back(sample: Path, tmp_path: Path) -> None:
 
 def test_prompts_are_worded_anew_on_request(sample: Path, tmp_path: Path) -> None:
     run("convert", sample, tmp_path / "a.parquet")
-    run("convert", tmp_path / "a.parquet", tmp_path / "kept.parquet", "--form", "verl")
-    run("convert", tmp_path / "a.parquet", tmp_path / "new.parquet", "--form", "verl", "--reword")
+    run("convert", tmp_path / "a.parquet", tmp_path / "kept.parquet", "--format", "verl")
+    run("convert", tmp_path / "a.parquet", tmp_path / "new.parquet", "--format", "verl", "--reword")
     kept, new = (read_examples(tmp_path / f"{name}.parquet")[0].metadata["prompt"] for name in ("kept", "new"))
     assert "<search>" in kept[0]["content"]
     assert "<tool_call>" in new[0]["content"]
@@ -81,12 +81,12 @@ def test_validate_says_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -
     [
         (["prepare", "hotpot", "--out", "o"], "did you mean 'hotpotqa'?"),
         (["prepare", "nq", "--out", "o", "--from", "gone/away/far"], "neither a folder nor"),
-        (["prepare", "nq", "--out", "o", "--form", "csv"], "jsonl, searchr1, verl or skyrl"),
+        (["prepare", "nq", "--out", "o", "--format", "csv"], "jsonl, searchr1, verl or skyrl"),
         (["prepare", "sample", "--out", "o", "--from", "x"], "the sample ships with holdfast"),
         (["convert", "gone.jsonl", "o.parquet"], "gone.jsonl does not exist"),
         (["convert", "a.csv", "o.parquet"], "ends in .jsonl"),
         (["convert", "a.jsonl", "o.csv"], "ends in .jsonl"),
-        (["convert", "a.jsonl", "o.jsonl", "--form", "verl"], "ends in .parquet"),
+        (["convert", "a.jsonl", "o.jsonl", "--format", "verl"], "ends in .parquet"),
     ],
 )
 def test_what_cannot_work_is_a_sentence(

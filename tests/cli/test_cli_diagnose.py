@@ -91,6 +91,11 @@ def test_verbose_says_what_would_log_it(holdfast: Holdfast, run: Any) -> None:
     assert "LLD001 needs displacement/correct, displacement/fraction, likelihood/correct. Logged by" in said
 
 
+def test_all_codes_are_listed(holdfast: Holdfast) -> None:
+    listed = holdfast("diagnose", "--explain", "all").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == sorted(CODES)
+
+
 @pytest.mark.parametrize("code", CODES)
 def test_every_code_is_explained(holdfast: Holdfast, code: str) -> None:
     said = holdfast("diagnose", "--explain", code.lower()).stdout

@@ -121,7 +121,7 @@ def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None
 def test_moments_are_the_runs_own(trained: Path) -> None:
     step = trained / "checkpoints" / "step-000001"
     settings = ["--loss.kl_coef", "0"]
-    subject = open_run(trained, "1", settings, Listener(), with_reference=True, moments=True)
+    subject = open_run(trained, "1", settings, Listener(), with_reference=True, optimizer_state=True)
     config = subject.config
     batch = batch_of(subject, roll_out_questions(subject, 6, 0, Listener()).groups)
     (change,) = update_once(batch, subject, config, mean_searches=1.0, seed=4, note=pytest.fail)
@@ -141,9 +141,9 @@ def test_moments_are_the_runs_own(trained: Path) -> None:
 
 
 def test_moments_by_command(probe: Probe, trained: Path) -> None:
-    text = probe(trained, "--what", "drift", "--moments", "--out", ".").stdout
-    found = written(Path(), "drift-step-000002-moments-seed-0")
-    assert found["moments"] == str(trained / "checkpoints" / "step-000002")
+    text = probe(trained, "--what", "ratio-tail", "--optimizer-state", "--out", ".").stdout
+    found = written(Path(), "ratio-tail-step-000002-optimizer-state-seed-0")
+    assert found["optimizer_state"] == str(trained / "checkpoints" / "step-000002")
     assert "seed 0, the run's optimizer" in text
     shutil.copytree(trained, "mine")
     best = Path("mine/checkpoints/best")
@@ -152,13 +152,13 @@ def test_moments_by_command(probe: Probe, trained: Path) -> None:
     sums = json.loads((best / "checksums.json").read_text())
     del sums["optimizer.safetensors"]
     (best / "checksums.json").write_text(json.dumps(sums))
-    stderr = probe("mine", "--what", "drift", "--moments", "--checkpoint", "best", code=2).stderr
+    stderr = probe("mine", "--what", "ratio-tail", "--optimizer-state", "--checkpoint", "best", code=2).stderr
     assert "best holds a policy without its optimizer" in " ".join(stderr.split())
 
 
 def test_drift_of_a_run(probe: Probe, trained: Path) -> None:
-    text = probe(trained, "--what", "drift", "--checkpoint", 1, "--out", ".").stdout
-    result = written(Path(), "drift-step-000001-seed-0")["result"]
+    text = probe(trained, "--what", "ratio-tail", "--checkpoint", 1, "--out", ".").stdout
+    result = written(Path(), "ratio-tail-step-000001-seed-0")["result"]
     (arm,) = result["arms"]
     assert (arm["penalty"], arm["optimizer_steps"], len(arm["rollouts"])) == ("llds", 3, 24)
     shares = arm["share_below"]["all"]
@@ -167,11 +167,11 @@ def test_drift_of_a_run(probe: Probe, trained: Path) -> None:
     assert "P(∏ r < ε)" in text and "after each optimizer step" in text
 
 
-@pytest.mark.parametrize("what", ["first-action", "tool-rounds"])
+@pytest.mark.parametrize("what", ["first-action", "by-searches"])
 def test_probes_that_look(probe: Probe, trained: Path, what: str) -> None:
     probe(trained, "--what", what, "--out", ".", "--questions", 18)
     result = written(Path(), f"{what}-step-000002-seed-0")["result"]
-    if what == "tool-rounds":
+    if what == "by-searches":
         assert sum(r["everyone"]["rollouts"] for r in result["rounds"]) == 72
         for found in result["rounds"]:
             assert found["everyone"]["rollouts"] == found["correct"]["rollouts"] + found["incorrect"]["rollouts"]
@@ -198,28 +198,31 @@ def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
 def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:
     model = trained / "checkpoints" / "step-000002" / "model"
     recipe = home / "recipe.toml"
-    probe(model, "--recipe", recipe, "--what", "drift", "--loss.kl_coef", 0)
-    probe(trained, "--what", "drift", "--loss.kl_coef", 0, "--out", ".")
-    as_model, as_run = written(Path("probes"), "drift-model-seed-0"), written(Path(), "drift-step-000002-seed-0")
+    probe(model, "--recipe", recipe, "--what", "ratio-tail", "--loss.kl_coef", 0)
+    probe(trained, "--what", "ratio-tail", "--loss.kl_coef", 0, "--out", ".")
+    as_model, as_run = (
+        written(Path("probes"), "ratio-tail-model-seed-0"),
+        written(Path(), "ratio-tail-step-000002-seed-0"),
+    )
     assert as_model["result"] == as_run["result"]
     assert as_model["recipe"]["warm_start"]["steps"] == 0
 
 
 def test_the_default_folder_is_the_runs(probe: Probe, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, "runs/mine")
-    text = probe("mine", "--what", "tool-rounds", "--questions", 2).stdout
+    text = probe("mine", "--what", "by-searches", "--questions", 2).stdout
     folder = Path("runs/mine/probes")
     assert sorted(path.name for path in folder.iterdir()) == [
-        f"tool-rounds-step-000002-seed-0.{kind}" for kind in ("json", "svg")
+        f"by-searches-step-000002-seed-0.{kind}" for kind in ("json", "svg")
     ]
-    assert f"Wrote {folder}/tool-rounds-step-000002-seed-0.json and" in text
+    assert f"Wrote {folder}/by-searches-step-000002-seed-0.json and" in text
 
 
 def test_without_matplotlib_there_are_the_numbers(probe: Probe, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = probe(trained, "--what", "tool-rounds", "--questions", 2, "--out", ".").stdout
+    text = probe(trained, "--what", "by-searches", "--questions", 2, "--out", ".").stdout
     assert "No figure is drawn: matplotlib is not installed. Run: pip install 'holdfast-rl[figures]'" in text
-    assert [path.name for path in Path().iterdir()] == ["tool-rounds-step-000002-seed-0.json"]
+    assert [path.name for path in Path().iterdir()] == ["by-searches-step-000002-seed-0.json"]
 
 
 # ---- what it asks
@@ -270,11 +273,11 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "has no best checkpoint" in refused(trained, *what, "--checkpoint", "best")
     assert "--questions 99, but the recipe has 18 training questions" in refused(trained, *what, "--questions", 99)
     assert "--compare foo: there is no such penalty" in refused(trained, *what, "--compare", "none,foo")
-    assert "this probe makes no update" in refused(trained, "--what", "tool-rounds", "--compare", "none")
-    assert "--moments with --what tool-rounds: this probe makes no update" in refused(
-        trained, "--what", "tool-rounds", "--moments"
+    assert "this probe makes no update" in refused(trained, "--what", "by-searches", "--compare", "none")
+    assert "--optimizer-state with --what by-searches: this probe makes no update" in refused(
+        trained, "--what", "by-searches", "--optimizer-state"
     )
-    assert "without an optimizer" in refused(home / "raw", *what, "--recipe", home / "recipe.toml", "--moments")
+    assert "without an optimizer" in refused(home / "raw", *what, "--recipe", home / "recipe.toml", "--optimizer-state")
     assert "is a run and has a recipe" in refused(trained, *what, "--recipe", home / "recipe.toml")
     assert "leave --model.path out" in refused(trained, *what, "--model.path", "x")
     assert "is not a run folder" in refused("runs/nothing", *what)
@@ -288,18 +291,18 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
 def test_a_run_without_a_checkpoint(probe: Probe, trained: Path) -> None:
     Path("begun").mkdir()
     shutil.copy(trained / "config.toml", "begun")
-    stderr = probe("begun", "--what", "drift", code=2).stderr
+    stderr = probe("begun", "--what", "ratio-tail", code=2).stderr
     assert "begun has no whole checkpoint; let the run reach one (checkpoint.every) or finish" in stderr
 
 
 def test_a_damaged_checkpoint(probe: Probe, trained: Path) -> None:
     shutil.copytree(trained, "hurt")
     Path("hurt/checkpoints/step-000001/model/config.json").write_text("{}")
-    stderr = " ".join(probe("hurt", "--what", "drift", "--checkpoint", 1, code=2).stderr.split())
+    stderr = " ".join(probe("hurt", "--what", "ratio-tail", "--checkpoint", 1, code=2).stderr.split())
     assert "step-000001 is refused: model/config.json does not match its checksum" in stderr
 
 
-@pytest.mark.parametrize("what", ["per-sample", "first-action", "drift"])
+@pytest.mark.parametrize("what", ["per-sample", "first-action", "ratio-tail"])
 def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> None:
     recipe = home / "recipe.toml"
     stderr = probe(home / "raw", "--recipe", recipe, "--what", what, "--loss.kl_coef", 0, code=2).stderr
@@ -307,6 +310,6 @@ def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> No
 
 
 def test_likelihoods_need_nothing_right(probe: Probe, home: Path) -> None:
-    text = probe(home / "raw", "--recipe", home / "recipe.toml", "--what", "tool-rounds").stdout
+    text = probe(home / "raw", "--recipe", home / "recipe.toml", "--what", "by-searches").stdout
     (line,) = (line for line in text.splitlines() if line.startswith("0  "))
     assert line.split()[2:] == ["(24)", "–", line.split()[1], "(24)"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import RolloutError
-from holdfast.probes import Subject, first_action, tool_rounds
+from holdfast.probes import Subject, by_searches, first_action
 
 Make = Callable[..., Any]
 ZERO, ONE = math.log(0.8), math.log(0.2)
@@ -81,7 +81,7 @@ def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled:
         [episode(True, [0]), episode(False, [1, 1]), episode(False, [0], [0], [1, 1])],
         [episode(False, [1]), episode(False, [1], [1], failed=True)],
     )
-    found = tool_rounds(coin(0.8), rollouts, listener=heard)
+    found = by_searches(coin(0.8), rollouts, listener=heard)
     assert [r.searches for r in found.rounds] == [0, 2]
     none, two = found.rounds
     assert told(none.everyone) == near(3, (ZERO + ONE + ONE) / 3)
@@ -93,4 +93,4 @@ def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled:
 
 def test_rounds_need_an_episode(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
     with pytest.raises(RolloutError, match="all 2 rollouts failed"):
-        tool_rounds(coin(), rolled([episode(False, [0], failed=True)] * 2), listener=heard)
+        by_searches(coin(), rolled([episode(False, [0], failed=True)] * 2), listener=heard)

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.probes import Drift, FirstAction, PerSample, Result, ToolRounds, draw, lines
+from holdfast.probes import BySearches, FirstAction, PerSample, RatioTail, Result, draw, lines
 from holdfast.probes.likelihood import Level, Rounds
-from holdfast.probes.updates import ArmChange, ArmDrift, QuestionChange, Response, RolloutDrift
+from holdfast.probes.updates import ArmChange, ArmRatios, QuestionChange, Response, RolloutRatios
 
 
 def question(number: int, right: float, *wrong: float) -> QuestionChange:
@@ -20,8 +20,8 @@ def question(number: int, right: float, *wrong: float) -> QuestionChange:
     return QuestionChange(id=f"q{number}", question="?", responses=tuple(responses))
 
 
-def drifted(advantage: float, *products: float) -> RolloutDrift:
-    return RolloutDrift(id="q", correct=advantage > 0, advantage=advantage, tokens=5, log_products=products)
+def moved(advantage: float, *products: float) -> RolloutRatios:
+    return RolloutRatios(id="q", correct=advantage > 0, advantage=advantage, tokens=5, log_products=products)
 
 
 HALF = math.log(0.5)
@@ -41,7 +41,7 @@ FIRST_ACTION = FirstAction(
     first_matching=Level(rollouts=3, logprob=-0.125),
     first_other=Level(rollouts=0, logprob=None),
 )
-TOOL_ROUNDS = ToolRounds(
+BY_SEARCHES = BySearches(
     rounds=(
         Rounds(
             searches=0,
@@ -57,11 +57,11 @@ TOOL_ROUNDS = ToolRounds(
         ),
     )
 )
-DRIFT = Drift(
+RATIO_TAIL = RatioTail(
     arms=(
-        ArmDrift(
+        ArmRatios(
             penalty="sapo",
-            rollouts=(drifted(1.0, 2 * HALF, 0.1), drifted(1.0, 0.1, HALF), drifted(0.0, 0.0, -20.0)),
+            rollouts=(moved(1.0, 2 * HALF, 0.1), moved(1.0, 0.1, HALF), moved(0.0, 0.0, -20.0)),
         ),
     )
 )
@@ -95,7 +95,7 @@ DRIFT = Drift(
             ],
         ),
         (
-            TOOL_ROUNDS,
+            BY_SEARCHES,
             [
                 "Log-prob per token, mean over rollouts (rollouts)",
                 "searches          all       correct       incorrect",
@@ -104,7 +104,7 @@ DRIFT = Drift(
             ],
         ),
         (
-            DRIFT,
+            RATIO_TAIL,
             [
                 "P(∏ r < ε): share of rollouts whose probability 2 optimizer steps on them multiplied by less than ε",
                 "penalty   rollouts  ε 0.9  ε 0.5  ε 0.2  ε 0.1  ε 0.01  ε 1e-3  ε 1e-4  ε 1e-6",
@@ -117,7 +117,7 @@ DRIFT = Drift(
             ],
         ),
     ],
-    ids=["per-sample", "first-action", "tool-rounds", "drift"],
+    ids=["per-sample", "first-action", "by-searches", "ratio-tail"],
 )
 def test_tables(result: Result, expected: list[str]) -> None:
     assert [" ".join(line.split()) for line in lines(result)] == [" ".join(line.split()) for line in expected]
@@ -133,13 +133,13 @@ def test_tables(result: Result, expected: list[str]) -> None:
             FIRST_ACTION,
             ["3 of 4 incorrect rollouts (75 %) began as a correct one", "incorrect, began as a correct one"],
         ),
-        (TOOL_ROUNDS, ["searches", "12", "correct"]),
+        (BY_SEARCHES, ["searches", "12", "correct"]),
         (
-            DRIFT,
+            RATIO_TAIL,
             ["sapo: after 2 optimizer steps (thin: A > 0, earlier steps)", "all (3 rollouts)", "A > 0 (2 rollouts)"],
         ),
     ],
-    ids=["per-sample", "first-action", "tool-rounds", "drift"],
+    ids=["per-sample", "first-action", "by-searches", "ratio-tail"],
 )
 def test_figures(result: Result, words: list[str], tmp_path: Path) -> None:
     draw(result, "a title", tmp_path / "one.svg")
@@ -151,7 +151,7 @@ def test_figures(result: Result, words: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-@pytest.mark.parametrize("result", [PER_SAMPLE, FIRST_ACTION, TOOL_ROUNDS, DRIFT])
+@pytest.mark.parametrize("result", [PER_SAMPLE, FIRST_ACTION, BY_SEARCHES, RATIO_TAIL])
 def test_json_has_no_nan(result: Result) -> None:
     json.dumps(result.to_json(), allow_nan=False)
 
@@ -162,6 +162,6 @@ def test_json_numbers() -> None:
     assert (plain["correct_change"], plain["correct_change_per_token"]) == (0.5, pytest.approx(0.05))
     assert (plain["incorrect_change"], plain["incorrect_change_per_token"]) == (-3.0, pytest.approx(-0.15))
     assert llds["incorrect_change"] is None
-    (arm,) = DRIFT.to_json()["arms"]  # type: ignore[misc]
+    (arm,) = RATIO_TAIL.to_json()["arms"]  # type: ignore[misc]
     assert arm["share_below"]["positive"][0][:2] == [0.5, 0.5]  # after step 1: 0.25 and 1.1
     assert arm["share_below"]["negative"][1][0] is None

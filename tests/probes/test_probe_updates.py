@@ -11,9 +11,9 @@ import torch
 
 from holdfast.errors import ConfigError, RolloutError
 from holdfast.penalties import LLDS, SAPO, NoPenalty
-from holdfast.probes import Rollouts, Subject, arms_of, drift, per_sample
+from holdfast.probes import Rollouts, Subject, arms_of, per_sample, ratio_tail
 from holdfast.probes.subject import borrowed_weights
-from holdfast.probes.updates import ArmChange, ArmDrift, QuestionChange, Response, RolloutDrift
+from holdfast.probes.updates import ArmChange, ArmRatios, QuestionChange, Response, RolloutRatios
 
 Make = Callable[..., Any]
 
@@ -108,7 +108,7 @@ def test_more_optimizer_steps_than_rollouts_are_told_of(
     assert heard.totals["updates"] == heard.done == 2
 
 
-@pytest.mark.parametrize("probe", [per_sample, drift])
+@pytest.mark.parametrize("probe", [per_sample, ratio_tail])
 def test_the_weights_are_what_they_were(coin: Callable[..., Subject], asked: Rollouts, heard: Any, probe: Any) -> None:
     subject = coin(0.3, {"train.optimizer_steps_per_rollout": 2})
     model = subject.language_model.model
@@ -130,7 +130,7 @@ def test_borrowed_weights_come_back_after_an_error() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("probe", [per_sample, drift])
+@pytest.mark.parametrize("probe", [per_sample, ratio_tail])
 def test_nothing_to_learn_is_refused(
     coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any, probe: Any
 ) -> None:
@@ -168,14 +168,14 @@ def test_arms_that_cannot_be(coin: Callable[..., Subject]) -> None:
         arms_of(coin().config, ["none", "llds"])
 
 
-# ---- drift
+# ---- ratio tail
 
 
 def test_drift_in_numbers() -> None:
     rows = [(1.0, (0.5, -1.0)), (1.0, (0.5, -3.0)), (-1.0, (-2.0, -8.0)), (0.0, (0.0, math.log(0.5)))]
-    arm = ArmDrift(
+    arm = ArmRatios(
         penalty="none",
-        rollouts=tuple(RolloutDrift(id="q", correct=a > 0, advantage=a, tokens=3, log_products=p) for a, p in rows),
+        rollouts=tuple(RolloutRatios(id="q", correct=a > 0, advantage=a, tokens=3, log_products=p) for a, p in rows),
     )
     assert arm.optimizer_steps == 2
     # After step 2: exp(-1) = 0.37, exp(-3) = 0.050, exp(-8) = 0.0003, and 0.5, which is not below 0.5.
@@ -184,12 +184,12 @@ def test_drift_in_numbers() -> None:
     assert [arm.share_below(e, "all", 1) for e in (0.5, 0.1)] == [0.25, 0.0]
     assert arm.share_below(0.1, "negative", 1) == 0.0
     assert arm.share_below(0.2, "negative", 1) == 1.0
-    assert math.isnan(ArmDrift(penalty="none", rollouts=arm.rollouts[:1]).share_below(0.5, "negative", 1))
+    assert math.isnan(ArmRatios(penalty="none", rollouts=arm.rollouts[:1]).share_below(0.5, "negative", 1))
 
 
 def test_drift_of_a_coin(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
     rollouts = rolled([episode(True, [0]), episode(False, [1, 1]), episode(True, [0], failed=True)])
-    found = drift(coin(), rollouts, seed=0, listener=heard)
+    found = ratio_tail(coin(), rollouts, seed=0, listener=heard)
     right, wrong = found.arms[0].rollouts
     assert (right.correct, right.tokens, wrong.tokens) == (True, 1, 2)
     assert right.advantage > 0 > wrong.advantage
@@ -200,10 +200,10 @@ def test_drift_of_a_coin(coin: Callable[..., Subject], episode: Make, rolled: Ma
 
 
 def test_drift_after_each_optimizer_step(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
-    found = drift(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=0, listener=heard)
+    found = ratio_tail(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=0, listener=heard)
     products = [r.log_products for r in found.arms[0].rollouts]
     assert {len(p) for p in products} == {4}
     assert len({p[0] for p in products} | {p[-1] for p in products}) > 2
     assert heard.done == 4
-    other = drift(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=1, listener=heard)
+    other = ratio_tail(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=1, listener=heard)
     assert [r.log_products for r in other.arms[0].rollouts] != products  # dealt to the steps otherwise

@@ -70,7 +70,12 @@ def list_sets() -> None:
 @app.command("prepare")
 def prepare(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="A set, sets joined with +, `seven` (all tests), or `sample`.")
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="A set, sets joined with +, `sample`, or `seven`: the test questions of all "
+            "seven sets of `holdfast data list`.",
+        ),
     ],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")],
     origin: Annotated[
@@ -82,7 +87,7 @@ def prepare(
             "Default: the FlashRAG collection on the hub.",
         ),
     ] = None,
-    form: Annotated[str, typer.Option("--form", metavar="FORM", help=f"File format: {_FORM}.")] = "jsonl",
+    form: Annotated[str, typer.Option("--format", metavar="FORM", help=f"File format: {_FORM}.")] = "jsonl",
 ) -> None:
     """Download published question sets, and write their training and test questions.
 
@@ -141,11 +146,15 @@ def convert(
     target_file: Annotated[Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file to write.")],
     form: Annotated[
         str | None,
-        typer.Option("--form", metavar="FORM", help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet."),
+        typer.Option(
+            "--format", metavar="FORM", help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet."
+        ),
     ] = None,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the set, for rows without one.")] = None,
     split: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the split, for rows without one.")] = None,
-    reword: Annotated[bool, typer.Option("--reword", help="Also replace the prompts that rows already have.")] = False,
+    reword: Annotated[
+        bool, typer.Option("--reword", help="Rewrite existing prompts with holdfast's template.")
+    ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, instead of stopping at the first.")
     ] = False,
@@ -155,7 +164,7 @@ def convert(
     [cyan]holdfast data convert train.parquet train.jsonl[/cyan]
         parquet of Search-R1, verl or SkyRL, for [cyan]holdfast train[/cyan]
 
-    [cyan]holdfast data convert mine.jsonl mine.parquet --form verl[/cyan]
+    [cyan]holdfast data convert mine.jsonl mine.parquet --format verl[/cyan]
     """
     from holdfast.datasets.files import form_of, iter_examples, write_examples
 
@@ -175,4 +184,4 @@ def _form(name: str) -> Form:
     for form in FORMS:
         if form == name:
             return form
-    raise ConfigError(f"--form {name}: there is no such format; give {_FORM}")
+    raise ConfigError(f"--format {name}: there is no such format; give {_FORM}")

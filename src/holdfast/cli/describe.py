@@ -36,7 +36,7 @@ USEFUL = {
     "train.lr": "learning rate",
     "eval.every": "evaluate every n steps",
     "checkpoint.every": "save every n steps",
-    "guard.codes": "findings to act on; empty: all",
+    "guard.codes": "codes to act on, such as LLD003",
     "guard.action": "on a finding: warn or stop",
     "track.wandb": "W&B project",
     "run.name": "name of the run folder",
@@ -54,11 +54,11 @@ def annotated(config: Config) -> str:
 
 
 def default_of(dotted: str) -> str:
-    """A setting's default, without quotes."""
+    """A setting's default, without quotes. An empty selection is shown as `all`."""
     value: Any = Config()
     for part in dotted.split("."):
         value = getattr(value, part)
-    return "none" if value is None else str(value)
+    return "none" if value is None else str(value) or "all"
 
 
 def _section(section: BaseModel, name: str, left_out: Collection[str] = ()) -> Iterator[str]:

@@ -35,11 +35,12 @@ def diagnose(
     select: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="CODES", help="Report only these codes, or codes that begin so: LLD,ENT001. May be repeated."
+            metavar="CODES", help="Report only these codes: codes or their beginnings, with commas: LLD,ENT001."
         ),
     ] = None,
     explain: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Explain a code and its remedies. Needs no PATH.")
+        str | None,
+        typer.Option(metavar="CODE", help="Explain a code, such as LLD003; `all` lists them. Needs no PATH."),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print how to log the series that are missing.")
@@ -49,8 +50,8 @@ def diagnose(
 
     Reads the logs of holdfast, TRL and verl, and W&B exports. Prints each finding
     with its code, the first step at which it is visible, the evidence, and the
-    settings to change. Also lists the codes that the log cannot decide, because
-    series are missing. Writes nothing.
+    settings to change. Also lists the codes that could not be checked because the
+    log lacks series. Writes nothing.
 
     [cyan]holdfast diagnose output/checkpoint-500[/cyan]
 
@@ -217,6 +218,10 @@ def _explain(code: str) -> None:
     from holdfast.diagnostics.codes import chosen
     from holdfast.diagnostics.rules import RULES
 
+    if code.lower() == "all":
+        for name, rule in sorted(RULES.items()):
+            typer.echo(f"{name}  {rule.title}")
+        return
     (first, *more) = sorted(chosen(code, where="--explain"))
     if more:
         raise ConfigError(f"--explain {code}: several codes begin with it: {', '.join([first, *more])}; give one")

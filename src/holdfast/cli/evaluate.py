@@ -57,8 +57,9 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="DATA",
-            help="A file of questions, a published set (nq, hotpotqa …), `seven` for all of those, `test` or `dev` of "
-            "the recipe, or `world`. May be repeated. Default: the test questions of the recipe.",
+            help="A file of questions, a published set (nq, hotpotqa …), `seven` (the test questions of all seven sets "
+            "of `holdfast data list`), `test` or `dev` of the recipe, or `world`. "
+            "May be repeated. Default: the test questions of the recipe.",
         ),
     ] = None,
     server: Annotated[
@@ -84,7 +85,10 @@ def run(
         str, typer.Option(metavar="WHICH", help="Checkpoint of the run: `last`, `best`, a step, or a folder.")
     ] = "last",
     scorer: Annotated[
-        Scorer, typer.Option(help="`table`: one scoring rule for all sets; `official`: the rule of each set.")
+        Scorer,
+        typer.Option(
+            help="`table`: exact match normalised as in Search-R1, for all sets; `official`: the rule of each set."
+        ),
     ] = Scorer.TABLE,
     bare: Annotated[
         bool,
@@ -98,6 +102,16 @@ def run(
     ] = 128,
 ) -> None:
     """Evaluate a model with a method on questions.
+
+    Methods:
+
+      direct     answer from the model's own knowledge
+      cot        reason step by step, then answer
+      rag        retrieve once with the question, then answer
+      ircot      retrieve with each sentence of the reasoning
+      search-o1  search while reasoning, and extract facts from the documents
+      r1         a model trained by RL to reason and answer, without search
+      search-r1  the search agent of Search-R1: think, search, answer, in turns
 
     Answers are greedy unless --samples is given. A run is evaluated with its own
     recipe; settings on the command line replace those of the recipe. Writes the

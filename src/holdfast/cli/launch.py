@@ -32,7 +32,10 @@ def launch(
         bool, typer.Option("--print", help="Print the files instead of writing them. Does not read the questions.")
     ] = False,
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: launch/NAME-HOST.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Output folder. Default: launch/NAME-TRAINER, such as launch/my-verl."
+        ),
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs per machine.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of machines.")] = 1,

@@ -30,12 +30,12 @@ class What(StrEnum):
 
     PER_SAMPLE = "per-sample"
     FIRST_ACTION = "first-action"
-    TOOL_ROUNDS = "tool-rounds"
-    DRIFT = "drift"
+    BY_SEARCHES = "by-searches"
+    RATIO_TAIL = "ratio-tail"
     TAIL_LEAK = "tail-leak"
 
 
-_UPDATES = (What.PER_SAMPLE, What.DRIFT)
+_UPDATES = (What.PER_SAMPLE, What.RATIO_TAIL)
 
 
 def probe(
@@ -64,11 +64,12 @@ def probe(
     compare: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B", help="per-sample, drift: penalties to compare on the same rollouts, such as none,llds,sapo."
+            metavar="A,B",
+            help="per-sample, ratio-tail: penalties to compare on the same rollouts, such as none,llds,sapo.",
         ),
     ] = None,
-    moments: Annotated[
-        bool, typer.Option("--moments", help="per-sample, drift: use the run's optimizer state instead of a fresh one.")
+    optimizer_state: Annotated[
+        bool, typer.Option("--optimizer-state", help="per-sample, ratio-tail: start from the run's saved AdamW state.")
     ] = False,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: RUN/probes, or probes.")
@@ -80,13 +81,13 @@ def probe(
 
       per-sample    updates on one question at a time: do the correct rollouts
                     of that question become less likely?
-      drift         one update on all questions: the fraction of rollouts whose
+      ratio-tail    one update on all questions: the share of rollouts whose
                     likelihood ratio falls below ε, as a function of ε
       first-action  how many incorrect rollouts begin with the search of a
                     correct one, and the likelihood of each action
-      tool-rounds   the likelihood of rollouts by number of searches
-      tail-leak     turn by turn: does the loss push probability to tokens
-                    that a truncated sampler cannot draw?
+      by-searches   the likelihood of rollouts, by number of searches
+      tail-leak     turn by turn: the probability that the loss moves outside
+                    top-p/top-k
 
     Writes JSON and a figure. Updates are undone, so the checkpoint does not
     change. Settings on the command line replace those of the recipe.
@@ -95,7 +96,7 @@ def probe(
 
     [cyan]holdfast probe Qwen/Qwen2.5-3B --recipe my.toml --what tail-leak[/cyan]
     """
-    for option in (["--compare"] if compare is not None else []) + ["--moments"] * moments:
+    for option in (["--compare"] if compare is not None else []) + ["--optimizer-state"] * optimizer_state:
         if what not in _UPDATES:
             raise ConfigError(f"{option} with --what {what.value}: this probe makes no update; leave it out")
     from holdfast.cli.console import open_console
@@ -104,7 +105,7 @@ def probe(
         import holdfast.probes as probes
 
     console = out()
-    source = _source(target, checkpoint, recipe, ctx.meta["settings"], moments)
+    source = _source(target, checkpoint, recipe, ctx.meta["settings"], optimizer_state)
     with open_console(console, Path(target)) as listener:
         subject = source.open(listener, what in _UPDATES)
         tag = source.tag or Path(subject.name).parent.name
@@ -118,13 +119,13 @@ def probe(
         result = _measure(subject, rollouts, what, seed, penalties, listener)
     title = f"{what.value} · {source.name if source.tag else f'{source.name} {tag}'}"
     title += f" · {count} questions × {config.train.group_size} rollouts, seed {seed}"
-    title += ", the run's optimizer" * moments
+    title += ", the run's optimizer" * optimizer_state
     console.print(f"\n{title}", style="bold", soft_wrap=True)
     for line in probes.lines(result):
         console.print(line, soft_wrap=True)
     command = shlex.join([program(), *sys.argv[1:]])
     document = probes.document(result, subject, what=what.value, questions=count, seed=seed, command=command)
-    stem = _free(folder, f"{what.value}-{tag}{'-moments' * moments}-seed-{seed}", document)
+    stem = _free(folder, f"{what.value}-{tag}{'-optimizer-state' * optimizer_state}-seed-{seed}", document)
     written = [folder / f"{stem}.json", folder / f"{stem}.svg"]
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     written[0].write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
@@ -161,12 +162,12 @@ def _measure(
     match what:
         case What.PER_SAMPLE:
             return probes.per_sample(subject, rollouts, seed=seed, compare=compare, listener=listener)
-        case What.DRIFT:
-            return probes.drift(subject, rollouts, seed=seed, compare=compare, listener=listener)
+        case What.RATIO_TAIL:
+            return probes.ratio_tail(subject, rollouts, seed=seed, compare=compare, listener=listener)
         case What.FIRST_ACTION:
             return probes.first_action(subject, rollouts, listener=listener)
-        case What.TOOL_ROUNDS:
-            return probes.tool_rounds(subject, rollouts, listener=listener)
+        case What.BY_SEARCHES:
+            return probes.by_searches(subject, rollouts, listener=listener)
         case What.TAIL_LEAK:
             return probes.tail_leak(subject, rollouts)
 
@@ -184,7 +185,9 @@ class _Source:
     """Its name in file names; empty for a run, whose checkpoint gives it: `step-000040`, or `best`."""
 
 
-def _source(target: str, checkpoint: str | None, recipe: str | None, settings: list[str], moments: bool) -> _Source:
+def _source(
+    target: str, checkpoint: str | None, recipe: str | None, settings: list[str], optimizer_state: bool
+) -> _Source:
     """The run, or the model, that a name means. Raises `ConfigError`."""
     from holdfast.config import Config
     from holdfast.probes import open_model, open_run
@@ -203,14 +206,18 @@ def _source(target: str, checkpoint: str | None, recipe: str | None, settings: l
         return _Source(
             str(run),
             run / "probes",
-            lambda listener, updates: open_run(run, which, settings, listener, with_reference=updates, moments=moments),
+            lambda listener, updates: open_run(
+                run, which, settings, listener, with_reference=updates, optimizer_state=optimizer_state
+            ),
         )
     if is_run(Path(target)) or is_run(ROOT / target):
         raise ConfigError(f"--recipe {recipe}: {target} is a run and has a recipe; leave --recipe out")
     if checkpoint is not None:
         raise ConfigError(f"--checkpoint {checkpoint} with --recipe: {target} is read as a model; leave it out")
-    if moments:
-        raise ConfigError(f"--moments with --recipe: {target} is read as a model, without an optimizer; leave it out")
+    if optimizer_state:
+        raise ConfigError(
+            f"--optimizer-state with --recipe: {target} is read as a model, without an optimizer; leave it out"
+        )
     as_it_is = ["--model.path", target, "--warm_start.steps", "0", "--world.scripts.plain_steps", "0"]
     config, _ = read_recipe(recipe, [*settings, *as_it_is])
     return _Source(

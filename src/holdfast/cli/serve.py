@@ -37,8 +37,9 @@ def serve(
     """Serve an index over HTTP to trainers (Search-R1, verl, SkyRL, ReCall).
 
     Answers POST /retrieve as the server of Search-R1 does, until Ctrl-C. In a
-    recipe, set retrieval.url = "http://127.0.0.1:8000". If the environment
-    variable HOLDFAST_TOKEN is set, clients must send it; those of holdfast do.
+    recipe, set retrieval.url = "http://127.0.0.1:8000"; /retrieve is appended to
+    an address without a path. If the environment variable HOLDFAST_TOKEN is set,
+    clients must send the header Authorization: Bearer TOKEN, as holdfast does.
 
     [cyan]holdfast serve my-index --port 8000[/cyan]
     """

@@ -425,7 +425,7 @@ class Guard(Section):
     """What a run does about findings while it trains."""
 
     codes: str = ""
-    """Codes of findings it acts on, or their beginnings, separated by commas: `LLD003`, `LLD,ENT001`. Empty: all."""
+    """Diagnose codes to act on, or their beginnings, with commas: `LLD003`, `LLD,ENT001`. Empty: all."""
     action: Literal["warn", "stop"] = "warn"
     """`warn` prints them; `stop` also saves a checkpoint and ends the run. All findings go into `findings.json`."""
 

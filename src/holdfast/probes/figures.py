@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import MissingExtra
-from holdfast.probes.likelihood import FirstAction, Level, ToolRounds
+from holdfast.probes.likelihood import BySearches, FirstAction, Level
 from holdfast.probes.report import Result
 from holdfast.probes.tail_leak import TailLeak
-from holdfast.probes.updates import EPSILONS, KINDS, ArmDrift, Drift, PerSample
+from holdfast.probes.updates import EPSILONS, KINDS, ArmRatios, PerSample, RatioTail
 
 # Colours of Okabe and Ito: colour-blind readers can distinguish them, on dark and light ground.
 _CORRECT, _INCORRECT, _ALL = "#0072B2", "#D55E00", "#555555"
@@ -34,7 +34,7 @@ def draw(result: Result, title: str, path: Path) -> None:
     except ImportError:
         raise MissingExtra("matplotlib", "figures") from None
     with matplotlib.rc_context(_STYLE):
-        panels = len(result.arms) if isinstance(result, PerSample | Drift) else 1
+        panels = len(result.arms) if isinstance(result, PerSample | RatioTail) else 1
         figure = Figure(figsize=(6.4, 0.6 + 3.2 * panels), layout="constrained")
         figure.suptitle(title, x=0.01, ha="left", fontsize="medium", fontweight="bold", wrap=True)
         axes = list(figure.subplots(panels, 1, sharex=True, sharey=True, squeeze=False)[:, 0])
@@ -43,10 +43,10 @@ def draw(result: Result, title: str, path: Path) -> None:
                 _per_sample(result, axes)
             case FirstAction():
                 _first_action(result, axes[0])
-            case ToolRounds():
-                _tool_rounds(result, axes[0])
-            case Drift():
-                _drift(result, axes)
+            case BySearches():
+                _by_searches(result, axes[0])
+            case RatioTail():
+                _ratio_tail(result, axes)
             case TailLeak():
                 _tail_leak(result, axes[0])
         figure.savefig(path, format="svg", metadata={"Date": None})
@@ -81,7 +81,7 @@ def _first_action(result: FirstAction, axis: Any) -> None:
     _likelihood_axis(axis, max(len(result.correct), len(result.incorrect)))
 
 
-def _tool_rounds(result: ToolRounds, axis: Any) -> None:
+def _by_searches(result: BySearches, axis: Any) -> None:
     searches = [row.searches for row in result.rounds]
     _line(axis, searches, [row.everyone for row in result.rounds], "all", _ALL)
     _line(axis, searches, [row.correct for row in result.rounds], "correct", _CORRECT)
@@ -110,7 +110,7 @@ def _likelihood_axis(axis: Any, last: int, first: int = 1) -> None:
     axis.legend(title="numbers: rollouts", title_fontsize="small", fontsize="small")
 
 
-def _drift(result: Drift, axes: Sequence[Any]) -> None:
+def _ratio_tail(result: RatioTail, axes: Sequence[Any]) -> None:
     """P(∏ r < ε) over ε: after the last optimizer step, and for A > 0 after the earlier ones too."""
     colours = {"all": _ALL, "positive": _CORRECT, "negative": _INCORRECT}
     for axis, arm in zip(axes, result.arms, strict=True):
@@ -157,6 +157,6 @@ def _tail_leak(result: TailLeak, axis: Any) -> None:
     axis.set_ylabel("advantage of the tail" if truncated else "advantage per token")
 
 
-def _distribution(arm: ArmDrift, kind: Any, step: int) -> tuple[list[float], list[float]]:
+def _distribution(arm: ArmRatios, kind: Any, step: int) -> tuple[list[float], list[float]]:
     grid = [10 ** (math.log10(EPSILONS[-1]) * (1 - i / 200)) for i in range(201)]
     return grid, [arm.share_below(epsilon, kind, step) for epsilon in grid]

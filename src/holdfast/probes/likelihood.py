@@ -124,7 +124,7 @@ def _by_action(measured: Likelihoods, *, correct: bool) -> tuple[Level, ...]:
     return tuple(level([row[k] for row in rows if len(row) > k]) for k in range(longest))
 
 
-# ---- tool rounds
+# ---- likelihood by number of searches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRounds:
+class BySearches:
     """Likelihood of rollouts by their number of searches (arXiv 2512.04220)."""
 
     rounds: tuple[Rounds, ...]
@@ -149,7 +149,7 @@ class ToolRounds:
         return asdict(self)
 
 
-def tool_rounds(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> ToolRounds:
+def by_searches(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> BySearches:
     """Likelihood by number of searches. Raises `RolloutError` when all rollouts failed."""
     measured = likelihoods(subject, rollouts, listener)
     rows = list(zip(measured.trajectories, measured.whole, strict=True))
@@ -157,7 +157,7 @@ def tool_rounds(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> 
     def of(searches: int, *kinds: bool) -> Level:
         return level([value for t, value in rows if t.searches == searches and t.correct in kinds])
 
-    return ToolRounds(
+    return BySearches(
         rounds=tuple(
             Rounds(searches=n, everyone=of(n, True, False), correct=of(n, True), incorrect=of(n, False))
             for n in sorted({t.searches for t in measured.trajectories})

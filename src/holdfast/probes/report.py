@@ -10,12 +10,12 @@ from importlib.metadata import version
 
 from holdfast import __version__
 from holdfast.config import dump
-from holdfast.probes.likelihood import FirstAction, Level, ToolRounds
+from holdfast.probes.likelihood import BySearches, FirstAction, Level
 from holdfast.probes.subject import Subject
 from holdfast.probes.tail_leak import TailLeak, TurnLeak
-from holdfast.probes.updates import EPSILONS, KINDS, ArmChange, Drift, PerSample
+from holdfast.probes.updates import EPSILONS, KINDS, ArmChange, PerSample, RatioTail
 
-Result = PerSample | FirstAction | ToolRounds | Drift | TailLeak
+Result = PerSample | FirstAction | BySearches | RatioTail | TailLeak
 
 
 def document(
@@ -28,7 +28,7 @@ def document(
         "command": command,
         "questions": questions,
         "seed": seed,
-        "moments": str(subject.moments) if subject.moments is not None else None,
+        "optimizer_state": str(subject.optimizer_state) if subject.optimizer_state is not None else None,
         "versions": {
             "holdfast": __version__,
             "python": platform.python_version(),
@@ -49,10 +49,10 @@ def lines(result: Result) -> list[str]:
             return _per_sample(result)
         case FirstAction():
             return _first_action(result)
-        case ToolRounds():
-            return _tool_rounds(result)
-        case Drift():
-            return _drift(result)
+        case BySearches():
+            return _by_searches(result)
+        case RatioTail():
+            return _ratio_tail(result)
         case TailLeak():
             return _tail_leak(result)
 
@@ -87,14 +87,14 @@ def _first_action(result: FirstAction) -> list[str]:
     ]
 
 
-def _tool_rounds(result: ToolRounds) -> list[str]:
+def _by_searches(result: BySearches) -> list[str]:
     rows = [["searches", "all", "correct", "incorrect"]]
     for row in result.rounds:
         rows.append([str(row.searches), _level(row.everyone), _level(row.correct), _level(row.incorrect)])
     return ["Log-prob per token, mean over rollouts (rollouts)", *columns(rows)]
 
 
-def _drift(result: Drift) -> list[str]:
+def _ratio_tail(result: RatioTail) -> list[str]:
     rows = [["penalty", "rollouts", *(f"ε {_short(epsilon)}" for epsilon in EPSILONS)]]
     for arm in result.arms:
         last = arm.optimizer_steps

@@ -47,7 +47,7 @@ class Subject:
     language_model: LanguageModel
     reference: Reference | None = None
     """The policy the run started from; None when the recipe's loss has no KL to it."""
-    moments: Path | None = None
+    optimizer_state: Path | None = None
     """The checkpoint whose optimizer state every update begins with; None for a fresh optimizer."""
 
     def learner(self, config: Config | None = None) -> Learner:
@@ -90,20 +90,21 @@ def open_run(
     listener: Listener,
     *,
     with_reference: bool,
-    moments: bool = False,
+    optimizer_state: bool = False,
 ) -> Subject:
     """The policy of a run's checkpoint (`last`, `best` or the number of its step), with the recipe of the run.
 
     `overrides` change its settings. `with_reference`: the probe makes updates, so a loss with a KL needs the policy
-    that the run started from. `moments`: updates continue with the optimizer state of the run, as its next step would.
-    Raises `CheckpointError` for a missing checkpoint, and for `moments` of a checkpoint without them.
+    that the run started from. `optimizer_state`: updates start from the run's saved AdamW
+    state, as its next step would.
+    Raises `CheckpointError` for a missing checkpoint, and for `optimizer_state` of a checkpoint without it.
     """
     config = load_recipe(run_dir, overrides)
     saved_step = checkpoint_folder(run_dir, checkpoint)
     folder = saved_step / "model"
-    if moments and not has_optimizer(saved_step):
+    if optimizer_state and not has_optimizer(saved_step):
         raise CheckpointError(
-            f"--moments: {saved_step} holds a policy without its optimizer; give --checkpoint last, or a step"
+            f"--optimizer-state: {saved_step} holds a policy without its optimizer; give --checkpoint last, or a step"
         )
     questions, retrievers = _open(config, listener)
     reference = None
@@ -123,7 +124,7 @@ def open_run(
         agent=make_agent(config, language_model, retrievers.train),
         language_model=language_model,
         reference=reference,
-        moments=saved_step if moments else None,
+        optimizer_state=saved_step if optimizer_state else None,
     )
 
 

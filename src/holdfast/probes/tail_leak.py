@@ -1,4 +1,4 @@
-"""Tail leak, turn by turn: the advantage of the sampled tokens, and the mass that a truncated sampler cannot draw."""
+"""Tail leak, turn by turn: the advantage of the sampled tokens, and the probability mass outside top-p/top-k."""
 
 from __future__ import annotations
 

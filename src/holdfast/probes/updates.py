@@ -1,4 +1,4 @@
-"""Probes that make an update and undo it: displacement per question, and drift of the importance ratio."""
+"""Probes that make an update and undo it: displacement per question, and tail of the importance ratios."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ def update_once(
 ) -> list[Tensor]:
     """One update on `batch`, undone at the end: the change of log-likelihoods.
 
-    Its optimizer is fresh, or has the moments of the run if `subject.moments` is set. The learning rate is that of the
-    recipe. It takes `train.optimizer_steps_per_rollout` optimizer steps, but at most one for each rollout.
+    Its optimizer is fresh, or has the run's AdamW state if `subject.optimizer_state` is set. The learning
+    rate is that of the recipe. It takes `train.optimizer_steps_per_rollout` optimizer steps, but at most one
+    for each rollout.
 
     Returns:
         float [B], nats over the whole rollout, new minus old: after the last optimizer step, or after every step if
@@ -77,8 +78,8 @@ def update_once(
     changes = []
     with borrowed_weights(model):
         learner = subject.learner(config)
-        if subject.moments is not None:
-            load_optimizer(subject.moments, learner.optimizer)
+        if subject.optimizer_state is not None:
+            load_optimizer(subject.optimizer_state, learner.optimizer)
         plan = learner.plan(batch, torch.Generator().manual_seed(seed))
         minibatches, batch, _ = learner.old_pass(batch, plan)
         tokens = batch.loss_mask.sum(-1)
@@ -232,11 +233,11 @@ def _responses(batch: TokenBatch, change: Tensor) -> tuple[Response, ...]:
     return tuple(Response(correct=c, tokens=n, change=value) for c, n, value in rows)
 
 
-# ---- drift of the importance ratio
+# ---- tail of the importance ratios
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutDrift:
+class RolloutRatios:
     """A rollout, and how far an update moved its probability."""
 
     id: str
@@ -250,11 +251,11 @@ class RolloutDrift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArmDrift:
+class ArmRatios:
     """The update under one penalty."""
 
     penalty: str
-    rollouts: tuple[RolloutDrift, ...]
+    rollouts: tuple[RolloutRatios, ...]
 
     @property
     def optimizer_steps(self) -> int:
@@ -277,10 +278,10 @@ class ArmDrift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class RatioTail:
     """How far one update on a rollout batch moves the probability of its own rollouts."""
 
-    arms: tuple[ArmDrift, ...]
+    arms: tuple[ArmRatios, ...]
 
     def to_json(self) -> dict[str, object]:
         """As values that `json.dumps` takes."""
@@ -304,7 +305,9 @@ class Drift:
         }
 
 
-def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener) -> Drift:
+def ratio_tail(
+    subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener
+) -> RatioTail:
     """One update on all rollouts with the K of the recipe; ∏ r of every rollout after each optimizer step.
 
     Raises `RolloutError` when no two rewards of a question differ: such a batch moves nothing.
@@ -324,7 +327,7 @@ def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[
         )
     done = itertools.count(1)
     listener.stage("optimizer steps", len(arms) * min(steps, len(batch)))
-    drifts: list[ArmDrift] = []
+    measured: list[ArmRatios] = []
     for name, config in arms.items():
         changes = update_once(
             batch,
@@ -337,11 +340,11 @@ def drift(subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[
         )
         products = zip(*(change.tolist() for change in changes), strict=True)
         rows = [
-            RolloutDrift(id=i, correct=c, advantage=a, tokens=n, log_products=p)
+            RolloutRatios(id=i, correct=c, advantage=a, tokens=n, log_products=p)
             for (i, c, a, n), p in zip(facts, products, strict=True)
         ]
-        drifts.append(ArmDrift(penalty=name, rollouts=tuple(rows)))
-    return Drift(arms=tuple(drifts))
+        measured.append(ArmRatios(penalty=name, rollouts=tuple(rows)))
+    return RatioTail(arms=tuple(measured))
 
 
 def _no_contrast(rollouts: Rollouts) -> str:

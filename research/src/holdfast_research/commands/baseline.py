@@ -37,8 +37,8 @@ Steps = Annotated[
 def sft(ctx: typer.Context, recipe: Recipe, steps: Steps = None, overwrite: Overwrite = False) -> None:
     """Train on the training questions and their short answers, without retrieval.
 
-    Batch size and learning rate are the recipe's [warm_start]. The model is
-    saved in the run folder; evaluate it with `eval run RUN --method direct --bare`.
+    Batch size and learning rate are warm_start.batch_size and warm_start.lr of the
+    recipe. The model is saved in the run folder; evaluate it with `eval run RUN --method direct --bare`.
     """
     _short_answers(recipe, ctx.meta["settings"], "sft", steps, overwrite)
 
@@ -47,8 +47,8 @@ def sft(ctx: typer.Context, recipe: Recipe, steps: Steps = None, overwrite: Over
 def rag_sft(ctx: typer.Context, recipe: Recipe, steps: Steps = None, overwrite: Overwrite = False) -> None:
     """Train on short answers after the passages that the question retrieves.
 
-    Batch size and learning rate are the recipe's [warm_start]. The model is
-    saved in the run folder; evaluate it with `eval run RUN --method rag --bare`.
+    Batch size and learning rate are warm_start.batch_size and warm_start.lr of the
+    recipe. The model is saved in the run folder; evaluate it with `eval run RUN --method rag --bare`.
     """
     _short_answers(recipe, ctx.meta["settings"], "rag-sft", steps, overwrite)
 

@@ -91,7 +91,7 @@ def pace(change: Values, likelihood: Values, window: int) -> Values:
 
 
 def takes_slowly(change: Values, likelihood: Values, scale: float) -> Truths:
-    """[N]: where updates take likelihood at the pace of a slow decay; `scale` is the visible share of an update."""
+    """[N]: where updates lower likelihood at the pace of a slow decay; `scale` is the visible share of an update."""
     enough = -trailing_mean(change, SLOW_ROWS) > scale * SLOW_NATS
     return (pace(change, likelihood, SLOW_ROWS) > scale * SLOW_SHARE) & enough
 
@@ -104,7 +104,7 @@ def steady(change: Values, window: int) -> Truths:
 
 
 def displaces(change: Values, fraction: Values, likelihood: Values) -> Truths:
-    """[N]: where updates take likelihood from most correct rollouts, slowly but steadily."""
+    """[N]: where updates lower the likelihood of most correct rollouts, slowly but steadily."""
     most = trailing_mean(fraction, SLOW_ROWS) > SLOW_DISPLACED
     return steady(change, SLOW_ROWS) & takes_slowly(change, likelihood, 1.0) & most
 
@@ -129,7 +129,7 @@ def smoothed(rows: Rows, window: int) -> dict[str, Values]:
 
 
 def stagnates(rows: Rows) -> Signal:
-    """Updates take likelihood from correct rollouts, whose likelihood has stopped rising."""
+    """Updates lower the likelihood of correct rollouts, whose likelihood has stopped rising."""
     change, fraction, likelihood = rows.columns
     smooth = trailing_mean(likelihood, FAST_ROWS)
     flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST_ROWS
@@ -196,8 +196,8 @@ LLD001 = Rule(
     ),
     suppressed_by=("LLD002", "LLD003", "STP001"),
     phase="stagnation",
-    meaning="Updates take likelihood from most of their own correct rollouts, and the likelihood of correct rollouts "
-    "no longer rises.",
+    meaning="Updates lower the likelihood of most of their own correct rollouts, and the likelihood of correct "
+    "rollouts no longer rises.",
     impact="This is how lazy likelihood displacement begins (arXiv 2512.04220), while the reward still rises.",
     remedy=PRESERVE_LIKELIHOOD,
     limitations="This is the weakest of the four codes: a healthy plateau can look like this for a while.",

@@ -134,7 +134,8 @@ PEN001 = Rule(
         "`actor_rollout_ref.actor.ppo_epochs` to 2 or more.",
         "unknown": "Take two or more optimizer steps per rollout batch.",
     },
-    limitations="Log-probs recomputed in half precision differ by rounding. The penalty then acts on noise, is not "
-    "exactly 0, and is not found. With several optimizer steps per rollout batch the rule needs ten batches in which "
-    "the policy moved. The cause is then a threshold that no token passes, or nothing to preserve.",
+    limitations="In half precision, old and new log-probs differ by rounding. The penalty then acts on noise and is "
+    "not exactly 0, so this rule does not find it. With several optimizer steps per rollout batch the rule needs ten "
+    "batches in which the policy moved. The penalty is then 0 because no token passes the threshold, or because no "
+    "rollout is preserved.",
 )

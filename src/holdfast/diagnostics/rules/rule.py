@@ -216,8 +216,8 @@ LEARNING_RATE: Mapping[Host, str] = {
 PRESERVE_LIKELIHOOD: Remedy = {
     "holdfast": 'Preserve correct rollouts: `loss.penalty.name = "llds"` or `"sapo"`, with '
     "`train.optimizer_steps_per_rollout` of 2 or more. If the penalty is on, raise `loss.penalty.coef`. A smaller "
-    "`train.lr` also helps. If `sampling.top_p` or `sampling.top_k` truncates the sampler, turn on "
-    "`sampling.mask_logprobs` first.",
+    "`train.lr` also helps. If the sampler is truncated, first set `sampling.top_p = 1.0` and "
+    "`sampling.top_k = 0`, or set `sampling.top_k = 512` and `sampling.mask_logprobs = true`.",
     "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
     "least twice `gradient_accumulation_steps`. A smaller `learning_rate` also helps. If `top_p` or `top_k` truncates "
     "the sampler, undo that first.",

@@ -1,6 +1,6 @@
 """Tokens in the loss that the policy did not sample (MSK001, a mask leak), or that another policy sampled (SMP001).
 
-A tail leak, part of SMP001, is probability lost to tokens that a truncated sampler cannot draw.
+A tail leak, part of SMP001, is probability lost to tokens outside top-p/top-k.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ SMP001 = Rule(
         Check(
             series=(TAIL, MASS),
             signal=leaks_into_tail,
-            message="Probability leaks to tokens that the sampler cannot draw. Their mean advantage is "
+            message="Probability leaks to tokens outside top-p/top-k. Their mean advantage is "
             "{advantage/tail_mean:.2g}, and the mass of the sampling mask fell from {most:.1%} to "
             "{sampler/mask_mass:.1%}.",
             min_rows=LEAK_ROWS,
@@ -202,8 +202,8 @@ SMP001 = Rule(
     "If top-p or top-k truncates the sampler and log-probs are over the whole vocabulary, probability moves to tokens "
     "that are never sampled (a tail leak).",
     remedy={
-        "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or turn on "
-        "`sampling.mask_logprobs`, for log-probs over the tokens that the sampler can draw.",
+        "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or set "
+        "`sampling.top_k = 512` and `sampling.mask_logprobs = true`, for log-probs over tokens inside top-p/top-k.",
         "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`. With `use_vllm=True` keep "
         "`vllm_importance_sampling_correction=True`.",
         "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`. Keep "
@@ -211,7 +211,7 @@ SMP001 = Rule(
         "unknown": "Sample at the training temperature, without top-p and top-k. Check that the sampler gets the new "
         "weights after every update.",
     },
-    limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding: most such runs hold for long. It becomes "
-    "one if a quarter of the mass is lost. Or if advantages in the tail are negative and the mass shrinks, which "
-    "needs `advantage/tail_mean`. Numerical differences of 0.01 nats or less are ignored.",
+    limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding: most such runs stay stable for many "
+    "steps. It becomes one if a quarter of the mass is lost. Or if advantages in the tail are negative and "
+    "the mass shrinks, which needs `advantage/tail_mean`. Numerical differences of 0.01 nats or less are ignored.",
 )

@@ -13,8 +13,8 @@ DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
 
 DRIFT_ROWS = 5
 DRIFT_NATS = -1.0
-"""Nats. The average rollout has become e times less likely before its batch is used up. Controls with a sane step size
-stay above -0.1, healthy plateaus above -0.75."""
+"""Nats. The average rollout has become e times less likely within the optimizer steps of one batch. Controls with a
+sane step size stay above -0.1, healthy plateaus above -0.75."""
 DRIFT_NATS_WHILE_FALLING = -0.5
 """The same while the reward falls. Controls whose reward falls by chance stay above."""
 DRIFT_MEMORY_ROWS = 10
@@ -27,8 +27,8 @@ FEWEST_ROWS = 3
 UNUSUAL_TIMES = 8.0
 """Times the usual size of an update."""
 JUMP_NATS = 0.12
-"""Nats per token that one update takes from the correct rollouts. Displacement collapses reach 0.16, but long after
-they are found."""
+"""Nats per token by which one update lowers the likelihood of correct rollouts. Displacement collapses reach 0.16,
+but long after they are found."""
 JUMP_SHARE = 0.15
 """The same as a share of their log-likelihood."""
 RATIO_JUMP_NATS = -0.15
@@ -51,7 +51,8 @@ def falling(rows: Rows) -> Truths:
 
 
 def drifts(rows: Rows) -> Signal:
-    """Rollouts become much less likely before their batch is used up; while the reward falls, less is enough."""
+    """Rollouts become much less likely within the optimizer steps of one batch. While the reward falls, less is
+    enough."""
     (product,) = rows.columns
     smooth = trailing_mean(product, DRIFT_ROWS)
     worst = trailing_lowest(smooth, DRIFT_MEMORY_ROWS)
@@ -66,8 +67,8 @@ def unusual(change: Values) -> Truths:
     return (size > UNUSUAL_TIMES * delayed(trailing_mean(size, USUAL_ROWS), 1)) & (np.arange(len(size)) >= FEWEST_ROWS)
 
 
-def takes_much_at_once(rows: Rows) -> Signal:
-    """One update takes much likelihood from correct rollouts, unlike those before it."""
+def lowers_likelihood_at_once(rows: Rows) -> Signal:
+    """One update lowers the likelihood of correct rollouts much more than those before it."""
     change, likelihood = rows.columns
     sudden = unusual(change) | (np.arange(len(change)) < FEWEST_ROWS)
     where = (-change > JUMP_NATS) & (-change > JUMP_SHARE * -likelihood) & sudden
@@ -99,8 +100,9 @@ STP001 = Rule(
     checks=(
         Check(
             series=(DISPLACEMENT, LIKELIHOOD),
-            signal=takes_much_at_once,
-            message="One update suddenly took {taken:.2g} nats per token from its own correct rollouts.",
+            signal=lowers_likelihood_at_once,
+            message="One update suddenly lowered the likelihood of its own correct rollouts by "
+            "{taken:.2g} nats per token.",
             look_at=(DISPLACEMENT, REWARD),
         ),
         Check(
@@ -125,8 +127,8 @@ STP001 = Rule(
     impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
     "prevent it.",
     remedy=SMALLER_STEPS,
-    limitations="From a stock log it is inferred: an update clips over a tenth of the tokens, and either twice as many "
-    "as any before or while the reward falls. Clipping per sequence clips that many by design, so there a fall of the "
+    limitations="Logs without displacement or ratio/log_product: more than 10 % of tokens clipped, and twice the "
+    "previous maximum or a falling reward. Clipping per sequence clips that many by design, so there a falling "
     "reward is enough. After LLD001 to LLD003 a jump is the end of that decay, and this rule finds nothing.",
 )
 
@@ -138,12 +140,12 @@ ISD001 = Rule(
         Check(
             series=(RATIO,),
             signal=drifts,
-            message="Importance ratios drift: on average the ratios of a rollout multiply to {ratio:.2g} before its "
-            "batch is used up.",
+            message="Importance ratios drift: on average the ratios of a rollout multiply to {ratio:.2g} within "
+            "the optimizer steps of one batch.",
             min_rows=DRIFT_ROWS,
         ),
     ),
-    meaning="The product of a rollout's importance ratios sinks far below 1 before its batch is used up.",
+    meaning="The product of a rollout's importance ratios falls far below 1 within the optimizer steps of one batch.",
     impact="The gradient of a token is scaled by its ratio. A good token whose ratio is near 0 cannot be learned back "
     "(importance-sampling distribution drift, arXiv 2603.10069).",
     remedy=PRESERVE_LIKELIHOOD,
