@@ -34,12 +34,10 @@ def diagnose(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list for several runs.")] = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CODES", help="Report only these codes, or codes that begin so: LLD,ENT001. May be repeated."
-        ),
+        typer.Option(metavar="CODES", help="Report only these codes or their beginnings, with commas: LLD,ENT001."),
     ] = None,
     explain: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Explain a code and its remedies. Needs no PATH.")
+        str | None, typer.Option(metavar="CODE", help="Explain a code, such as LLD003; `all` lists them.")
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print how to log the series that are missing.")
@@ -49,8 +47,8 @@ def diagnose(
 
     Reads the logs of holdfast, TRL and verl, and W&B exports. Prints each finding
     with its code, the first step at which it is visible, the evidence, and the
-    settings to change. Also lists the codes that the log cannot decide, because
-    series are missing. Writes nothing.
+    settings to change. Also lists the codes that could not be checked because the
+    log lacks series. Writes nothing.
 
     [cyan]holdfast diagnose output/checkpoint-500[/cyan]
 
@@ -170,13 +168,13 @@ def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
     from holdfast.diagnostics.finding import too_short
 
     if diagnosis.cannot_tell and verbose:
-        console.print("Cannot tell from this log:")
+        console.print("Could not be checked, because the log lacks series:")
         for open_ in diagnosis.cannot_tell:
             _entry(console, open_.code, f"needs {', '.join(open_.missing)}. {open_.remedy}")
         console.print()
     elif diagnosis.cannot_tell:
         codes = ", ".join(open_.code for open_ in diagnosis.cannot_tell)
-        _paragraph(console, f"Cannot tell from this log: {codes}. How to log the missing series: --verbose")
+        _paragraph(console, f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose")
     count = len(diagnosis.findings)
     if count:
         more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"
@@ -217,6 +215,10 @@ def _explain(code: str) -> None:
     from holdfast.diagnostics.codes import chosen
     from holdfast.diagnostics.rules import RULES
 
+    if code.strip().lower() == "all":
+        for known, rule in RULES.items():
+            out().print(Text.assemble((known, "bold"), f"  {rule.title}"), soft_wrap=True)
+        return
     (first, *more) = sorted(chosen(code, where="--explain"))
     if more:
         raise ConfigError(f"--explain {code}: several codes begin with it: {', '.join([first, *more])}; give one")

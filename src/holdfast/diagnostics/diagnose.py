@@ -1,4 +1,4 @@
-"""The diagnosis of a log: findings, codes that the log cannot decide, and the course of the reward."""
+"""The diagnosis of a log: findings, codes that could not be checked (the log lacks series), the course of the reward."""
 
 from __future__ import annotations
 

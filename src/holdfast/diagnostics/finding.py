@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotTell:
-    """A code that the log cannot decide, because series are missing."""
+    """A code that could not be checked because the log lacks series."""
 
     code: str
     missing: tuple[str, ...]

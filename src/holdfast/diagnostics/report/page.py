@@ -185,7 +185,9 @@ def _finding(finding: Finding, chart_of: Mapping[str, str], code_of: dict[str, s
 def _nothing(open_questions: int) -> str:
     text = "The rules find no problem in this log."
     if open_questions:
-        text += f" The log cannot decide {open_questions} of the codes: see the end of the page."
+        text += (
+            f" Codes that could not be checked because the log lacks series: {open_questions}. See the end of the page."
+        )
     return f'<li class="none"><div class="code">✓</div><div>{text}</div></li>'
 
 
@@ -269,7 +271,7 @@ def _open_questions(runs: Sequence[ReportedRun]) -> str:
     if not rows:
         return ""
     columns = [*(["run"] if len(runs) > 1 else []), "code", "missing series", "how to log them"]
-    return _folded(f"Codes that this log cannot decide ({len(rows)})", _table(columns, rows))
+    return _folded(f"Codes that could not be checked because the log lacks series ({len(rows)})", _table(columns, rows))
 
 
 def _notes(runs: Sequence[ReportedRun]) -> str:
