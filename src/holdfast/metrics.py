@@ -45,8 +45,8 @@ METRICS: dict[str, str] = {
     "optimizer steps. Below 0: positive rollouts become less likely.",
     "drift/negative": "The same over rollouts with A < 0.",
     "displacement/correct": "Displacement: log-prob after the whole update − before, on the same rollouts. Mean over "
-    "this step's correct rollouts, in nats per sampled token. Below 0 is lazy likelihood displacement (arXiv 2512.04220, "
-    "Def. 4.1).",
+    "this step's correct rollouts, in nats per sampled token. Below 0 is lazy likelihood displacement (arXiv "
+    "2512.04220, Def. 4.1).",
     "displacement/incorrect": "The same for incorrect rollouts.",
     "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
     "displacement/rollouts": "Number of rollouts on which displacement was measured.",

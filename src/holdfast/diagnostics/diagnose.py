@@ -1,4 +1,4 @@
-"""The diagnosis of a log: findings, codes that could not be checked (the log lacks series), the course of the reward."""
+"""Diagnosis: findings, codes that could not be checked because the log lacks series, and the course of the reward."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def measure_displacement(
     """Metrics, and log-probs of at most `rows` rollouts of `batch`, new minus old, in nats. Correct ones come first.
 
     The first rollouts of the first `logged_questions` questions are measured too, but they count in a mean only if
-    drawn. `batch` must have the learnable rows of `groups`, with the old log-probs of this learner: so the displacement is that of
-    the policy, not of the sampler.
+    drawn. `batch` must have the learnable rows of `groups`, with the old log-probs of this learner. So the displacement
+    is that of the policy, not of the sampler.
     """
     drawn = rows_to_probe(batch.correct, rows, generator)
     first = _rows_of_first(groups, logged_questions)
