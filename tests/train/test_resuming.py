@@ -264,7 +264,7 @@ def test_other_threads_are_told_of(whole: Path, tmp_path: Path, told: Any) -> No
     (run_dir / "results.json").unlink()
     text = (run_dir / "config.toml").read_text()
     (run_dir / "config.toml").write_text(text.replace("threads = 1", "threads = 2"))
-    told.note = kill_when("goes on with", told.note)
+    told.note = kill_when("continues with", told.note)
     with pytest.raises(Killed):
         resume(run_dir, listener=told)
     assert "goes on with threads 2 instead of threads 1" in told.notes[-1] and "drift" in told.notes[-1]
