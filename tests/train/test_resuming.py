@@ -267,7 +267,7 @@ def test_other_threads_are_told_of(whole: Path, tmp_path: Path, told: Any) -> No
     told.note = kill_when("continues with", told.note)
     with pytest.raises(Killed):
         resume(run_dir, listener=told)
-    assert "goes on with threads 2 instead of threads 1" in told.notes[-1] and "drift" in told.notes[-1]
+    assert "continues with threads 2 instead of threads 1" in told.notes[-1] and "drift" in told.notes[-1]
 
 
 def test_another_training_file_is_not_continued_on(whole: Path, tmp_path: Path) -> None:
