@@ -35,7 +35,7 @@ import torch
 from holdfast.rollout.agent import Task, run_rollouts
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.policy import Completion, Request
-from holdfast.search.env import observation
+from holdfast.search.env import make_observation
 from holdfast.search.protocol import CLEAN, SearchProtocol
 from measuring import median_interval, table, write_json
 
@@ -87,7 +87,7 @@ def make_work(options: argparse.Namespace, turns: int, tokenizer: Any) -> Work:
         max_observation_tokens=options.observation_tokens,
         max_total_tokens=60 + turns * (high + options.observation_tokens),
     )
-    feedback = observation(None, protocol, tokenizer).token_ids
+    feedback = make_observation(None, protocol, tokenizer).token_ids
     assert len(feedback) == options.observation_tokens
     return Work(tasks=tuple(tasks), lengths=lengths, protocol=protocol, feedback=feedback)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from holdfast.search.env import observation
+from holdfast.search.env import make_observation
 from holdfast.search.protocol import parse_action
 from holdfast.trajectory import Search
 from measuring import seconds_now
@@ -72,7 +72,7 @@ class Rollouts:
                 action = parse_action(action_text(scripts[i], turn), self.protocol)
                 if isinstance(action, Search):
                     hits = self.retriever.search([action.query], self.protocol.topk)[0]
-                    feedback = observation(hits, self.protocol, self.tokenizer).token_ids
+                    feedback = make_observation(hits, self.protocol, self.tokenizer).token_ids
                     contexts[i] += feedback
                     masks[i] += [0] * len(feedback)
                     going_on.append(i)

@@ -63,7 +63,7 @@ class Rollouts:
     def __init__(self, model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, world: World) -> None:
         self.tokenizer = tokenizer
         self.policy = HFPolicy(model, tokenizer, temperature=1.0)
-        self.retriever = BM25Retriever.build(world.documents("train"))  # of the training region alone
+        self.retriever = BM25Retriever.build(world.documents("train"))  # of the training split alone
 
     def sample(self, examples: list[Example], group: int, seed: int) -> list[Group]:
         tasks = [

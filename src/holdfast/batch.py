@@ -57,7 +57,7 @@ class TokenBatch:
     In all log-prob fields `[:, t]` is log p(token_ids[:, t] | token_ids[:, :t]) in nats, 0 at t = 0 and on padding.
     None means absent, zero means zero.
 
-    Example: a prompt of two tokens, then one search of two tokens and its feedback, then an answer:
+    Example: a prompt of two tokens, then one search of two tokens and its observation, then an answer:
 
     >>> from holdfast.trajectory import Answer, Group, Search, Trajectory, Turn
     >>> t = Trajectory(

@@ -25,12 +25,12 @@ class TurnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Displacement:
-    """Change of log-likelihood by the whole update of a step."""
+    """Displacement by a step: log-prob after the whole update − before, on the same rollouts."""
 
     correct: tuple[float, ...]
     """One value for each measured correct rollout, in nats per sampled token."""
     incorrect: tuple[float, ...]
-    shown: Mapping[int, tuple[TurnChange, ...]] = field(default_factory=dict)
+    by_turn: Mapping[int, tuple[TurnChange, ...]] = field(default_factory=dict)
     """Number of the question in its batch -> the turns of its first rollout."""
 
 

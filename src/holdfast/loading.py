@@ -72,7 +72,7 @@ class Retrievers:
     """The retrievers of training and of evaluation: one object, except in the bundled world."""
 
     train: CachedRetriever
-    """In the bundled world, over the passages of its training region only."""
+    """In the bundled world, over the passages of its training split only."""
     eval: CachedRetriever
     """Over all passages."""
 
@@ -85,8 +85,8 @@ def load_questions(config: Config, *, note: Note | None = None) -> Questions:
     """
     if config.data.train != "world":
         return _questions_of_files(config, note)
-    regions = world_of(config.world).questions
-    train, dev, test = (tuple(q.example for q in regions[region]) for region in ("train", "dev", "test"))
+    splits = world_of(config.world).questions
+    train, dev, test = (tuple(q.example for q in splits[split]) for split in ("train", "dev", "test"))
     return Questions(train=train, dev=dev, test=test)
 
 

@@ -1,6 +1,6 @@
 """The likelihood-preserving penalties: each is a value, and the `[loss.penalty]` section of a recipe.
 
-    LLDS(coef=0.2, gate="action")        arXiv 2512.04220; gate="token" is LLD
+    LLDS(coef=0.2, gate="action")        arXiv 2512.04220; gate="token": the paper's LLD variant (no gate)
     SAPO(coef=0.1)                       Search Agent Policy Optimization, arXiv 2603.10069
     NLL(coef=0.1)                        negative log-likelihood of positive rollouts, the plain alternative
 
@@ -36,10 +36,15 @@ _NAME = (
     "`llds` (arXiv 2512.04220), `sapo` (Search Agent Policy Optimization, arXiv 2603.10069), `nll`, `none`, `custom`. "
     "If the command line names another penalty than the recipe, this section is reset to that penalty's defaults."
 )
-Coefficient = Annotated[float, Field(ge=0, description="λ of LLDS, γ of SAPO, μ of NLL.")]
+Coefficient = Annotated[
+    float, Field(ge=0, description="Multiplies the penalty in the loss (λ of LLDS, γ of SAPO, μ of NLL).")
+]
 Preserve = Annotated[
     Literal["nonnegative", "positive", "correct", "all"],
-    Field(description="Rollouts it acts for: A ≥ 0; A > 0; A > 0 or correct with A = 0 (all-correct groups); all."),
+    Field(
+        description="Rollouts whose tokens are preserved. `nonnegative`: advantage ≥ 0 (all-incorrect groups too); "
+        "`positive`: > 0; `correct`: > 0 or an all-correct group; `all`: every rollout."
+    ),
 ]
 
 
@@ -68,7 +73,8 @@ class Penalty(_Value):
     name: str = Field("custom", repr=False)
     coef: Coefficient
     normalizer: Normalizer = "policy"
-    """Its denominator: that of the policy loss, or the number of preserved tokens (docs/papers.md)."""
+    """What the summed penalty is divided by. `policy`: as the policy loss; `preserved`: the number of preserved tokens
+    (docs/papers.md)."""
 
     @property
     def term(self) -> Penalty | None:
@@ -157,7 +163,8 @@ class LLDS(_RolloutPenalty):
     name: Literal["llds"] = Field("llds", repr=False, description=_NAME)
     coef: Coefficient = 0.2
     gate: Gate = "action"
-    """The unit whose summed decrease opens the gate. `token` is LLD."""
+    """The penalty acts within an action (one model turn), a response or a single token only if that became less likely.
+    `token` is the paper's LLD variant (no gate)."""
     threshold: float = Field(0.0, ge=0)
     """Nats per token that a decrease must exceed to count."""
     answer_weight: AnswerWeight = 1.0
@@ -279,7 +286,7 @@ class CustomPenalty(_Value):
     path: str = ""
     """`module:Class`, a class derived from `holdfast.penalties.Penalty`; see docs/losses.md."""
     coef: float | None = Field(None, ge=0)
-    """Its coefficient; None is the default of the class."""
+    """Multiplies the penalty in the loss; unset: the default of the class."""
     settings: dict[str, Any] = Field({})
     """Its other arguments."""
 

@@ -52,9 +52,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One model call and the feedback that followed it.
+    """One model call and the observation that followed it.
 
-    Example: the model sampled `<search> capital of Orsa </search>` as 5 tokens, and 7 tokens of feedback came back:
+    Example: the model sampled `<search> capital of Orsa </search>` as 5 tokens, and an observation of 7 tokens
+    came back:
 
     >>> turn = Turn(tokens=(11, 12, 13, 14, 15), logprobs=(-0.1, -0.5, -0.2, -0.3, -0.1),
     ...             observation=(21, 22, 23, 24, 25, 26, 27), action=Search("capital of Orsa"), hits=("doc-3",))
@@ -68,7 +69,7 @@ class Turn:
     """log p(token) under logits / temperature over the whole vocabulary, one per sampled token."""
     action: Action
     observation: tuple[int, ...] = ()
-    """Token ids of the feedback; empty after the last turn."""
+    """Token ids of the observation; empty after the last turn."""
     text: str = ""
     """Decoded `tokens`."""
     observation_text: str = ""
@@ -92,7 +93,7 @@ class Turn:
 class Trajectory:
     """One rollout: a prompt, then turns.
 
-    Example: a two-token prompt, one search with two tokens of feedback, then an answer whose last two of three
+    Example: a two-token prompt, one search with an observation of two tokens, then an answer whose last two of three
     tokens are the answer span:
 
     >>> t = Trajectory(

@@ -47,7 +47,7 @@ def test_a_finding_is_told_like_a_linters(holdfast: Holdfast, run: Any) -> None:
     assert "  evidence  retrieval/error_fraction 0.3" in said
     assert re.search(r"^  lead      \d+ steps before half of the reward was lost$", said, re.M)
     assert re.search(r"^  change    .*retrieval\.url", said, re.M)
-    assert "Cannot tell from this log:" in said and "LLD001" in said
+    assert "Could not be checked, because the log lacks series:" in said and "LLD001" in said
     assert f"{len(re.findall(r'^[A-Z]{3}[0-9]{3}  step', said, re.M))} findings." in said
     assert all(len(line) <= 80 for line in said.splitlines())
     assert all(line == line.rstrip() for line in said.splitlines())

@@ -97,10 +97,10 @@ def test_another_penalty_in_a_written_recipe_has_its_own_strength(trainer: Any, 
 def test_a_shown_recipe_explains_and_names_what_is_not_set(trainer: Any, holdfast: Run) -> None:
     text = holdfast("recipe", "show").stdout
     assert "\n# dev =\n" in text
-    assert "(a text or none)" in text
+    assert "(string, optional)" in text
     assert "# Rollouts per question.\ngroup_size = " in text
     assert "('none', 'llds', 'sapo', 'nll' or 'custom')" in text.replace("\n# ", " ")
-    assert "Under another name: sapo has tau; custom has path, settings." in text.replace("\n# ", " ")
+    assert 'With name = "sapo" also: tau. With name = "custom" also: path, settings.' in text.replace("\n# ", " ")
     assert max(map(len, text.splitlines())) <= 100
 
 

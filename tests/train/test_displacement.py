@@ -43,9 +43,9 @@ def an_episode(question: int, k: int, tokenizer: Any, *, failed: bool = False) -
 
 @pytest.fixture
 def step(make_model: Callable[..., Any], tokenizer: Any) -> Measure:
-    """step(shown=2, rows=4): (metrics, displacement, the groups, what each token's log-prob did)."""
+    """step(logged_questions=2, rows=4): (metrics, displacement, the groups, what each token's log-prob did)."""
 
-    def go(*, shown: int, rows: int = 100, failed: tuple[tuple[int, int], ...] = ()) -> Any:
+    def go(*, logged_questions: int, rows: int = 100, failed: tuple[tuple[int, int], ...] = ()) -> Any:
         groups = [
             Group(str(q), tuple(an_episode(q, k, tokenizer, failed=(q, k) in failed) for k in range(3)))
             for q in range(4)
@@ -58,7 +58,7 @@ def step(make_model: Callable[..., Any], tokenizer: Any) -> Measure:
         generator = torch.Generator().manual_seed(0)
         learner = learner_of(after, micro_batch_tokens=64)
         metrics, displacement = measure_displacement(
-            learner, batch, groups, rows=rows, shown=shown, generator=generator
+            learner, batch, groups, rows=rows, logged_questions=logged_questions, generator=generator
         )
 
         def alone(trajectory: Trajectory) -> list[float]:
@@ -73,9 +73,9 @@ def step(make_model: Callable[..., Any], tokenizer: Any) -> Measure:
 
 
 def test_every_token_of_the_shown_episodes(step: Measure) -> None:
-    _, displacement, groups, alone, _ = step(shown=3)
-    assert list(displacement.shown) == [0, 1, 2]
-    for question, turns in displacement.shown.items():
+    _, displacement, groups, alone, _ = step(logged_questions=3)
+    assert list(displacement.by_turn) == [0, 1, 2]
+    for question, turns in displacement.by_turn.items():
         trajectory = groups[question].trajectories[0]
         assert len(turns) == len(trajectory.turns) == 2
         assert [c for turn in turns for c in turn.changes] == pytest.approx(alone(trajectory), abs=1e-4)
@@ -85,9 +85,9 @@ def test_every_token_of_the_shown_episodes(step: Measure) -> None:
 
 def test_shown_episodes_change_no_metric(step: Measure) -> None:
     """They are measured beside the rollouts that were drawn, and the draws stay what they were."""
-    plain, without, _, _, one = step(shown=0, rows=4)
-    metrics, displacement, _, _, other = step(shown=4, rows=4)
-    assert without.shown == {} and len(displacement.shown) == 4
+    plain, without, _, _, one = step(logged_questions=0, rows=4)
+    metrics, displacement, _, _, other = step(logged_questions=4, rows=4)
+    assert without.by_turn == {} and len(displacement.by_turn) == 4
     assert metrics == pytest.approx(plain, abs=1e-5) and metrics["displacement/rollouts"] == 4
     assert displacement.correct == pytest.approx(without.correct, abs=1e-5)
     assert displacement.incorrect == pytest.approx(without.incorrect, abs=1e-5)
@@ -95,7 +95,7 @@ def test_shown_episodes_change_no_metric(step: Measure) -> None:
 
 
 def test_the_lists_are_what_the_metrics_are_means_of(step: Measure) -> None:
-    metrics, displacement, groups, alone, _ = step(shown=1)
+    metrics, displacement, groups, alone, _ = step(logged_questions=1)
     means = {True: [], False: []}  # type: dict[bool, list[float]]
     for group in groups:
         for trajectory in group.trajectories:
@@ -108,9 +108,9 @@ def test_the_lists_are_what_the_metrics_are_means_of(step: Measure) -> None:
 
 def test_a_failed_episode_is_not_shown_and_moves_no_other(step: Measure) -> None:
     """Failed episodes have no row in the batch: the rows of those after them shift."""
-    _, displacement, groups, alone, _ = step(shown=4, failed=((0, 1), (1, 0), (2, 2)))
-    assert list(displacement.shown) == [0, 2, 3]
-    for question, turns in displacement.shown.items():
+    _, displacement, groups, alone, _ = step(logged_questions=4, failed=((0, 1), (1, 0), (2, 2)))
+    assert list(displacement.by_turn) == [0, 2, 3]
+    for question, turns in displacement.by_turn.items():
         assert [c for turn in turns for c in turn.changes] == pytest.approx(
             alone(groups[question].trajectories[0]), abs=1e-4
         )

@@ -104,7 +104,7 @@ def test_the_steps_before_an_outage_are_saved(
     rollouts = Trainer.roll_out
 
     def third_fails(self: Trainer, examples: Any) -> Any:
-        if self.completed == 2:
+        if self.completed_steps == 2:
             raise RolloutError("the server is gone")
         return rollouts(self, examples)
 
@@ -133,5 +133,5 @@ def test_a_step_of_failures_alone_changes_nothing(trainer: Trainer, monkeypatch:
     before = [p.detach().clone() for p in trainer.learner.parameters]
     metrics = trainer.step().metrics
     assert "reward/mean" not in metrics and "loss/policy" not in metrics and metrics["rollout/failed_fraction"] == 1
-    assert trainer.completed == 1
+    assert trainer.completed_steps == 1
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.learner.parameters, strict=True))

@@ -139,7 +139,7 @@ def test_a_kill_between_the_best_model_and_the_checkpoint_does_no_harm(
     run_dir, save = tmp_path / "run", Trainer.save
 
     def die_at_four(self: Trainer, folder: Path, **more: Any) -> None:
-        if self.completed == 4:
+        if self.completed_steps == 4:
             raise Killed
         save(self, folder, **more)
 

@@ -19,7 +19,7 @@ from holdfast.jsonl import Skipped
 from holdfast.language_model import LanguageModel
 from holdfast.logprobs import token_logprobs
 from holdfast.retrieval.types import Document, Hit
-from holdfast.search.env import observation
+from holdfast.search.env import make_observation
 from holdfast.search.protocol import CLEAN
 from holdfast.search.tokens import encode
 from holdfast.train.warm_start import (
@@ -69,7 +69,7 @@ def test_what_the_agent_says_is_learned_and_nothing_else(tokenizer: PreTrainedTo
 
 
 def test_an_observation_is_token_for_token_what_a_rollout_hears(tokenizer: PreTrainedTokenizerFast) -> None:
-    heard = observation([Hit(Document("a", "Mora\nA town by the lake.\n"), 1.0)], CLEAN, tokenizer)
+    heard = make_observation([Hit(Document("a", "Mora\nA town by the lake.\n"), 1.0)], CLEAN, tokenizer)
     episode = encode_demonstration([5], [("<search> x </search>", heard.text)], CLEAN, tokenizer)
     assert tuple(episode.token_ids[-len(heard.token_ids) :]) == heard.token_ids
 

@@ -25,7 +25,7 @@ def index(world: World) -> BM25Retriever:
 
 @pytest.fixture(scope="session")
 def kit(world: World) -> SimpleNamespace:
-    """Scripts in the default habits with a little rambling, over the training region, and their tokenizer."""
+    """Scripts in the default habits with a little rambling, over the training split, and their tokenizer."""
     train_index = BM25Retriever.build(world.documents("train"))
     filler = build_filler(3, words=60)
     episodes = scripted_rollouts(world, filler, train_index, CLEAN, Scripts(count=300, ramble=0.1), seed=0)

@@ -85,7 +85,7 @@ def test_a_right_episode_stays_right(kit: SimpleNamespace, encoded: list[Demonst
 
 def test_training_reads_of_nobody_else(kit: SimpleNamespace, world: World) -> None:
     """Scripts over the training index state no fact about a person of dev or test."""
-    strangers = {fact.subject for region in ("dev", "test") for fact in world.facts[region]}
+    strangers = {fact.subject for split in ("dev", "test") for fact in world.facts[split]}
     facts = [fact for e in kit.episodes for said, heard in e.turns for fact in stated(said + heard)]
     assert len(facts) > 500
     assert not {subject for subject, _, _ in facts} & strangers

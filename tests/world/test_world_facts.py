@@ -1,4 +1,4 @@
-"""Facts, passages and questions: closed regions, distinct questions, answers that score, any size."""
+"""Facts, passages and questions: closed splits, distinct questions, answers that score, any size."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from holdfast.scoring import exact_match
 from holdfast.world.facts import (
     ATTRIBUTES,
     INTERCHANGEABLE,
-    REGIONS,
     RELATIONS,
+    SPLITS,
     World,
     build_world,
     golden_answers,
@@ -40,13 +40,13 @@ def test_seeds_differ_in_everything() -> None:
 @pytest.mark.parametrize("people", [40, 41, 97, 2304])
 def test_any_size(people: int) -> None:
     world = build_world(0, people=people, train_questions=50, dev_questions=10, test_questions=20)
-    for region, share in zip(REGIONS, (0.6, 0.15, 0.25), strict=True):
-        persons = {fact.subject for fact in world.facts[region]}
+    for split, share in zip(SPLITS, (0.6, 0.15, 0.25), strict=True):
+        persons = {fact.subject for fact in world.facts[split]}
         assert abs(len(persons) - share * people) <= 1
-        assert len(world.facts[region]) == 6 * len(persons)
-        assert Counter(len(q.hops) for q in world.questions[region]) == {
-            1: len(world.questions[region]) / 2,
-            2: len(world.questions[region]) / 2,
+        assert len(world.facts[split]) == 6 * len(persons)
+        assert Counter(len(q.hops) for q in world.questions[split]) == {
+            1: len(world.questions[split]) / 2,
+            2: len(world.questions[split]) / 2,
         }
     assert len({fact.subject for facts in world.facts.values() for fact in facts}) == people
     assert len({d.id for d in world.documents()}) == 6 * people
@@ -60,7 +60,7 @@ def test_a_size_without_names_is_refused(people: int) -> None:
 
 def test_a_small_world_gives_all_the_questions_it_has() -> None:
     questions = build_world(0, people=40, train_questions=100_000).questions["train"]
-    # 24 people in the training region: 6 facts each; 4 relations each lead to a person with 6 facts, less those facts
+    # 24 people in the training split: 6 facts each; 4 relations each lead to a person with 6 facts, less those facts
     # that lead straight back.
     assert sum(len(q.hops) == 1 for q in questions) == 24 * 6
     back = 24 * 4 * 6 - sum(len(q.hops) == 2 for q in questions)
@@ -68,21 +68,21 @@ def test_a_small_world_gives_all_the_questions_it_has() -> None:
 
 
 def test_regions_are_closed(world: World) -> None:
-    """Who is in one region is named in no passage of another, so an index without the region knows nothing of it."""
-    persons = {region: {fact.subject for fact in world.facts[region]} for region in REGIONS}
-    for region in REGIONS:
-        strangers = set().union(*(persons[other] for other in REGIONS if other != region))
-        for document in world.documents(region):
+    """Who is in one split is named in no passage of another, so an index without the split knows nothing of it."""
+    persons = {split: {fact.subject for fact in world.facts[split]} for split in SPLITS}
+    for split in SPLITS:
+        strangers = set().union(*(persons[other] for other in SPLITS if other != split))
+        for document in world.documents(split):
             assert not any(stranger in document.contents for stranger in strangers)
-        for question in world.questions[region]:
-            assert {hop.fact.subject for hop in question.hops} <= persons[region]
+        for question in world.questions[split]:
+            assert {hop.fact.subject for hop in question.hops} <= persons[split]
             assert not any(stranger in question.example.question for stranger in strangers)
 
 
 def test_regions_share_their_words() -> None:
     """A name does not tell where it belongs: 252 training people use 96 words nearly up."""
     facts = build_world(0).facts
-    train, test = ({word for f in facts[region] for word in f.subject.split()} for region in ("train", "test"))
+    train, test = ({word for f in facts[split] for word in f.subject.split()} for split in ("train", "test"))
     assert len(test - train) <= 2
 
 
@@ -95,8 +95,8 @@ def test_a_word_is_of_one_kind() -> None:
 
 
 def test_questions_are_distinct_and_chained(world: World) -> None:
-    for region in REGIONS:
-        questions = world.questions[region]
+    for split in SPLITS:
+        questions = world.questions[split]
         assert len({q.example.question for q in questions}) == len(questions)
         assert [q.example.index for q in questions] == list(range(len(questions)))
         for q in questions:

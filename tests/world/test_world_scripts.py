@@ -48,7 +48,7 @@ class Play:
 
 @pytest.fixture(scope="module")
 def play(world: World, index: BM25Retriever) -> Play:
-    return Play(index, [q for region in ("train", "dev", "test") for q in world.questions[region]])
+    return Play(index, [q for split in ("train", "dev", "test") for q in world.questions[split]])
 
 
 def actions(episode: ScriptedRollout) -> list[Action]:
@@ -211,11 +211,11 @@ def test_tags_are_the_protocols(play: Play) -> None:
 @pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1], ids=lambda p: p.name)
 def test_observations_are_written_as_the_environment_writes_them(kit, index: BM25Retriever, protocol) -> None:
     """Text learned in a warm start must be, token for token, text met in a rollout."""
-    from holdfast.search.env import encode_feedback, observation
+    from holdfast.search.env import encode_observation, make_observation
 
     found: list[list[Hit] | None] = [None, [], *index.search(["mentor", "the badge of nobody"], 3)]
     for hits in found:
-        theirs = observation(hits, protocol, kit.tokenizer)
+        theirs = make_observation(hits, protocol, kit.tokenizer)
         assert not theirs.truncated
         assert observation_text(hits, protocol) == theirs.text
-        assert tuple(encode_feedback(observation_text(hits, protocol), protocol, kit.tokenizer)) == theirs.token_ids
+        assert tuple(encode_observation(observation_text(hits, protocol), protocol, kit.tokenizer)) == theirs.token_ids

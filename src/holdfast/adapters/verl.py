@@ -45,11 +45,11 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     base_loss_mode: str = "vanilla"
     """The registered loss to which the penalty is added."""
     penalty_coef: float | None = None
-    """λ of LLDS and LLD, γ of SAPO."""
+    """λ of LLDS and of its variant without a gate (LLD), γ of SAPO."""
     penalty_preserve: str | None = None
     """Rollouts it preserves: `nonnegative` (A ≥ 0), `positive` (A > 0) or `all`."""
     penalty_threshold: float | None = None
-    """LLDS and LLD: nats per token that a decrease must exceed to count."""
+    """LLDS, with or without a gate: nats per token that a decrease must exceed to count."""
     penalty_tau: float | None = None
     """SAPO: a token counts when its ratio is below this."""
     penalty_path: str | None = None

@@ -124,8 +124,8 @@ class SearchAgentLoop(AgentLoopBase):
             state.fail(f"a prompt of {len(ids)} tokens is longer than rollout.prompt_length")
         server = _Server(self, sampling_params, protocol, f"det-{int(row.get('priority', 0))}")
         seconds = 0.0
-        while room := state.room():
-            completion = await server.turn(state.context, room)
+        while remaining := state.remaining_tokens():
+            completion = await server.turn(state.context, remaining)
             if completion is None:
                 state.fail("verl's server aborted a turn")
             elif (query := state.take_turn(completion)) is not None:

@@ -15,6 +15,7 @@ from holdfast.config import Config
 from holdfast.section import Root, choice_of, either, field_of, field_values, kind_of, sections
 
 WIDTH = 88
+_TYPES = {"a text": "string", "a number": "number"}
 
 # The settings that are changed first, explained on one line of 80 columns. `recipe show` prints all.
 USEFUL = {
@@ -28,7 +29,7 @@ USEFUL = {
     "loss.penalty.name": "penalty: llds, sapo, nll or none",
     "loss.penalty.coef": "coefficient of the penalty",
     "loss.penalty.gate": "llds: action, response, token",
-    "loss.kl_coef": "coefficient of KL to the start",
+    "loss.kl_coef": "KL coefficient (starting model)",
     "train.steps": "steps, one rollout batch each",
     "train.questions": "questions per batch",
     "train.group_size": "rollouts per question",
@@ -66,7 +67,9 @@ def _section(section: BaseModel, name: str, left_out: Collection[str] = ()) -> I
     inside = {key: value for key, value in fields.items() if isinstance(value, BaseModel)}
     values = {key: value for key, value in fields.items() if key not in inside}
     if values:
-        yield f"\n[{name}]"
+        yield ""
+        yield from _comment(" ".join((type(section).__doc__ or "").partition("\n\n")[0].split()))
+        yield f"[{name}]"
     for key, value in values.items():
         info = type(section).model_fields[key]
         comment = " ".join((info.description or "").split())
@@ -88,17 +91,21 @@ def _kind(dotted: str, annotation: Any) -> str:
     """The values that a setting may have. For a name that chooses its section, all those names."""
     section, _, key = dotted.rpartition(".")
     choices = _choices(section) if key == "name" else ()
-    return either([repr(choice_of(choice)) for choice in choices]) if choices else kind_of(annotation)
+    if choices:
+        return either([repr(choice_of(choice)) for choice in choices])
+    kind = kind_of(annotation)
+    required = kind.removesuffix(" or none")
+    return kind if required == kind else f"{_TYPES.get(required, required)}, optional"
 
 
 def _elsewhere(section: BaseModel, name: str) -> str:
     """The settings that this section would have under another name."""
     others = [
-        f"{choice_of(choice)} has {', '.join(more)}"
+        f'With name = "{choice_of(choice)}" also: {", ".join(more)}.'
         for choice in _choices(name)
         if (more := [key for key in choice.model_fields if key not in type(section).model_fields])
     ]
-    return f"Under another name: {'; '.join(others)}." if others else ""
+    return " ".join(others)
 
 
 def _choices(section: str) -> tuple[Root, ...]:

@@ -171,13 +171,13 @@ def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
     from holdfast.diagnostics.finding import too_short
 
     if diagnosis.cannot_tell and verbose:
-        console.print("Cannot tell from this log:")
+        console.print("Could not be checked, because the log lacks series:")
         for open_ in diagnosis.cannot_tell:
             _entry(console, open_.code, f"needs {', '.join(open_.missing)}. {open_.remedy}")
         console.print()
     elif diagnosis.cannot_tell:
         codes = ", ".join(open_.code for open_ in diagnosis.cannot_tell)
-        _paragraph(console, f"Cannot tell from this log: {codes}. How to log the missing series: --verbose")
+        _paragraph(console, f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose")
     count = len(diagnosis.findings)
     if count:
         more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"

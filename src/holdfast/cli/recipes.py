@@ -60,7 +60,8 @@ def show(
     """Print a recipe with every setting explained, as TOML that can be edited and trained.
 
     Settings on the command line change the recipe that is printed. For a run
-    folder, it prints the recipe that the run was started with.
+    folder, it prints the recipe that the run was started with. A setting without
+    a value is unset; on the command line, the value none unsets it.
 
     [cyan]holdfast recipe show > my.toml[/cyan]
 

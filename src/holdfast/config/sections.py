@@ -78,19 +78,19 @@ class Scripts(Section):
     count: int = Field(6000, ge=1)
     """Scripts; each is used many times, with other names put in."""
     skip_search: float = Field(0.08, ge=0, le=1)
-    """Script habit: guess without a search."""
+    """Probability that a scripted demonstration guesses without a search."""
     vague_query: float = Field(0.25, ge=0, le=1)
-    """Script habit: search for the person alone or the relation alone."""
+    """Probability that a scripted demonstration searches for the person alone or the relation alone."""
     give_up: float = Field(0.5, ge=0, le=1)
-    """Script habit: after a search that missed, guess."""
+    """Probability that a scripted demonstration guesses after a search that missed."""
     stop_early: float = Field(0.55, ge=0, le=1)
-    """Script habit: answer a two-hop question with the first hop's value."""
+    """Probability that a scripted demonstration answers a two-hop question with the first hop's value."""
     misread: float = Field(0.12, ge=0, le=1)
-    """Script habit: take another passage's value."""
+    """Probability that a scripted demonstration takes another passage's value."""
     malformed: float = Field(0.03, ge=0, le=1)
-    """Script habit: an invalid turn first."""
+    """Probability that a scripted demonstration begins with an invalid turn."""
     ramble: float = Field(0.0, ge=0, le=1)
-    """Script habit: a long thought, then a guess."""
+    """Probability that a scripted demonstration is a long thought, then a guess."""
 
 
 class World(Section):
@@ -99,14 +99,14 @@ class World(Section):
     seed: int = 0
     """Seed of the bundled world; independent of the run's seed, so that seeds of a run share one world."""
     people: int = Field(420, ge=40, le=2304)
-    """Persons in the world, at most as many as there are names: 60 % in the training region, 15 % in dev, 25 % in
-    test."""
+    """Persons in the world, at most as many as there are names: 60 % in the training split, 15 % in dev, 25 % in
+    test. No person is in two splits."""
     train_questions: int = Field(4000, ge=1)
-    """Questions of the training region."""
+    """Questions of the training split."""
     dev_questions: int = Field(200, ge=1)
-    """Questions of the dev region."""
+    """Questions of the dev split."""
     test_questions: int = Field(400, ge=1)
-    """Questions of the test region."""
+    """Questions of the test split."""
     two_hop: float = Field(0.5, ge=0, le=1)
     """Fraction of questions that need two searches."""
     mismatch: float = Field(0.25, ge=0, le=1)
@@ -143,9 +143,9 @@ class Data(Section):
     train: str = "world"
     """`world` for the bundled world, or a JSONL file of questions (`question`, `golden_answers`)."""
     dev: str | None = None
-    """Questions that choose the best checkpoint. None: the world's, or a tenth of train, 1000 at most."""
+    """Questions that choose the best checkpoint. Unset: the world's, or a tenth of train, 1000 at most."""
     test: str | None = None
-    """Questions read once, at the end. None: the world's, or no test."""
+    """Questions read once, at the end. Unset: the world's, or no test."""
 
 
 class Retrieval(Section):
@@ -220,9 +220,9 @@ class Protocol(Section):
     preset: Literal["clean", "search-r1", "r1"] = "clean"
     """Tags, prompt and turns; see docs/data-model.md. `r1` is without search."""
     prompt: str | None = None
-    """Prompt text holding `{question}`; None is the preset's."""
+    """Prompt text holding `{question}`; unset: the preset's."""
     max_turns: int = Field(4, ge=1)
-    """Model turns in a rollout, the answer included. The default is that of the preset: search-r1 5, r1 1."""
+    """Model turns in a rollout, the answer included. Default by preset: clean 4, search-r1 5, r1 1."""
     max_turn_tokens: int = Field(500, ge=1)
     """Most tokens the model may write in a turn."""
     max_observation_tokens: int = Field(500, ge=16)
@@ -284,11 +284,12 @@ class WarmStart(Section):
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning; 0 for none. The result is cached."""
     data: str | None = None
-    """JSONL of demonstrations (`question`, `turns` of `text` and `observation`). None: the world's scripts, if any."""
+    """JSONL of demonstrations (`question`, `turns` of `text` and `observation`). Unset: the world's scripts, if any."""
     batch_size: int = Field(48, ge=1)
     """Demonstrations per step."""
     lr: float = Field(3e-3, gt=0)
-    """Peak learning rate."""
+    """Peak learning rate: linear warm-up over the first twentieth of the steps, then a cosine to a tenth of the peak.
+    3e-3 suits the tiny model; a pretrained model needs about 1e-5."""
     seed: int = 0
     """Seed of the scripts, the order, and the initial weights of the tiny model."""
 
@@ -327,24 +328,25 @@ class Loss(Section):
     """The loss and its penalty."""
 
     advantage: Literal["grpo", "dr_grpo", "reinforce"] = "grpo"
-    """Group mean and std; group mean alone; the reward itself."""
+    """With reward r: `grpo`: (r − group mean) / std; `dr_grpo`: r − group mean; `reinforce`: r."""
     baseline: Literal["mean", "length"] = "mean"
-    """The group mean: each rollout counts alike, or by its length in tokens, so that a group's advantages sum to 0 over
-    tokens. `length` with `advantage = "dr_grpo"` is OPO (arXiv 2505.23585)."""
+    """How rollouts count in the group mean. `mean`: each alike; `length`: by its length in tokens, so that a group's
+    advantages sum to 0 over tokens. `length` with `advantage = "dr_grpo"` is OPO (arXiv 2505.23585)."""
     ratio: Literal["token", "sequence"] = "token"
     """`sequence` is GSPO's."""
     clip_low: float = Field(0.2, ge=0, le=1)
-    """A ratio below 1 - clip_low moves a token no further down."""
+    """Lower PPO clip: for A < 0, no gradient once the ratio is below 1 − clip_low."""
     clip_high: float = Field(0.2, ge=0)
-    """A ratio above 1 + clip_high moves a token no further up. Above clip_low: DAPO's clip-higher."""
+    """Upper PPO clip: for A > 0, no gradient once the ratio is above 1 + clip_high.
+    Above clip_low: DAPO's clip-higher."""
     dual_clip: float | None = Field(None, gt=1)
-    """Bounds the loss of negative tokens whose ratio exploded; None as in the published runs."""
+    """Dual-clip constant for tokens with A < 0 (verl clip_ratio_c); unset: off, as in the published runs."""
     reduction: Literal[
         "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
     ] = "token-mean"
     """How the losses of tokens become one number; the names are verl's."""
     kl_coef: float = Field(0.001, ge=0)
-    """KL to the frozen reference; 0 saves its forward pass."""
+    """KL coefficient (to the starting model); 0 saves the forward pass of that model."""
     kl_estimator: Literal["k3", "k2"] = "k3"
     """`k3` is an unbiased estimate of the KL; `k2` has its unbiased gradient."""
     entropy_coef: float = 0.0
@@ -372,8 +374,9 @@ class Train(Section):
     group_size: int = Field(5, ge=1)
     """Rollouts per question."""
     optimizer_steps_per_rollout: int = Field(10, ge=1)
-    """K, the optimizer steps a rollout batch is used for. LLDS, and SAPO with tau up to 1, see a change of policy from
-    the second on, so K = 1 makes them inert."""
+    """K: optimizer steps (mini-batches) per rollout batch. verl: train_batch_size / ppo_mini_batch_size × ppo_epochs.
+    TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1 LLDS is always 0, and so is
+    SAPO with tau up to 1: they see a change of policy from the second step on."""
     lr: float = Field(1e-6, gt=0)
     """Learning rate of AdamW."""
     warmup: int = Field(0, ge=0)
@@ -385,9 +388,10 @@ class Train(Section):
     micro_batch_tokens: int = Field(16_384, ge=64)
     """Most tokens, padding included, in one forward pass."""
     displacement_every: int = Field(1, ge=0)
-    """Measure displacement every n steps; 0 never."""
+    """Measure displacement every n steps; 0 never. Displacement: log-prob after the update − before, on the same
+    rollouts."""
     displacement_rows: int = Field(64, ge=1)
-    """Rollouts it is measured on."""
+    """Rollouts that displacement is measured on."""
 
 
 class Eval(Section):
@@ -414,7 +418,7 @@ class Track(Section):
     """Trackers and sampled rollouts."""
 
     wandb: str | None = None
-    """W&B project; None for none."""
+    """W&B project; unset: no W&B."""
     tensorboard: bool = False
     """Write event files to RUN/tensorboard."""
     trajectories: int = Field(4, ge=0)

@@ -52,7 +52,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
     elif in_world and retrieval.index is not None and retrieval.url is None:
         yield (
             f"retrieval.index = {retrieval.index!r} with retrieval.corpus = 'world': the bundled world is indexed in "
-            "memory, with its training region separate. Leave retrieval.index out"
+            "memory, with its training split separate. Leave retrieval.index out"
         )
     if in_world and retrieval.url is not None:
         yield (

@@ -15,7 +15,7 @@ from holdfast.evals.results import set_of
 from holdfast.world.bundle import world_of
 
 WORLD = {"world": "test", "world-dev": "dev", "world-train": "train"}
-"""Names of the bundled world's questions, and the region of each."""
+"""Names of the bundled world's questions, and the split of each."""
 _IN_FOLDER = ("test.jsonl", "test.parquet", "questions.jsonl", "questions.parquet")
 
 

@@ -48,8 +48,11 @@ def llds_penalty(
 
         gate="action"     open if the mean Δ of the action's preserved tokens is positive     LLDS, v2 (default)
         gate="response"   open if that of the response's preserved tokens is                  LLDS-R, v1
-        gate="token"      always open                                                         LLD
-        w_k = answer_weight on the final answer, 1 elsewhere. Answer tokens always vote in the gate.
+        gate="token"      always open                                                         LLD, v1
+        w_k = answer_weight on the final answer, 1 elsewhere
+
+    Preserved tokens: those that the penalty protects, by default in rollouts with A ≥ 0; see `preserved_mask`. Answer
+    tokens still count in the mean that opens the gate. v1 and v2 are versions of the arXiv paper.
 
     An active token has the gradient −w_k·∇l_k, whatever the size of its decrease. `threshold`, in nats per token,
     keeps numerical noise out: a gate opens when its mean Δ exceeds it, and a token is active when its own Δ does (its

@@ -152,8 +152,8 @@ def search_agent(
     """The rollout of a task as an agent. `stats` and `on_turn`: as in `run_rollouts`."""
     stats = stats or RolloutStats()
     state = RolloutState(task.prompt, protocol, tokenizer)
-    while room := state.room():
-        completion = yield ModelCall(tuple(state.context), room, protocol.stop, task.seed)
+    while remaining := state.remaining_tokens():
+        completion = yield ModelCall(tuple(state.context), remaining, protocol.stop, task.seed)
         query = state.take_turn(completion)
         if query is not None:
             stats.searches += 1

@@ -13,15 +13,15 @@ from dataclasses import replace
 from holdfast.errors import RetrievalError
 from holdfast.retrieval.types import Hit
 from holdfast.rollout.policy import Completion
-from holdfast.search.env import observation, token_span
+from holdfast.search.env import Observation, make_observation, token_span
 from holdfast.search.protocol import SearchProtocol, answer_char_span, parse_action
 from holdfast.search.tokens import Tokenizer, encode
 from holdfast.trajectory import Answer, Search, Status, Trajectory, Turn
 
 
 class RolloutState:
-    """A rollout in progress. Sample a turn of at most `room()` tokens and pass it to `take_turn`; if that returns a
-    query, pass its hits to `take_hits`; repeat until `status` is set.
+    """A rollout in progress. Sample a turn of at most `remaining_tokens()` tokens and pass it to `take_turn`;
+    if that returns a query, pass its hits to `take_hits`; repeat until `status` is set.
 
     It ends as `OK` with an answer; as `TRUNCATED` when its turns or tokens are used up (also after a search in the last
     turn, whose result could not be read); as `RETRIEVAL_FAILED`; or as `ERROR` when the prompt alone fills
@@ -40,7 +40,7 @@ class RolloutState:
         if len(prompt) >= protocol.max_total_tokens:
             self.fail(f"a prompt of {len(prompt)} tokens fills protocol.max_total_tokens = {protocol.max_total_tokens}")
 
-    def room(self) -> int:
+    def remaining_tokens(self) -> int:
         """Tokens the next turn may have; 0 when the rollout has ended."""
         if self.status is not None:
             return 0
@@ -73,7 +73,7 @@ class RolloutState:
         elif isinstance(action, Search):
             return action.query
         else:
-            self._observe(None)
+            self._append_observation(make_observation(None, self._protocol, self._tokenizer))
         return None
 
     def take_hits(self, result: Sequence[Hit] | RetrievalError) -> None:
@@ -81,7 +81,7 @@ class RolloutState:
         if isinstance(result, RetrievalError):
             self.fail(str(result), Status.RETRIEVAL_FAILED)
         else:
-            self._observe(result)
+            self._append_observation(make_observation(result, self._protocol, self._tokenizer), result)
 
     def fail(self, why: str, status: Status = Status.ERROR) -> None:
         """End the rollout for a reason that says nothing about the policy."""
@@ -94,17 +94,16 @@ class RolloutState:
             example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status, error=self.error
         )
 
-    def _observe(self, hits: Sequence[Hit] | None) -> None:
-        """Append the feedback if it leaves room for at least one more token; else end the rollout without it."""
-        feedback = observation(hits, self._protocol, self._tokenizer)
-        if len(self.context) + len(feedback.token_ids) >= self._protocol.max_total_tokens:
+    def _append_observation(self, observation: Observation, hits: Sequence[Hit] = ()) -> None:
+        """Append it if at least one more token fits after it; else end the rollout without it."""
+        if len(self.context) + len(observation.token_ids) >= self._protocol.max_total_tokens:
             self.status = Status.TRUNCATED
             return
-        self.context += feedback.token_ids
+        self.context += observation.token_ids
         self.turns[-1] = replace(
             self.turns[-1],
-            observation=feedback.token_ids,
-            observation_text=feedback.text,
-            hits=tuple(hit.document.id for hit in hits or ()),
-            observation_truncated=feedback.truncated,
+            observation=observation.token_ids,
+            observation_text=observation.text,
+            hits=tuple(hit.document.id for hit in hits),
+            observation_truncated=observation.truncated,
         )

@@ -1,4 +1,4 @@
-"""The environment's side of a rollout: the feedback to the model after a turn. No model, no HTTP."""
+"""The environment's side of a rollout: the observation after a turn. No model, no HTTP."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from holdfast.retrieval.types import Hit
 from holdfast.search.protocol import SearchProtocol, format_hits
 from holdfast.search.tokens import Tokenizer, cut_ids, decode, encode, token_span
 
-__all__ = ["Observation", "encode_feedback", "observation", "token_span"]
+__all__ = ["Observation", "encode_observation", "make_observation", "token_span"]
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Feedback after a turn. `text` is the decoded `token_ids`: what the model sees, after any truncation."""
+    """What the model reads after a turn. `text` is the decoded `token_ids`, after any truncation."""
 
     token_ids: tuple[int, ...]
     text: str
@@ -23,10 +23,10 @@ class Observation:
     """True when passages were shortened to fit `max_observation_tokens`."""
 
 
-def observation(hits: Sequence[Hit] | None, protocol: SearchProtocol, tokenizer: Tokenizer) -> Observation:
-    """Feedback of a search (`hits`, possibly none) or, for `hits=None`, the note that the turn was invalid.
+def make_observation(hits: Sequence[Hit] | None, protocol: SearchProtocol, tokenizer: Tokenizer) -> Observation:
+    """The observation of a search (`hits`, possibly none) or, for `hits=None`, the note that the turn was invalid.
 
-    At most `protocol.max_observation_tokens` ids. Longer feedback is truncated in token space, the longest passage
+    At most `protocol.max_observation_tokens` ids. A longer one is truncated in token space, the longest passage
     first, so that no passage pays for another's length and the closing tag always stays. Raises `ConfigError` when not
     even the tags fit.
     """
@@ -52,8 +52,8 @@ def observation(hits: Sequence[Hit] | None, protocol: SearchProtocol, tokenizer:
     return Observation(tuple(ids), decode(tokenizer, ids), truncated)
 
 
-def encode_feedback(text: str, protocol: SearchProtocol, tokenizer: Tokenizer) -> list[int]:
-    """Ids of an observation's text, split into the pieces in which `observation` encodes it.
+def encode_observation(text: str, protocol: SearchProtocol, tokenizer: Tokenizer) -> list[int]:
+    """Ids of an observation's text, split into the pieces in which `make_observation` encodes it.
 
     So a warm start trains on the same tokens as a rollout shows. Otherwise a tokenizer may merge a tag with its
     neighbour into a token that a small model has never seen.

@@ -25,17 +25,17 @@ def measure_displacement(
     groups: Sequence[Group],
     *,
     rows: int,
-    shown: int,
+    logged_questions: int,
     generator: torch.Generator,
 ) -> tuple[dict[str, float], Displacement]:
     """Metrics, and log-probs of at most `rows` rollouts of `batch`, new minus old, in nats. Correct ones come first.
 
-    The first rollouts of the first `shown` questions are measured too, but they count in a mean only if drawn. `batch`
-    must have the learnable rows of `groups`, with the old log-probs of this learner: so the displacement is that of
-    the policy, not of the sampler.
+    The first rollouts of the first `logged_questions` questions are measured too, but they count in a mean only if
+    drawn. `batch` must have the learnable rows of `groups`, with the old log-probs of this learner. So the displacement
+    is that of the policy, not of the sampler.
     """
     drawn = rows_to_probe(batch.correct, rows, generator)
-    first = _rows_of_first(groups, shown)
+    first = _rows_of_first(groups, logged_questions)
     measured = drawn + [row for row in first.values() if row not in drawn]
     part = batch.select(measured)
     changes = learner.token_change(part, learner.plan(part, torch.Generator(), steps=1))
@@ -44,7 +44,7 @@ def measure_displacement(
     return displacement_metrics(means, correct), Displacement(
         correct=tuple(means[correct].tolist()),
         incorrect=tuple(means[~correct].tolist()),
-        shown={
+        by_turn={
             question: _by_turn(groups[question].trajectories[0], changes[at][part.loss_mask[at]].tolist(), tokenizer)
             for question, row in first.items()
             for at in [measured.index(row)]

@@ -91,16 +91,16 @@ class _Run:
         listeners = Listeners(trackers, samples, self.listener, guard, report)  # they get each step in this order
         self.listener.stage("training", total)
         try:
-            if self.trainer.completed == 0 and config.eval.every:
+            if self.trainer.completed_steps == 0 and config.eval.every:
                 listeners.step(StepResult(step=0, metrics=self._evaluate()))
-            while self.trainer.completed < total and guard.stop is None:
+            while self.trainer.completed_steps < total and guard.stop is None:
                 result = self._step()
                 listeners.step(result)
                 if guard.stop is not None or result.step == total or self.saver.is_due(result.step):
                     self.saver.save()
         finally:
             listeners.close()
-        return guard.stop if self.trainer.completed < total else None
+        return guard.stop if self.trainer.completed_steps < total else None
 
     def _step(self) -> StepResult:
         """One training step, with the evaluation that is due after it."""
@@ -134,7 +134,7 @@ class _Run:
         summary = Summary(
             run_dir=self.run_dir,
             seconds=round(self.saver.seconds, 1),
-            steps=self.trainer.completed,
+            steps=self.trainer.completed_steps,
             verdict=verdict_of(rows, before.scores, after.scores, split),
             before=before.scores,
             after=after.scores,

@@ -26,7 +26,7 @@ class Samples(Listener):
     def step(self, result: StepResult) -> None:
         """Append the rows of this step."""
         displacement = result.displacement
-        changes = displacement.shown if displacement is not None else {}
+        changes = displacement.by_turn if displacement is not None else {}
         questions = zip(result.groups[: self._count], result.examples, strict=False)
         _append(
             self._trajectories,

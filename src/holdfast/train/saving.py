@@ -43,13 +43,13 @@ class Saver:
 
     def save_if_missing(self) -> None:
         """Save, if there were steps and the last one is not saved."""
-        step = self._trainer.completed
+        step = self._trainer.completed_steps
         if step and not step_folder(self._run_dir, step).exists():
             self.save()
 
     def save_if_best(self, em: float) -> None:
         """Save the policy if its exact match on dev is the best after any step so far."""
-        step = self._trainer.completed
+        step = self._trainer.completed_steps
         if step and (self._best is None or em > self._best["em"]):
             self._best = {"step": step, "em": em}
             save_checkpoint(best_folder(self._run_dir), self._trainer.learner.language_model, state=self._best)
@@ -61,7 +61,7 @@ class Saver:
             note("there is no checkpoint yet, so the run begins again")
         else:
             self._restore(checkpoint, model, note)
-        step = -1 if checkpoint is None else self._trainer.completed  # step 0 is an evaluation, and runs again
+        step = -1 if checkpoint is None else self._trainer.completed_steps  # step 0 is an evaluation, and runs again
         MetricsFile(self._run_dir / METRICS).truncate(step)
         forget_samples_after(self._run_dir, step)
 
@@ -70,7 +70,7 @@ class Saver:
         take_weights(self._trainer.learner.language_model, model, checkpoint / "model")
         state = self._trainer.restore(checkpoint)
         self._best, self._seconds_before = state["best"], state["seconds"]
-        note(f"resumed after step {self._trainer.completed}")
+        note(f"resumed after step {self._trainer.completed_steps}")
         then, now = state["machine"], self._machine()
         if changed := [name for name in now if then[name] != now[name]]:
             before, after = (", ".join(f"{name} {machine[name]}" for name in changed) for machine in (then, now))

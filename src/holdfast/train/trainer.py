@@ -1,7 +1,8 @@
 """The local trainer: one process, on a CPU or one GPU. `Trainer.step` is the whole method on one screen.
 
-Questions → rollouts → rewards → advantages → old pass → K optimizer steps → displacement of the rollouts. The parts
-are in `rollouts.py`, `learner.py` (with the loss in `objective.py`) and `displacement.py`.
+Questions → rollouts → rewards → advantages → old pass → K optimizer steps → displacement of the rollouts: their
+log-prob after the update − before. The parts are in `rollouts.py`, `learner.py` (with the loss in `objective.py`) and
+`displacement.py`.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class Trainer:
         self.config, self.agent, self.learner = config, agent, learner
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
-        self.completed = 0
+        self.completed_steps = 0
 
     def step(self) -> StepResult:
         """One rollout batch and its K optimizer steps."""
         train, learner, clock = self.config.train, self.learner, _Clock()
-        learner.learning_rate = train.lr * min(1.0, (self.completed + 1) / (train.warmup + 1))
+        learner.learning_rate = train.lr * min(1.0, (self.completed_steps + 1) / (train.warmup + 1))
         position = self.question_order.state()
         examples = self.question_order.next(train.questions)
         try:
@@ -66,26 +67,26 @@ class Trainer:
         batch, displacement = self.make_batch(groups), None
         if len(batch):
             with clock("update"):
-                old = learner.old_pass(batch, learner.plan(batch, self.generator))
-                metrics["entropy/mean"] = old.entropy
-                metrics |= learner.step(old.minibatches, mean_searches=metrics["rollout/searches"])
+                old_pass = learner.old_pass(batch, learner.plan(batch, self.generator))
+                metrics["entropy/mean"] = old_pass.entropy
+                metrics |= learner.step(old_pass.minibatches, mean_searches=metrics["rollout/searches"])
             with clock("displacement"):
-                if train.displacement_every and self.completed % train.displacement_every == 0:
-                    moved, displacement = measure_displacement(
+                if train.displacement_every and self.completed_steps % train.displacement_every == 0:
+                    displacement_metrics, displacement = measure_displacement(
                         learner,
-                        old.batch,
+                        old_pass.batch,
                         groups,
                         rows=train.displacement_rows,
-                        shown=self.config.track.trajectories,
+                        logged_questions=self.config.track.trajectories,
                         generator=self.generator,
                     )
-                    metrics |= moved
-            metrics |= _batch_metrics(old, groups)
+                    metrics |= displacement_metrics
+            metrics |= _batch_metrics(old_pass, groups)
         metrics |= clock.metrics() | {"lr": learner.learning_rate}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
-        self.completed += 1
+        self.completed_steps += 1
         return StepResult(
-            step=self.completed, metrics=metrics, groups=groups, examples=examples, displacement=displacement
+            step=self.completed_steps, metrics=metrics, groups=groups, examples=examples, displacement=displacement
         )
 
     def roll_out(self, examples: Sequence[Example]) -> tuple[list[Group], RolloutStats]:
@@ -95,7 +96,7 @@ class Trainer:
             self.agent,
             examples,
             size=config.train.group_size,
-            seed=(config.run.seed, self.completed),
+            seed=(config.run.seed, self.completed_steps),
             max_failed=config.run.max_failed_fraction,
         )
         return score(groups, examples, config.reward.weights()), stats
@@ -109,24 +110,33 @@ class Trainer:
 
     # ---- checkpoints
 
-    def save(self, run_dir: Path, **more: Any) -> None:
-        """Write an exact checkpoint of the current step, with `more` in its state."""
+    def save(self, run_dir: Path, *, best: dict[str, float] | None, seconds: float, machine: dict[str, Any]) -> None:
+        """Write an exact checkpoint of the current step.
+
+        Args:
+            run_dir: the run folder.
+            best: step and exact match of the best evaluation on dev so far; None before the first.
+            seconds: duration of the run.
+            machine: what decides how sums are rounded.
+        """
         state = {
-            "step": self.completed,
-            "sampler": self.question_order.state(),
+            "step": self.completed_steps,
+            "question_order": self.question_order.state(),
             "generator": self.generator.get_state().tolist(),
-            **more,
+            "best": best,
+            "seconds": seconds,
+            "machine": machine,
         }
-        folder = step_folder(run_dir, self.completed)
+        folder = step_folder(run_dir, self.completed_steps)
         save_checkpoint(folder, self.learner.language_model, optimizer=self.learner.optimizer, state=state)
 
     def restore(self, folder: Path) -> dict[str, Any]:
-        """Continue from a checkpoint whose weights the model already has. Returns its state, with `more`."""
+        """Continue from a checkpoint whose weights the model already has. Returns its state, as `save` wrote it."""
         state = read_state(folder)
         load_optimizer(folder, self.learner.optimizer)
-        self.question_order.restore(state["sampler"])
+        self.question_order.restore(state["question_order"])
         self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
-        self.completed = int(state["step"])
+        self.completed_steps = int(state["step"])
         return state
 
 
@@ -138,12 +148,12 @@ def make_trainer(config: Config, policy: LanguageModel, questions: Sequence[Exam
     return Trainer(config, make_agent(config, policy, retriever), learner, questions)
 
 
-def _batch_metrics(old: OldPass, groups: Sequence[Group]) -> dict[str, float]:
+def _batch_metrics(old_pass: OldPass, groups: Sequence[Group]) -> dict[str, float]:
     """Metrics of the training batch: advantages, the sampler's agreement with the old policy, likelihoods."""
-    batch, mask = old.batch, old.batch.loss_mask
+    batch, mask = old_pass.batch, old_pass.batch.loss_mask
     assert batch.old_logprobs is not None
     metrics = advantage_metrics(batch.advantages, mask) | tail_metrics(batch.advantages, groups)
-    metrics |= sampler_metrics([micro for mini in old.minibatches for micro in mini], groups)
+    metrics |= sampler_metrics([micro for mini in old_pass.minibatches for micro in mini], groups)
     metrics["loss/tokens"] = float(mask.sum()) / len(batch)
     return metrics | likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
 

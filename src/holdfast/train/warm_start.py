@@ -20,7 +20,7 @@ import torch
 from holdfast.errors import ModelError
 from holdfast.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
 from holdfast.language_model import LanguageModel
-from holdfast.search.env import encode_feedback
+from holdfast.search.env import encode_observation
 from holdfast.search.protocol import SearchProtocol
 from holdfast.search.tokens import encode
 
@@ -41,7 +41,7 @@ def encode_demonstration(
     """A demonstration from its texts. Each turn and each observation is encoded alone, as in a rollout."""
     ids, mask = list(prompt), [False] * len(prompt)
     for text, observation in turns:
-        turn_ids, observation_ids = encode(tokenizer, text), encode_feedback(observation, protocol, tokenizer)
+        turn_ids, observation_ids = encode(tokenizer, text), encode_observation(observation, protocol, tokenizer)
         ids += turn_ids + observation_ids
         mask += [True] * len(turn_ids) + [False] * len(observation_ids)
     return Demonstration(tuple(ids), tuple(mask))

@@ -5,9 +5,9 @@ Every person has four relations to other people and two attributes. Each relatio
 name, can hit. The value follows the name of the relation directly: a tiny model learns to copy what follows a name, but
 not to find a value in free prose.
 
-The world is three closed regions, `train`, `dev` and `test`: a person is related to people of the same region only.
-The training index holds only the passages of the training region. So no training trajectory can contain the fact behind
-a dev or test question, whatever the agent searches for. Names of all regions are made of the same words.
+The world is three closed splits, `train`, `dev` and `test`: a person is related to people of the same split only.
+The training index holds only the passages of the training split. So no training trajectory can contain the fact behind
+a dev or test question, whatever the agent searches for. Names of all splits are made of the same words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RELATIONS: tuple[tuple[str, str], ...] = (
     ("patron", "sponsor"),
 )
 ATTRIBUTES: tuple[tuple[str, str], ...] = (("hometown", "birthplace"), ("emblem", "badge"))
-REGIONS = ("train", "dev", "test")
+SPLITS = ("train", "dev", "test")
 
 _PLACES = ("Bay", "Ford", "Hill", "Marsh", "Point", "Vale")
 _COLOURS = ("amber", "azure", "black", "crimson", "golden", "green", "ivory", "silver", "violet", "white")
@@ -84,22 +84,22 @@ class WorldQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """All facts and questions, by region."""
+    """All facts and questions, by split."""
 
     seed: int
     facts: dict[str, tuple[Fact, ...]]
     questions: dict[str, tuple[WorldQuestion, ...]]
     name_pools: tuple[tuple[str, ...], ...]
-    """Given names, family names and towns. Names of persons and places in every region are made of these."""
+    """Given names, family names and towns. Names of persons and places in every split are made of these."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """All words of `name_pools`."""
         return tuple(word for pool in self.name_pools for word in pool)
 
-    def documents(self, *regions: str) -> tuple[Document, ...]:
-        """Passages of the given regions, or of the whole world if none is given."""
-        return tuple(fact.document for region in regions or REGIONS for fact in self.facts[region])
+    def documents(self, *splits: str) -> tuple[Document, ...]:
+        """Passages of the given splits, or of the whole world if none is given."""
+        return tuple(fact.document for split in splits or SPLITS for fact in self.facts[split])
 
 
 def other_name(name: str) -> str:
@@ -124,10 +124,10 @@ def build_world(
     two_hop: float = 0.5,
     mismatch: float = 0.25,
 ) -> World:
-    """A world of `people` persons: 60 % in the training region, 15 % in dev, 25 % in test.
+    """A world of `people` persons: 60 % in the training split, 15 % in dev, 25 % in test.
 
     `two_hop` is the share of questions with two hops, `mismatch` the probability that a question uses the other name of
-    a relation than the passage does. Questions of one region are distinct. A region that has too few questions with one
+    a relation than the passage does. Questions of one split are distinct. A split that has too few questions with one
     hop, or with two, gives all of them. Raises `ConfigError` for more people than there are names, and for fewer than
     40.
     """
@@ -138,18 +138,18 @@ def build_world(
     pairs = [f"{first} {last}" for first in firsts for last in lasts]
     if not 40 <= people <= len(pairs):
         raise ConfigError(
-            f"world.people = {people}, but there are names for {len(pairs)} people, and a region of a world of fewer "
+            f"world.people = {people}, but there are names for {len(pairs)} people, and a split of a world of fewer "
             f"than 40 holds too few to be related; set world.people between 40 and {len(pairs)}"
         )
     rng.shuffle(pairs)
     bounds = [0, round(people * 0.6), round(people * 0.75), people]
     facts = {
-        region: _region_facts(region, pairs[lo:hi], towns, rng)
-        for region, lo, hi in zip(REGIONS, bounds, bounds[1:], strict=False)
+        split: _split_facts(split, pairs[lo:hi], towns, rng)
+        for split, lo, hi in zip(SPLITS, bounds, bounds[1:], strict=False)
     }
     counts = {"train": train_questions, "dev": dev_questions, "test": test_questions}
     questions = {
-        region: _region_questions(region, facts[region], counts[region], two_hop, mismatch, rng) for region in REGIONS
+        split: _split_questions(split, facts[split], counts[split], two_hop, mismatch, rng) for split in SPLITS
     }
     return World(seed=seed, facts=facts, questions=questions, name_pools=(tuple(firsts), tuple(lasts), tuple(towns)))
 
@@ -179,7 +179,7 @@ def _words(rng: random.Random, count: int, length: int, taken: Sequence[str]) ->
     return list(words)
 
 
-def _region_facts(region: str, people: list[str], towns: list[str], rng: random.Random) -> tuple[Fact, ...]:
+def _split_facts(split: str, people: list[str], towns: list[str], rng: random.Random) -> tuple[Fact, ...]:
     facts = []
     for i, person in enumerate(people):
         for relation, names in enumerate(RELATIONS + ATTRIBUTES):
@@ -190,13 +190,13 @@ def _region_facts(region: str, people: list[str], towns: list[str], rng: random.
             else:
                 value = f"{rng.choice(_COLOURS)} {rng.choice(_BEASTS)}"
             written = rng.choice(names)
-            doc_id = f"{region}-{i}-{relation}"
+            doc_id = f"{split}-{i}-{relation}"
             facts.append(Fact(subject=person, relation=relation, written=written, value=value, doc_id=doc_id))
     return tuple(facts)
 
 
-def _region_questions(
-    region: str, facts: tuple[Fact, ...], count: int, two_hop: float, mismatch: float, rng: random.Random
+def _split_questions(
+    split: str, facts: tuple[Fact, ...], count: int, two_hop: float, mismatch: float, rng: random.Random
 ) -> tuple[WorldQuestion, ...]:
     by_subject: dict[str, list[Fact]] = {}
     for fact in facts:
@@ -214,17 +214,17 @@ def _region_questions(
     n_double = min(round(count * two_hop), len(double))
     chains = [*single[: count - n_double], *double[:n_double]]
     rng.shuffle(chains)
-    return tuple(_question(region, index, chain, mismatch, rng) for index, chain in enumerate(chains))
+    return tuple(_question(split, index, chain, mismatch, rng) for index, chain in enumerate(chains))
 
 
-def _question(region: str, index: int, chain: tuple[Fact, ...], mismatch: float, rng: random.Random) -> WorldQuestion:
+def _question(split: str, index: int, chain: tuple[Fact, ...], mismatch: float, rng: random.Random) -> WorldQuestion:
     hops = tuple(
         Hop(asked=other_name(fact.written) if rng.random() < mismatch else fact.written, fact=fact) for fact in chain
     )
     path = "".join(f"the {hop.asked} of " for hop in reversed(hops))
     example = Example(
         source="world",
-        split=region,
+        split=split,
         index=index,
         question=f"What is {path}{chain[0].subject}?",
         golden_answers=golden_answers(chain[-1].relation, chain[-1].value),

@@ -78,7 +78,7 @@ def build_model(
 
 
 def vocabulary_texts(world: World, samples: list[str]) -> list[str]:
-    """Texts that the tokenizer learns from: `samples`, the passages of all regions, and the names of relations."""
+    """Texts that the tokenizer learns from: `samples`, the passages of all splits, and the names of relations."""
     relations = " " + " ".join(name for pair in RELATIONS + ATTRIBUTES for name in pair)
     passages = [f" {fact.sentence}" for facts in world.facts.values() for fact in facts]
     return [*samples, *passages, *[relations] * 2]

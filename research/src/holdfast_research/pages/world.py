@@ -82,15 +82,15 @@ class Bench:
         """The recipe's."""
         return load_protocol(self.config)
 
-    def questions(self, *regions: str, hops: int | None = None) -> list[WorldQuestion]:
-        """The questions of some regions, in all or with this number of hops."""
-        return [q for r in regions for q in self.world.questions[r] if hops in (None, len(q.hops))]
+    def questions(self, *splits: str, hops: int | None = None) -> list[WorldQuestion]:
+        """The questions of some splits, in all or with this number of hops."""
+        return [q for r in splits for q in self.world.questions[r] if hops in (None, len(q.hops))]
 
-    def perfect(self, *regions: str) -> list[ScriptedRollout]:
-        """The script that makes no mistake, over the passages of all regions."""
+    def perfect(self, *splits: str) -> list[ScriptedRollout]:
+        """The script that makes no mistake, over the passages of all splits."""
         protocol = self.protocol
         return run_scripts(
-            self.questions(*regions),
+            self.questions(*splits),
             self.retrievers.eval,
             protocol,
             observe=lambda hits: observation_text(hits, protocol),
@@ -139,7 +139,7 @@ def mean(numbers: Iterable[float]) -> float:
 
 
 def best_guess(bench: Bench) -> Iterator[Measure]:
-    """A guesser that always gives the likeliest answer of the training region, aliases included."""
+    """A guesser that always gives the likeliest answer of the training split, aliases included."""
     counts: dict[int, Counter[str]] = {}
     for q in bench.questions("train"):
         counted = counts.setdefault(q.hops[-1].fact.relation, Counter())
@@ -184,11 +184,11 @@ def one_search(bench: Bench) -> Iterator[Measure]:
 
 def hit_rates(bench: Bench) -> Iterator[Measure]:
     """Is the passage of hop one among the first three hits of the plain query, `mentor of Mira Tolvan`?"""
-    for what, retriever, regions in (
+    for what, retriever, splits in (
         ("training index, training questions", bench.retrievers.train, ("train",)),
         ("full index, dev and test questions", bench.retrievers.eval, HELD_OUT),
     ):
-        hops = [q.hops[0] for q in bench.questions(*regions)]
+        hops = [q.hops[0] for q in bench.questions(*splits)]
         hits = [
             hop.fact.doc_id in [h.document.id for h in search(retriever, f"{hop.asked} of {hop.fact.subject}", 3)]
             for hop in hops
@@ -196,7 +196,7 @@ def hit_rates(bench: Bench) -> Iterator[Measure]:
         yield Measure(f"BM25 hit@3 on hop one, {what}", mean(hits), least=0.8, most=0.98)
         straight = [hit for hit, hop in zip(hits, hops, strict=True) if hop.asked == hop.fact.written]
         yield Measure(
-            f"the same, where the question uses the passage's name of the relation, {regions[0]}", mean(straight)
+            f"the same, where the question uses the passage's name of the relation, {splits[0]}", mean(straight)
         )
 
 
@@ -204,8 +204,8 @@ def leaks(bench: Bench) -> Iterator[Measure]:
     """Held-out facts in what an agent reads or writes in training."""
     held_out = {
         (fact.subject, relation, fact.value)
-        for region in HELD_OUT
-        for fact in bench.world.facts[region]
+        for split in HELD_OUT
+        for fact in bench.world.facts[split]
         for relation in (RELATIONS + ATTRIBUTES)[fact.relation]
     }
     passages = [d.contents for d in bench.world.documents("train")]
@@ -235,7 +235,7 @@ def leaks(bench: Bench) -> Iterator[Measure]:
         sum(by_chance & {*stated(t)} != set() for t in hidden),
     )
     yield Measure("held-out facts so stated", len(by_chance))
-    yield Measure("held-out facts", sum(len(bench.world.facts[region]) for region in HELD_OUT))
+    yield Measure("held-out facts", sum(len(bench.world.facts[split]) for split in HELD_OUT))
 
 
 def facts_in(texts: Iterable[str], facts: set[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
@@ -246,11 +246,11 @@ def facts_in(texts: Iterable[str], facts: set[tuple[str, str, str]]) -> set[tupl
 def sizes(bench: Bench) -> Iterator[Measure]:
     """The numbers of passages, questions, tokens and parameters."""
     sizes = bench.config.world.model
-    for region, facts in bench.world.facts.items():
-        yield Measure(f"passages, {region}", len(facts))
-    for region, questions in bench.world.questions.items():
-        yield Measure(f"questions, {region}", len(questions))
-        yield Measure(f"questions with two hops, {region}", sum(len(q.hops) == 2 for q in questions))
+    for split, facts in bench.world.facts.items():
+        yield Measure(f"passages, {split}", len(facts))
+    for split, questions in bench.world.questions.items():
+        yield Measure(f"questions, {split}", len(questions))
+        yield Measure(f"questions with two hops, {split}", sum(len(q.hops) == 2 for q in questions))
     demonstrations = [bench.encoded(script) for script in bench.scripts]
     lengths = [len(demonstration.token_ids) for demonstration in demonstrations]
     yield Measure("tokens of a scripted demonstration, mean", mean(lengths))

@@ -43,10 +43,10 @@ def record(planned: Planned, folder: Path) -> None:
     step = FAULTS[planned.arm.fault](trainer, planned.arm.start) if planned.arm.fault else trainer.step
     (folder / CONFIG).write_text(dump(trainer.config), encoding="utf-8")
     try:
-        while trainer.completed < planned.length:
+        while trainer.completed_steps < planned.length:
             metrics_file.step(step())
     except _CRASHES as error:
-        print(f"{planned.name}: ended after step {trainer.completed}: {str(error)[:160]}", flush=True)
+        print(f"{planned.name}: ended after step {trainer.completed_steps}: {str(error)[:160]}", flush=True)
     finally:
         metrics_file.close()
 
@@ -60,7 +60,7 @@ def _at(trainer: Trainer, start: int, change: Callable[[], None]) -> Step:
     """The trainer's step, with a change made once `start` rollout batches are done."""
 
     def step() -> Any:
-        if trainer.completed == start:
+        if trainer.completed_steps == start:
             change()
         return trainer.step()
 
@@ -117,7 +117,7 @@ def _changed_batches(trainer: Trainer, start: int, change: Callable[[Any], Any])
 
     def changed(groups: Any) -> Any:
         batch = make(groups)
-        return change(batch) if trainer.completed >= start else batch
+        return change(batch) if trainer.completed_steps >= start else batch
 
     trainer.make_batch = changed  # type: ignore[method-assign]
     return trainer.step
@@ -163,9 +163,9 @@ def stale_sampler(trainer: Trainer, start: int) -> Step:
     old: dict[str, torch.Tensor] = {}
 
     def rollout(examples: Any) -> Any:
-        if trainer.completed < start:
+        if trainer.completed_steps < start:
             return roll_out(examples)
-        if trainer.completed == start:
+        if trainer.completed_steps == start:
             old.update(copy.deepcopy(_model(trainer).state_dict()))
         new = copy.deepcopy(_model(trainer).state_dict())
         _model(trainer).load_state_dict(old)
@@ -283,16 +283,17 @@ def resumed(trainer: Trainer, start: int) -> Step:
     saved: dict[str, Any] = {}
 
     def step() -> Any:
-        if trainer.completed == start - 10 and not saved:
+        if trainer.completed_steps == start - 10 and not saved:
             saved.update(model=copy.deepcopy(_model(trainer).state_dict()))
             saved.update(
-                optimizer=copy.deepcopy(trainer.learner.optimizer.state_dict()), sampler=trainer.question_order.state()
+                optimizer=copy.deepcopy(trainer.learner.optimizer.state_dict()),
+                question_order=trainer.question_order.state(),
             )
-        elif trainer.completed == start and saved.get("model"):
+        elif trainer.completed_steps == start and saved.get("model"):
             _model(trainer).load_state_dict(saved.pop("model"))
             trainer.learner.optimizer.load_state_dict(saved["optimizer"])
-            trainer.question_order.restore(saved["sampler"])
-            trainer.completed = start - 10
+            trainer.question_order.restore(saved["question_order"])
+            trainer.completed_steps = start - 10
         return trainer.step()
 
     return step
