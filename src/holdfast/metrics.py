@@ -51,7 +51,8 @@ METRICS: dict[str, str] = {
     "drift/negative": "In verl: mean over rollouts with A < 0 of new − old log-prob per sampled token, over the "
     "step's optimizer steps.",
     "displacement/correct": "Displacement: log-prob after the whole update − before, on the same rollouts. Mean over "
-    "this step's correct rollouts, in nats per sampled token. Below 0 is lazy likelihood displacement (arXiv 2512.04220, Def. 4.1).",
+    "this step's correct rollouts, in nats per sampled token. Below 0 is lazy likelihood displacement "
+    "(arXiv 2512.04220, Def. 4.1).",
     "displacement/incorrect": "Change of the log-likelihood of this step's incorrect rollouts by the whole update, "
     "in nats per sampled token.",
     "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
