@@ -277,8 +277,8 @@ def per_token_mean(values: Tensor, mask: Tensor) -> Tensor:
 def glossary_entry(name: str, glossary: Mapping[str, str] = METRICS) -> str | None:
     """The text of the glossary for a metric, including numbered ones.
 
-    >>> glossary_entry("likelihood/correct/action_2")
-    'The same for the k-th action alone.'
+    >>> glossary_entry("likelihood/correct/action_2") == METRICS["likelihood/correct/action_<k>"]
+    True
     """
     head, _, number = name.rpartition("action_")
     return glossary.get(f"{head}action_<k>" if head and number.isdigit() else name)
