@@ -383,7 +383,7 @@ REFUSED = {
     "preset": ({"preset": "r2"}, "presets are clean, search-r1, r1"),
     "prompt": ({"prompt": "mine"}, "the prompt is 'data' or 'protocol'"),
     "reward": ({"reward": {"exact": 1.0}}, "reward part 'exact' does not exist"),
-    "limit": ({"topk": 0}, "topk = 0; an episode needs 1 or more"),
+    "limit": ({"topk": 0}, "topk = 0; a rollout needs 1 or more"),
 }
 
 

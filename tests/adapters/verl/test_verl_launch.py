@@ -248,9 +248,9 @@ def test_the_agent_loop_takes_every_argument(composed: Compose) -> None:
 def test_the_doctor_finds_nothing_wrong(composed: Compose) -> None:
     from holdfast.adapters import verl_check
 
-    findings = list(verl_check.findings(composed(gpus=2)))
-    assert [finding.text for finding in findings if not finding.good] == []
-    assert any("10 optimizer steps" in finding.text for finding in findings)
+    checks = list(verl_check.checks(composed(gpus=2)))
+    assert [check.text for check in checks if not check.passed] == []
+    assert any("10 optimizer steps" in check.text for check in checks)
 
 
 def test_a_rejection_added_by_hand_reaches_the_loss(composed: Compose) -> None:

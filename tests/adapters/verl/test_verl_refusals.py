@@ -16,7 +16,7 @@ from .conftest import Batch, call
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown base": ({"base_loss_mode": "vanila"}, "'vanila' is not a registered policy loss; did you mean 'vanilla'?"),
     "unknown base, near nothing": ({"base_loss_mode": "xyz"}, "registered are bypass_mode, cispo, "),
-    "ours on ours": ({"base_loss_mode": "holdfast_lld"}, "is itself one of holdfast's, and a penalty is added once"),
+    "ours on ours": ({"base_loss_mode": "holdfast_lld"}, "is one of holdfast's losses, which cannot be stacked"),
     "correct": (
         {"penalty_preserve": "correct"},
         "verl does not tell a loss which rollouts are correct; use 'positive'",
