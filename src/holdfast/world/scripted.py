@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.search.protocol import SearchProtocol, parse_action
 from holdfast.trajectory import Answer, Search
-from holdfast.world.facts import ATTRIBUTES, RELATIONS, WorldQuestion, other_name
+from holdfast.world.facts import WorldQuestion, other_name
 from holdfast.world.language import Filler
 
 _SENTENCE = re.compile(r"([A-Z]\w+ [A-Z]\w+) has (\w+) (\w+ \w+)\.")
-_NAMES = [name for pair in RELATIONS + ATTRIBUTES for name in pair]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
