@@ -124,6 +124,7 @@ def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
     return replace(
         diagnosis,
         findings=tuple(finding for finding in diagnosis.findings if finding.code in codes),
+        notes=tuple(note for note in diagnosis.notes if note.code in codes),
         cannot_tell=tuple(open_ for open_ in diagnosis.cannot_tell if open_.code in codes),
     )
 
@@ -142,6 +143,9 @@ def _show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) ->
     for finding in diagnosis.findings:
         console.print()
         _finding(console, finding, printed)
+    for remark in diagnosis.notes:
+        console.print()
+        _note(console, remark)
     console.print()
     _close(console, diagnosis, verbose=verbose)
 
@@ -165,6 +169,10 @@ def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> Non
     before = printed.get(finding.remedy)
     _entry(console, "change", f"as for {before}" if before else finding.remedy)
     printed.setdefault(finding.remedy, finding.code)
+
+
+def _note(console: Console, note: Finding) -> None:
+    _paragraph(console, f"{note.code}  step {note.step}  note: {note.summary} {note.remedy}".rstrip(), style="dim")
 
 
 def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
