@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnostics.readers.binary import fields, opened, signed
-from holdfast.diagnostics.readers.columns import Columns
 from holdfast.diagnostics.readers.names import host_of
-from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader, Row
+from holdfast.diagnostics.readers.points import Points
+from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnostics.readers.text import Tally
 
 _MARK = "tfevents"
@@ -115,11 +115,8 @@ def _records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
             yield number, record
 
 
-def _add(columns: Columns, records: Sequence[tuple[int, bytes]], tally: Tally) -> None:
-    """The numbers of some records as rows: events of one step that follow each other are one."""
-    places: list[int] = []
-    steps: list[int] = []
-    rows: list[Row] = []
+def _add(points: Points, records: Sequence[tuple[int, bytes]], tally: Tally) -> None:
+    """The numbers of some records."""
     for (place, record), sound in zip(records, are_sound([record for _, record in records]), strict=True):
         if not sound:
             tally.add("skipped {n records} with a bad checksum", place)
@@ -130,12 +127,7 @@ def _add(columns: Columns, records: Sequence[tuple[int, bytes]], tally: Tally) -
             tally.add("skipped {n records} that cannot be read", place)
             continue
         for name, value in values:
-            if not steps or steps[-1] != step or name in rows[-1]:
-                places.append(place)
-                steps.append(step)
-                rows.append({})
-            rows[-1][name] = value
-    columns.add(places, steps, rows)
+            points.add(place, name, step, value)
 
 
 def _event(event: bytes) -> tuple[int, list[tuple[str, float]]]:
@@ -183,15 +175,16 @@ def _scalar(tensor: bytes) -> float | None:
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     """The events of a file; those of a folder in the order of their names, which begin with the time."""
     tally.unit = "record"
-    columns = Columns(tally, null_is_nan=False)
+    points = Points(tally)
     for path in _files(file.path) if file.path.is_dir() else [file.path]:
         batch: list[tuple[int, bytes]] = []
         for record in _records(path, tally):
             batch.append(record)
             if len(batch) == _MANY:
-                _add(columns, batch, tally)
+                _add(points, batch, tally)
                 batch = []
-        _add(columns, batch, tally)
+        _add(points, batch, tally)
+    columns = points.columns()
     name = file.name if file.path.is_dir() else file.path.resolve().parent.name
     return [Raw("tensorboard", host_of(columns.names()), name, columns, {})]
 

@@ -14,9 +14,12 @@ from typing import Any
 from holdfast.diagnostics.readers.binary import first_bytes
 from holdfast.diagnostics.readers.console import CONSOLE
 from holdfast.diagnostics.readers.csv_export import CSV
+from holdfast.diagnostics.readers.database import DATABASE
 from holdfast.diagnostics.readers.event_file import TENSORBOARD
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
+from holdfast.diagnostics.readers.mlflow_files import MLFLOW
 from holdfast.diagnostics.readers.reader import LogFile, Reader
+from holdfast.diagnostics.readers.swanlab_file import SWANLAB
 from holdfast.diagnostics.readers.text import head, is_binary
 from holdfast.diagnostics.readers.wandb_file import WANDB
 from holdfast.errors import DataError
@@ -30,7 +33,7 @@ READABLE = (
     "`_step`"
 )
 
-STORES: tuple[Reader[bytes], ...] = (WANDB, TENSORBOARD)
+STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
 READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
