@@ -90,8 +90,9 @@ def _read(file: LogFile) -> tuple[Log, ...]:
     return tuple(_log(run, tally) for run in filled)
 
 
-def _log(raw: Raw, tally: Tally) -> Log:
-    series, steps = series_of(raw.columns, tally)
+def _log(raw: Raw, of_file: Tally) -> Log:
+    own = raw.columns.tally
+    series, steps = series_of(raw.columns, own)
     unclear = ambiguous_names(raw.host, series, raw.settings)
     notes = [f"{name} keeps its name: {why}." for name, why in unclear.items()]
     result: dict[str, Series] = {}
@@ -110,7 +111,7 @@ def _log(raw: Raw, tally: Tally) -> Log:
         series=dict(sorted(result.items())),
         steps=steps,
         settings=raw.settings,
-        notes=(*tally.notes(), *notes),
+        notes=(*of_file.notes(), *(own.notes() if own is not of_file else ()), *notes),
     )
 
 
