@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast.diagnostics.readers.console import CONSOLE
 from holdfast.diagnostics.readers.csv_export import CSV
+from holdfast.diagnostics.readers.dicts import DICTS
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
 from holdfast.diagnostics.readers.reader import LogFile, Reader
 from holdfast.diagnostics.readers.text import head, is_binary
@@ -26,7 +27,7 @@ READABLE = (
     "`_step`"
 )
 
-READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
+READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, DICTS, CONSOLE)
 """Every kind of log that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 
