@@ -13,6 +13,7 @@ from holdfast.diagnostics.readers.columns import series_of
 from holdfast.diagnostics.readers.find import READABLE, find_logs
 from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, is_share, translation
 from holdfast.diagnostics.readers.reader import LogFile, Raw
+from holdfast.diagnostics.readers.same_run import named_apart, one_each
 from holdfast.diagnostics.readers.text import Tally, clean
 from holdfast.errors import DataError
 
@@ -33,18 +34,21 @@ def read_log(path: str | Path) -> Log:
 
 
 def read_logs(path: str | Path) -> tuple[Log, ...]:
-    """Every run at a path: in a folder of runs, or in the CSV of a chart with one column per run.
+    """Every run at a path: in a folder of runs, in a tracker's database, or in the CSV of a chart with one column per
+    run. A run that several files of a folder have is read once.
 
     A file of a folder that is not a log, or is empty, is left out with a logged warning. Raises `DataError` if no run
     is left.
     """
-    logs: list[Log] = []
+    read: list[tuple[LogFile, Log]] = []
     unread: list[DataError] = []
     for file in find_logs(Path(path)):
         try:
-            logs += _read(file)
+            read += [(file, log) for log in _read(file)]
         except DataError as error:
-            unread.append(error)
+            if not file.beside:
+                unread.append(error)
+    logs = named_apart(one_each(read))
     if not logs:
         raise unread[0]
     for problem in unread:
