@@ -8,7 +8,7 @@ from holdfast.collapse import WINDOW, Curve, fell, halved
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Host, Log, has, reward_curve
 from holdfast.diagnostics.rules import RULES
-from holdfast.diagnostics.rules.rule import Hit, Rule, without_suppressed
+from holdfast.diagnostics.rules.rule import Hit, Remedy, Rule, without_suppressed
 
 
 def diagnose(log: Log) -> Diagnosis:
@@ -20,8 +20,10 @@ def diagnose(log: Log) -> Diagnosis:
     curve = reward_curve(log)
     half = None if curve is None else halved(curve)
     hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(log)) is not None}
+    reported = as_findings(log, hits, None if half is None else half.step)
     return Diagnosis(
-        findings=as_findings(log, hits, None if half is None else half.step),
+        findings=tuple(finding for finding in reported if finding.level == "finding"),
+        notes=tuple(finding for finding in reported if finding.level == "note"),
         cannot_tell=cannot_tell(log),
         fall=None if curve is None else fell(curve),
         halved=half,
@@ -30,7 +32,8 @@ def diagnose(log: Log) -> Diagnosis:
 
 
 def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:
-    """The findings of some hits, ordered by step; at equal steps causes before symptoms. Leads count to `half_step`."""
+    """Findings and notes of some hits, ordered by step; at equal steps causes before symptoms. Leads count to
+    `half_step`."""
     remaining, order = without_suppressed(hits, RULES), list(RULES)
     return tuple(
         Finding(
@@ -40,10 +43,16 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
             summary=hit.summary,
             evidence=hit.evidence,
             series=hit.series,
-            remedy=(hit.remedy or RULES[code].remedy)[log.host],
+            remedy=remedy_on(log.host, hit.remedy or RULES[code].remedy),
+            level=hit.level,
         )
         for code, hit in sorted(remaining.items(), key=lambda item: (item[1].step, order.index(item[0])))
     )
+
+
+def remedy_on(host: Host, remedy: Remedy) -> str:
+    """The remedy for a host; the one without names of settings for a host that has none of its own."""
+    return remedy.get(host, remedy["unknown"])
 
 
 def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
@@ -123,7 +132,6 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "reward/mean": "verl's trainer (`critic/score/mean`)",
         "sampler/logprob_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` (`rollout_corr/kl`)",
     },
-    "unknown": {},
 }
 _TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
 """What writes logged series to a file, with a row for every optimizer step."""
@@ -131,7 +139,7 @@ _TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.sa
 
 def logged_by(host: Host, name: str) -> str | None:
     """What logs a series on this host; None if nothing does."""
-    return next((how for start, how in LOGGED_BY[host].items() if name.startswith(start)), None)
+    return next((how for start, how in LOGGED_BY.get(host, {}).items() if name.startswith(start)), None)
 
 
 def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
@@ -169,6 +177,6 @@ def how_to_log(host: Host, names: Iterable[str]) -> str:
     ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
     if ways:
         return f"Logged by {'; '.join(ways)}{_TO_FILE.get(host, '')}."
-    if host == "unknown":
+    if host not in LOGGED_BY or host == "unknown":
         return "The observers of holdfast for TRL and verl log it (docs/engines.md)."
     return f"Nothing in {host} logs it, but `holdfast train` does."

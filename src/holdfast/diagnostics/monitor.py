@@ -51,7 +51,8 @@ class Monitor:
         for code, rule in RULES.items():
             if code not in self._hits and (hit := rule.find(log)) is not None:
                 self._hits[code] = hit
-        new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._reported)
+        reported = as_findings(log, self._hits, None)
+        new = tuple(f for f in reported if f.level == "finding" and f.code not in self._reported)
         self._reported |= {finding.code for finding in new}
         return new
 

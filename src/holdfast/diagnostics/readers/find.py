@@ -129,8 +129,8 @@ def _run_folder(folder: Path) -> LogFile | None:
 
 def _stored(folder: Path) -> LogFile | None:
     """The tracker's own files of one run."""
-    found = ((store, store.of_run(folder)) for store in STORES)
-    return next((LogFile(store, path, folder.resolve().name) for store, path in found if path is not None), None)
+    paths = ((store, store.of_run(folder)) for store in STORES)
+    return next((LogFile(store, path, folder.resolve().name) for store, path in paths if path is not None), None)
 
 
 def _beside(folder: Path, depth: int = 2) -> Iterator[LogFile]:

@@ -23,7 +23,7 @@ def one_each(read: Iterable[tuple[LogFile, Log]]) -> list[Log]:
     """Every run once: of logs with the same numbers from different kinds of files, the one with the most values. It
     gets the settings that only the others have. A log that lies `beside` another and is of no such run is left out."""
     groups: list[list[tuple[LogFile, Log]]] = []
-    ordered = sorted(read, key=lambda one: one[0].beside)
+    ordered = sorted(read, key=lambda pair: pair[0].beside)
     for file, log in ordered:
         group = next((group for group in groups if all(_is_same(file, log, *other) for other in group)), None)
         if group is not None:
@@ -45,8 +45,8 @@ def named_apart(logs: list[Log]) -> list[Log]:
 
 
 def _richest(group: list[tuple[LogFile, Log]]) -> Log:
-    file, best = max(group, key=lambda one: (sum(map(len, one[1].series.values())), len(one[1].settings)))
-    others = [one for one, _ in group if one is not file]
+    file, best = max(group, key=lambda pair: (sum(map(len, pair[1].series.values())), len(pair[1].settings)))
+    others = [other for other, _ in group if other is not file]
     if not others:
         return best
     settings = {name: value for _, log in group for name, value in log.settings.items()} | {**best.settings}
@@ -66,10 +66,10 @@ def _is_same(file: LogFile, log: Log, other_file: LogFile, other: Log) -> bool:
     return bool(telling) and all(same is not False for same in compared)
 
 
-def _agree(one: Series, other: Series) -> bool | None:
+def _agree(first: Series, second: Series) -> bool | None:
     """Whether two series agree at all their common steps; None if these are few or the series does not change."""
-    _, mine, theirs = np.intersect1d(one.steps, other.steps, assume_unique=True, return_indices=True)
-    a, b = one.values[mine], other.values[theirs]
+    _, mine, theirs = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
+    a, b = first.values[mine], second.values[theirs]
     if not np.allclose(a, b, rtol=_DIGITS, atol=1e-9, equal_nan=True):
         return False
     known = a[np.isfinite(a)]
