@@ -131,6 +131,8 @@ class LogFile:
     """The run's config.toml."""
     note: str = ""
     """Why this file was chosen and not another of the folder, if that may surprise."""
+    beside: bool = False
+    """Whether it lies in the folder of another log, and is read only if it has the same run."""
 
 
 @dataclass(frozen=True, slots=True)
