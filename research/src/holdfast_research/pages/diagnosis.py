@@ -83,17 +83,17 @@ class Case:
     """Nothing but RWD001 before the reward had lost half of its peak."""
 
 
-def judge(recording: Recording, log: Log, copy: str = "") -> Case:
-    """The rules' verdict on a log of a run."""
+def judge(recording: Recording, log: Log, copy: str = "", codes: frozenset[str] | None = None) -> Case:
+    """The rules' verdict on a log of a run; `codes` are right for its cause, else those of `RIGHT`."""
     diagnosis = diagnose(log)
     findings = [(f.code, int(f.step)) for f in diagnosis.findings]
     begins, every = recording.start * recording.every, recording.every
-    known = frozenset().union(*(RIGHT[cause] for cause in recording.also))
+    known = frozenset[str]().union(*(RIGHT.get(cause, frozenset()) for cause in recording.also))
     later = [f for f in findings if recording.healthy or f[1] > begins]
     curve = None if recording.healthy else reward_curve(log)
     fall = None if curve is None else halved(curve)
     before = [f for f in later if fall is not None and f[1] < fall.step]
-    right = RIGHT.get(recording.cause, frozenset()) | known
+    right = (RIGHT.get(recording.cause, frozenset()) if codes is None else codes) | known
     return Case(
         name=recording.name,
         host=recording.host,
