@@ -137,7 +137,6 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "(`training/rollout_probs_diff_mean`)",
         "kl/": "`actor_rollout_ref.actor.use_kl_loss=True` (`actor/kl_loss`)",
     },
-    "unknown": {},
 }
 _TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
 """What writes logged series to a file, with a row for every optimizer step."""
