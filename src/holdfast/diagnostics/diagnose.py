@@ -132,7 +132,6 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "reward/mean": "verl's trainer (`critic/score/mean`)",
         "sampler/logprob_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` (`rollout_corr/kl`)",
     },
-    "unknown": {},
 }
 _TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
 """What writes logged series to a file, with a row for every optimizer step."""

@@ -9,12 +9,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from holdfast.diagnostics.readers.binary import first_bytes
 from holdfast.diagnostics.readers.console import CONSOLE
 from holdfast.diagnostics.readers.csv_export import CSV
+from holdfast.diagnostics.readers.database import DATABASE
+from holdfast.diagnostics.readers.event_file import TENSORBOARD
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
+from holdfast.diagnostics.readers.mlflow_files import MLFLOW
 from holdfast.diagnostics.readers.reader import LogFile, Reader
+from holdfast.diagnostics.readers.swanlab_file import SWANLAB
 from holdfast.diagnostics.readers.text import head, is_binary
+from holdfast.diagnostics.readers.wandb_file import WANDB
 from holdfast.errors import DataError
 from holdfast.run_folder import CONFIG, METRICS
 
@@ -26,17 +33,18 @@ READABLE = (
     "`_step`"
 )
 
-READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
-"""Every kind of log that is read. The first reader that recognises a file reads it. Any text can be a console log, so
+STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
+"""The trackers' own files."""
+
+READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
+"""Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's words about itself
 _MOST_FILES = 1000
 _DEPTH = 3
 _OTHERS = (
-    ("tfevents", "TensorBoard's event file, which is not read here; log to W&B, or use trainer_state.json or verl's "
-     "file logger (trainer.logger=[console,file])"),
-    (".wandb", "W&B's own binary file; export the run's history: run.history().to_csv(…), or the chart's CSV"),
     ("training_args.bin", "a pickle of settings; the log is in trainer_state.json, in a checkpoint folder"),
 )  # fmt: skip
 
@@ -111,6 +119,9 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
 def _run_folder(folder: Path) -> LogFile | None:
     if (folder / METRICS).is_file():
         return _file(folder / METRICS)
+    for store in STORES:
+        if (found := store.of_run(folder)) is not None:
+            return LogFile(store, found, folder.resolve().name)
     states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE_FILE).is_file()]
     return _newest(states) if states else None
 
@@ -149,9 +160,10 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[LogFile]:
-    suffixes = tuple({suffix for reader in READERS for suffix in reader.suffixes})
+    readers: tuple[Reader[Any], ...] = (*STORES, *READERS)
+    suffixes = tuple({suffix for reader in readers for suffix in reader.suffixes})
     for path in _entries(folder):
-        if path.is_file() and path.name.endswith(suffixes):
+        if path.is_file() and path.name.endswith(suffixes) and path.name not in _NO_LOGS:
             try:
                 reader = reader_of(path)
             except DataError:
@@ -164,8 +176,13 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())[:_MOST_FILES]
 
 
-def reader_of(path: Path) -> Reader | None:
-    """The reader of a file, by its first block; None for a binary file. Raises `DataError` for an empty file."""
+def reader_of(path: Path) -> Reader[Any] | None:
+    """The reader of a file, by its first block; None for an unknown binary file. Raises `DataError` for an empty
+    file."""
+    first = first_bytes(path)
+    store = next((store for store in STORES if store.recognises(path, first)), None) if first else None
+    if store is not None:
+        return store
     text = head(path)
     start = text.lstrip("\ufeff \t\r\n")
     if not start:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr, Generic
 
 from holdfast.diagnostics.log import Format, Host
 from holdfast.diagnostics.readers.columns import Columns
@@ -108,7 +108,7 @@ def _ours(row: Row) -> tuple[Any, Row]:
 class LogFile:
     """A file of metrics."""
 
-    reader: Reader
+    reader: Reader[Any]
     path: Path
     name: str
     """Name of the run."""
@@ -130,11 +130,12 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
-    """One kind of log."""
+class Reader(Generic[AnyStr]):
+    """One kind of log: of text, or a `Reader[bytes]` of a tracker's own files."""
 
-    recognises: Callable[[Path, str], bool]
-    """Whether it reads a file, by its path and the beginning of its text. The first such reader gets the file."""
+    recognises: Callable[[Path, AnyStr], bool]
+    """Whether it reads a file, by its path and the beginning of its text or bytes. The first such reader gets the
+    file."""
     read: Callable[[LogFile, Tally], list[Raw]]
     """The runs in a file. The tally counts what is skipped."""
     lacks: str
@@ -143,3 +144,5 @@ class Reader:
     """Suffixes of such files. Other files of a folder are ignored."""
     certain: Callable[[Path], bool] = lambda path: True
     """Whether a file of a folder is certainly a log, for a reader that recognises almost any file."""
+    of_run: Callable[[Path], Path | None] = lambda folder: None
+    """What it reads of a folder that is the folder of one run: a file, or the folder itself; None for any other."""
