@@ -73,17 +73,26 @@ class Case:
     """Codes about which the log cannot tell, as the rules say themselves."""
 
 
-def judge(recording: Recording, log: Log, copy: str = "", said: Diagnosis | None = None) -> Case:
-    """The rules' verdict on a log of a run; `said` if the log was diagnosed already."""
+def judge(
+    recording: Recording,
+    log: Log,
+    copy: str = "",
+    codes: frozenset[str] | None = None,
+    said: Diagnosis | None = None,
+) -> Case:
+    """The rules' verdict on a log of a run; `codes` are right for its cause, else those of `RIGHT`.
+
+    `said` is the diagnosis, if the log was diagnosed already.
+    """
     diagnosis = diagnose(log) if said is None else said
     findings = [(f.code, int(f.step)) for f in diagnosis.findings]
     begins, every = recording.start * recording.every, recording.every
-    known = frozenset().union(*(RIGHT[cause] for cause in recording.also))
+    known = frozenset[str]().union(*(RIGHT.get(cause, frozenset()) for cause in recording.also))
     later = [f for f in findings if recording.healthy or f[1] > begins]
     curve = None if recording.healthy else reward_curve(log)
     fall = None if curve is None else halved(curve)
     before = [f for f in later if fall is not None and f[1] < fall.step]
-    right = RIGHT.get(recording.cause, frozenset()) | known
+    right = (RIGHT.get(recording.cause, frozenset()) if codes is None else codes) | known
     return Case(
         name=recording.name,
         testbed=recording.testbed,
@@ -196,7 +205,7 @@ def at_factors(recordings: Sequence[Recording], factors: Sequence[float] = FACTO
     for factor in factors:
         with strictness(factor):
             said = [diagnose(log) for _, log, _ in logs]
-        result[factor] = [judge(r, log, copy, d) for (r, log, copy), d in zip(logs, said, strict=True)]
+        result[factor] = [judge(r, log, copy, said=d) for (r, log, copy), d in zip(logs, said, strict=True)]
     return result
 
 
