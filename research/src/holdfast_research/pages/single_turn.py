@@ -20,7 +20,8 @@ from typing import Any
 
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.readers import read_log
-from holdfast_research.pages.diagnosis import Case, judge, wilson
+from holdfast_research.pages.diagnosis import Case, judge
+from holdfast_research.readings import wilson
 from holdfast_research.recordings.library import SETS, Recording, folder_of, read_manifest, unpack
 from holdfast_research.recordings.outcomes import CAUSES, UNPLANNED
 
