@@ -168,22 +168,21 @@ def binary_noise(values: Values, window: int) -> Values:
     return np.where(doubted, 0.0, np.sqrt(variance / np.minimum(rows, window)))
 
 
-def needed(errors: float, window: int, rows: int, *, extremes: float = 1.0) -> Values:
-    """[N]: how many standard errors must lie between an extreme mean so far and the latest one to mean something.
+def needed(errors: float, window: int, rows: int) -> Values:
+    """[N]: how many standard errors of a difference must lie between an extreme mean so far and the latest one.
 
-    In a short log it is `errors`. The best of n means is about √(2 ln n) deviations above their mean, and the lowest as
-    far below it. So the square grows by 4 ln n, in errors of a difference. With `extremes` of 2 it grows by 8 ln n, in
-    errors of one mean.
+    In a short log that is `errors`. The best of n means is about √(2 ln n) deviations above their mean by chance, and
+    the lowest as far below it. So the square grows by 4 ln n.
     """
     windows = np.maximum(np.arange(1, rows + 1) / (_LOOKS * window), 1.0)
-    return np.sqrt(errors**2 + 4 * extremes * np.log(windows))
+    return np.sqrt(errors**2 + 4 * np.log(windows))
 
 
 def margin(values: Values, window: int, errors: float) -> Values:
     """[N]: how far noise alone may move the mean of `window` values from its best or lowest: that many standard errors
-    in a short log, more in a long one."""
+    of the difference of two means in a short log, more in a long one."""
     spread = np.maximum(noise_of_mean(values, window), highest(binary_noise(values, window)))
-    return needed(errors, window, len(values), extremes=2) * spread
+    return needed(errors, window, len(values)) * math.sqrt(2) * spread
 
 
 def held(condition: Truths, count: int) -> Truths:

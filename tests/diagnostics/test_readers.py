@@ -90,8 +90,8 @@ def test_trl_rows_of_one_step_merge_and_names_are_ours() -> None:
         "learning_rate": "lr",
         "eval_reward": "eval/reward/mean",
         "eval_entropy": "eval/entropy/mean",
-        "kl": "kl",
-        "reward_std": "reward_std",
+        "kl": "kl/reference",
+        "reward_std": "reward/std",
     }.items():
         assert values(log, ours) == {row["step"]: row[theirs] for row in rows if theirs in row}, ours
     assert values(log, "rollout/mixed_group_fraction") == {

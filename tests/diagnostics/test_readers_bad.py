@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import os
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -279,8 +282,8 @@ def test_rows_of_csv_that_are_none(tmp_path: Path, text: str, note: str) -> None
         ("blank.csv", b"\n \n\xef\xbb\xbf\n", "is empty"),
         ("weights.bin", bytes(range(256)) * 40, "is a binary file, not a log. What can be read: a run folder"),
         ("zeros.jsonl", bytes(5000), "is a binary file"),
-        ("events.out.tfevents.1.host", bytes(100), "TensorBoard's event file, which is not read here"),
-        ("run-x.wandb", b":W&B\x00" * 100, r"W&B's own binary file; export the run's history: run.history\(\)"),
+        ("events.out.tfevents.1.host", bytes(100), "has no event with a number. The length of a record"),
+        ("run-x.wandb", b":W&B\x00" * 100, r"has no row of a history. The file ends within a record"),
         ("training_args.bin", b"PK\x03\x04" + bytes(90), "a pickle of settings; the log is in trainer_state.json"),
         (
             "notes.txt",
@@ -319,9 +322,38 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     with pytest.raises(DataError, match=r"cannot be read|does not exist"):
         read_log(loop)
-    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="is not a regular file"):
-        read_log(tmp_path / "pipe")
+        read_log("/dev/null")
+
+
+def test_a_pipe_and_standard_input_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(PLAIN.encode(),))
+    writer.start()
+    log = read_log(pipe)
+    writer.join()
+    assert log.steps.tolist() == [1, 2]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PLAIN.encode())))
+    assert read_log("-").steps.tolist() == log.steps.tolist()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"nothing\n")))
+    with pytest.raises(DataError, match=r"^standard input has neither"):
+        read_log("-")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(DataError, match=r"^standard input is empty"):
+        read_log("-")
+
+
+def test_a_pipe_that_dies_is_read_to_there(tmp_path: Path) -> None:
+    class Dying(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if not (block := super().read(size)):
+                raise OSError("broken pipe")
+            return block
+
+    with text_module.spooled(Dying(PLAIN.encode()), "log") as path:
+        assert path.read_bytes() == PLAIN.encode()
+    assert not path.exists()
 
 
 def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

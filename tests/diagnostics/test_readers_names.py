@@ -21,6 +21,7 @@ from holdfast.diagnostics.readers.names import (
     VERL,
     Name,
     ambiguous_names,
+    by_version,
     host_of,
     is_share,
     translation,
@@ -99,6 +100,13 @@ def test_the_changes() -> None:
         ("trl", "completion_length", "rollout/length"),
         ("trl", "train/completion_length", "rollout/length"),
         ("trl", "eval_completion_length", "eval/rollout/length"),
+        ("trl", "clip_ratio", "clip/fraction"),
+        ("trl", "rewards/format", "rewards/format/mean"),
+        ("trl", "train/rewards/format", "rewards/format/mean"),
+        ("trl", "rewards/format/std", "rewards/format/std"),
+        ("verl", "actor/entropy_loss", "entropy/mean"),
+        ("verl", "actor/reward_kl_penalty", "kl/reference"),
+        ("prime-rl", "mismatch_kl/all/mean", "sampler/mismatch_kl"),
         ("verl", "completion_length", "completion_length"),
         ("trl", "critic/score/mean", "critic/score/mean"),
         ("verl", "actor/holdfast/ratio/max", "ratio/max"),
@@ -155,6 +163,7 @@ def series(*values: float) -> Series:
         ("trl", "completions/clipped_ratio", (1.0, 0.9), {}, False),
         ("verl", "actor/entropy", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum"}, True),
         ("verl", "actor/entropy", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "token-sum"}, True),
+        ("verl", "actor/kl_loss", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "token-sum"}, True),
         ("verl", "actor/entropy", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean"}, False),
         ("verl", "actor/entropy", (1.0,), {}, False),
         ("trl", "response_length/clip_ratio", (0.1,), {}, False),
@@ -162,6 +171,24 @@ def series(*values: float) -> Series:
 )
 def test_doubts(host: str, name: str, values: tuple[float, ...], settings: dict[str, object], doubtful: bool) -> None:
     assert bool(ambiguous_names(host, {name: series(*values)}, settings)) is doubtful  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("logged", "of_groups"),
+    [
+        ({"reward_std": (0.2,), "rewards/em": (0.5,)}, True),  # before 0.17
+        ({"reward_std": (0.2, 0.3), "rewards/em/std": (0.5, 0.4)}, True),  # before 0.27
+        ({"reward_std": (0.5, 0.4), "rewards/em/std": (0.5, 0.4)}, False),
+        ({"reward_std": (0.2,), "rewards/em/std": (0.5,), "rewards/format/std": (0.1,)}, False),
+        ({"reward": (0.2,)}, False),
+    ],
+)
+def test_the_deviation_of_groups_and_of_the_batch(logged: dict[str, tuple[float, ...]], of_groups: bool) -> None:
+    rows = by_version("trl", {name: series(*values) for name, values in logged.items()})
+    assert bool(rows) is of_groups
+    if "reward_std" in logged:
+        ours = translation("trl", logged, instead=rows)["reward_std"].ours
+        assert ours == ("reward/group_std" if of_groups else "reward/std")
 
 
 @pytest.mark.parametrize(

@@ -83,24 +83,26 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "peak_step": None if diagnosis.halved is None else diagnosis.halved.peak_step,
         "half_step": None if diagnosis.halved is None else diagnosis.halved.step,
         "facts": _numbers(diagnosis.facts),
-        "findings": [
-            {
-                "code": finding.code,
-                "step": finding.step,
-                "lead": finding.lead,
-                "summary": finding.summary,
-                "evidence": _numbers(finding.evidence),
-                "series": list(finding.series),
-                "remedy": finding.remedy,
-                "level": finding.level,
-            }
-            for finding in (*diagnosis.findings, *diagnosis.notes)
-        ],
+        "findings": [finding_json(finding) for finding in (*diagnosis.findings, *diagnosis.notes)],
         "cannot_tell": [
             {"code": undecided.code, "missing": list(undecided.missing), "remedy": undecided.remedy}
             for undecided in diagnosis.cannot_tell
         ],
         "notes": list(log.notes),
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Plain values of one finding or note."""
+    return {
+        "code": finding.code,
+        "step": finding.step,
+        "lead": finding.lead,
+        "summary": finding.summary,
+        "evidence": _numbers(finding.evidence),
+        "series": list(finding.series),
+        "remedy": finding.remedy,
+        "level": finding.level,
     }
 
 

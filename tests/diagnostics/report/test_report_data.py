@@ -77,10 +77,17 @@ def test_a_log_of_unknown_names_shows_what_it_has(make_log: Callable[..., Log]) 
 
 
 def test_evaluations_and_names_of_other_hosts(make_log: Callable[..., Log]) -> None:
-    names = ["reward/mean", "eval/reward/mean", "val-core/nq/acc/mean@1", "val-aux/nq/x", "kl", "drift/positive"]
+    names = [
+        "reward/mean",
+        "eval/reward/mean",
+        "val-core/nq/acc/mean@1",
+        "val-aux/nq/x",
+        "kl/reference",
+        "drift/positive",
+    ]
     found = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names}, host="verl"))]))
     assert found["reward"] == ["reward/mean", "eval/reward/mean", "val-core/nq/acc/mean@1"]
-    assert found["signal"] == ["kl"] and found["displacement"] == ["drift/positive"]
+    assert found["signal"] == ["kl/reference"] and found["displacement"] == ["drift/positive"]
 
 
 def test_what_is_missing_is_said(make_log: Callable[..., Log], collapse: ReportedRun) -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from holdfast.diagnostics.log import Host, Log, Series
 from holdfast.diagnostics.readers.columns import series_of
 from holdfast.diagnostics.readers.find import READABLE, find_logs
-from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, is_share, translation
+from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, by_version, is_share, translation
 from holdfast.diagnostics.readers.reader import LogFile, Raw
-from holdfast.diagnostics.readers.text import Tally, clean
+from holdfast.diagnostics.readers.same_run import named_apart, one_each
+from holdfast.diagnostics.readers.text import Tally, clean, spooled
 from holdfast.errors import DataError
 
 _logger = logging.getLogger("holdfast")
 
-_HOST_NAMES: Mapping[Host, str] = {"holdfast": "holdfast", "trl": "TRL", "verl": "verl", "unknown": "the host"}
+_HOST_NAMES: Mapping[Host, str] = {"trl": "TRL", "unknown": "the host"}
+"""How messages name a host, where that is not its name here."""
 
 
 def read_log(path: str | Path) -> Log:
@@ -33,18 +37,46 @@ def read_log(path: str | Path) -> Log:
 
 
 def read_logs(path: str | Path) -> tuple[Log, ...]:
-    """Every run at a path: in a folder of runs, or in the CSV of a chart with one column per run.
+    """Every run at a path: in a folder of runs, in a tracker's database, or in the CSV of a chart with one column per
+    run. A run that several files of a folder have is read once.
 
-    A file of a folder that is not a log, or is empty, is left out with a logged warning. Raises `DataError` if no run
-    is left.
+    "-" is standard input, and a pipe is read to its end. A file of a folder that is not a log, or is empty, is left out
+    with a logged warning. Raises `DataError` if no run is left.
     """
-    logs: list[Log] = []
-    unread: list[DataError] = []
-    for file in find_logs(Path(path)):
+    if str(path) == "-":
+        return _from_pipe(sys.stdin.buffer, "standard input")
+    if _is_pipe(Path(path)):
+        with Path(path).open("rb") as pipe:
+            return _from_pipe(pipe, str(path))
+    return _logs_at(Path(path))
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return path.is_fifo()
+    except (OSError, ValueError):  # said when the path is read
+        return False
+
+
+def _from_pipe(pipe: IO[bytes], name: str) -> tuple[Log, ...]:
+    """The logs in a pipe. Readers read a file twice, so a file it has to be."""
+    with spooled(pipe, "stdin") as path:
         try:
-            logs += _read(file)
+            return _logs_at(path)
         except DataError as error:
-            unread.append(error)
+            raise DataError(str(error).replace(str(path), name)) from None
+
+
+def _logs_at(path: Path) -> tuple[Log, ...]:
+    read: list[tuple[LogFile, Log]] = []
+    unread: list[DataError] = []
+    for file in find_logs(path):
+        try:
+            read += [(file, log) for log in _read(file)]
+        except DataError as error:
+            if not file.beside:
+                unread.append(error)
+    logs = named_apart(one_each(read))
     if not logs:
         raise unread[0]
     for problem in unread:
@@ -62,15 +94,16 @@ def _read(file: LogFile) -> tuple[Log, ...]:
     return tuple(_log(run, tally) for run in filled)
 
 
-def _log(raw: Raw, tally: Tally) -> Log:
-    series, steps = series_of(raw.columns, tally)
+def _log(raw: Raw, of_file: Tally) -> Log:
+    of_run = raw.columns.tally
+    series, steps = series_of(raw.columns, of_run)
     unclear = ambiguous_names(raw.host, series, raw.settings)
     notes = [f"{name} keeps its name: {why}." for name, why in unclear.items()]
     result: dict[str, Series] = {}
-    for name, target in translation(raw.host, series, doubtful=unclear).items():
+    for name, target in translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series)).items():
         values = CHANGES[target.change](series[name].values)
         if target.differs:
-            notes.append(f"{target.ours} is {_HOST_NAMES[raw.host]}'s {name}: {target.differs}.")
+            notes.append(f"{target.ours} is {_HOST_NAMES.get(raw.host, raw.host)}'s {name}: {target.differs}.")
         if is_share(target.ours) and _is_percentage(values):
             notes.append(f"{target.ours} goes up to {np.nanmax(values):g}: it was divided by 100.")
             values = values / 100
@@ -82,7 +115,7 @@ def _log(raw: Raw, tally: Tally) -> Log:
         series=dict(sorted(result.items())),
         steps=steps,
         settings=raw.settings,
-        notes=(*tally.notes(), *notes),
+        notes=(*of_file.notes(), *(of_run.notes() if of_run is not of_file else ()), *notes),
     )
 
 

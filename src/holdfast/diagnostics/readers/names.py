@@ -6,6 +6,7 @@ says so, and reading adds a note. If the log itself shows that a name means some
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -38,11 +39,17 @@ class Name:
 
 TRL = (
     Name("reward", "reward/mean"),
+    Name("reward_std", "reward/std"),
     Name("frac_reward_zero_std", "rollout/mixed_group_fraction", "1 − x"),
     Name("entropy", "entropy/mean"),
+    Name("kl", "kl/reference"),
     Name("grad_norm", "grad/norm"),
     Name("clip_ratio/region_mean", "clip/fraction"),
+    Name("sampling/sampling_logp_difference/mean", "sampler/logprob_abs_gap"),
+    Name("sampling/importance_sampling_ratio/mean", "sampler/importance_ratio"),
     Name("completions/mean_length", "rollout/length"),
+    Name("completions/min_length", "rollout/min_length"),
+    Name("completions/max_length", "rollout/max_length"),
     Name("completions/clipped_ratio", "rollout/truncated_fraction"),
     Name("tools/call_frequency", "rollout/searches", differs="calls of any tool"),
     Name("learning_rate", "lr"),
@@ -52,8 +59,11 @@ TRL = (
 
 VERL = (
     Name("critic/score/mean", "reward/mean"),
+    Name("critic/score/min", "reward/min"),
+    Name("critic/score/max", "reward/max"),
     Name("critic/advantages/mean", "advantage/token_mean"),
     Name("actor/entropy", "entropy/mean"),
+    Name("actor/kl_loss", "kl/reference"),
     Name("actor/grad_norm", "grad/norm"),
     Name("actor/pg_clipfrac", "clip/fraction"),
     Name("actor/lr", "lr"),
@@ -62,34 +72,45 @@ VERL = (
         "rollout/length",
         differs="all tokens after the prompt, observations included, not the sampled ones alone",
     ),
+    Name("response_length/min", "rollout/min_length"),
+    Name("response_length/max", "rollout/max_length"),
     Name("response_length/clip_ratio", "rollout/truncated_fraction"),
     Name("response/aborted_ratio", "rollout/failed_fraction"),
     Name("tool_call_counts/mean", "rollout/searches", differs="calls of any tool"),
     Name("rollout_corr/kl", "sampler/logprob_gap"),
+    Name("training/rollout_probs_diff_mean", "sampler/prob_abs_gap"),
     Name("timing_s/gen", "time/rollout_s"),
 )
 """verl's PPO trainer. `actor/holdfast/x`, from our loss functions, is x."""
 
-TABLES: Mapping[Host, tuple[Name, ...]] = {"holdfast": (), "trl": TRL, "verl": VERL, "unknown": ()}
+PRIME_RL = (Name("mismatch_kl/all/mean", "sampler/mismatch_kl"),)
+"""prime-rl's trainer and orchestrator."""
 
-OLDER: Mapping[Host, Mapping[str, str]] = {"trl": {"completion_length": "completions/mean_length"}}
-"""Names of earlier versions for names of the tables. In a log that has both, the old name is kept."""
+TABLES: Mapping[Host, tuple[Name, ...]] = {"trl": TRL, "verl": VERL, "prime-rl": PRIME_RL}
+
+GROUP_STD = Name("reward_std", "reward/group_std")
+"""TRL before 0.27 logs the mean over groups of their deviations, later versions that of the rollout batch."""
+
+OLDER: Mapping[Host, Mapping[str, str]] = {
+    "trl": {"completion_length": "completions/mean_length", "clip_ratio": "clip_ratio/region_mean"},
+    "verl": {
+        "actor/entropy_loss": "actor/entropy",
+        "actor/reward_kl_penalty": "actor/kl_loss",
+        "critic/kl": "actor/kl_loss",
+    },
+}
+"""Other names, most of earlier versions, for names of the tables. In a log that has both, these are kept."""
 
 LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
     "trl": {
         "loss": "the whole loss: with KL, entropy bonus and penalty",
-        "kl": "without its coefficient",
         "tools/failure_frequency": "counts calls that the policy wrote badly among the failures",
-        "sampling/sampling_logp_difference/mean": "a mean of absolute differences, ours has a sign",
-        "sampling/importance_sampling_ratio/mean": "trainer against sampler, not new against old policy",
         "rewards/<function>/mean": "what a function called `em` or `f1` measures is its author's business",
     },
     "verl": {
         "critic/rewards/mean": "less the KL penalty, where that is in the reward",
         "actor/pg_loss": "holds the penalty, when our loss function is used",
-        "actor/kl_loss": "without its coefficient",
         "actor/ppo_kl": "per token; ours is a sum over a rollout",
-        "training/rollout_probs_diff_mean": "absolute differences of probabilities, not of their logarithms",
         "num_turns/mean": "counts messages, the user's included",
         "timing_s/step": "evaluation included",
     },
@@ -114,6 +135,7 @@ FORMER: Mapping[str, str] = {
 AXES = ("train/global_step", "global_step", "step", "Step", "_step")
 """Columns of a W&B history with steps, best first. `_step` counts calls of wandb.log, not steps of the trainer."""
 
+_OLD_REWARD = re.compile("rewards/[^/]+")
 _OBSERVED = ("holdfast/", "actor/holdfast/")
 _EVALS = ("eval_", "eval/")
 
@@ -157,10 +179,12 @@ def host_of(names: Iterable[str]) -> Host:
     return best if score[best] else "unknown"
 
 
-def translation(host: Host, names: Iterable[str], *, doubtful: Iterable[str] = ()) -> dict[str, Name]:
+def translation(
+    host: Host, names: Iterable[str], *, doubtful: Iterable[str] = (), instead: Iterable[Name] = ()
+) -> dict[str, Name]:
     """Every name of the host -> its translation. If two names mean one series, only our observer's is translated. The
-    other keeps its name, as `doubtful` names do."""
-    known = {name.host: name for name in TABLES[host] if name.host not in set(doubtful)}
+    other keeps its name, as `doubtful` names do. Rows of `instead` replace those of the table."""
+    known = {name.host: name for name in (*TABLES.get(host, ()), *instead) if name.host not in set(doubtful)}
     targets = {name: _translated(host, name, known) for name in names}
     taken: set[str] = set()
     result: dict[str, Name] = {}
@@ -190,6 +214,8 @@ def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
         if plain.startswith(prefix):
             return Name(name, _present(plain.removeprefix(prefix)))
     row = known.get(OLDER.get(host, {}).get(plain, plain))
+    if host == "trl" and _OLD_REWARD.fullmatch(plain):
+        return Name(name, f"{clean(plain)}/mean")
     if row:
         return Name(name, row.ours, row.change, row.differs)
     return Name(name, _present(plain) if host == "holdfast" else clean(plain))
@@ -221,8 +247,9 @@ def ambiguous_names(host: Host, series: Mapping[str, Series], settings: Mapping[
         reasons["completions/clipped_ratio"] = (
             "it is 1 although no limit has cut these rollouts: they do not end in an end-of-text token"
         )
-    if host == "verl" and str(settings.get(_AGGREGATION, "")).startswith(_SUMS) and "actor/entropy" in plain:
-        reasons["actor/entropy"] = f"under loss_agg_mode={settings[_AGGREGATION]} verl sums it over tokens"
+    if host == "verl" and str(settings.get(_AGGREGATION, "")).startswith(_SUMS):
+        summed = f"under loss_agg_mode={settings[_AGGREGATION]} verl sums it over tokens"
+        reasons |= {name: summed for name in ("actor/entropy", "actor/kl_loss") if name in plain}
     clipped = plain.get("response_length/clip_ratio")
     if host == "verl" and clipped is not None and (clipped.values > 0).all():
         # verl before 0.9 pads responses to the longest allowed; later versions to the longest of the batch, which is
@@ -232,6 +259,26 @@ def ambiguous_names(host: Host, series: Mapping[str, Series], settings: Mapping[
             "truncated or not"
         )
     return reasons
+
+
+def by_version(host: Host, series: Mapping[str, Series]) -> tuple[Name, ...]:
+    """Rows of the table that the version of the trainer changes, as far as the log shows the version."""
+    plain = {name.removeprefix("train/"): part for name, part in series.items()}
+    return (GROUP_STD,) if host == "trl" and _is_of_groups(plain) else ()
+
+
+def _is_of_groups(plain: Mapping[str, Series]) -> bool:
+    """Whether `reward_std` is a mean over groups: no log of a function has a deviation (TRL before 0.17), or the
+    deviation of the only function, which is over the rollout batch, is another number."""
+    total = plain.get("reward_std")
+    functions = [part for name, part in plain.items() if name.startswith("rewards/") and name.endswith("/std")]
+    if total is None or not functions:
+        return total is not None
+    if len(functions) > 1:
+        return False
+    steps = np.intersect1d(total.steps, functions[0].steps)
+    a, b = (part.values[np.searchsorted(part.steps, steps)] for part in (total, functions[0]))
+    return bool((np.abs(a - b) > 1e-3 * np.abs(b)).any())
 
 
 def _are_not_cut(plain: Mapping[str, Series]) -> bool:

@@ -7,9 +7,10 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 from holdfast.errors import DataError
@@ -103,6 +104,17 @@ def blocks(path: Path, tally: Tally) -> Iterator[str]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{path} cannot be read: {reason}. Check its permissions, or copy it again") from None
+
+
+@contextmanager
+def spooled(stream: IO[bytes], name: str) -> Iterator[Path]:
+    """A temporary file `name` with all of a stream that can be read once only. What came before an error is kept."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        with path.open("wb") as file, suppress(OSError):
+            while block := stream.read(BLOCK):
+                file.write(block)
+        yield path
 
 
 def head(path: Path) -> str:

@@ -210,8 +210,7 @@ CHARTS = (
             ),
             Row(
                 "KL to the reference",
-                (Line("loss/kl", "times its coefficient", "ink"),),
-                hosts=r"kl|actor/kl_loss",  # without it
+                (Line("loss/kl", "times its coefficient", "ink"), Line("kl/reference", "without it", CORRECT)),
                 optional=True,
             ),
         ),
