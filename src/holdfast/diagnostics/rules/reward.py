@@ -10,7 +10,18 @@ from holdfast.collapse import DROPPED_SHARE, LONG_WINDOW, Curve, Smoothed
 from holdfast.diagnostics.log import REWARDS, Log, has, reward_curve
 from holdfast.diagnostics.rules.hacking import functions_of
 from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, Values, delayed, held, highest, lowest, margin, most_since, rows_since, trailing_mean
+from holdfast.trailing import (
+    Truths,
+    Values,
+    delayed,
+    held,
+    highest,
+    lowest,
+    margin,
+    most_since,
+    rows_since,
+    trailing_mean,
+)
 
 ANSWERED, EM, REWARD, MIXED = "rollout/answered_fraction", "reward/em", "reward/mean", "rollout/mixed_group_fraction"
 ROWS = 5

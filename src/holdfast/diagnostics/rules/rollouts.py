@@ -129,9 +129,7 @@ def more_are_truncated(rows: Rows) -> Signal | None:
     slow_rise = slow - lowest(slow)
     where |= (slow_rise > TRUNCATED_RISE) & (slow_rise > margin(share, TRUNCATED_LONG_ROWS, RISE_ERRORS))
     is_back = held(share < low + TRUNCATED_RISE, TRUNCATED_ROWS) & (slow_rise < TRUNCATED_RISE)
-    return Signal(
-        where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise}, is_back
-    )
+    return Signal(where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise}, is_back)
 
 
 def reward_rises(rows: Rows) -> Truths:
