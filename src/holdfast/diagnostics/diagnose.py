@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from holdfast.collapse import WINDOW, Curve, fell, halved
+from holdfast.diagnostics.batches import joined
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Host, Log, has, reward_curve
 from holdfast.diagnostics.rules import RULES
@@ -17,9 +18,10 @@ def diagnose(log: Log) -> Diagnosis:
     A finding depends only on the log up to its step, so a monitor finds the same. Leads, facts and undecided codes may
     change as the log grows.
     """
-    curve = reward_curve(log)
+    batches = joined(log)
+    curve = reward_curve(batches)
     half = None if curve is None else halved(curve)
-    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(log)) is not None}
+    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}
     reported = as_findings(log, hits, None if half is None else half.step)
     return Diagnosis(
         findings=tuple(finding for finding in reported if finding.level == "finding"),

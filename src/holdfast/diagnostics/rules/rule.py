@@ -185,6 +185,8 @@ class Rule:
     """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
     checks: tuple[Check, ...]
     """The earliest hit counts; at the same step, the hit of the check that comes first."""
+    every_row: bool = False
+    """Whether the rule looks at every row of the log, not at one for each rollout batch."""
 
     meaning: str
     """One sentence."""
@@ -200,6 +202,10 @@ class Rule:
     """Codes that lead to this one. An earlier finding of one of them hides this one."""
     phase: Literal["stagnation", "decay", "collapse"] | None = None
     """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
+
+    def rows(self, log: Log, batches: Log) -> Log:
+        """The log that this rule looks at: the whole log, or the log with a row for each rollout batch."""
+        return log if self.every_row else batches
 
     def find(self, log: Log) -> Hit | None:
         """The first finding in a log, or else the first note; None if there is neither."""
