@@ -15,7 +15,9 @@ from holdfast.diagnostics.readers.csv_export import CSV
 from holdfast.diagnostics.readers.dicts import DICTS
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
 from holdfast.diagnostics.readers.reader import LogFile, Reader
+from holdfast.diagnostics.readers.tables import TABLE
 from holdfast.diagnostics.readers.text import head, is_binary
+from holdfast.diagnostics.readers.wandb_summary import SUMMARY
 from holdfast.errors import DataError
 from holdfast.run_folder import CONFIG, METRICS
 
@@ -27,7 +29,7 @@ READABLE = (
     "`_step`"
 )
 
-READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, DICTS, CONSOLE)
+READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMMARY, CONSOLE)
 """Every kind of log that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 
