@@ -16,6 +16,7 @@ from holdfast.diagnostics.readers.binary import first_bytes
 from holdfast.diagnostics.readers.console import CONSOLE
 from holdfast.diagnostics.readers.csv_export import CSV
 from holdfast.diagnostics.readers.database import DATABASE
+from holdfast.diagnostics.readers.dicts import DICTS
 from holdfast.diagnostics.readers.event_file import TENSORBOARD
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
 from holdfast.diagnostics.readers.mlflow_files import MLFLOW
@@ -37,7 +38,7 @@ READABLE = (
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
+READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, DICTS, CONSOLE)
 """Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 
