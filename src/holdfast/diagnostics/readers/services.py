@@ -88,6 +88,7 @@ def _mlflow(address: str, parts: list[str]) -> list[Raw]:
     except ImportError:
         raise MissingExtra("mlflow", "track") from None
     hint = "Set MLFLOW_TRACKING_URI to the server; the address is mlflow://RUN, with the run's id"
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # else it tries for minutes to reach no server
     *server, name = parts
     client = _asked(address, lambda: MlflowClient(f"http://{server[0]}" if server else None), hint)
     run = _asked(address, lambda: client.get_run(name), hint)
