@@ -66,7 +66,9 @@ def test_a_note_does_not_hide_the_finding_that_it_becomes(monkeypatch: pytest.Mo
     def find(log: Log) -> Hit:
         return Hit(log.last_step, "", {}, (), level="note" if log.last_step < 3 else "finding")
 
-    monkeypatch.setattr("holdfast.diagnostics.monitor.RULES", {"RWD001": SimpleNamespace(find=find)})
+    monkeypatch.setattr(
+        "holdfast.diagnostics.monitor.RULES", {"RWD001": SimpleNamespace(rows=lambda log, batches: log, find=find)}
+    )
     monkeypatch.setattr(
         "holdfast.diagnostics.monitor.as_findings",
         lambda log, hits, half: tuple(SimpleNamespace(code=code, step=hit.step) for code, hit in hits.items()),
@@ -78,7 +80,7 @@ def test_a_note_does_not_hide_the_finding_that_it_becomes(monkeypatch: pytest.Mo
 
 def test_a_long_log_is_not_judged_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
-    rule = SimpleNamespace(find=lambda log: judged.append(len(log.steps)))
+    rule = SimpleNamespace(rows=lambda log, batches: log, find=lambda log: judged.append(len(log.steps)))
     monkeypatch.setattr("holdfast.diagnostics.monitor.RULES", {"RWD001": rule})
     monitor = Monitor()
     monitor.replay((step, {"reward/mean": 0.5}) for step in range(20_000))

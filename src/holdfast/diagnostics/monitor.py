@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from holdfast.diagnostics.batches import joined
 from holdfast.diagnostics.diagnose import as_findings, diagnose
 from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Host, Log, Series
@@ -67,9 +68,12 @@ class Monitor:
     def _judge(self) -> tuple[Finding, ...]:
         self._pending = 0
         log = self.log()
+        batches = joined(log)
         for code, rule in RULES.items():
-            # A note is asked for again, because it may become a finding.
-            if code not in self._hits and (hit := rule.find(log)) is not None and hit.level == "finding":
+            if code in self._hits:
+                continue
+            hit = rule.find(rule.rows(log, batches))
+            if hit is not None and hit.level == "finding":  # a note may become a finding
                 self._hits[code] = hit
         new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._reported)
         self._reported |= {finding.code for finding in new}

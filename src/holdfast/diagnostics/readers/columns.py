@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,8 +53,8 @@ class Columns:
             if not names:
                 continue
             try:
-                flat = array("d", chain.from_iterable([rows[i].values() for i in members]))
-            except (TypeError, OverflowError):
+                flat = _numbers([value for i in members for value in rows[i].values()])
+            except (TypeError, ValueError, OverflowError):
                 for i in members:
                     self._one_by_one(places[i], base + i, rows[i])
                 continue
@@ -64,6 +63,22 @@ class Columns:
                 numbers, column = self._column(name)
                 numbers.frombytes(where)
                 column.frombytes(values.tobytes())
+
+    def put(
+        self,
+        steps: NDArray[np.int64],
+        columns: Iterable[tuple[str, tuple[NDArray[np.uint32], array[float]]]],
+    ) -> None:
+        """All rows at once, by columns: the steps of the rows [R]; for each name the numbers of its rows and their
+        values [N]. Raises `DataError` for more names than a log can have."""
+        self._steps.frombytes(steps.astype(np.int64).tobytes())
+        for name, (rows, values) in columns:
+            self._column(name)
+            self._columns[name] = (array("I", rows.tobytes()), values)
+
+    def renumber(self, steps: NDArray[np.int64]) -> None:
+        """Replace the step of every row. [R]"""
+        self._steps = array("q", steps.tobytes())
 
     def steps(self) -> NDArray[np.int64]:
         """[R]: the step of every row."""
@@ -130,6 +145,16 @@ class Columns:
                 )
             column = self._columns[name] = (array("I"), array("d"))
         return column
+
+
+def _numbers(values: list[Any]) -> array[float]:
+    """Values of which all are numbers, or all that are not are numbers as texts. Raises for any other value."""
+    try:
+        return array("d", values)
+    except TypeError:
+        if "_" in "".join([value for value in values if type(value) is str]):  # `float` reads 1_000
+            raise
+        return array("d", map(float, values))
 
 
 def number_in(text: str) -> float | None:
