@@ -210,6 +210,6 @@ def test_reward_functions_have_a_row_each(make_log: Callable[..., Log]) -> None:
     names = ["reward/mean", "rewards/em/mean", "rewards/format/mean", "rewards/em/std", "sampler/logprob_abs_gap"]
     charts = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names}, host="trl"))]))
     assert charts["functions"] == ["rewards/em/mean", "rewards/format/mean"]
-    assert charts["sampler"] == ["sampler/logprob_abs_gap"] and "rewards/em/std" not in sum(charts.values(), [])
+    assert charts["sampler"] == ["sampler/logprob_abs_gap"] and "rewards/em/std" not in str(charts)
     only = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names[:2]}, host="trl"))]))
     assert "functions" not in only
