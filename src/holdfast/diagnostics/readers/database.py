@@ -31,11 +31,11 @@ _LARGEST = 1.7976931348623157e308  # MLflow writes it for infinity
 _DAMAGED = "the database is damaged: what could be read before was read"
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def _errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
     """What a damaged or locked database raises; a name in it can be bytes that are not text."""
     import sqlite3
 
-    return (sqlite3.Error, ValueError)
+    return (sqlite3.Error, ValueError, *more)
 
 
 def _connect(path: Path, tally: Tally) -> Connection:
@@ -129,7 +129,7 @@ def _config(database: Connection, key: str, run: Any, tally: Tally) -> dict[str,
     try:
         (text,) = database.execute(f"SELECT config FROM configs WHERE {key} = ?", (run,)).fetchone() or ("{}",)
         return dotted({name: value for name, value in json.loads(text).items() if not name.startswith("_")})
-    except (*_errors(), TypeError, AttributeError, RecursionError):
+    except _errors(TypeError, AttributeError, RecursionError):
         tally.add("the settings are unknown: they cannot be read")
         return {}
 
@@ -168,7 +168,7 @@ def _has_metrics(path: Path) -> bool:
     try:
         with closing(_connect(path, Tally(path))) as database:
             return bool({"run_name", "run_uuid"} & _columns_of(database))
-    except (*_errors(), DataError, OSError):
+    except _errors(DataError, OSError):
         return False
 
 
