@@ -25,14 +25,14 @@ ROWS = "".join(
 def test_standard_input_is_read_by_dash_and_without_an_argument(holdfast: Holdfast) -> None:
     for arguments in (["-"], []):
         diagnosis = json.loads(holdfast("diagnose", *arguments, "--json", code=1, stdin=ROWS).stdout)
-        assert (diagnosis["name"], diagnosis["steps"]) == ("standard input", 40)
+        assert (diagnosis["name"], diagnosis["steps"]) == ("stdin", 40)
         assert [f["code"] for f in diagnosis["findings"]][:1] == ["RET001"]
 
 
 def test_standard_input_and_a_file_together(holdfast: Holdfast, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(ROWS)
     both = json.loads(holdfast("diagnose", str(tmp_path), "-", "--json", code=1, stdin=ROWS).stdout)
-    assert [entry["name"] for entry in both] == [tmp_path.name, "standard input"]
+    assert [entry["name"] for entry in both] == [tmp_path.name, "stdin"]
     assert both[0]["findings"] == both[1]["findings"]
 
 

@@ -181,7 +181,7 @@ def test_a_pipe_passes_unchanged_and_ends_with_a_diagnosis(holdfast: Run) -> Non
     assert result.stderr.count("holdfast: RET001 at step 21: ") == 1
     assert "RET001  step 21  retriever failing" in result.stderr
     assert holdfast("watch", stdin=rows(1, 15)).stdout == rows(1, 15)
-    assert "error: standard input " in holdfast("watch", "-", code=2, stdin="nothing to read").stderr
+    assert "error: the pipe " in holdfast("watch", "-", code=2, stdin="nothing to read").stderr
 
 
 def start(*words: str, before: str = "") -> subprocess.Popen[bytes]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.findings import show
 from holdfast.cli.relay import Relay
 from holdfast.cli.runs import in_runs
-from holdfast.cli.sources import PIPED, STDIN, is_address, is_stream, read_spooled, spool, stream_of
+from holdfast.cli.sources import STDIN, is_address, is_stream
 from holdfast.cli.terminal import err, is_live, out, program
 from holdfast.errors import ConfigError, DataError
 from holdfast.listener import Listener, StepResult
@@ -268,42 +270,74 @@ def _watch_stream(source: str, every: float, on_finding: OnFinding) -> bool:
     """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
     from holdfast.diagnostics.diagnose import diagnose
 
-    with stream_of(source) as stream, spool() as path:
+    with _stream_of(source) as stream, TemporaryDirectory(prefix="holdfast-") as folder:
+        path = Path(folder) / "stdin"  # a log is read more than once
         relay = Relay(stream, path)
-        follower = Follower(lambda: read_spooled(path), _Alarms(relay), on_finding)
-        relay.start()
+        follower = Follower(lambda: _read_piped(path), _Alarms(relay), on_finding)
         _until_the_end(relay, follower, every)
         if relay.problem:
             raise ConfigError(
-                f"{PIPED} was not kept to its end: {relay.problem}", hint="set TMPDIR to a folder with more space"
+                f"the pipe was passed on, but not kept to its end: {relay.problem}",
+                hint="set TMPDIR to a folder with more space",
             )
         follower.look()
-        for log in read_spooled(path):
-            diagnosis = diagnose(log)
+        for log in _read_piped(path):
             err().print()
-            show(err(), log, diagnosis, verbose=False)
+            show(err(), log, diagnose(log), verbose=False)
         return follower.has_findings
 
 
+@contextmanager
+def _stream_of(source: str) -> Iterator[IO[bytes]]:
+    if source == STDIN:
+        yield sys.stdin.buffer
+    else:
+        with Path(source).open("rb", buffering=0) as stream:
+            yield stream
+
+
+def _read_piped(path: Path) -> tuple[Log, ...]:
+    """The logs in what has come. Errors name the pipe, not the file."""
+    from holdfast.diagnostics.readers import read_logs
+
+    try:
+        return read_logs(path)
+    except DataError as error:
+        raise DataError(str(error).replace(str(path), "the pipe")) from None
+
+
 def _until_the_end(relay: Relay, follower: Follower, every: float) -> None:
-    """Look at what has come, every so often, until the pipe ends or Ctrl-C was pressed twice."""
-    seen, pause, interrupts = 0, every, 0
-    while True:
-        try:
-            ended = relay.ended.wait(pause)
-            if relay.size == seen or ended:  # after the end comes the whole diagnosis
-                if ended:
-                    return
+    """Pass on what comes and look at it every so often, until the pipe ends or Ctrl-C was pressed twice."""
+    seen, pause = 0, every
+    with _second_ctrl_c_stops():
+        relay.start()
+        while not relay.ended.wait(pause):
+            if relay.size == seen:
                 continue
             began, seen = perf_counter(), relay.size
             with suppress(DataError):  # nothing to read yet
                 follower.look()
             pause = max(every, _REST * (perf_counter() - began))
-        except KeyboardInterrupt:
-            interrupts += 1
-            if interrupts > 1:
-                return
-            err().print("holdfast: waiting for the end of the pipe; Ctrl-C again stops now")
+
+
+@contextmanager
+def _second_ctrl_c_stops() -> Iterator[None]:
+    """The first Ctrl-C, which the trainer gets too, only says that a second one ends the block."""
+    count = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise KeyboardInterrupt
+        os.write(2, b"holdfast: waiting for the end of the pipe; Ctrl-C again stops now\n")
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Alarms(Listener):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from holdfast.collapse import WINDOW, Curve, fell, halved
+from holdfast.diagnostics.batches import joined
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Host, Log, has, reward_curve
 from holdfast.diagnostics.rules import RULES
@@ -17,9 +18,10 @@ def diagnose(log: Log) -> Diagnosis:
     A finding depends only on the log up to its step, so a monitor finds the same. Leads, facts and undecided codes may
     change as the log grows.
     """
-    curve = reward_curve(log)
+    batches = joined(log)
+    curve = reward_curve(batches)
     half = None if curve is None else halved(curve)
-    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(log)) is not None}
+    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}
     reported = as_findings(log, hits, None if half is None else half.step)
     return Diagnosis(
         findings=tuple(finding for finding in reported if finding.level == "finding"),
@@ -113,6 +115,8 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "rollout/mixed_group_fraction": "every GRPOTrainer (`frac_reward_zero_std`)",
         "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
         "sampler/mask_mass": _TRL_LOSS,
+        "sampler/logprob_abs_gap": "every GRPOTrainer with `use_vllm=True` (`sampling/sampling_logp_difference/mean`)",
+        "kl/": "every GRPOTrainer with `beta` above 0 (`kl`)",
         "advantage/tail_mean": _TRL_SAMPLED_HERE,
         "retrieval/": _TRL_ROLLOUTS,
         "rollout/": _TRL_ROLLOUTS,
@@ -131,6 +135,9 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "rollout/length": "verl's trainer (`response_length/mean`)",
         "reward/mean": "verl's trainer (`critic/score/mean`)",
         "sampler/logprob_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` (`rollout_corr/kl`)",
+        "sampler/prob_abs_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` "
+        "(`training/rollout_probs_diff_mean`)",
+        "kl/": "`actor_rollout_ref.actor.use_kl_loss=True` (`actor/kl_loss`)",
     },
 }
 _TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}

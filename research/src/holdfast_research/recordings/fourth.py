@@ -22,26 +22,26 @@ from functools import partial
 from holdfast_research.recordings.single_turn import Run
 
 _arithmetic = partial(Run, task="arithmetic", skill=0.3, questions=5, group=8, rate=4e-4, length=8, batches=140)
-_copying = partial(Run, task="copying", skill=0.5, questions=6, group=4, k=4, rate=3e-4, length=12, batches=90)
+_copying = partial(Run, task="copying", skill=0.5, questions=6, group=4, k=4, rate=3e-4, length=12, batches=70)
 _sorting = partial(
-    Run, task="sorting", skill=0.3, questions=4, group=6, k=3, rate=4e-4, length=11, reward="placed", batches=100
+    Run, task="sorting", skill=0.3, questions=4, group=6, k=3, rate=4e-4, length=11, reward="placed", batches=80
 )
 _survives = {"generation_kwargs": {"remove_invalid_values": True}}
 """The sampler draws from a policy of NaN, as some engines do; TRL's own ends the run."""
 
 _HEALTHY: tuple[Run, ...] = (
     _arithmetic(name="arithmetic-plain-1", cause="healthy-plain", how="every step logged", seed=11),
-    _arithmetic(name="arithmetic-plain-4", cause="healthy-plain", how="every 4th step", every=4, batches=220, seed=12),
+    _arithmetic(name="arithmetic-plain-4", cause="healthy-plain", how="every 4th step", every=4, batches=140, seed=12),
     _copying(name="copying-plain-4", cause="healthy-plain", how="K = 4, a row a batch", every=4, seed=13),
     _copying(name="copying-plain-1", cause="healthy-plain", how="K = 4, every step logged", seed=14),
     _sorting(name="sorting-plain-10", cause="healthy-plain", how="K = 3, every 10th step", every=10, seed=15),
     _sorting(name="sorting-plain-1", cause="healthy-plain", how="K = 3, every step logged", seed=16),
     _arithmetic(
-        name="arithmetic-noisy", cause="healthy-noisy", how="8 completions", questions=2, group=4, batches=300, seed=17
+        name="arithmetic-noisy", cause="healthy-noisy", how="8 completions", questions=2, group=4, batches=200, seed=17
     ),
-    _copying(name="copying-noisy", cause="healthy-noisy", how="8 completions", questions=2, k=1, batches=250, seed=18),
+    _copying(name="copying-noisy", cause="healthy-noisy", how="8 completions", questions=2, k=1, batches=180, seed=18),
     _copying(
-        name="copying-noisy-4", cause="healthy-noisy", how="8 completions", questions=2, every=4, batches=150, seed=19
+        name="copying-noisy-4", cause="healthy-noisy", how="8 completions", questions=2, every=4, batches=110, seed=19
     ),
     _sorting(
         name="sorting-noisy",
@@ -51,11 +51,11 @@ _HEALTHY: tuple[Run, ...] = (
         group=8,
         k=1,
         every=4,
-        batches=300,
+        batches=200,
         reward="exact",
         seed=20,
     ),
-    _arithmetic(name="arithmetic-flat", cause="healthy-plateau", how="a rate of 1e-7", rate=1e-7, batches=500, seed=21),
+    _arithmetic(name="arithmetic-flat", cause="healthy-plateau", how="a rate of 1e-7", rate=1e-7, batches=400, seed=21),
     _copying(
         name="copying-flat",
         cause="healthy-plateau",
@@ -63,7 +63,7 @@ _HEALTHY: tuple[Run, ...] = (
         rate=3e-7,
         questions=2,
         k=1,
-        batches=600,
+        batches=420,
         seed=22,
     ),
     _sorting(
@@ -73,11 +73,11 @@ _HEALTHY: tuple[Run, ...] = (
         rate=2e-7,
         k=1,
         every=10,
-        batches=450,
+        batches=400,
         seed=23,
     ),
-    _copying(name="copying-solved", cause="healthy-solved", how="solved nearly from the start", skill=0.97, seed=24),
-    _sorting(name="sorting-solved", cause="healthy-solved", how="it is solved early", skill=0.9, every=4, seed=25),
+    _copying(name="copying-solved", cause="healthy-solved", how="solved nearly from the start", skill=0.85, seed=24),
+    _sorting(name="sorting-solved", cause="healthy-solved", how="high from the start", skill=0.6, every=4, seed=25),
     _sorting(
         name="sorting-cosine",
         cause="healthy-schedule",
@@ -93,7 +93,7 @@ _HEALTHY: tuple[Run, ...] = (
         seed=27,
         options={"lr_scheduler_type": "linear", "warmup_steps": 30},
     ),
-    _copying(name="copying-resumed", cause="healthy-resumed", how="resumed", fault="resumed", start=40, seed=28),
+    _copying(name="copying-resumed", cause="healthy-resumed", how="resumed", fault="resumed", start=35, seed=28),
     _arithmetic(
         name="arithmetic-resumed",
         cause="healthy-resumed",
@@ -101,7 +101,7 @@ _HEALTHY: tuple[Run, ...] = (
         fault="resumed",
         start=75,
         every=10,
-        batches=200,
+        batches=140,
         seed=29,
     ),
     _arithmetic(name="arithmetic-beta", cause="healthy-kl", how="beta 0.05", every=4, seed=30, options={"beta": 0.05}),
@@ -151,9 +151,9 @@ _RATE: tuple[Run, ...] = (
     _arithmetic(
         name="arithmetic-large", cause="step-too-large", how="a rate of 8e-3", rate=8e-3, every=4, batches=100, seed=51
     ),
-    _copying(name="copying-large", cause="step-too-large", how="a rate of 1.5e-2", rate=1.5e-2, batches=60, seed=52),
+    _copying(name="copying-large", cause="step-too-large", how="a rate of 1.5e-2", rate=1.5e-2, batches=50, seed=52),
     _sorting(
-        name="sorting-large", cause="step-too-large", how="a rate of 1.5e-2", rate=1.5e-2, every=10, batches=80, seed=53
+        name="sorting-large", cause="step-too-large", how="a rate of 1.5e-2", rate=1.5e-2, every=10, batches=70, seed=53
     ),
     _arithmetic(
         name="arithmetic-giant",
@@ -198,7 +198,7 @@ _RATE: tuple[Run, ...] = (
         cause="kl-exploded",
         how="beta 0.2 at a rate of 1e-2",
         rate=1e-2,
-        batches=60,
+        batches=50,
         seed=58,
         options={"beta": 0.2},
     ),
@@ -212,7 +212,7 @@ _NUMBERS: tuple[Run, ...] = (
         cause="non-finite",
         how="NaN loss, ends the run",
         fault="poisoned",
-        start=45,
+        start=40,
         every=4,
         seed=62,
     ),
@@ -257,19 +257,19 @@ _REWARD: tuple[Run, ...] = (
     _sorting(
         name="sorting-broken",
         cause="broken-reward",
-        how="0 from batch 61 on",
+        how="0 from batch 41 on",
         fault="broken_reward",
-        start=60,
+        start=40,
         every=10,
-        batches=120,
+        batches=90,
         seed=72,
     ),
     _copying(
         name="copying-broken",
         cause="broken-reward",
-        how="0.1 from batch 51 on",
+        how="0.1 from batch 36 on",
         fault="broken_reward",
-        start=50,
+        start=35,
         strength=0.1,
         every=4,
         seed=73,
@@ -291,7 +291,7 @@ _REWARD: tuple[Run, ...] = (
         how="paid for two equal first digits",
         reward="opening",
         every=4,
-        batches=240,
+        batches=160,
         seed=77,
     ),
     _sorting(
@@ -300,10 +300,10 @@ _REWARD: tuple[Run, ...] = (
         how="paid for repeating a letter",
         reward="uniform",
         every=10,
-        batches=160,
+        batches=140,
         seed=78,
     ),
-    _copying(name="copying-short", cause="hacking", how="paid for brevity", reward="short", batches=120, seed=79),
+    _copying(name="copying-short", cause="hacking", how="paid for brevity", reward="short", batches=90, seed=79),
 )
 _LIMIT: tuple[Run, ...] = (
     _copying(
@@ -321,21 +321,21 @@ _LIMIT: tuple[Run, ...] = (
     _copying(
         name="copying-shrinking",
         cause="truncation",
-        how="from batch 41 on a token less every 6 batches",
+        how="from batch 31 on a token less every 4 batches",
         fault="shrinking_limit",
-        start=40,
-        strength=6,
+        start=30,
+        strength=4,
         seed=83,
     ),
     _sorting(
         name="sorting-shrinking",
         cause="truncation",
-        how="from batch 31 on a token less every 8 batches",
+        how="from batch 31 on a token less every 6 batches",
         fault="shrinking_limit",
         start=30,
-        strength=8,
+        strength=6,
         every=10,
-        batches=130,
+        batches=90,
         seed=86,
     ),
     _sorting(
@@ -344,7 +344,7 @@ _LIMIT: tuple[Run, ...] = (
         how="length is paid",
         reward="longer",
         every=4,
-        batches=160,
+        batches=120,
         rate=1e-3,
         seed=84,
     ),
@@ -354,7 +354,7 @@ _LIMIT: tuple[Run, ...] = (
         how="a second function pays for length",
         reward="long",
         every=4,
-        batches=120,
+        batches=90,
         also=("hacking",),
         seed=85,
     ),

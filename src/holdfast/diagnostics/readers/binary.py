@@ -80,7 +80,7 @@ def records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """(number, value) of the fields of a protobuf message: a varint as a number from 0 on, anything else as its bytes.
 
-    Raises `ValueError` for bytes that are no message.
+    Raises `ValueError` for bytes that are not a message.
 
     >>> list(fields(bytes([8, 150, 1, 18, 2, 104, 105])))
     [(1, 150), (2, b'hi')]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -54,8 +53,8 @@ class Columns:
             if not names:
                 continue
             try:
-                flat = array("d", chain.from_iterable([rows[i].values() for i in members]))
-            except (TypeError, OverflowError):
+                flat = _numbers([value for i in members for value in rows[i].values()])
+            except (TypeError, ValueError, OverflowError):
                 for i in members:
                     self._one_by_one(places[i], base + i, rows[i])
                 continue
@@ -76,6 +75,10 @@ class Columns:
         for name, (rows, values) in columns:
             self._column(name)
             self._columns[name] = (array("I", rows.tobytes()), values)
+
+    def renumber(self, steps: NDArray[np.int64]) -> None:
+        """Replace the step of every row. [R]"""
+        self._steps = array("q", steps.tobytes())
 
     def steps(self) -> NDArray[np.int64]:
         """[R]: the step of every row."""
@@ -142,6 +145,16 @@ class Columns:
                 )
             column = self._columns[name] = (array("I"), array("d"))
         return column
+
+
+def _numbers(values: list[Any]) -> array[float]:
+    """Values of which all are numbers, or all that are not are numbers as texts. Raises for any other value."""
+    try:
+        return array("d", values)
+    except TypeError:
+        if "_" in "".join([value for value in values if type(value) is str]):  # `float` reads 1_000
+            raise
+        return array("d", map(float, values))
 
 
 def number_in(text: str) -> float | None:

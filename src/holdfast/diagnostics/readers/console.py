@@ -17,7 +17,7 @@ from holdfast.diagnostics.readers.text import Tally, blocks, lines
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
 FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)
 
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RAY = re.compile(r"\s*\([^()]*\bpid=\d+[^()]*\) ?")
 _WORDS = {"True": 1.0, "False": 0.0}
 _LONGEST_SETTINGS = 1 << 20  # characters
@@ -50,7 +50,7 @@ class Console:
 
     def _row(self, line: str, number: int) -> Row | None:
         if "\x1b" in line:
-            line = _COLOUR.sub("", line)
+            line = COLOUR.sub("", line)
         mark = _last_mark(line)
         if mark is None:
             return None
@@ -72,7 +72,7 @@ class Console:
 
     def _configuration(self, line: str) -> None:
         """Collects the dict that verl prints before the first step. Other lines may come between."""
-        line = _RAY.sub("", _COLOUR.sub("", line), count=1).rstrip()
+        line = _RAY.sub("", COLOUR.sub("", line), count=1).rstrip()
         if not self._printed and not line.startswith("{'actor_rollout_ref'"):
             return
         if line[:1] not in ("{", " "):

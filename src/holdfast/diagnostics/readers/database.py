@@ -31,6 +31,13 @@ _LARGEST = 1.7976931348623157e308  # MLflow writes it for infinity
 _DAMAGED = "the database is damaged: what could be read before was read"
 
 
+def _errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a damaged or locked database raises; a name in it can be bytes that are not text."""
+    import sqlite3
+
+    return (sqlite3.Error, ValueError, *more)
+
+
 def _connect(path: Path, tally: Tally) -> Connection:
     """A connection that cannot write. A database whose writer is gone is opened as a file that does not change, because
     SQLite would otherwise make files beside it. Raises `DataError` if it cannot be read."""
@@ -48,15 +55,13 @@ def _connect(path: Path, tally: Tally) -> Connection:
             if not quiet and how == "immutable=1":
                 tally.add("the database is locked by a program that writes it: its newest rows may be missing")
             return connection
-        except sqlite3.Error as error:
+        except _errors() as error:
             reason = error
             connection.close()
     raise DataError(f"{path} is a database that cannot be read: {reason}. Copy it while nothing writes to it")
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
-    import sqlite3
-
     runs: list[Raw] = []
     tally.unit = "row"
     with closing(_connect(file.path, tally)) as database:
@@ -66,18 +71,16 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
                 runs += _trackio(database, file, names, tally)
             elif {"key", "value", "step", "run_uuid"} <= names:
                 runs += _mlflow(database, file, tally)
-        except sqlite3.Error:
+        except _errors():
             tally.add(_DAMAGED)
     return runs
 
 
 def _sound(rows: Iterable[Any], tally: Tally) -> Iterator[Any]:
     """The rows before a damaged part of the database."""
-    import sqlite3
-
     try:
         yield from rows
-    except sqlite3.Error:
+    except _errors():
         tally.add(_DAMAGED)
 
 
@@ -86,8 +89,8 @@ def _sound(rows: Iterable[Any], tally: Tally) -> Iterator[Any]:
 
 def _trackio(database: Connection, file: LogFile, names: set[str], whole: Tally) -> Iterator[Raw]:
     key = "run_id" if "run_id" in names else "run_name"
-    found = database.execute(f"SELECT {key}, run_name FROM metrics GROUP BY {key} ORDER BY min(id)")
-    for run, name in list(_sound(found, whole)):
+    runs = database.execute(f"SELECT {key}, run_name FROM metrics GROUP BY {key} ORDER BY min(id)")
+    for run, name in list(_sound(runs, whole)):
         tally = Tally(file.path, "row")
         rows = database.execute(f"SELECT id, step, metrics FROM metrics WHERE {key} = ? ORDER BY id", (run,))
         batches = _batches(_sound(rows, tally), tally)
@@ -123,12 +126,10 @@ def _batches(rows: Iterator[Any], tally: Tally) -> Iterator[Batch]:
 
 
 def _config(database: Connection, key: str, run: Any, tally: Tally) -> dict[str, object]:
-    import sqlite3
-
     try:
         (text,) = database.execute(f"SELECT config FROM configs WHERE {key} = ?", (run,)).fetchone() or ("{}",)
         return dotted({name: value for name, value in json.loads(text).items() if not name.startswith("_")})
-    except (sqlite3.Error, ValueError, TypeError, AttributeError, RecursionError):
+    except _errors(TypeError, AttributeError, RecursionError):
         tally.add("the settings are unknown: they cannot be read")
         return {}
 
@@ -164,12 +165,10 @@ def unbounded(value: float) -> float:
 
 
 def _has_metrics(path: Path) -> bool:
-    import sqlite3
-
     try:
         with closing(_connect(path, Tally(path))) as database:
             return bool({"run_name", "run_uuid"} & _columns_of(database))
-    except (sqlite3.Error, DataError, OSError):
+    except _errors(DataError, OSError):
         return False
 
 

@@ -131,7 +131,7 @@ def _add(points: Points, records: Sequence[tuple[int, bytes]], tally: Tally) -> 
 
 
 def _event(event: bytes) -> tuple[int, list[tuple[str, float]]]:
-    """(step, (tag, number)…) of an event. What is no single number is left out."""
+    """(step, (tag, number)…) of an event. What is not a single number is left out."""
     match = _SCALAR.fullmatch(event)
     if match and len(match[3]) == match[2][0]:
         step = next(fields(b"\x08" + match[1]))[1] if match[1] else 0

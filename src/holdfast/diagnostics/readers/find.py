@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ from holdfast.diagnostics.readers.binary import first_bytes
 from holdfast.diagnostics.readers.console import CONSOLE
 from holdfast.diagnostics.readers.csv_export import CSV
 from holdfast.diagnostics.readers.database import DATABASE
+from holdfast.diagnostics.readers.dicts import DICTS
 from holdfast.diagnostics.readers.event_file import TENSORBOARD
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
 from holdfast.diagnostics.readers.mlflow_files import MLFLOW
 from holdfast.diagnostics.readers.reader import LogFile, Reader
 from holdfast.diagnostics.readers.swanlab_file import SWANLAB
+from holdfast.diagnostics.readers.tables import TABLE
 from holdfast.diagnostics.readers.text import head, is_binary
 from holdfast.diagnostics.readers.wandb_file import WANDB
+from holdfast.diagnostics.readers.wandb_summary import SUMMARY
 from holdfast.errors import DataError
 from holdfast.run_folder import CONFIG, METRICS
 
@@ -30,19 +34,20 @@ _logger = logging.getLogger("holdfast")
 READABLE = (
     "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json (`trainer.save_state()` writes one) "
     "or a folder with its checkpoints; verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its "
-    "`_step`"
+    "`_step`; the files of W&B (.wandb), TensorBoard, trackio, MLflow and SwanLab, and the folders they lie in"
 )
 
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, CONSOLE)
+READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMMARY, CONSOLE)
 """Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's words about itself
 _MOST_FILES = 1000
+_MOST_BESIDE = 50
 _DEPTH = 3
 _OTHERS = (
     ("training_args.bin", "a pickle of settings; the log is in trainer_state.json, in a checkpoint folder"),
@@ -84,10 +89,10 @@ def _in_folder(folder: Path) -> list[LogFile]:
     if not logs:
         why = " It has checkpoints, but none with a trainer_state.json." if _checkpoints(folder) else ""
         raise DataError(f"{folder} is a folder without a log.{why} {READABLE}")
-    if len(logs) == 1:
-        return [replace(logs[0], name=folder.resolve().name)]
-    count = Counter(log.name for log in logs)
-    return [log if count[log.name] == 1 else replace(log, name=_relative(log.path, folder)) for log in logs]
+    if len([log for log in logs if not log.beside]) == 1:
+        return [log if log.beside else replace(log, name=folder.resolve().name) for log in logs]
+    count = Counter(log.name for log in logs if not log.beside)
+    return [log if count[log.name] < 2 else replace(log, name=_relative(log.path, folder)) for log in logs]
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -107,6 +112,8 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
         return
     if run is not None:
         yield run
+        if run.path.name == STATE_FILE:
+            yield from islice(_beside(folder), _MOST_BESIDE)
         return
     if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
         _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)
@@ -119,11 +126,24 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
 def _run_folder(folder: Path) -> LogFile | None:
     if (folder / METRICS).is_file():
         return _file(folder / METRICS)
-    for store in STORES:
-        if (found := store.of_run(folder)) is not None:
-            return LogFile(store, found, folder.resolve().name)
     states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE_FILE).is_file()]
-    return _newest(states) if states else None
+    return _newest(states) if states else _stored(folder)
+
+
+def _stored(folder: Path) -> LogFile | None:
+    """The tracker's own files of one run."""
+    paths = ((store, store.of_run(folder)) for store in STORES)
+    return next((LogFile(store, path, folder.resolve().name) for store, path in paths if path is not None), None)
+
+
+def _beside(folder: Path, depth: int = 2) -> Iterator[LogFile]:
+    """Trackers' files of runs in the output folder of a trainer. They go on after the last checkpoint."""
+    if (run := _stored(folder)) is not None:
+        yield replace(run, beside=True)
+        return
+    for inner in _entries(folder) if depth else ():
+        if inner.is_dir() and not inner.is_symlink() and not _CHECKPOINT.fullmatch(inner.name):
+            yield from _beside(inner, depth - 1)
 
 
 def _newest(states: list[Path]) -> LogFile:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import Columns
+from holdfast.diagnostics.readers.numbering import Numbering
 from holdfast.diagnostics.readers.reader import Frame, LogFile, Raw, Reader, Row, dotted, frame_of, state_frame
 from holdfast.diagnostics.readers.text import LONGEST, Tally, blocks, lines
 
@@ -30,6 +31,7 @@ _decode = json.JSONDecoder().raw_decode
 def read_rows(batches: Iterable[Batch], tally: Tally, frame: Frame | None = None) -> tuple[Frame, Columns] | None:
     """All rows as columns, and their frame; None if no row of the first batch has a step."""
     columns: Columns | None = None
+    numbering = Numbering()
     for places, rows in batches:
         frame = frame or frame_of(rows)
         if frame is None:
@@ -37,7 +39,14 @@ def read_rows(batches: Iterable[Batch], tally: Tally, frame: Frame | None = None
         if columns is None:
             columns = Columns(tally, null_is_nan=frame.null_is_nan)
         pairs = list(map(frame.split, rows))
-        columns.add(places, [step for step, _ in pairs], [metrics for _, metrics in pairs])
+        steps = [step for step, _ in pairs]
+        if frame.numbered:
+            for step, row in pairs:
+                numbering.add(row, step)
+            steps = [0] * len(pairs)
+        columns.add(places, steps, [metrics for _, metrics in pairs])
+    if frame is not None and columns is not None and frame.numbered:
+        columns.renumber(numbering.steps(None, tally))
     return (frame, columns) if frame is not None and columns is not None else None
 
 

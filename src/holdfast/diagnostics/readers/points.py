@@ -46,13 +46,15 @@ class Points:
         """All values, without series that repeat the step; empties the collection."""
         result = Columns(self.tally, null_is_nan=False)
         keys = {name: np.frombuffer(series[0], np.int64) for name, series in self._series.items() if name not in AXES}
-        if not any(one.any() for one in keys.values()) and any(len(one) > 1 for one in keys.values()):
+        if not any(part.any() for part in keys.values()) and any(len(part) > 1 for part in keys.values()):
             self.tally.add("no value has a step: the values of each series were numbered")
-            keys = {name: np.arange(1, len(one) + 1) for name, one in keys.items()}
+            keys = {name: np.arange(1, len(part) + 1) for name, part in keys.items()}
         different: dict[bytes, NDArray[np.int64]] = {}
-        shared = {name: different.setdefault(one.tobytes(), one) for name, one in keys.items()}
+        shared = {name: different.setdefault(part.tobytes(), part) for name, part in keys.items()}
         every = np.unique(np.concatenate([*different.values()])) if different else np.empty(0, np.int64)
-        rows = {id(one): np.searchsorted(every, one).astype(np.uint32) for one in different.values()}
-        result.put(every % LAST_STEP, ((name, (rows[id(one)], self._series[name][1])) for name, one in shared.items()))
+        rows = {id(part): np.searchsorted(every, part).astype(np.uint32) for part in different.values()}
+        result.put(
+            every % LAST_STEP, ((name, (rows[id(part)], self._series[name][1])) for name, part in shared.items())
+        )
         self._series = {}
         return result

@@ -10,6 +10,7 @@ from typing import Any, AnyStr, Generic
 from holdfast.diagnostics.log import Format, Host
 from holdfast.diagnostics.readers.columns import Columns
 from holdfast.diagnostics.readers.names import AXES, host_of
+from holdfast.diagnostics.readers.numbering import SWIFT_STEP, is_row, step_in
 from holdfast.diagnostics.readers.text import Tally
 
 Row = dict[str, Any]
@@ -25,15 +26,19 @@ class Frame:
     split: Split
     """Row -> (its step as read, or None; its metrics). May change the row."""
     null_is_nan: bool
+    numbered: bool = False
+    """Whether rows may lack a step and are numbered."""
 
 
 def frame_of(rows: Sequence[Row]) -> Frame | None:
-    """The frame of a file, from its first rows; None if none of them has a step."""
+    """The frame of a file, from its first rows; None if none of them has a step and they are no rows of a trainer."""
     names = {name for row in rows for name in row}
     if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
         return Frame("verl", "verl", _data, null_is_nan=True)
+    if SWIFT_STEP in names:
+        return Frame("trl", "trl", _stepless, null_is_nan=True, numbered=True)
     if "step" not in names or names & {"_step", "_timestamp", "_runtime"}:
-        return history_frame(names)
+        return history_frame(names) or (stepless_frame(names) if any(map(is_row, rows)) else None)
     host = host_of(names)
     if host in ("trl", "verl"):
         return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
@@ -52,6 +57,12 @@ def history_frame(names: Iterable[str]) -> Frame | None:
         return step, {name: value for name, value in row.items() if is_metric(name) and value is not None}
 
     return Frame("wandb", host_of(names), split, null_is_nan=False)
+
+
+def stepless_frame(names: Iterable[str]) -> Frame:
+    """The frame of rows that are numbered, such as those of a console."""
+    host = host_of(names)
+    return Frame("trl", "trl" if host == "unknown" else host, _stepless, null_is_nan=True, numbered=True)
 
 
 def axis_of(names: Iterable[str]) -> str | None:
@@ -95,6 +106,10 @@ def _flat(row: Row) -> tuple[Any, Row]:
     return row.pop("step", None), row
 
 
+def _stepless(row: Row) -> tuple[Any, Row]:
+    return step_in(row), row
+
+
 def _ours(row: Row) -> tuple[Any, Row]:
     """`metrics.jsonl`: "dropped" has the names of values that were not finite."""
     step, dropped = row.pop("step", None), row.pop("dropped", None)
@@ -116,6 +131,8 @@ class LogFile:
     """The run's config.toml."""
     note: str = ""
     """Why this file was chosen and not another of the folder, if that may surprise."""
+    beside: bool = False
+    """Whether it lies in the folder of another log, and is read only if it has the same run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def _row(message: bytes) -> Row:
     step: int | None = None
     for number, item in fields(message):
         if number == 1 and isinstance(item, bytes):
-            name, value = _item(item)
+            name, value = _item(item, _number)
             row[name] = value
         elif number == 2 and isinstance(item, bytes):
             step = next((signed(value) for _, value in fields(item) if isinstance(value, int)), 0)
@@ -84,15 +84,20 @@ def _row(message: bytes) -> Row:
     return {name: value for name, value in row.items() if not (isinstance(value, dict) and "_type" in value)}
 
 
-def _item(message: bytes) -> tuple[str, Any]:
+def _number(text: bytes) -> Any:
+    """The value of a JSON text, most of which are numbers."""
+    try:
+        return float(text)
+    except ValueError:
+        return json.loads(text)
+
+
+def _item(message: bytes, read: Callable[[bytes], Any]) -> tuple[str, Any]:
     names: list[str] = []
     value: Any = None
     for number, part in fields(message):
         if number == _VALUE_JSON and isinstance(part, bytes):
-            try:
-                value = float(part)
-            except ValueError:
-                value = json.loads(part)
+            value = read(part)
         elif number in (_KEY, _NESTED_KEY) and isinstance(part, bytes):
             names.append(part.decode("utf-8", "replace"))
         elif number in _TYPED:
@@ -108,7 +113,7 @@ def _typed(number: int, part: int | bytes) -> Any:
 
 
 def _settings(message: bytes) -> dict[str, object]:
-    items = dict(_item(part) for number, part in fields(message) if number == 1 and isinstance(part, bytes))
+    items = dict(_item(part, json.loads) for number, part in fields(message) if number == 1 and isinstance(part, bytes))
     return dotted({name: value for name, value in items.items() if not name.startswith("_")})
 
 

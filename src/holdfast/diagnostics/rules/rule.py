@@ -102,7 +102,7 @@ class Check:
     better: tuple[tuple[str, ...], ...] = ()
     """Sets of series that are better evidence. This check only sees rows from before such a set is complete."""
     look_at: tuple[str, ...] = ()
-    """The series a chart should show, as far as they are logged by then. Default: `series`."""
+    """The series a chart should show, as far as they are logged by then. Default: `series`, and others in evidence."""
     remedy: Remedy | None = None
     """Replaces the remedy of the rule."""
     raw: bool = False
@@ -133,7 +133,8 @@ class Check:
         numbers = evidence | {name: values[at] for name, values in signal.also().items()}
         known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
         begun = log.until(step)
-        look_at = tuple(name for name in self.look_at if has(begun, name)) or self.series
+        shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
+        look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
         summary, level = self.message.format_map(numbers), self.level
         if back is not None:
             summary, level = f"{summary} It was back to normal at step {rows.steps[back]}.", "note"
@@ -184,6 +185,8 @@ class Rule:
     """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
     checks: tuple[Check, ...]
     """The earliest hit counts; at the same step, the hit of the check that comes first."""
+    every_row: bool = False
+    """Whether the rule looks at every row of the log, not at one for each rollout batch."""
 
     meaning: str
     """One sentence."""
@@ -199,6 +202,10 @@ class Rule:
     """Codes that lead to this one. An earlier finding of one of them hides this one."""
     phase: Literal["stagnation", "decay", "collapse"] | None = None
     """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
+
+    def rows(self, log: Log, batches: Log) -> Log:
+        """The log that this rule looks at: the whole log, or the log with a row for each rollout batch."""
+        return log if self.every_row else batches
 
     def find(self, log: Log) -> Hit | None:
         """The first finding in a log, or else the first note; None if there is neither."""
