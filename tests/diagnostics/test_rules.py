@@ -176,16 +176,6 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"rollout__mixed_group_fraction": always(0.0)}, (5, 5)),
         (UNMIXED | {"reward__max": always(0.7), "reward__min": always(0.7)}, (5, 5)),
         (UNMIXED | {"reward__group_std": always(0.0), "reward__mean": always(0.0)}, (5, 5)),
-    ],
-    "GRD003": [
-        ({"grad__norm": always(0.0)}, (5, 15)),
-        (
-            {"grad__norm": always(0.0), "kl__reference": always(0.0), "rollout__mixed_group_fraction": always(33 / 64)},
-            (1, 1),
-        ),
-        ({"grad__norm": lambda v: np.where(np.arange(len(v)) < 20, v, 0.0)}, (25, 50)),
-    ],
-    "RWD004": [
         (BROKEN, (33, 35)),
         (BROKEN | {"reward__mean": lambda v: np.where(np.arange(len(v)) < 30, v - 1, -1.5)}, (33, 35)),
         # A row over several steps, some of them before the break.
@@ -197,6 +187,14 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
             },
             (34, 36),
         ),
+    ],
+    "GRD003": [
+        ({"grad__norm": always(0.0)}, (5, 15)),
+        (
+            {"grad__norm": always(0.0), "kl__reference": always(0.0), "rollout__mixed_group_fraction": always(33 / 64)},
+            (1, 1),
+        ),
+        ({"grad__norm": lambda v: np.where(np.arange(len(v)) < 20, v, 0.0)}, (25, 50)),
     ],
     "RET001": [
         ({"retrieval__error_fraction": step(30, 0.8)}, (31, 31)),
@@ -293,14 +291,6 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {"rollout__mixed_group_fraction": ramp(10, 0.0)},
         {"rollout__mixed_group_fraction": always(0.1)},
         UNMIXED | {"reward__group_std": lambda v: np.where(np.arange(len(v)) == 3, 0.2, 0.0)},
-    ],
-    "GRD003": [
-        {"grad__norm": always(0.0), "rollout__mixed_group_fraction": always(0.0)},
-        {"grad__norm": always(0.0), "kl__reference": lambda v: 0.001 * np.arange(len(v))},  # not measured
-        {"grad__norm": lambda v: np.where(np.arange(len(v)) % 2, v, 0.0)},  # rows over steps with and without contrast
-        {"grad__norm": spike(0, 0.0)},
-    ],
-    "RWD004": [
         BROKEN | {"entropy__mean": step(30, 3.0)},  # the rollouts changed too
         BROKEN | {"reward__mean": lambda v: np.where(np.arange(len(v)) < 30, v, 1.0)},  # solved
         BROKEN
@@ -312,6 +302,12 @@ TWINS: dict[str, list[dict[str, Change]]] = {
                 (np.arange(len(v)) < 40) & (np.arange(len(v)) % 4 == 0), v, 0.0
             ),
         },
+    ],
+    "GRD003": [
+        {"grad__norm": always(0.0), "rollout__mixed_group_fraction": always(0.0)},
+        {"grad__norm": always(0.0), "kl__reference": lambda v: 0.001 * np.arange(len(v))},  # not measured
+        {"grad__norm": lambda v: np.where(np.arange(len(v)) % 2, v, 0.0)},  # rows over steps with and without contrast
+        {"grad__norm": spike(0, 0.0)},
     ],
     "RET001": [{"retrieval__error_fraction": spike(30, 0.2)}, {"retrieval__error_fraction": always(0.05)}],
     "RET002": [{"retrieval__empty_fraction": always(0.1)}, {"retrieval__empty_fraction": spike(30, 1.0)}],

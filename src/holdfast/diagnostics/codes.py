@@ -15,7 +15,6 @@ CODES: dict[str, str] = {
     "RET001": "rollouts",
     "RET002": "rollouts",
     "GRP001": "groups",
-    "RWD004": "groups",
     "STP001": "updates",
     "LLD001": "likelihood",
     "LLD002": "likelihood",

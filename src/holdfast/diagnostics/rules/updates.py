@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.log import Series, as_of, reward_curve
-from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal
+from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal, falling
 from holdfast.trailing import (
     Truths,
     Values,
@@ -49,14 +48,6 @@ CLIPPED_FRACTION = 0.1
 """Share of the tokens that one update clips. Harder questions clip 3 %, healthy runs with small batches up to 12 %."""
 CLIPPED_TIMES = 2.0
 """Times the largest share before."""
-
-
-def falling(rows: Rows) -> Truths:
-    """[N]: where the reward has probably fallen."""
-    curve = reward_curve(rows.log)
-    if curve is None:
-        return np.zeros(len(rows.steps), bool)
-    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
 
 
 def drifts(rows: Rows) -> Signal | None:
