@@ -13,6 +13,7 @@ CODES: dict[str, str] = {
     "PEN001": "penalty",
     "RET001": "rollouts",
     "RET002": "rollouts",
+    "RWD003": "hacking",
     "GRP001": "reward",
     "STP001": "updates",
     "LLD001": "likelihood",
@@ -25,7 +26,6 @@ CODES: dict[str, str] = {
     "ENT002": "likelihood",
     "GRD001": "updates",
     "TRN001": "rollouts",
-    "RWD003": "hacking",
     "RWD002": "reward",
     "RWD001": "reward",
 }
