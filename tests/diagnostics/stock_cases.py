@@ -56,7 +56,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"entropy__mean": step(30, 7.0)}, (32, 32)),  # from one row to the next, which ENT001 leaves alone
     ],
     "RWD003": [(HACKED, (24, 40))],
-    "STP001": [(BROKEN, (26, 29)), (BROKEN_AT_FIRST, (4, 4))],
+    "STP001": [(BROKEN, (26, 29)), (BROKEN_AT_FIRST, (3, 3))],
     "SMP001": [
         ({GAP: noisy(0.3, 0.02)}, (1, 1)),
         ({"sampler__prob_abs_gap": noisy(0.1, 0.01)}, (1, 1)),

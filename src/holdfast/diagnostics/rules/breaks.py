@@ -10,10 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.collapse import reward_range
-from holdfast.diagnostics.rules.rule import Check, Rows, Signal
+from holdfast.diagnostics.rules.rule import Check, Rows, Signal, long_not_preferred
 from holdfast.trailing import Truths, Values, delayed, highest, lowest, margin, trailing_lowest, trailing_mean
 
 REWARD, ENTROPY, LENGTH, CLIPPED = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction"
+FAILED_SEARCHES, EMPTY = "retrieval/error_fraction", "retrieval/empty_fraction"
+MAX_FAILED_FRACTION, MAX_EMPTY_FRACTION = 0.1, 0.3
 
 USUAL_ROWS = 8
 """Rows before a break whose mean is the usual value."""
@@ -23,8 +25,9 @@ BREAK_ROWS = 3
 """Rows within which everything happens."""
 LOST_SHARE = 0.5
 """Share of its range that the reward loses in them."""
-BREAK_ERRORS = 5.0
-"""Standard errors of the loss, and of the jump of entropy."""
+BREAK_ERRORS = 3.0
+"""Standard errors of the loss, and of the jump of entropy, by the noise before them. Three are enough, as both are
+needed at once."""
 ENTROPY_TIMES = 1.5
 """Times the usual entropy. A batch of harder questions raises it by a tenth."""
 ENTROPY_NATS = 0.1
@@ -36,6 +39,8 @@ FIRST_ROWS = 8
 """A break by the very first updates shows in these rows."""
 GONE_SHARE = 0.2
 """Share of the first reward that is left in every later row."""
+GONE_ROWS = 2
+"""Fewest later rows."""
 
 
 def breaks_at_once(rows: Rows) -> Signal | None:
@@ -44,12 +49,18 @@ def breaks_at_once(rows: Rows) -> Signal | None:
     pay, nats = (delayed(trailing_mean(column, USUAL_ROWS), BREAK_ROWS) for column in (reward, entropy))
     lost = pay - trailing_mean(reward, 2)
     most = -trailing_lowest(-entropy, BREAK_ROWS)
-    where = (lost > LOST_SHARE * reward_range(pay, lowest(reward))) & (lost > margin(reward, 2, BREAK_ERRORS))
-    where &= (most > ENTROPY_TIMES * nats) & (most - nats > np.maximum(margin(entropy, 1, BREAK_ERRORS), ENTROPY_NATS))
-    where &= np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1
+    by_chance, more = (delayed(margin(column, 2, BREAK_ERRORS), BREAK_ROWS) for column in (reward, entropy))
+    where = (lost > LOST_SHARE * reward_range(pay, lowest(reward))) & (lost > by_chance)
+    where &= (most > ENTROPY_TIMES * nats) & (most - nats > np.maximum(more, ENTROPY_NATS))
+    where &= (np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1) & searches_work(rows) & long_not_preferred(rows)
     if not where.any():
         return None
     return Signal(where, lambda: {REWARD: pay - lost, ENTROPY: most, "reward before": pay, "entropy before": nats})
+
+
+def searches_work(rows: Rows) -> Truths:
+    """[N]: where no retriever fails, as far as the log shows. Other observations raise entropy at once too."""
+    return ~((rows.latest(FAILED_SEARCHES) > MAX_FAILED_FRACTION) | (rows.latest(EMPTY) > MAX_EMPTY_FRACTION))
 
 
 def breaks_at_first(rows: Rows) -> Signal:
@@ -57,7 +68,7 @@ def breaks_at_first(rows: Rows) -> Signal:
     (reward,) = rows.columns
     row = np.arange(len(reward))
     gone = (reward <= GONE_SHARE * reward[0]) & (reward[0] > 0) | (row == 0)
-    early = (np.cumsum(~gone) == 0) & (row >= BREAK_ROWS) & (row < FIRST_ROWS)
+    early = (np.cumsum(~gone) == 0) & (row >= GONE_ROWS) & (row < FIRST_ROWS)
     return Signal(
         early & is_another_policy(rows), lambda: {REWARD: reward}, lambda: {"first": reward[:1].repeat(len(row))}
     )
