@@ -22,8 +22,10 @@ from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
 from holdfast.diagnostics.readers.mlflow_files import MLFLOW
 from holdfast.diagnostics.readers.reader import LogFile, Reader
 from holdfast.diagnostics.readers.swanlab_file import SWANLAB
+from holdfast.diagnostics.readers.tables import TABLE
 from holdfast.diagnostics.readers.text import head, is_binary
 from holdfast.diagnostics.readers.wandb_file import WANDB
+from holdfast.diagnostics.readers.wandb_summary import SUMMARY
 from holdfast.errors import DataError
 from holdfast.run_folder import CONFIG, METRICS
 
@@ -38,7 +40,7 @@ READABLE = (
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, DICTS, CONSOLE)
+READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMMARY, CONSOLE)
 """Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 

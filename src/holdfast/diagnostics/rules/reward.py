@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from holdfast.collapse import FALLEN_ERRORS, FALLEN_SHARE, Curve
+from holdfast.collapse import DROPPED_SHARE, LONG_WINDOW, Curve, Smoothed
 from holdfast.diagnostics.log import REWARDS, Log, has, reward_curve
 from holdfast.diagnostics.rules.hacking import functions_of
 from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, Values, delayed, highest, lowest, margin, most_since, rows_since, trailing_mean
+from holdfast.trailing import (
+    Truths,
+    Values,
+    delayed,
+    held,
+    highest,
+    lowest,
+    margin,
+    most_since,
+    rows_since,
+    trailing_mean,
+)
 
 ANSWERED, EM, REWARD, MIXED = "rollout/answered_fraction", "reward/em", "reward/mean", "rollout/mixed_group_fraction"
 ROWS = 5
@@ -38,19 +51,26 @@ def falls(rows: Rows) -> Signal:
     """The reward fell (`holdfast.collapse`), and is not about to recover."""
     curve = reward_curve(rows.log, rows.names[0])
     assert curve is not None
-    short, long = curve.short, curve.long
-    by_five = short.has_lost(FALLEN_SHARE, FALLEN_ERRORS)
+    shown = [where for _, where in curve.falls]
+
+    def by(of: Callable[[Smoothed], Values]) -> Values:
+        return np.select(shown, [of(mean) for mean, _ in curve.falls], of(curve.long))
+
     return Signal(
         curve.fallen & ~may_recover(curve),
+        lambda: {rows.names[0]: by(lambda mean: mean.means), "peak": by(lambda mean: highest(mean.means))},
         lambda: {
-            rows.names[0]: np.where(by_five, short.means, long.means),
-            "peak": np.where(by_five, highest(short.means), highest(long.means)),
-        },
-        lambda: {
-            "lost": np.where(by_five, short.lost, long.lost),
+            "lost": by(lambda mean: mean.lost),
             "measure": np.where(lowest(curve.rewards) < 0, "range", "peak"),
         },
+        is_back(curve),
     )
+
+
+def is_back(curve: Curve) -> Truths:
+    """[N]: where the reward is nearly at its peak again, or has not been clearly down for ten rows."""
+    near = (curve.short.lost < DROPPED_SHARE) & (curve.long.lost < DROPPED_SHARE)
+    return near | held(~curve.falling, LONG_WINDOW)
 
 
 def may_recover(curve: Curve) -> Truths:
