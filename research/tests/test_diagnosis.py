@@ -77,13 +77,6 @@ def test_copies_are_the_same_for_the_same_name_and_stay_causal() -> None:
     assert once["cut"].steps[-1] == 16
 
 
-def test_wilson() -> None:
-    # 8 of 10 at z = 1.96: (0.8 + 0.19208) / 1.38416 = 0.71674 in the middle, 0.22658 to each side.
-    low, high = diagnosis.wilson(8, 10)
-    assert low == pytest.approx(0.4902, abs=1e-3) and high == pytest.approx(0.9433, abs=1e-3)
-    assert diagnosis.wilson(0, 0) == (0.0, 1.0)
-
-
 @pytest.mark.parametrize("name", ["collapse-grpo-80-s1", "collapse-trl-grpo-s2"])
 def test_a_collapse_is_found_long_before_half_of_the_reward_is_lost(name: str) -> None:
     case = diagnosis.judge(NAMED[name], library.load(NAMED[name]))
@@ -102,6 +95,55 @@ def test_a_finding_before_the_fault_is_early_and_not_found() -> None:
     log = library.load(own)
     late = diagnosis.judge(replace(own, start=79, also=()), log)
     assert late.early and late.findings == () and late.lead is None and not late.right
+
+
+def test_a_factor_moves_every_threshold_in_errors_and_puts_it_back() -> None:
+    from holdfast.diagnostics.rules import likelihood
+
+    before = likelihood.SURGE_ERRORS
+    with diagnosis.strictness(2.0) as places:
+        assert 2 * before == likelihood.SURGE_ERRORS
+        assert places >= 8
+    assert before == likelihood.SURGE_ERRORS
+
+
+def a_case(testbed: str, *, healthy: bool, findings: int, right: bool = False) -> diagnosis.Case:
+    return diagnosis.Case(
+        name="x",
+        testbed=testbed,
+        host="trl",
+        cause="healthy-noisy" if healthy else "truncation",
+        copy="",
+        healthy=healthy,
+        fell=not healthy,
+        lead=1.0 if findings and not healthy else None,
+        early=False,
+        alarm=healthy and findings > 0,
+        findings=(("TRN001", 5),) * findings,
+        right=right,
+        silent=(),
+    )
+
+
+def test_the_factor_for_a_testbed_is_chosen_on_the_others() -> None:
+    # On "a" a strict factor misses the collapse, on "b" a lenient one alarms: each gets what is best for the other.
+    def cases(found_on_a: int, alarms_on_b: int) -> list[diagnosis.Case]:
+        return [
+            a_case("a", healthy=False, findings=found_on_a, right=found_on_a > 0),
+            a_case("b", healthy=True, findings=alarms_on_b),
+        ]
+
+    out = diagnosis.left_out({0.8: cases(1, 1), 1.0: cases(1, 1), 1.25: cases(0, 0)})
+    assert out["a"][0] == 1.25 and not out["a"][1][0].findings
+    assert out["b"][0] == 1.0 and out["b"][1][0].alarm
+
+
+def test_a_run_whose_log_cannot_tell_counts_apart() -> None:
+    can = a_case("a", healthy=False, findings=1, right=False)
+    cases = [can, replace(can, silent=("TRN001",))]
+    told = diagnosis.numbers(cases)
+    assert told["right code first, where the log can tell"].startswith("0 of 1")
+    assert told["right code first, of faulty runs with a finding"].startswith("0 of 2")
 
 
 def test_the_command_prints_a_line_for_each_run(run: Callable[..., object]) -> None:

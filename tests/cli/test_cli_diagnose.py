@@ -121,6 +121,20 @@ def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
     assert "RET001" in text and "failing" in text and "well" in text
 
 
+def test_findings_and_their_page_in_one_run(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    page = tmp_path / "page.html"
+    stdout = holdfast("diagnose", run("failing", failing=True), "--html", str(page), code=1).stdout
+    assert stdout.rstrip().endswith(f"Wrote {page}") and "RET001  step 21" in stdout
+    assert "RET001" in page.read_text(encoding="utf-8")
+    result = holdfast("diagnose", run("well", failing=False), "--json", "--html", str(page))
+    assert json.loads(result.stdout)["name"] == "well" and f"Wrote {page}" in result.stderr
+    page.write_text("mine")
+    assert (
+        "is not a holdfast report" in holdfast("diagnose", run("c", failing=True), "--html", str(page), code=2).stderr
+    )
+
+
 def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     log.write_text('{"step": 1, "reward/mean": 0.5}\n')

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +52,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 raise KeyboardInterrupt
             queue.pop(0)()
 
-        monkeypatch.setattr("holdfast.cli.watch.time.sleep", sleep)
+        monkeypatch.setattr("holdfast.cli.watch.sleep", sleep)
 
     return script
 
@@ -94,4 +99,143 @@ def test_what_cannot_be_watched(log: Path, tmp_path: Path, holdfast: Run) -> Non
     other.parent.mkdir()
     for path in (log, other):
         path.write_text(rows(1, 5))
-    assert "holds 2 runs; watch one of them: other, run" in holdfast("watch", str(tmp_path), code=2).stderr
+    assert "2 runs here; watch one of them: other, run" in holdfast("watch", str(tmp_path), code=2).stderr
+
+
+def test_a_log_that_vanishes_is_waited_for(log: Path, meanwhile: Any, holdfast: Run) -> None:
+    log.write_text(rows(1, 4))
+    meanwhile(log.unlink, lambda: None, lambda: log.write_text(rows(1, 6)))
+    lines = holdfast("watch", str(log)).stdout.splitlines()
+    assert [line for line in lines if line.startswith("note: ")] == [f"note: {log} is gone; waiting"]
+    assert [int(line.split()[1]) for line in lines if line.startswith("step ")] == [4, 5, 6]
+
+
+def test_text_without_a_row_is_waited_for_and_a_binary_file_is_not(
+    tmp_path: Path, meanwhile: Any, holdfast: Run
+) -> None:
+    path = tmp_path / "verl.log"
+    path.write_text("Loading the model\n")
+    meanwhile(lambda: None, lambda: path.write_text("Loading the model\nstep:1 - critic/score/mean:0.5\n"))
+    stdout = holdfast("watch", str(path)).stdout
+    assert stdout.count("; waiting") == 1 and "step 1  reward 0.500" in stdout
+    path.write_bytes(bytes(range(9)) * 100)
+    assert "binary" in holdfast("watch", str(path), code=2).stderr
+
+
+def test_what_did_not_change_is_not_read_again(
+    log: Path, meanwhile: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.diagnostics import readers
+
+    count = 0
+    read_logs = readers.read_logs
+
+    def counted(path: Path) -> Any:
+        nonlocal count
+        count += 1
+        return read_logs(path)
+
+    monkeypatch.setattr(readers, "read_logs", counted)
+    log.write_text(rows(1, 4))
+    meanwhile(lambda: None, lambda: None, lambda: log.open("a").write(rows(5, 6)), lambda: None)
+    holdfast("watch", str(log))
+    assert count == 2
+
+
+def test_a_command_gets_each_finding_once(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
+    log.write_text(rows(1, 30))
+    meanwhile(lambda: log.open("a").write(rows(31, 32)))
+    to_file = f'cat > {tmp_path}/"$HOLDFAST_CODE"-"$HOLDFAST_STEP".json; echo "$HOLDFAST_RUN" >> {tmp_path}/names'
+    holdfast("watch", str(log), "--exec", to_file, code=1)
+    finding = json.loads((tmp_path / "RET001-21.json").read_text())
+    assert (finding["name"], finding["code"], finding["step"], finding["level"]) == ("run", "RET001", 21, "finding")
+    assert (tmp_path / "names").read_text().split() == ["run"] * len(list(tmp_path.glob("*-*.json")))
+
+
+def test_a_command_that_fails_is_a_warning(log: Path, meanwhile: Any, holdfast: Run) -> None:
+    log.write_text(rows(1, 30))
+    meanwhile()
+    stderr = holdfast("watch", str(log), "--exec", "exit 3", code=1).stderr
+    assert "the command of --exec ended with exit code 3, on RET001: exit 3" in stderr
+
+
+def test_a_run_of_runs_is_found_by_its_name(
+    tmp_path: Path, meanwhile: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "runs" / "mine"
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text("")
+    (run / "metrics.jsonl").write_text(rows(1, 5))
+    monkeypatch.chdir(tmp_path)
+    meanwhile()
+    assert "step 5" in holdfast("watch", "mine").stdout
+
+
+# ---- pipes
+
+
+def test_a_pipe_passes_unchanged_and_ends_with_a_diagnosis(holdfast: Run) -> None:
+    text = "Loading the model\r  0%|\n" + rows(1, 30) + "no end of line"
+    result = holdfast("watch", "-", code=1, stdin=text)
+    assert result.stdout == text
+    assert result.stderr.count("holdfast: RET001 at step 21: ") == 1
+    assert "RET001  step 21  retriever failing" in result.stderr
+    assert holdfast("watch", stdin=rows(1, 15)).stdout == rows(1, 15)
+    assert "error: the pipe " in holdfast("watch", "-", code=2, stdin="nothing to read").stderr
+
+
+def start(*words: str, before: str = "") -> subprocess.Popen[bytes]:
+    """`holdfast watch …` in a process of its own, with pipes."""
+    command = [sys.executable, "-m", "holdfast", "watch", *words]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(before.encode())
+    process.stdin.flush()
+    assert process.stdout.read(len(before)) == before.encode()  # so it passes on before the end
+    return process
+
+
+def test_findings_come_before_the_pipe_ends() -> None:
+    process = start("-", "--every", "0.1", before=rows(1, 30))
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith(b"holdfast: RET001 at step 21: ")
+    stdout, stderr = process.communicate(timeout=30)
+    assert (stdout, process.returncode) == (b"", 1)
+    assert b"holdfast: RET001" not in stderr and b"RET001  step 21" in stderr
+
+
+def test_ctrl_c_waits_for_the_end_of_the_pipe_and_the_second_does_not() -> None:
+    process = start("-", "--every", "0.1", before=rows(1, 15))
+    assert process.stdin is not None and process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    assert b"waiting for the end of the pipe" in process.stderr.readline()
+    process.stdin.write(rows(16, 30).encode())
+    process.stdin.flush()
+    assert b"RET001" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 1
+    process.communicate()
+
+
+def test_the_trainer_lives_although_nothing_reads_the_output() -> None:
+    process = start("-", "--every", "0.1", before=rows(1, 15))
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    for first in range(16, 30):
+        process.stdin.write(rows(first, first).encode())
+        process.stdin.flush()
+        time.sleep(0.02)
+    process.stdin.close()
+    stderr = process.stderr.read()
+    assert process.wait(timeout=30) == 1
+    assert b"RET001  step 21" in stderr and b"Traceback" not in stderr and b"BrokenPipe" not in stderr
+
+
+def test_a_named_pipe_is_followed(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = start(str(pipe))
+    pipe.write_text(rows(1, 30))
+    stdout, stderr = process.communicate(timeout=30)
+    assert stdout.decode() == rows(1, 30) and process.returncode == 1 and b"RET001  step 21" in stderr

@@ -54,6 +54,18 @@ def originals() -> dict[str, bytes]:
     }
 
 
+def stores() -> dict[str, bytes]:
+    """The trackers' own files."""
+    return {
+        "run-x.wandb": next(LOGS.glob("wandb-offline/wandb/*/*.wandb")).read_bytes(),
+        "run-x.swanlab": next(LOGS.glob("swanlog/*/*.swanlab")).read_bytes(),
+        "events.out.tfevents.1.host": min(LOGS.glob("tensorboard/*/events*")).read_bytes(),
+        "trackio.db": (LOGS / "trackio.db").read_bytes(),
+        "mlflow.db": (LOGS / "mlflow.db").read_bytes(),
+        "reward": next(LOGS.glob("mlruns/*/*/metrics/train/reward")).read_bytes(),
+    }
+
+
 def lines_of(rows: list[Any]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
@@ -78,6 +90,14 @@ def broken_bytes(raw: bytes, rng: random.Random) -> bytes:
         else:
             data[at : at + 40] = rng.choice(PIECES)
     return bytes(data)
+
+
+def flipped_bits(raw: bytes, rng: random.Random) -> bytes:
+    """A few bits, and now and then the end lost."""
+    data = bytearray(raw)
+    for _ in range(rng.choice((1, 1, 3, 20))):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(data[: rng.choice((len(data), rng.randrange(len(data))))])
 
 
 def broken_structure(raw: bytes, rng: random.Random) -> bytes:
@@ -176,6 +196,33 @@ def test_a_broken_log_is_read_or_refused(tmp_path: Path, damage: Callable[[bytes
     assert sum(outcome.values()) == CASES * len(originals()) >= 1000
     for name in originals():  # the damage is neither harmless nor total
         assert outcome[name, "read"] > CASES // 4, outcome
+
+
+@pytest.mark.parametrize("damage", [broken_bytes, flipped_bits])
+@pytest.mark.parametrize("name", stores())
+def test_a_broken_store_is_read_or_refused(
+    tmp_path: Path, name: str, damage: Callable[[bytes, random.Random], bytes]
+) -> None:
+    raw, whole = stores()[name], tmp_path
+    path = tmp_path / name
+    if name == "reward":  # a file of a store of files
+        whole = tmp_path / "run"
+        path = whole / "metrics" / name
+        path.parent.mkdir(parents=True)
+        (whole / "meta.yaml").write_text("run_name: x\n")
+    outcome: Counter[str] = Counter()
+    for seed in range(CASES):
+        path.write_bytes(damage(raw, random.Random(f"{name} {seed}")))
+        try:
+            for log in read_logs(path if whole == tmp_path else whole):
+                check(log)
+            outcome["read"] += 1
+        except DataError as error:
+            assert len(str(error)) < 2000
+            outcome["refused"] += 1
+        except Exception as error:
+            raise AssertionError(f"{damage.__name__}, {name}, seed {seed}") from error
+    assert sum(outcome.values()) == CASES and outcome["read"] > CASES // 10, outcome
 
 
 def test_undamaged_they_are_read_without_a_note(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,45 +12,16 @@ from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules import RULES
 
+from . import stock_cases
+from .changes import Change, always, ramp, spike, step
+
 MakeLog = Callable[..., Log]
-Change = Callable[[np.ndarray], Any]
 SEEDS = range(5)
 
 
 def codes(log: Log) -> dict[str, int]:
     """Code -> step."""
     return {finding.code: finding.step for finding in diagnose(log).findings}
-
-
-# ---- ways to change a series
-
-
-def ramp(start: int, to: float, length: int = 20) -> Change:
-    """From its value at a row to another, in a straight line, and there it stays."""
-
-    def change(values: np.ndarray) -> np.ndarray:
-        t = np.clip((np.arange(len(values)) - start) / length, 0, 1)
-        return values + t * (to - values[start])
-
-    return change
-
-
-def step(start: int, to: float) -> Change:
-    """Another value from a row on."""
-
-    def change(values: np.ndarray) -> np.ndarray:
-        return np.where(np.arange(len(values)) >= start, to + 0.02 * (values - values.mean()), values)
-
-    return change
-
-
-def spike(at: int, to: float) -> Change:
-    """Another value at one row."""
-    return lambda values: np.where(np.arange(len(values)) == at, to, values)
-
-
-def always(value: float) -> Change:
-    return lambda values: np.full(len(values), value)
 
 
 LEAK: dict[str, Change] = {
@@ -305,6 +275,8 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
 }
 
+CASES |= stock_cases.CASES
+TWINS |= stock_cases.TWINS
 
 # A decay begins as a stagnation, and everything worse as a decay.
 FORERUNNERS = {(worse, "LLD001") for worse in ("LLD002", "LLD003", "LLD004")} | {

@@ -56,10 +56,10 @@ def test_with_one_step_per_batch_it_is_told_after_three_batches() -> None:
 @pytest.mark.parametrize("k", [2, 10])
 def test_with_several_steps_it_takes_ten_batches_and_the_schedule_is_not_blamed(k: int) -> None:
     finding = pen001(trl_log(k, [0.0] * 20 * k))
-    assert finding is not None and finding.step == 9 * k + 2, "the first row of the tenth batch that has moved"
+    assert finding is not None and finding.step == 10 * k, "the last row of the tenth batch"
     assert "in 10 rollout batches in which the policy moved" in finding.summary
     assert "steps_per_generation" not in finding.remedy and "`threshold` of LLDS" in finding.remedy
-    assert pen001(trl_log(k, [0.0] * (9 * k + 1))) is None
+    assert pen001(trl_log(k, [0.0] * (10 * k - 1))) is None
 
 
 def test_one_row_in_which_it_acts_is_enough() -> None:

@@ -9,3 +9,4 @@ REPOSITORY = RESEARCH.parent
 DOCS = RESEARCH / "docs"
 RECORDINGS = RESEARCH / "data" / "recordings"
 KEPT_RUNS = RESEARCH / "data" / "laboratory"
+READINGS = RESEARCH / "data" / "readings"

@@ -126,7 +126,7 @@ def legend(columns: Sequence[Column]) -> str:
 
 
 @contextmanager
-def open_console(console: Console, run_dir: Path) -> Iterator[Listener]:
+def open_console(console: Console, run_dir: Path | str) -> Iterator[Listener]:
     """A listener for the console while a run lasts: live on a terminal, plain lines elsewhere."""
     console.print(Text.assemble(("holdfast", "bold"), f" · {run_dir}"))
     listener: LiveTable | Lines = LiveTable(console) if is_live(console) else Lines(console)

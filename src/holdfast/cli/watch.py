@@ -1,112 +1,400 @@
-"""`holdfast watch`: the newest rows and findings of a log that is still being written."""
+"""`holdfast watch`: findings in a log that is still being written, or that comes through a pipe."""
 
 from __future__ import annotations
 
-import time
+import os
+import signal
+import subprocess
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryDirectory
+from time import perf_counter, sleep
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.terminal import is_live, out
+from holdfast.cli.findings import show
+from holdfast.cli.relay import Relay
+from holdfast.cli.runs import in_runs
+from holdfast.cli.sources import STDIN, is_address, is_stream
+from holdfast.cli.terminal import err, is_live, out, program
 from holdfast.errors import ConfigError, DataError
 from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import is_finished, is_run
 
 if TYPE_CHECKING:
+    from holdfast.diagnostics.finding import Finding
     from holdfast.diagnostics.log import Log
 
 _ROWS = 12
 """Rows of a live table that are shown at the start; plain lines start with the last row."""
+_REST = 20
+"""Looking at a log takes at most one part in so many of the time, however long the log is."""
+_SERVICE = 30.0
+"""Seconds between two requests to a service, or more."""
+_COMMAND_SECONDS = 60.0
+"""Seconds that the command of --exec may take."""
+_DEPTH, _MOST_FILES = 3, 10_000
+
+OnFinding = Callable[["Finding", "Log"], None]
 
 
 def watch(
-    path: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, or any log that [cyan]holdfast diagnose[/cyan] reads.")
-    ],
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Read the log every so many seconds.")] = 5.0,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="LOG", help="What [cyan]holdfast diagnose[/cyan] reads: a file, a folder, a run's name, `-`."
+        ),
+    ] = None,
+    every: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Look at the log every so many seconds.")
+    ] = 5.0,
+    command: Annotated[
+        str | None,
+        typer.Option("--exec", metavar="COMMAND", help="Run this shell command on each new finding."),
+    ] = None,
 ) -> None:
-    """Follow a run while it trains.
-
-    Reads the log every few seconds. Prints each new row, and each finding as soon
-    as the log shows it. Writes nothing, so it can also follow the run of another
-    trainer or of another user.
+    """Follow a run while it trains, and report findings as they come.
 
     [cyan]holdfast watch runs/quickstart[/cyan]
 
     [cyan]holdfast watch output/verl.log --every 60[/cyan]
 
-    Ends when a run of holdfast has finished, or with Ctrl-C. Exit codes: 0 no
-    findings, 1 findings, 2 the path cannot be read.
-    """
-    from holdfast.cli.console import open_console
+    [cyan]python train.py 2>&1 | holdfast watch -[/cyan]
 
-    console = out()
-    with open_console(console, path) as listener:
-        follower = _Follower(path, listener, rows=_ROWS if is_live(console) else 1)
-        listener.stage("waiting for the first row")
-        try:
-            while True:
-                finished = path.is_dir() and is_run(path) and is_finished(path)
-                follower.look()
-                if finished:
-                    break
-                time.sleep(every)
-        except KeyboardInterrupt:
-            pass
-    if follower.findings:
+    [cyan]holdfast watch train.log --exec 'notify-send "$HOLDFAST_SUMMARY"'[/cyan]
+
+    A log is read again when it has changed. Prints its new rows and findings.
+    Writes nothing, so it can also follow the run of another user.
+
+    A pipe is passed on to standard output at once and unchanged, as `tee` does.
+    Findings go to standard error, and the whole diagnosis when the pipe ends.
+    Ctrl-C waits for that end, as the trainer may still have something to say; a
+    second Ctrl-C does not.
+
+    The command of --exec gets the finding as JSON on its standard input, and
+    HOLDFAST_CODE, HOLDFAST_STEP, HOLDFAST_SUMMARY and HOLDFAST_RUN.
+
+    Ends with the pipe, with the run of holdfast, or with Ctrl-C. Exit codes: 0 no
+    findings, 1 findings, 2 the log cannot be read.
+    """
+    if source is None and sys.stdin.isatty():
+        raise ConfigError("no log is given", hint=f"python train.py 2>&1 | {program()} watch -")
+    source = source or STDIN
+    on_finding = _ignore if command is None else _runner(command)
+    follow = _watch_stream if is_stream(source) else _watch_log
+    if follow(source, every, on_finding):
         raise typer.Exit(1)
 
 
-class _Follower:
-    """Passes new rows and findings of a log to a listener."""
+# ---- a log that grows
 
-    def __init__(self, path: Path, listener: Listener, *, rows: int) -> None:
-        self._path, self._listener, self._rows = path, listener, rows
+
+def _watch_log(source: str, every: float, on_finding: OnFinding) -> bool:
+    """Follow a file, a folder or a service until Ctrl-C, or the end of a run of holdfast. Returns whether there are
+    findings."""
+    from holdfast.cli.console import open_console
+    from holdfast.diagnostics.readers import read_logs
+
+    path = None if is_address(source) else Path(in_runs(source))
+    console = out()
+    with open_console(console, path or source) as listener:
+        follower = Follower(
+            lambda: read_logs(path or source),
+            listener,
+            on_finding,
+            rows=_ROWS if is_live(console) else 1,
+            several=path is None or path.is_dir(),
+        )
+        listener.stage("waiting for the first row")
+        waits = _Waits(path, listener)
+        before: object = None
+        try:
+            while True:
+                finished = path is not None and path.is_dir() and is_run(path) and is_finished(path)
+                state = None if path is None else tuple(_state_of(path))
+                began = perf_counter()
+                if finished or path is None or state != before:
+                    before = state
+                    try:
+                        follower.look()
+                    except DataError as error:
+                        waits.because(error, has_begun=follower.has_begun)
+                if finished:
+                    break
+                pause = every if path else max(every, _SERVICE)
+                sleep(max(pause, _REST * (perf_counter() - began)))
+        except KeyboardInterrupt:
+            pass
+    if follower.has_findings:
+        console.print(f"To read more: {program()} diagnose {path or source}", soft_wrap=True)
+    return follower.has_findings
+
+
+def _state_of(path: Path, depth: int = _DEPTH) -> Iterator[tuple[str, int, int, int]]:
+    """(name, size, time of change, inode) of a log's files: a change of one means that the log has changed."""
+    try:
+        if path.is_dir():
+            for inner in sorted(path.iterdir())[:_MOST_FILES] if depth else ():
+                yield from _state_of(inner, depth - 1)
+            return
+        for file in (path, path.with_name(path.name + "-wal")):  # where SQLite writes first
+            if file.exists():
+                status = file.stat()
+                yield file.name, status.st_size, status.st_mtime_ns, status.st_ino
+    except OSError:  # it is being replaced right now
+        return
+
+
+class _Waits:
+    """Says once why there is nothing to show yet, or any more. Raises for a log that will never come."""
+
+    def __init__(self, path: Path | None, listener: Listener) -> None:
+        self._path, self._listener, self._reason = path, listener, ""
+
+    def because(self, error: DataError, *, has_begun: bool) -> None:
+        gone = self._path is not None and not self._path.exists()
+        if not has_begun and (self._path is None or gone or not _may_grow(self._path)):
+            raise error
+        is_new = self._path is not None and (is_run(self._path) or _is_empty(self._path))
+        reason = f"{self._path} is gone" if gone else "" if is_new else str(error).partition(". ")[0]
+        if reason and reason != self._reason:
+            self._listener.note(f"{reason}; waiting")
+        self._reason = reason
+
+
+def _may_grow(path: Path) -> bool:
+    """Whether a log may still appear in a path that cannot be read now: a folder, or a file of text."""
+    from holdfast.diagnostics.readers.text import head, is_binary
+
+    try:
+        return path.is_dir() or not is_binary(head(path))
+    except DataError:
+        return False
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and not path.stat().st_size
+
+
+class Follower:
+    """Passes new rows and findings of a log to a listener.
+
+    Args:
+        read: reads the log. The last of its runs is followed.
+        listener: gets new rows and findings.
+        on_finding: is called with each new finding and the log.
+        rows: how many of the first rows it passes on.
+        several: whether several runs mean that there is no telling which to follow.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], tuple[Log, ...]],
+        listener: Listener,
+        on_finding: OnFinding,
+        *,
+        rows: int = 1,
+        several: bool = False,
+    ) -> None:
+        self._read, self._listener, self._on_finding = read, listener, on_finding
+        self._rows, self._several = rows, several
         self._step: int | None = None
-        self.findings: set[str] = set()
-        """The codes found so far."""
+        self._name = ""
+        self._known: dict[str, int] = {}  # code -> step
+        self.has_findings = False
+        """Whether there was a finding."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a row was read."""
+        return self._step is not None
 
     def look(self) -> None:
-        """Read the log. Raises `DataError` if it cannot be read, unless it is still empty or being replaced."""
-        log = self._read()
-        if log is None or not len(log.steps):
+        """Read the log. Raises `DataError` if it cannot be read."""
+        log = self._run_of(self._read())
+        if not len(log.steps):
             return
         from holdfast.diagnostics.diagnose import diagnose
 
-        steps = [int(step) for step in log.steps]
+        if log.name != self._name:
+            self._name, self._step, self._known = log.name, None, {}
+        new = self._new_steps([int(step) for step in log.steps], log)
+        self._step = log.last_step
+        for step in new:
+            self._listener.step(StepResult(step=step, metrics=_metrics_at(log, step)))
+        for finding in diagnose(log).findings:
+            if finding.code not in self._known:
+                self._known[finding.code] = finding.step
+                self.has_findings = True
+                self._listener.finding(finding)
+                self._on_finding(finding, log)
+
+    def _new_steps(self, steps: list[int], log: Log) -> list[int]:
         if self._step is None:
             total = log.settings.get("train.steps")
             self._listener.stage("watching", total if isinstance(total, int) else None)
-            new = steps[-self._rows :]
-        elif steps[-1] < self._step:  # a resumed run, whose log was cut back
-            new = steps[-1:]
-        else:
-            new = [step for step in steps if step > self._step]
-        self._step = steps[-1]
-        for step in new:
-            metrics = {
-                name: float(series.values[at])
-                for name, series in log.series.items()
-                if (at := int(series.steps.searchsorted(step))) < len(series) and series.steps[at] == step
-            }
-            self._listener.step(StepResult(step=step, metrics=metrics))
-        for finding in diagnose(log).findings if new else ():
-            if finding.code not in self.findings:
-                self.findings.add(finding.code)
-                self._listener.finding(finding)
+            return steps[-self._rows :]
+        if steps[-1] < self._step:
+            self._listener.note(f"the log went back from step {self._step} to step {steps[-1]}")
+            self._known = {code: step for code, step in self._known.items() if step <= steps[-1]}
+            return steps[-1:]
+        return steps[bisect_right(steps, self._step) :]
 
-    def _read(self) -> Log | None:
-        from holdfast.diagnostics.readers import read_logs
-
-        try:
-            logs = read_logs(self._path)
-        except DataError:
-            has_begun = self._step is not None  # then the file is being replaced right now
-            if has_begun or is_run(self._path) or (self._path.is_file() and not self._path.stat().st_size):
-                return None
-            raise
-        if len(logs) > 1:
+    def _run_of(self, logs: tuple[Log, ...]) -> Log:
+        """The run that was followed before, or the last of a file: a run that began later in the same file."""
+        if not self._several:
+            return logs[-1]
+        same = [log for log in logs if log.name == self._name] or list(logs)
+        if len(same) > 1:
             names = ", ".join(log.name for log in logs[:5])
-            raise ConfigError(f"{self._path} holds {len(logs)} runs; watch one of them: {names}")
-        return logs[0]
+            raise ConfigError(f"there are {len(logs)} runs here; watch one of them: {names}")
+        return same[0]
+
+
+def _metrics_at(log: Log, step: int) -> dict[str, float]:
+    return {
+        name: float(series.values[at])
+        for name, series in log.series.items()
+        if (at := int(series.steps.searchsorted(step))) < len(series) and series.steps[at] == step
+    }
+
+
+# ---- a pipe
+
+
+def _watch_stream(source: str, every: float, on_finding: OnFinding) -> bool:
+    """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
+    from holdfast.diagnostics.diagnose import diagnose
+
+    with _stream_of(source) as stream, TemporaryDirectory(prefix="holdfast-") as folder:
+        path = Path(folder) / "stdin"  # a log is read more than once
+        relay = Relay(stream, path)
+        follower = Follower(lambda: _read_piped(path), _Alarms(relay), on_finding)
+        _until_the_end(relay, follower, every)
+        if relay.problem:
+            raise ConfigError(
+                f"the pipe was passed on, but not kept to its end: {relay.problem}",
+                hint="set TMPDIR to a folder with more space",
+            )
+        follower.look()
+        for log in _read_piped(path):
+            err().print()
+            show(err(), log, diagnose(log), verbose=False)
+        return follower.has_findings
+
+
+@contextmanager
+def _stream_of(source: str) -> Iterator[IO[bytes]]:
+    if source == STDIN:
+        yield sys.stdin.buffer
+    else:
+        with Path(source).open("rb", buffering=0) as stream:
+            yield stream
+
+
+def _read_piped(path: Path) -> tuple[Log, ...]:
+    """The logs in what has come. Errors name the pipe, not the file."""
+    from holdfast.diagnostics.readers import read_logs
+
+    try:
+        return read_logs(path)
+    except DataError as error:
+        raise DataError(str(error).replace(str(path), "the pipe")) from None
+
+
+def _until_the_end(relay: Relay, follower: Follower, every: float) -> None:
+    """Pass on what comes and look at it every so often, until the pipe ends or Ctrl-C was pressed twice."""
+    seen, pause = 0, every
+    with _second_ctrl_c_stops():
+        relay.start()
+        while not relay.ended.wait(pause):
+            if relay.size == seen:
+                continue
+            began, seen = perf_counter(), relay.size
+            with suppress(DataError):  # nothing to read yet
+                follower.look()
+            pause = max(every, _REST * (perf_counter() - began))
+
+
+@contextmanager
+def _second_ctrl_c_stops() -> Iterator[None]:
+    """The first Ctrl-C, which the trainer gets too, only says that a second one ends the block."""
+    count = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise KeyboardInterrupt
+        os.write(2, b"holdfast: waiting for the end of the pipe; Ctrl-C again stops now\n")
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Alarms(Listener):
+    """Prints each finding to standard error, on a line of its own."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    def finding(self, finding: Finding) -> None:
+        """Print the finding and what to change."""
+        start = "\n" if self._relay.in_line and sys.stdout.isatty() and sys.stderr.isatty() else ""
+        err().print(f"{start}holdfast: {in_a_line(finding)}", soft_wrap=True)
+
+
+# ---- findings
+
+
+def in_a_line(finding: Finding) -> str:
+    """Code, step, what happened and what to change."""
+    change = finding.remedy.replace("`", "")
+    return f"{finding.code} at step {finding.step}: {finding.summary} {change}".rstrip()
+
+
+def _ignore(finding: Finding, log: Log) -> None:
+    """Nothing else is to be done with a finding."""
+
+
+def _runner(command: str) -> OnFinding:
+    """What runs a shell command on each finding. A command that fails is a warning."""
+
+    def run(finding: Finding, log: Log) -> None:
+        from holdfast.diagnostics.finding import finding_json, to_text
+
+        variables = {
+            "HOLDFAST_CODE": finding.code,
+            "HOLDFAST_STEP": str(finding.step),
+            "HOLDFAST_SUMMARY": finding.summary,
+            "HOLDFAST_RUN": log.name,
+        }
+        text = to_text({"name": log.name} | finding_json(finding))
+        try:
+            # Its output must not mix with a log that is passed on.
+            done = subprocess.run(
+                command,
+                shell=True,
+                input=text.encode("utf-8", errors="backslashreplace"),
+                stdout=2,
+                env=os.environ | variables,
+                timeout=_COMMAND_SECONDS,
+                check=False,
+            )
+            problem = f"ended with exit code {done.returncode}" if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            problem = f"did not end within {_COMMAND_SECONDS:.0f} s"
+        except OSError as error:
+            problem = f"could not be run: {error.strerror}"
+        if problem:
+            err().print(f"holdfast: the command of --exec {problem}, on {finding.code}: {command}", soft_wrap=True)
+
+    return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from holdfast.collapse import WINDOW, Curve, fell, halved
+from holdfast.diagnostics.batches import joined
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Host, Log, has, reward_curve
 from holdfast.diagnostics.rules import RULES
@@ -17,11 +18,14 @@ def diagnose(log: Log) -> Diagnosis:
     A finding depends only on the log up to its step, so a monitor finds the same. Leads, facts and undecided codes may
     change as the log grows.
     """
-    curve = reward_curve(log)
+    batches = joined(log)
+    curve = reward_curve(batches)
     half = None if curve is None else halved(curve)
-    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(log)) is not None}
+    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}
+    reported = as_findings(log, hits, None if half is None else half.step)
     return Diagnosis(
-        findings=as_findings(log, hits, None if half is None else half.step),
+        findings=tuple(finding for finding in reported if finding.level == "finding"),
+        notes=tuple(finding for finding in reported if finding.level == "note"),
         cannot_tell=cannot_tell(log),
         fall=None if curve is None else fell(curve),
         halved=half,
@@ -30,7 +34,8 @@ def diagnose(log: Log) -> Diagnosis:
 
 
 def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:
-    """The findings of some hits, ordered by step; at equal steps causes before symptoms. Leads count to `half_step`."""
+    """Findings and notes of some hits, ordered by step; at equal steps causes before symptoms. Leads count to
+    `half_step`."""
     remaining, order = without_suppressed(hits, RULES), list(RULES)
     return tuple(
         Finding(
@@ -40,15 +45,16 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
             summary=hit.summary,
             evidence=hit.evidence,
             series=hit.series,
-            remedy=for_host(hit.remedy or RULES[code].remedy, log.host),
+            remedy=remedy_on(log.host, hit.remedy or RULES[code].remedy),
+            level=hit.level,
         )
         for code, hit in sorted(remaining.items(), key=lambda item: (item[1].step, order.index(item[0])))
     )
 
 
-def for_host(remedy: Remedy, host: Host) -> str:
-    """The remedy in the settings of the host; in general terms for a host that a rule says nothing of."""
-    return remedy.get(host) or remedy["unknown"]
+def remedy_on(host: Host, remedy: Remedy) -> str:
+    """The remedy for a host; the one without names of settings for a host that has none of its own."""
+    return remedy.get(host, remedy["unknown"])
 
 
 def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
@@ -109,6 +115,8 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "rollout/mixed_group_fraction": "every GRPOTrainer (`frac_reward_zero_std`)",
         "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
         "sampler/mask_mass": _TRL_LOSS,
+        "sampler/logprob_abs_gap": "every GRPOTrainer with `use_vllm=True` (`sampling/sampling_logp_difference/mean`)",
+        "kl/": "every GRPOTrainer with `beta` above 0 (`kl`)",
         "advantage/tail_mean": _TRL_SAMPLED_HERE,
         "retrieval/": _TRL_ROLLOUTS,
         "rollout/": _TRL_ROLLOUTS,
@@ -127,6 +135,9 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "rollout/length": "verl's trainer (`response_length/mean`)",
         "reward/mean": "verl's trainer (`critic/score/mean`)",
         "sampler/logprob_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` (`rollout_corr/kl`)",
+        "sampler/prob_abs_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` "
+        "(`training/rollout_probs_diff_mean`)",
+        "kl/": "`actor_rollout_ref.actor.use_kl_loss=True` (`actor/kl_loss`)",
     },
 }
 _TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
@@ -173,6 +184,6 @@ def how_to_log(host: Host, names: Iterable[str]) -> str:
     ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
     if ways:
         return f"Logged by {'; '.join(ways)}{_TO_FILE.get(host, '')}."
-    if host not in LOGGED_BY:
+    if host not in LOGGED_BY or host == "unknown":
         return "The observers of holdfast for TRL and verl log it (docs/engines.md)."
     return f"Nothing in {host} logs it, but `holdfast train` does."

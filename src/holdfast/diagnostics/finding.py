@@ -7,17 +7,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.collapse import FEWEST, Fall
 from holdfast.diagnostics.log import Log
 from holdfast.files import write_whole
 from holdfast.run_folder import FINDINGS
 
+Level = Literal["finding", "note"]
+"""A finding is a problem. A note is worth knowing, and no reason to act."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem that the log shows."""
+    """One problem that the log shows, or one thing worth knowing."""
 
     code: str
     """Stable, such as `LLD003`; docs/diagnose.md has a section on each."""
@@ -33,6 +36,7 @@ class Finding:
     """The series to look at. A chart of one of them marks the finding."""
     remedy: str
     """What to change, in settings of the host."""
+    level: Level = "finding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,9 @@ class Diagnosis:
     """Everything that the rules find in a log."""
 
     findings: tuple[Finding, ...]
-    """Ordered by step."""
+    """Problems, ordered by step."""
+    notes: tuple[Finding, ...] = ()
+    """What is worth knowing and no problem, ordered by step: findings of level "note"."""
     cannot_tell: tuple[CannotTell, ...] = ()
     fall: Fall | None = None
     """When the reward first fell (`holdfast.collapse`); None if it did not."""
@@ -77,23 +83,26 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "peak_step": None if diagnosis.halved is None else diagnosis.halved.peak_step,
         "half_step": None if diagnosis.halved is None else diagnosis.halved.step,
         "facts": _numbers(diagnosis.facts),
-        "findings": [
-            {
-                "code": finding.code,
-                "step": finding.step,
-                "lead": finding.lead,
-                "summary": finding.summary,
-                "evidence": _numbers(finding.evidence),
-                "series": list(finding.series),
-                "remedy": finding.remedy,
-            }
-            for finding in diagnosis.findings
-        ],
+        "findings": [finding_json(finding) for finding in (*diagnosis.findings, *diagnosis.notes)],
         "cannot_tell": [
             {"code": undecided.code, "missing": list(undecided.missing), "remedy": undecided.remedy}
             for undecided in diagnosis.cannot_tell
         ],
         "notes": list(log.notes),
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Plain values of one finding or note."""
+    return {
+        "code": finding.code,
+        "step": finding.step,
+        "lead": finding.lead,
+        "summary": finding.summary,
+        "evidence": _numbers(finding.evidence),
+        "series": list(finding.series),
+        "remedy": finding.remedy,
+        "level": finding.level,
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from holdfast.diagnostics.batches import joined
 from holdfast.diagnostics.diagnose import as_findings, diagnose
 from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Host, Log, Series
@@ -48,10 +49,15 @@ class Monitor:
         for name, value in metrics.items():
             self._columns.setdefault(name, _Column()).add(step, float(value))
         log = self.log()
+        batches = joined(log)
         for code, rule in RULES.items():
-            if code not in self._hits and (hit := rule.find(log)) is not None:
-                self._hits[code] = hit
-        new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._reported)
+            known = self._hits.get(code)
+            if known is None or known.level == "note":  # a note may become a finding
+                hit = rule.find(rule.rows(log, batches))
+                if hit is not None:
+                    self._hits[code] = hit
+        reported = as_findings(log, self._hits, None)
+        new = tuple(f for f in reported if f.level == "finding" and f.code not in self._reported)
         self._reported |= {finding.code for finding in new}
         return new
 

@@ -30,8 +30,15 @@ FOLDER = RECORDINGS
 MANIFEST = "manifest.json"
 LOGS = {"holdfast": "metrics.jsonl", "trl": "trainer_state.json"}
 """Host -> the name of its log."""
+SETS = ("practice", "fourth")
+"""Sets of single-turn runs in TRL, each in a folder of its own."""
 _DIGITS = 5
 _OBSERVED = "holdfast/"  # prefix of what the observer adds to TRL's log
+
+
+def folder_of(name: str) -> Path:
+    """The folder of one of `SETS`."""
+    return FOLDER.with_name(f"{FOLDER.name}-{name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

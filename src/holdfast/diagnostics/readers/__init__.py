@@ -15,6 +15,7 @@ from holdfast.diagnostics.readers.columns import series_of
 from holdfast.diagnostics.readers.find import READABLE, find_logs
 from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, by_version, is_share, translation
 from holdfast.diagnostics.readers.reader import LogFile, Raw
+from holdfast.diagnostics.readers.same_run import named_apart, one_each
 from holdfast.diagnostics.readers.text import Tally, clean, spooled
 from holdfast.errors import DataError
 
@@ -36,7 +37,8 @@ def read_log(path: str | Path) -> Log:
 
 
 def read_logs(path: str | Path) -> tuple[Log, ...]:
-    """Every run at a path: in a folder of runs, or in the CSV of a chart with one column per run.
+    """Every run at a path: in a folder of runs, in a tracker's database, or in the CSV of a chart with one column per
+    run. A run that several files of a folder have is read once.
 
     "-" is standard input, and a pipe is read to its end. A file of a folder that is not a log, or is empty, is left out
     with a logged warning. Raises `DataError` if no run is left.
@@ -66,13 +68,15 @@ def _from_pipe(pipe: IO[bytes], name: str) -> tuple[Log, ...]:
 
 
 def _logs_at(path: Path) -> tuple[Log, ...]:
-    logs: list[Log] = []
+    read: list[tuple[LogFile, Log]] = []
     unread: list[DataError] = []
     for file in find_logs(path):
         try:
-            logs += _read(file)
+            read += [(file, log) for log in _read(file)]
         except DataError as error:
-            unread.append(error)
+            if not file.beside:
+                unread.append(error)
+    logs = named_apart(one_each(read))
     if not logs:
         raise unread[0]
     for problem in unread:
@@ -90,8 +94,9 @@ def _read(file: LogFile) -> tuple[Log, ...]:
     return tuple(_log(run, tally) for run in filled)
 
 
-def _log(raw: Raw, tally: Tally) -> Log:
-    series, steps = series_of(raw.columns, tally)
+def _log(raw: Raw, of_file: Tally) -> Log:
+    of_run = raw.columns.tally
+    series, steps = series_of(raw.columns, of_run)
     unclear = ambiguous_names(raw.host, series, raw.settings)
     notes = [f"{name} keeps its name: {why}." for name, why in unclear.items()]
     result: dict[str, Series] = {}
@@ -110,7 +115,7 @@ def _log(raw: Raw, tally: Tally) -> Log:
         series=dict(sorted(result.items())),
         steps=steps,
         settings=raw.settings,
-        notes=(*tally.notes(), *notes),
+        notes=(*of_file.notes(), *(of_run.notes() if of_run is not of_file else ()), *notes),
     )
 
 

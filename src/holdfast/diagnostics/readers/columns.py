@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,18 @@ class Columns:
                 numbers, column = self._column(name)
                 numbers.frombytes(where)
                 column.frombytes(values.tobytes())
+
+    def put(
+        self,
+        steps: NDArray[np.int64],
+        columns: Iterable[tuple[str, tuple[NDArray[np.uint32], array[float]]]],
+    ) -> None:
+        """All rows at once, by columns: the steps of the rows [R]; for each name the numbers of its rows and their
+        values [N]. Raises `DataError` for more names than a log can have."""
+        self._steps.frombytes(steps.astype(np.int64).tobytes())
+        for name, (rows, values) in columns:
+            self._column(name)
+            self._columns[name] = (array("I", rows.tobytes()), values)
 
     def renumber(self, steps: NDArray[np.int64]) -> None:
         """Replace the step of every row. [R]"""

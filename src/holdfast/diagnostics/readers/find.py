@@ -8,15 +8,23 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from holdfast.diagnostics.readers.binary import first_bytes
 from holdfast.diagnostics.readers.console import CONSOLE
 from holdfast.diagnostics.readers.csv_export import CSV
+from holdfast.diagnostics.readers.database import DATABASE
 from holdfast.diagnostics.readers.dicts import DICTS
+from holdfast.diagnostics.readers.event_file import TENSORBOARD
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
+from holdfast.diagnostics.readers.mlflow_files import MLFLOW
 from holdfast.diagnostics.readers.reader import LogFile, Reader
+from holdfast.diagnostics.readers.swanlab_file import SWANLAB
 from holdfast.diagnostics.readers.tables import TABLE
 from holdfast.diagnostics.readers.text import head, is_binary
+from holdfast.diagnostics.readers.wandb_file import WANDB
 from holdfast.diagnostics.readers.wandb_summary import SUMMARY
 from holdfast.errors import DataError
 from holdfast.run_folder import CONFIG, METRICS
@@ -24,22 +32,25 @@ from holdfast.run_folder import CONFIG, METRICS
 _logger = logging.getLogger("holdfast")
 
 READABLE = (
-    "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json (`trainer.save_state()` writes one) "
-    "or a folder with its checkpoints; verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its "
-    "`_step`"
+    "What can be read: what TRL, ms-swift, Unsloth, verl, slime, SkyRL or OpenRLHF print (`python train.py 2>&1 | tee "
+    "run.log`); a notebook's table; trainer_state.json (`trainer.save_state()` writes one), or the folder of a run; "
+    "metrics.jsonl of holdfast, prime-rl or tinker; verl's file log; a W&B history as CSV or JSONL; the files of W&B "
+    "(.wandb), TensorBoard, trackio, MLflow and SwanLab, and the folders they lie in"
 )
 
-READERS: tuple[Reader, ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMMARY, CONSOLE)
-"""Every kind of log that is read. The first reader that recognises a file reads it. Any text can be a console log, so
+STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
+"""The trackers' own files."""
+
+READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMMARY, CONSOLE)
+"""Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's words about itself
 _MOST_FILES = 1000
+_MOST_BESIDE = 50
 _DEPTH = 3
 _OTHERS = (
-    ("tfevents", "TensorBoard's event file, which is not read here; log to W&B, or use trainer_state.json or verl's "
-     "file logger (trainer.logger=[console,file])"),
-    (".wandb", "W&B's own binary file; export the run's history: run.history().to_csv(…), or the chart's CSV"),
     ("training_args.bin", "a pickle of settings; the log is in trainer_state.json, in a checkpoint folder"),
 )  # fmt: skip
 
@@ -79,10 +90,10 @@ def _in_folder(folder: Path) -> list[LogFile]:
     if not logs:
         why = " It has checkpoints, but none with a trainer_state.json." if _checkpoints(folder) else ""
         raise DataError(f"{folder} is a folder without a log.{why} {READABLE}")
-    if len(logs) == 1:
-        return [replace(logs[0], name=folder.resolve().name)]
-    count = Counter(log.name for log in logs)
-    return [log if count[log.name] == 1 else replace(log, name=_relative(log.path, folder)) for log in logs]
+    if len([log for log in logs if not log.beside]) == 1:
+        return [log if log.beside else replace(log, name=folder.resolve().name) for log in logs]
+    count = Counter(log.name for log in logs if not log.beside)
+    return [log if count[log.name] < 2 else replace(log, name=_relative(log.path, folder)) for log in logs]
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -102,6 +113,8 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
         return
     if run is not None:
         yield run
+        if run.path.name == STATE_FILE:
+            yield from islice(_beside(folder), _MOST_BESIDE)
         return
     if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
         _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)
@@ -115,7 +128,23 @@ def _run_folder(folder: Path) -> LogFile | None:
     if (folder / METRICS).is_file():
         return _file(folder / METRICS)
     states = [state for inner in (folder, *_checkpoints(folder)) if (state := inner / STATE_FILE).is_file()]
-    return _newest(states) if states else None
+    return _newest(states) if states else _stored(folder)
+
+
+def _stored(folder: Path) -> LogFile | None:
+    """The tracker's own files of one run."""
+    paths = ((store, store.of_run(folder)) for store in STORES)
+    return next((LogFile(store, path, folder.resolve().name) for store, path in paths if path is not None), None)
+
+
+def _beside(folder: Path, depth: int = 2) -> Iterator[LogFile]:
+    """Trackers' files of runs in the output folder of a trainer. They go on after the last checkpoint."""
+    if (run := _stored(folder)) is not None:
+        yield replace(run, beside=True)
+        return
+    for inner in _entries(folder) if depth else ():
+        if inner.is_dir() and not inner.is_symlink() and not _CHECKPOINT.fullmatch(inner.name):
+            yield from _beside(inner, depth - 1)
 
 
 def _newest(states: list[Path]) -> LogFile:
@@ -152,9 +181,10 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[LogFile]:
-    suffixes = tuple({suffix for reader in READERS for suffix in reader.suffixes})
+    readers: tuple[Reader[Any], ...] = (*STORES, *READERS)
+    suffixes = tuple({suffix for reader in readers for suffix in reader.suffixes})
     for path in _entries(folder):
-        if path.is_file() and path.name.endswith(suffixes):
+        if path.is_file() and path.name.endswith(suffixes) and path.name not in _NO_LOGS:
             try:
                 reader = reader_of(path)
             except DataError:
@@ -167,8 +197,13 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())[:_MOST_FILES]
 
 
-def reader_of(path: Path) -> Reader | None:
-    """The reader of a file, by its first block; None for a binary file. Raises `DataError` for an empty file."""
+def reader_of(path: Path) -> Reader[Any] | None:
+    """The reader of a file, by its first block; None for an unknown binary file. Raises `DataError` for an empty
+    file."""
+    first = first_bytes(path)
+    store = next((store for store in STORES if store.recognises(path, first)), None) if first else None
+    if store is not None:
+        return store
     text = head(path)
     start = text.lstrip("\ufeff \t\r\n")
     if not start:

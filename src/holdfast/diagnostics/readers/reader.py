@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr, Generic
 
 from holdfast.diagnostics.log import Format, Host
 from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.names import AXES, host_of
-from holdfast.diagnostics.readers.numbering import SWIFT_STEP, is_row, step_in
+from holdfast.diagnostics.readers.names import AXES, SWIFT_STEP, host_of
+from holdfast.diagnostics.readers.numbering import is_row, step_in
 from holdfast.diagnostics.readers.text import Tally
 
 Row = dict[str, Any]
@@ -123,7 +123,7 @@ def _ours(row: Row) -> tuple[Any, Row]:
 class LogFile:
     """A file of metrics."""
 
-    reader: Reader
+    reader: Reader[Any]
     path: Path
     name: str
     """Name of the run."""
@@ -131,6 +131,8 @@ class LogFile:
     """The run's config.toml."""
     note: str = ""
     """Why this file was chosen and not another of the folder, if that may surprise."""
+    beside: bool = False
+    """Whether it lies in the folder of another log, and is read only if it has the same run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,12 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
-    """One kind of log."""
+class Reader(Generic[AnyStr]):
+    """One kind of log: of text, or a `Reader[bytes]` of a tracker's own files."""
 
-    recognises: Callable[[Path, str], bool]
-    """Whether it reads a file, by its path and the beginning of its text. The first such reader gets the file."""
+    recognises: Callable[[Path, AnyStr], bool]
+    """Whether it reads a file, by its path and the beginning of its text or bytes. The first such reader gets the
+    file."""
     read: Callable[[LogFile, Tally], list[Raw]]
     """The runs in a file. The tally counts what is skipped."""
     lacks: str
@@ -158,3 +161,5 @@ class Reader:
     """Suffixes of such files. Other files of a folder are ignored."""
     certain: Callable[[Path], bool] = lambda path: True
     """Whether a file of a folder is certainly a log, for a reader that recognises almost any file."""
+    of_run: Callable[[Path], Path | None] = lambda folder: None
+    """What it reads of a folder that is the folder of one run: a file, or the folder itself; None for any other."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.diagnostics.log import Log, finite
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, Values, highest
+from holdfast.trailing import Values
 
 ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_fraction", "loss/penalty"
 K = "optimizer_steps_per_rollout"
-RATIO, DECREASE, REWARD, MIXED = "ratio/max", "penalty/mean_decrease", "reward/mean", "rollout/mixed_group_fraction"
+RATIO, DECREASE, MIXED = "ratio/max", "penalty/mean_decrease", "rollout/mixed_group_fraction"
 
 BATCHES_AT_ONE_STEP = 3
 """Rollout batches with a penalty of 0 before a finding. With one optimizer step per batch it is always 0."""
@@ -37,7 +36,8 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
     on the first of them, and whenever no preserved token has become less likely. Then a row counts only if the policy
     had moved, as far as the log shows it, and more batches are needed.
 
-    A row without preserved tokens, or without contrast in its groups, does not count.
+    A row is a rollout batch (`diagnostics.batches`), or several of them. A row without preserved tokens, or without
+    contrast in its groups, does not count.
     """
     value, *preserved = rows.columns
     if value[0] != 0:
@@ -48,7 +48,7 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
     counts = np.where(by_moves, moved == 1, True) & (rows.latest(MIXED) != 0)
     if preserved:
         counts &= preserved[0] > 0
-    batches = batches_among(rows, counts)
+    batches = np.cumsum(counts)
     enough = batches >= np.where(by_moves, BATCHES_AT_SEVERAL_STEPS, BATCHES_AT_ONE_STEP)
     zero = enough & counts & (np.cumsum(value != 0) == 0)
     return Signal(
@@ -73,16 +73,6 @@ def policy_moved(rows: Rows) -> Values:
             differs = logged.values[np.searchsorted(logged.steps, rows.steps[at])] > still
             result[at] = np.fmax(result[at], differs)
     return result
-
-
-def batches_among(rows: Rows, counts: Truths) -> NDArray[np.int64]:
-    """[N]: number of rollout batches so far with a row that counts. A batch begins where a reward is logged: TRL logs
-    every optimizer step, but the reward only with new rollouts. Without rewards every row is a batch."""
-    logged = rows.log.series[REWARD].steps if REWARD in rows.log.series else np.empty(0, np.int64)
-    rewards = np.searchsorted(logged, rows.steps, side="right")
-    batch = np.cumsum((rewards == 0) | (np.diff(rewards, prepend=0) > 0))
-    counted = highest(np.where(counts, batch, 0))
-    return np.cumsum(counts & (batch > np.append(0, counted)[:-1]))
 
 
 def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -> tuple[Check, Check]:

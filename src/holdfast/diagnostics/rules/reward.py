@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.collapse import FALLEN_ERRORS, FALLEN_SHARE, Curve
-from holdfast.diagnostics.log import REWARDS, Log, reward_curve
+from holdfast.diagnostics.log import REWARDS, Log, has, reward_curve
+from holdfast.diagnostics.rules.hacking import functions_of
 from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
 from holdfast.trailing import Truths, Values, delayed, highest, lowest, margin, most_since, rows_since, trailing_mean
 
@@ -127,10 +128,17 @@ RWD001 = Rule(
     "0, the share is of their range so far, including 0.",
 )
 
+
+def is_about_answers(log: Log) -> bool:
+    """Whether the log counts answers, or could. The reward functions of TRL may measure anything: see RWD003."""
+    return has(log, ANSWERED) or has(log, EM) or not functions_of(log)
+
+
 RWD002 = Rule(
     code="RWD002",
     title="answers avoided",
     needs=((ANSWERED, REWARD), (EM, REWARD)),
+    applies=is_about_answers,
     checks=(
         Check(
             series=(ANSWERED, REWARD),

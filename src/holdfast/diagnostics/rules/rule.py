@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.diagnostics.finding import Level
 from holdfast.diagnostics.log import Host, Log, Series, as_of, finite, has
 from holdfast.trailing import Truths, Values, first, held, trailing_mean
 
@@ -62,6 +63,9 @@ class Signal:
     """Names of series, or of what was computed from them, and their numbers in every row, [N]."""
     also: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
     """Other values that the message mentions, [N]."""
+    normal: Truths | None = None
+    """[N]: the rows at which the series are back to normal. If the log ends with such a row, the finding is a note.
+    None for what does not pass: a NaN stays a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Hit:
     """The series to look at."""
     remedy: Remedy | None = None
     """What to change, if this evidence needs another remedy than the rule's."""
+    level: Level = "finding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +102,13 @@ class Check:
     better: tuple[tuple[str, ...], ...] = ()
     """Sets of series that are better evidence. This check only sees rows from before such a set is complete."""
     look_at: tuple[str, ...] = ()
-    """The series a chart should show, as far as they are logged by then. Default: `series`."""
+    """The series a chart should show, as far as they are logged by then. Default: `series`, and others in evidence."""
     remedy: Remedy | None = None
     """Replaces the remedy of the rule."""
     raw: bool = False
     """Whether values that are not finite make rows too."""
+    level: Level = "finding"
+    """The level of what it finds."""
 
     def find(self, log: Log) -> Hit | None:
         """The first row that shows it, as a `Hit`; None if no row does."""
@@ -118,7 +125,7 @@ class Check:
         where = signal.where
         if self.min_rows > 1:
             where = where & (np.arange(len(where)) >= self.min_rows - 1)
-        at = first(held(where, self.rows_running) if self.rows_running > 1 else where)
+        at, back = first_that_lasts(held(where, self.rows_running) if self.rows_running > 1 else where, signal.normal)
         if at is None:
             return None
         step = int(rows.steps[at])
@@ -126,8 +133,30 @@ class Check:
         numbers = evidence | {name: values[at] for name, values in signal.also().items()}
         known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
         begun = log.until(step)
-        look_at = tuple(name for name in self.look_at if has(begun, name)) or self.series
-        return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy)
+        shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
+        look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
+        summary, level = self.message.format_map(numbers), self.level
+        if back is not None:
+            summary, level = f"{summary} It was back to normal at step {rows.steps[back]}.", "note"
+        return Hit(step, summary, known, look_at, self.remedy, level)
+
+
+def first_that_lasts(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:
+    """(row, None): the first row that shows it after the series were last normal. (row, row of the return) if they are
+    normal since; (None, None) if no row shows it.
+
+    >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
+    >>> first_that_lasts(where, normal), first_that_lasts(where[:4], normal[:4])
+    ((4, None), (1, 3))
+    """
+    at = first(where)
+    if at is None or normal is None:
+        return at, None
+    last = len(normal) - 1 - int(np.argmax(normal[::-1])) if normal.any() else -1
+    later = first(where[last + 1 :])
+    if later is not None:
+        return last + 1 + later, None
+    return (at, at + 1 + int(np.argmax(normal[at + 1 :]))) if last > at else (at, None)
 
 
 def _begin(log: Log, names: tuple[str, ...]) -> int | None:
@@ -156,6 +185,8 @@ class Rule:
     """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
     checks: tuple[Check, ...]
     """The earliest hit counts; at the same step, the hit of the check that comes first."""
+    every_row: bool = False
+    """Whether the rule looks at every row of the log, not at one for each rollout batch."""
 
     meaning: str
     """One sentence."""
@@ -172,20 +203,24 @@ class Rule:
     phase: Literal["stagnation", "decay", "collapse"] | None = None
     """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
 
+    def rows(self, log: Log, batches: Log) -> Log:
+        """The log that this rule looks at: the whole log, or the log with a row for each rollout batch."""
+        return log if self.every_row else batches
+
     def find(self, log: Log) -> Hit | None:
-        """The first hit in a log; None if there is none."""
+        """The first finding in a log, or else the first note; None if there is neither."""
         hits = [hit for check in self.checks if (hit := check.find(log)) is not None] if self.applies(log) else []
-        return min(hits, key=lambda hit: hit.step, default=None)
+        return min(hits, key=lambda hit: (hit.level == "note", hit.step), default=None)
 
 
 def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> dict[str, Hit]:
-    """One cause, one code: the hits that no other remaining hit suppresses."""
+    """One cause, one code: the hits that no other remaining finding suppresses. A note suppresses nothing."""
 
     def remains(code: str) -> bool:
         step, rule = hits[code].step, rules[code]
         not_later = [other for other in rule.suppressed_by if other in hits and hits[other].step <= step]
         earlier = [other for other in rule.suppressed_by_earlier if other in hits and hits[other].step < step]
-        return not any(remains(other) for other in [*not_later, *earlier])
+        return not any(hits[other].level == "finding" and remains(other) for other in [*not_later, *earlier])
 
     return {code: hit for code, hit in hits.items() if remains(code)}
 

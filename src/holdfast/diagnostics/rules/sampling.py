@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from holdfast.diagnostics.rules.mismatch import MEASURES, level_checks
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
 from holdfast.trailing import Truths, highest, lowest, noise, trailing_mean
 
@@ -161,7 +162,7 @@ MSK001 = Rule(
 SMP001 = Rule(
     code="SMP001",
     title="sampler and trainer disagree",
-    needs=((GAP,), (MASS,), (*SURPRISE, REWARD)),
+    needs=((GAP,), *((measure.series,) for measure in MEASURES), (MASS,), (*SURPRISE, REWARD)),
     checks=(
         Check(
             series=(GAP,),
@@ -170,6 +171,7 @@ SMP001 = Rule(
             "{sampler/logprob_gap:.2g} nats.",
             rows_running=2,
         ),
+        *level_checks(),
         Check(
             series=(TAIL, MASS),
             signal=leaks_into_tail,
@@ -192,7 +194,7 @@ SMP001 = Rule(
             message="Sampled tokens are {surprise beyond entropy:.2g} nats less likely than samples of this policy. "
             "Probably they were drawn at another temperature or from other weights.",
             rows_running=2,
-            better=((GAP,),),
+            better=((GAP,), *((measure.series,) for measure in MEASURES)),
             look_at=SURPRISE,
         ),
     ),
@@ -213,5 +215,7 @@ SMP001 = Rule(
     },
     limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding: most such runs stay stable for many "
     "steps. It becomes one if a quarter of the mass is lost. Or if advantages in the tail are negative and "
-    "the mass shrinks, which needs `advantage/tail_mean`. Numerical differences of 0.01 nats or less are ignored.",
+    "the mass shrinks, which needs `advantage/tail_mean`. Numerical differences of 0.01 nats or less are ignored. "
+    "Where only absolute differences are logged, they must be above 0.15 nats, or 0.06 in probability, since the first "
+    "row.",
 )

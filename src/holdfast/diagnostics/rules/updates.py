@@ -215,6 +215,7 @@ GRD002 = Rule(
     title="non-finite gradient, loss or reward",
     needs=((SKIPPED,), (NORM,), ("loss/policy",), ("loss",)),
     equal_needs=True,
+    every_row=True,
     checks=(
         Check(
             series=(REWARD,),

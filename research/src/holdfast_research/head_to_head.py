@@ -1,0 +1,329 @@
+"""holdfast beside post-training-toolkit and rldk, on the same logs, each with its own defaults.
+
+    python -m holdfast_research.head_to_head --toolkit-python P --rldk-python P --public DIR --keep head_to_head
+
+Without the Python of a tool the command says how to install it. The logs are the stock logs of TRL in the library of
+recordings, of `--recordings` folders of the same layout, and of a folder of public logs (`public_logs`).
+
+Each tool is fed twice. `logged`: rows by the trainer's names, through the callback for TRL that the tool ships.
+`mapped`: every series that measures the same thing under the name that the tool's rules look for (`NAMES`), which is
+more than its documentation asks of a user. An alarm anywhere in a faulty run counts as found, whenever it comes.
+`SAYS` has the causes that each kind of alarm names, read generously.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.readers import read_log
+from holdfast.diagnostics.readers.find import find_logs
+from holdfast.diagnostics.readers.text import Tally
+from holdfast.errors import HoldfastError
+from holdfast_research import other_tools, public_logs, readings
+from holdfast_research.pages.diagnosis import RIGHT
+from holdfast_research.recordings.library import FOLDER, load, read_manifest, unpack
+
+Row = dict[str, float]
+
+TOOLKIT, RLDK, OURS = "post-training-toolkit", "rldk", "holdfast"
+INSTALL = {
+    TOOLKIT: "git clone https://github.com/microsoft/post-training-toolkit && cd post-training-toolkit && "
+    "git checkout 7ab9855 && python -m venv v && v/bin/pip install . torch transformers trl",
+    RLDK: "git clone https://github.com/adityachallapally/rldk && cd rldk && git checkout de64283 && "
+    "python -m venv v && v/bin/pip install . torch transformers trl pandas scipy matplotlib",
+}
+COMMITS = {TOOLKIT: "7ab9855 (2026-01-28)", RLDK: "de64283 (2025-10-08)"}
+DRIVERS = {TOOLKIT: "drive_toolkit.py", RLDK: "drive_rldk.py"}
+FEEDS = {"logged": "as the trainer logs", "mapped": "names mapped by hand"}
+
+NAMES: Mapping[str, Mapping[str, str]] = {
+    # the tool's name: ours
+    TOOLKIT: {
+        "reward_mean": "reward/mean",
+        "group_reward_mean": "reward/mean",
+        "reward_std": "reward/group_std",
+        "group_reward_std": "reward/group_std",
+        "kl": "kl/reference",
+        "entropy": "entropy/mean",
+        "completion_length": "rollout/length",
+        "output_length_mean": "rollout/length",
+        "clip_fraction": "clip/fraction",
+        "grad_norm": "grad/norm",
+        "grpo_loss": "loss",
+        "truncation_rate": "rollout/truncated_fraction",
+        "importance_sampling_ratio": "sampler/importance_ratio",
+    },
+    RLDK: {
+        "reward_mean": "reward/mean",
+        "reward_std": "reward/group_std",
+        "kl": "kl/reference",
+        "entropy": "entropy/mean",
+        "grad_norm_policy": "grad/norm",
+    },
+}
+"""Columns that the rules of a tool read -> the series of ours that is the same. The tools' other columns (advantages,
+values, diversity, refusals) no stock log has; the coefficient of KL is left out because it is always constant."""
+
+_STEPS = frozenset({"step-too-large", "displacement", "kl"})
+_LOOSE = frozenset({"hacking", "answer-avoidance", "truncation"})
+_ENTROPY, _CONTRAST = frozenset({"entropy-exhausted"}), frozenset({"no-contrast", "grader-down"})
+SAYS: Mapping[str, Mapping[str, frozenset[str]]] = {
+    TOOLKIT: {
+        "critical_failure": frozenset({"non-finite", "step-too-large"}),
+        "kl_instability": _STEPS,
+        "kl_above_target": _STEPS,
+        "kl_volatility": _STEPS,
+        "grpo_kl_divergence": _STEPS,
+        "yaml_kl_divergence_high": _STEPS,
+        "gradient_explosion": _STEPS,
+        "gradient_instability": _STEPS,
+        "gradient_vanishing": frozenset({"no-contrast", "gradient-cut", "inert-penalty"}),
+        "grpo_clip_ratio_high": _STEPS,
+        "yaml_clip_fraction_high": _STEPS,
+        "grpo_loss_divergence": _STEPS,
+        "grpo_importance_sampling_ratio_anomaly": frozenset({"sampler-mismatch"}) | _STEPS,
+        "reward_hacking_suspected": _LOOSE,
+        "reward_model_imbalance": _LOOSE,
+        "grpo_reward_length_correlation": _LOOSE,
+        "grpo_length_drift": _LOOSE,
+        "length_collapse": _LOOSE,
+        "response_truncation_rate_high": frozenset({"truncation"}),
+        "mode_collapse_entropy": _ENTROPY,
+        "mode_collapse_length_variance": _ENTROPY,
+        "grpo_entropy_collapse": _ENTROPY,
+        "grpo_entropy_drop": _ENTROPY,
+        "yaml_entropy_collapse": _ENTROPY,
+        "grpo_reward_collapse": _CONTRAST,
+        "yaml_grpo_group_reward_collapse": _CONTRAST,
+    },
+    RLDK: {
+        "grpo_safe_kl_spike": _STEPS,
+        "grpo_safe_policy_grad_spike": _STEPS,
+        "grpo_safe_entropy_floor": _ENTROPY,
+        "grpo_safe_advantage_collapse": _CONTRAST,
+        "grpo_safe_reward_saturation": _CONTRAST,
+    },
+}
+"""Kind of alarm -> the causes it names; other kinds (a spike of the reward's variance, instability) name none."""
+SEVERE = {TOOLKIT: ("high", "critical"), RLDK: ("stop",), OURS: ("finding",)}
+"""What each tool itself calls serious: it would stop the run."""
+
+Alarm = tuple[str, str]
+"""Its kind, its severity in the tool's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A log, and what is true of it."""
+
+    name: str
+    of: str
+    """The set it belongs to."""
+    healthy: bool
+    cause: str
+    """Empty where it is not known."""
+    right: frozenset[str]
+    """Our codes that name the cause."""
+    log: Log
+    rows: tuple[Row, ...]
+    """By the trainer's names, with `step`."""
+
+
+# ---- cases
+
+
+def recorded(folder: Path, of: str) -> list[Case]:
+    """The stock logs of TRL in a library of recordings."""
+    cases = []
+    for recording in read_manifest(folder):
+        if recording.host != "trl":
+            continue
+        with tempfile.TemporaryDirectory() as temporary:
+            state = json.loads(unpack(recording, Path(temporary), folder, stock=True).read_text(encoding="utf-8"))
+        cases.append(
+            Case(
+                name=f"{of}/{recording.name}",
+                of=of,
+                healthy=recording.healthy,
+                cause="" if recording.healthy else recording.cause,
+                right=frozenset() if recording.healthy else RIGHT[recording.cause],
+                log=load(recording, folder, stock=True),
+                rows=tuple(_numbers(row) for row in state["log_history"]),
+            )
+        )
+    return cases
+
+
+def public(folder: Path) -> list[Case]:
+    """The public logs whose outcome was measured, and that can be read."""
+    cases = []
+    for log in public_logs.logs_of(folder):
+        if log.truth not in ("healthy", "bad"):
+            continue
+        try:
+            read = read_log(log.path)
+        except HoldfastError as problem:
+            print(f"left out: {problem}", file=sys.stderr)
+            continue
+        truth: dict[str, Any] = {"healthy": log.truth == "healthy", "cause": "", "right": frozenset()}
+        cases.append(Case(name=f"public/{log.number}", of="public", log=read, rows=raw_rows(log.path), **truth))
+    return cases
+
+
+def raw_rows(path: Path) -> tuple[Row, ...]:
+    """The rows of a log by the names of its trainer."""
+    (file,) = find_logs(path)
+    run = next(run for run in file.reader.read(file, Tally(path)) if run.columns)
+    steps = run.columns.steps()
+    rows: list[Row] = [{"step": int(step)} for step in steps]
+    for name, (numbers, values) in run.columns.take():
+        for number, value in zip(numbers, values, strict=True):
+            rows[number][name] = float(value)
+    return tuple(row for row in rows if len(row) > 1)
+
+
+def _numbers(row: Mapping[str, Any]) -> Row:
+    return {name: value for name, value in row.items() if isinstance(value, int | float)}
+
+
+def mapped(log: Log, names: Mapping[str, str]) -> tuple[Row, ...]:
+    """The rows of a log with our series under the names of a tool."""
+    rows: dict[int, Row] = {int(step): {"step": int(step)} for step in log.steps}
+    for theirs, ours in names.items():
+        series = log.series.get(ours)
+        if series is not None:
+            for step, value in zip(series.steps, series.values, strict=True):
+                if not math.isnan(value):
+                    rows[int(step)][theirs] = float(value)
+    return tuple(row for row in rows.values() if len(row) > 1)
+
+
+# ---- alarms
+
+
+def of_tool(tool: str, python: Path, cases: Sequence[Case]) -> dict[str, Any]:
+    """What its driver answers. Raises `HoldfastError` if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, answer = Path(folder) / "cases.jsonl", Path(folder) / "alarms.json"
+        lines = [{"name": c.name, "logged": c.rows, "mapped": mapped(c.log, NAMES[tool])} for c in cases]
+        given.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        script = Path(other_tools.__file__).parent / DRIVERS[tool]
+        alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run([python, script, given, answer], cwd=folder, env=alone, capture_output=True, text=True)
+        if done.returncode:
+            raise HoldfastError(f"{tool} failed under {python}: {done.stderr[-500:]}", hint=INSTALL[tool])
+        return dict(json.loads(answer.read_text(encoding="utf-8")))
+
+
+def of_ours(cases: Iterable[Case]) -> dict[str, list[Alarm]]:
+    """Our findings and notes: (code, level)."""
+    said = {case.name: diagnose(case.log) for case in cases}
+    return {name: [(f.code, f.level) for f in (*d.findings, *d.notes)] for name, d in said.items()}
+
+
+def counted(tool: str, cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, str]:
+    """The numbers of one tool on one set."""
+
+    def names(case: Case, kind: str) -> bool:
+        return kind in case.right if tool == OURS else case.cause in SAYS[tool].get(kind, frozenset())
+
+    def having(some: Sequence[Case], kinds: Mapping[str, Sequence[str]]) -> str:
+        return readings.share(sum(bool(kinds[case.name]) for case in some), len(some))
+
+    healthy, faulty = [c for c in cases if c.healthy], [c for c in cases if not c.healthy]
+    known = [c for c in faulty if c.cause]
+    numbers = {}
+    for label, severities in (("serious", SEVERE[tool]), ("any", None)):
+        kinds = {
+            name: [kind for kind, severity in said if severities is None or severity in severities]
+            for name, said in alarms.items()
+        }
+        named = {case.name: [kind for kind in kinds[case.name] if names(case, kind)] for case in known}
+        numbers[f"found, {label}"] = having(faulty, kinds)
+        numbers[f"healthy, {label}"] = having(healthy, kinds)
+        numbers[f"cause named, {label}"] = having(known, named)
+    return numbers
+
+
+def compared(cases: Sequence[Case], pythons: Mapping[str, Path]) -> dict[str, Any]:
+    """Set -> tool -> numbers; the versions of the tools; and for each case its alarms."""
+    answers = {tool: of_tool(tool, python, cases) for tool, python in pythons.items()}
+    alarms = {OURS: of_ours(cases)}
+    for tool, answer in answers.items():
+        for feed, how in FEEDS.items():
+            alarms[f"{tool}, {how}"] = {name: said[feed] for name, said in answer["alarms"].items()}
+    sets = {of: [c for c in cases if c.of == of] for of in dict.fromkeys(c.of for c in cases)}
+    return {
+        "versions": {tool: f"{answer['version']}, commit {COMMITS[tool]}" for tool, answer in answers.items()},
+        "printed rows that rldk reads": {
+            of: f"{sum(answers[RLDK]['printed'][c.name] > 0 for c in some)} of {len(some)} logs"
+            for of, some in sets.items()
+            if RLDK in answers
+        },
+        "sets": {
+            of: {who: counted(who.split(",")[0], some, said) for who, said in alarms.items()}
+            for of, some in sets.items()
+        },
+        "kinds": {who: _kinds(cases, said) for who, said in alarms.items()},
+    }
+
+
+def _kinds(cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, dict[str, int]]:
+    """For each kind of alarm the healthy and the faulty runs that have it."""
+    result: dict[str, dict[str, int]] = {}
+    for case in cases:
+        for kind in {kind for kind, _ in alarms[case.name]}:
+            row = result.setdefault(kind, {"healthy": 0, "faulty": 0})
+            row["healthy" if case.healthy else "faulty"] += 1
+    return dict(sorted(result.items()))
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Markdown: for each set a row for each tool."""
+    parts = []
+    for of, tools in result["sets"].items():
+        columns = list(next(iter(tools.values())))
+        parts.append(f"**{of}**\n\n| | {' | '.join(columns)} |\n" + "|---" * (len(columns) + 1) + "|")
+        parts[-1] += "".join(f"\n| {who} | {' | '.join(numbers.values())} |" for who, numbers in tools.items())
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--toolkit-python", type=Path, help=f"with {TOOLKIT} installed: {INSTALL[TOOLKIT]}")
+    parser.add_argument("--rldk-python", type=Path, help=f"with {RLDK} installed: {INSTALL[RLDK]}")
+    parser.add_argument("--public", type=Path, help="a folder of public logs, as public_logs takes it")
+    parser.add_argument("--recordings", type=Path, action="append", default=[], help="another folder of recordings")
+    parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
+    options = parser.parse_args()
+    given = {TOOLKIT: options.toolkit_python, RLDK: options.rldk_python}
+    for tool, python in given.items():
+        if python is None:
+            print(f"{tool} is left out. To have it: {INSTALL[tool]}", file=sys.stderr)
+    cases = recorded(FOLDER, "own recordings")
+    for folder in options.recordings:
+        cases += recorded(folder, folder.name)
+    if options.public:
+        cases += public(options.public)
+    result = compared(cases, {tool: python.absolute() for tool, python in given.items() if python is not None})
+    print(table(result))
+    if options.keep:
+        command = "python -m holdfast_research.head_to_head --toolkit-python P --rldk-python P"
+        print(readings.keep(options.keep, command, result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Tools side by side: what they are fed, and what counts as found, false and named."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.diagnostics.log import Log, Series
+from holdfast.errors import HoldfastError
+from holdfast_research import head_to_head
+from holdfast_research.head_to_head import OURS, RLDK, TOOLKIT, Case, compared, counted, mapped, raw_rows
+
+
+def a_case(name: str, *, healthy: bool, cause: str = "", reward: float = 0.5) -> Case:
+    steps = np.arange(1, 11)
+    series = {"reward/mean": Series(steps, np.full(10, reward)), "entropy/mean": Series(steps[::2], np.ones(5))}
+    log = Log(format="trl", host="trl", name=name, series=series, steps=steps)
+    right = frozenset({"GRP001"}) if cause == "no-contrast" else frozenset()
+    return Case(
+        name=name, of="set", healthy=healthy, cause=cause, right=right, log=log, rows=({"step": 1, "reward": 1},)
+    )
+
+
+CASES = (a_case("ok", healthy=True), a_case("bad", healthy=False, cause="no-contrast"))
+
+
+def test_series_go_under_the_names_of_a_tool() -> None:
+    rows = mapped(CASES[0].log, {"r": "reward/mean", "h": "entropy/mean", "none": "kl/reference"})
+    assert rows[0] == {"step": 1, "r": 0.5, "h": 1.0} and rows[1] == {"step": 2, "r": 0.5}
+
+
+def test_rows_keep_the_names_of_the_trainer(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("step:3 - critic/score/mean:0.25 - actor/entropy:0.5\n")
+    assert raw_rows(path) == ({"step": 3, "critic/score/mean": 0.25, "actor/entropy": 0.5},)
+
+
+def test_an_alarm_counts_by_severity_and_by_what_it_names() -> None:
+    alarms = {"ok": [("kl_above_target", "medium")], "bad": [("grpo_reward_collapse", "high")]}
+    numbers = counted(TOOLKIT, CASES, alarms)
+    assert numbers["found, serious"].startswith("1 of 1") and numbers["cause named, serious"].startswith("1 of 1")
+    assert numbers["healthy, serious"].startswith("0 of 1") and numbers["healthy, any"].startswith("1 of 1")
+    other = counted(TOOLKIT, CASES, alarms | {"bad": [("kl_instability", "high")]})
+    assert other["found, serious"].startswith("1 of 1") and other["cause named, any"].startswith("0 of 1")
+
+
+def test_our_notes_are_no_serious_alarms() -> None:
+    numbers = counted(OURS, CASES, {"ok": [("TRN001", "note")], "bad": [("GRP001", "finding")]})
+    assert numbers["healthy, serious"].startswith("0 of 1") and numbers["healthy, any"].startswith("1 of 1")
+    assert numbers["cause named, serious"].startswith("1 of 1")
+
+
+FAKE = """
+import json, sys
+names = [json.loads(line)["name"] for line in open(sys.argv[1])]
+said = {name: {"logged": [], "mapped": [["grpo_safe_kl_spike", "stop"]]} for name in names}
+json.dump({"version": "0", "alarms": said, "printed": dict.fromkeys(names, 0)}, open(sys.argv[2], "w"))
+"""
+
+
+def test_a_tool_runs_in_its_own_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(FAKE)
+    monkeypatch.setitem(head_to_head.DRIVERS, RLDK, str(driver))
+    result = compared(CASES, {RLDK: Path(sys.executable)})
+    tools = result["sets"]["set"]
+    assert tools["rldk, as the trainer logs"]["found, any"].startswith("0 of 1")
+    assert tools["rldk, names mapped by hand"]["healthy, serious"].startswith("1 of 1")
+    assert result["printed rows that rldk reads"] == {"set": "0 of 2 logs"}
+    assert head_to_head.table(result).count("\n| ") == 4
+
+
+def test_a_tool_that_fails_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text("import a_package_that_is_not_there")
+    monkeypatch.setitem(head_to_head.DRIVERS, RLDK, str(driver))
+    with pytest.raises(HoldfastError) as failed:
+        compared(CASES, {RLDK: Path(sys.executable)})
+    assert "a_package_that_is_not_there" in str(failed.value) and failed.value.hint == head_to_head.INSTALL[RLDK]
+
+
+def test_every_alarm_of_a_tool_names_a_cause_that_exists() -> None:
+    from holdfast_research.pages.diagnosis import RIGHT
+
+    named = {cause for kinds in head_to_head.SAYS.values() for causes in kinds.values() for cause in causes}
+    assert named & set(RIGHT) >= {"step-too-large", "no-contrast", "non-finite", "truncation", "entropy-exhausted"}

@@ -1,0 +1,84 @@
+"""The reading of a folder of public logs: outcomes, counts, and that nothing of a log is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HoldfastError
+from holdfast_research import public_logs
+from holdfast_research.public_logs import Reading, counts, judged, logs_of
+
+
+def write(folder: Path, number: str, text: str, meta: str) -> None:
+    (folder / f"{number}.txt").write_text(text)
+    (folder / f"{number}.meta").write_text(meta)
+
+
+def console(rewards: list[float]) -> str:
+    return "".join(
+        f"step:{i} - critic/score/mean:{reward} - actor/grad_norm:{'nan' if reward < 0 else 0.3}\n"
+        for i, reward in enumerate(rewards, 1)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path, "01", console([0.4, 0.5]), "kind: issue thread\nexpected: no finding; explain\n")
+    write(tmp_path, "02", console([0.4, -1.0]), "kind: issue thread\nexpected: GRD002\n")
+    write(tmp_path, "21", console([0.5] * 30), "outcome: accuracy 0.8. HEALTHY (noisy)\nexpected: no finding\n")
+    write(tmp_path, "22", console([0.5] * 20 + [-1.0] * 10), "outcome: nothing left. COLLAPSED\nexpected: a finding\n")
+    write(tmp_path, "23", "\n", "outcome: HEALTHY\n")
+    write(tmp_path, "24", "what is this", "outcome: UNSTABLE\n")
+    return tmp_path
+
+
+def test_the_truth_is_in_the_meta(folder: Path) -> None:
+    truths = {log.number: (log.truth, log.outcome) for log in logs_of(folder)}
+    assert truths["01"] == ("asked, healthy", "") and truths["02"] == ("asked", "")
+    assert truths["21"] == ("healthy", "HEALTHY") and truths["22"] == ("bad", "COLLAPSED")
+
+
+def test_a_folder_without_logs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError):
+        logs_of(tmp_path)
+
+
+def test_what_is_found_is_counted_by_the_truth(folder: Path) -> None:
+    said = [judged(log) for log in logs_of(folder)]
+    found = {reading.number: reading.findings for reading in said}
+    assert found["02"] == ("GRD002@2",) and found["21"] == ()
+    numbers = counts(said)
+    assert numbers["logs read as they are"] == "4 of 5" and numbers["empty files"] == "1"
+    assert numbers["bad runs with a finding"].startswith("1 of 2")  # what cannot be read is not found
+    assert numbers["healthy runs with a finding"].startswith("0 of 1")
+    assert numbers["other pasted rows with a finding or a note"].startswith("1 of 1")
+
+
+def test_notes_count_apart_from_findings() -> None:
+    noted = Reading(number="1", truth="healthy", outcome="HEALTHY", rows=3, notes=("TRN001@2",))
+    numbers = counts([noted])
+    assert numbers["healthy runs with a finding"].startswith("0 of 1")
+    assert numbers["healthy runs with a note"].startswith("1 of 1")
+    assert not public_logs.line(noted).startswith("!!")
+
+
+def test_a_reading_holds_numbers_and_outcomes_only(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["public_logs", str(folder), "--keep", "test"])
+    monkeypatch.setattr(public_logs.readings, "READINGS", tmp_path)
+    public_logs.main()
+    reading = json.loads((tmp_path / "test.json").read_text())
+    assert {key for log in reading["logs"] for key in log} == {
+        "number",
+        "truth",
+        "outcome",
+        "rows",
+        "findings",
+        "notes",
+        "empty",
+    }
+    assert str(folder) not in (tmp_path / "test.json").read_text()

@@ -1,0 +1,120 @@
+"""A diagnosis on the screen: findings, notes, and what could not be checked, in paragraphs of 80 columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli.terminal import program
+
+if TYPE_CHECKING:
+    from holdfast.diagnostics.finding import Diagnosis, Finding
+    from holdfast.diagnostics.log import Log
+
+_WIDTH = 80
+_TITLE = 8
+_MOST_READING_NOTES = 2
+"""Notes on reading that are shown without --verbose."""
+
+
+def show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) -> None:
+    """Print a diagnosis: the course of the reward, findings, notes, and what could not be checked."""
+    from holdfast.diagnostics.finding import headline
+
+    console.print(Text.assemble((log.name, "bold"), f"  ({_kind(log)})"), soft_wrap=True)
+    paragraph(console, headline(log, diagnosis))
+    _reading_notes(console, log, verbose=verbose)
+    printed: dict[str, str] = {}
+    for finding in diagnosis.findings:
+        console.print()
+        _finding(console, finding, printed)
+    if diagnosis.notes:
+        console.print()
+    for note in diagnosis.notes:
+        _note(console, note)
+    console.print()
+    _close(console, diagnosis, verbose=verbose)
+
+
+def _kind(log: Log) -> str:
+    return f"{log.format} log" if log.format == log.host or log.host == "unknown" else f"{log.format} log of {log.host}"
+
+
+def _reading_notes(console: Console, log: Log, *, verbose: bool) -> None:
+    shown = log.notes if verbose else log.notes[:_MOST_READING_NOTES]
+    for note in shown:
+        paragraph(console, f"note: {note}", style="dim")
+    if (left := len(log.notes) - len(shown)) > 0:
+        paragraph(console, f"{left} more note{'s' * (left > 1)} on reading this log: --verbose", style="dim")
+
+
+def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> None:
+    """`printed`: each remedy -> the code under which it was printed already."""
+    from holdfast.diagnostics.finding import lead_of
+    from holdfast.diagnostics.rules import RULES
+
+    head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (RULES[finding.code].title, "bold"))
+    console.print(head, soft_wrap=True)
+    paragraph(console, finding.summary, indent=2)
+    evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
+    entry(console, "evidence", evidence)
+    if lead := lead_of(finding.lead):
+        entry(console, "lead", lead)
+    before = printed.get(finding.remedy)
+    entry(console, "change", f"as for {before}" if before else finding.remedy)
+    printed.setdefault(finding.remedy, finding.code)
+
+
+def _note(console: Console, note: Finding) -> None:
+    entry(console, "note", f"{note.code} at step {note.step}: {note.summary} {note.remedy}".rstrip())
+
+
+def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
+    from holdfast.diagnostics.finding import too_short
+
+    short = too_short(diagnosis)
+    if diagnosis.cannot_tell and verbose:
+        console.print("Could not be checked, because the log lacks series:")
+        for undecided in diagnosis.cannot_tell:
+            entry(console, undecided.code, f"needs {', '.join(undecided.missing)}. {undecided.remedy}")
+        console.print()
+    elif diagnosis.cannot_tell and not short:
+        codes = ", ".join(undecided.code for undecided in diagnosis.cannot_tell)
+        paragraph(console, f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose")
+    count = len(diagnosis.findings)
+    if count:
+        more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"
+        text = f"{count} finding{'s' if count > 1 else ''}. To read more: {more}"
+    else:
+        text = "Too few rows to judge." if short else "No findings."
+    console.print(Text(text, "bold" if count or short else "bold green"), soft_wrap=True)
+
+
+def entry(console: Console, title: str, text: str) -> None:
+    """Print a titled paragraph, its lines aligned behind the title. Parts in backticks are coloured."""
+    first = Text.assemble("  ", (title.ljust(_TITLE), "dim"), "  ")
+    _lines(console, _coded(text), first=first, rest=Text(" " * len(first)))
+
+
+def paragraph(console: Console, text: str, *, indent: int = 0, style: str = "") -> None:
+    """Print a paragraph, wrapped."""
+    margin = Text(" " * indent)
+    _lines(console, Text(text, style), first=margin, rest=margin)
+
+
+def _lines(console: Console, text: Text, *, first: Text, rest: Text) -> None:
+    """Wrapped at 80 columns or fewer, without trailing blanks."""
+    width = max(min(console.width, _WIDTH) - len(first), 20)
+    for number, line in enumerate(text.wrap(console, width)):
+        line.rstrip()
+        console.print((rest if number else first) + line, soft_wrap=True)
+
+
+def _coded(text: str) -> Text:
+    """Text with its parts in backticks coloured, and the backticks removed."""
+    result = Text()
+    for number, part in enumerate(text.split("`")):
+        result.append(part, "cyan" if number % 2 else "")
+    return result

@@ -1,0 +1,60 @@
+"""Values that were logged one by one, each with its name and step, as columns."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.diagnostics.readers.columns import LAST_STEP, Columns
+from holdfast.diagnostics.readers.names import AXES
+from holdfast.diagnostics.readers.text import Tally
+
+_MOST_RESTARTS = 1000
+
+
+class Points:
+    """Collects values in the order in which they were logged.
+
+    A run that was resumed goes back in the steps of a series. Series may have different steps, such as those of the
+    machine's load beside those of the trainer: that one is behind another says nothing.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self._series: dict[str, tuple[array[int], array[float]]] = {}
+        self._last: dict[str, int] = {}
+        self._restarts = 0
+
+    def add(self, place: int, name: str, step: int, value: float) -> None:
+        """One value."""
+        if not 0 <= step < LAST_STEP:
+            self.tally.add("skipped {n values}: the step is not a whole number from 0 on", place, str(step))
+            return
+        if step < self._last.get(name, 0):
+            self._restarts = min(self._restarts + 1, _MOST_RESTARTS)
+            self._last.clear()
+        self._last[name] = step
+        series = self._series.get(name)
+        if series is None:
+            series = self._series[name] = (array("q"), array("d"))
+        series[0].append(step + self._restarts * LAST_STEP)
+        series[1].append(value)
+
+    def columns(self) -> Columns:
+        """All values, without series that repeat the step; empties the collection."""
+        result = Columns(self.tally, null_is_nan=False)
+        keys = {name: np.frombuffer(series[0], np.int64) for name, series in self._series.items() if name not in AXES}
+        if not any(part.any() for part in keys.values()) and any(len(part) > 1 for part in keys.values()):
+            self.tally.add("no value has a step: the values of each series were numbered")
+            keys = {name: np.arange(1, len(part) + 1) for name, part in keys.items()}
+        different: dict[bytes, NDArray[np.int64]] = {}
+        shared = {name: different.setdefault(part.tobytes(), part) for name, part in keys.items()}
+        every = np.unique(np.concatenate([*different.values()])) if different else np.empty(0, np.int64)
+        rows = {id(part): np.searchsorted(every, part).astype(np.uint32) for part in different.values()}
+        result.put(
+            every % LAST_STEP, ((name, (rows[id(part)], self._series[name][1])) for name, part in shared.items())
+        )
+        self._series = {}
+        return result

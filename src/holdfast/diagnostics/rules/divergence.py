@@ -1,0 +1,113 @@
+"""The policy leaves its reference: KLD001.
+
+Trainers log the KL to the reference per token, most of them as the estimate r - 1 - log r with r = reference / policy
+(Schulman's k3). It is never negative, and a single token that the reference finds absurd makes a spike of any height.
+So a row counts by being above a level, not by how far.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.collapse import reward_range
+from holdfast.diagnostics.log import Log, has
+from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
+from holdfast.diagnostics.rules.updates import falling
+from holdfast.trailing import Truths, Values, highest, last_where, lowest, trailing_mean
+
+KL, REWARD = "kl/reference", "reward/mean"
+ROWS = 5
+MOST_ROWS = 0.8
+"""Share of these rows that must be above the level: four of five."""
+
+BAND_NATS = 1.0
+"""Nats per token. Language models that learn stay between 0.0005 and 0.3. At 1, the reference gives an average token of
+the policy a third of the probability that the policy gives it."""
+LEARNED_SHARE = 0.25
+"""Share of its range that the reward has gained. A small model that learns a task from nothing leaves its reference
+behind and is well."""
+
+RUNAWAY_TIMES = 5.0
+"""Times the KL at the best reward. Ordinary learning multiplies it sooner, but then the reward is at its best."""
+RUNAWAY_NATS = 0.3
+"""Nats per token. Below that the policy is still near its reference."""
+
+
+def has_kl(log: Log) -> bool:
+    """Whether the run measures the KL to a reference."""
+    return has(log, KL)
+
+
+def stays_above(values: Values, level: float | Values) -> Truths:
+    """[N]: where four of the last five rows are above a level. It takes five rows."""
+    often = trailing_mean((values > level).astype(float), ROWS) >= MOST_ROWS
+    return often & (np.arange(len(values)) >= ROWS - 1)
+
+
+def has_learned(rows: Rows) -> Truths:
+    """[N]: where the reward has gained a quarter of its range since the first rows."""
+
+    def gained(reward: Values) -> Values:
+        mean = trailing_mean(reward, ROWS)
+        gain = mean - mean[:ROWS][-1:]
+        return (gain > LEARNED_SHARE * reward_range(highest(mean), lowest(reward))).astype(float)
+
+    return rows.latest(REWARD, gained) > 0
+
+
+def leaves_band(rows: Rows) -> Signal:
+    """The KL stays above what a language model needs, and the reward has little to show for it."""
+    (kl,) = rows.columns
+    smooth, learned = trailing_mean(kl, ROWS), has_learned(rows)
+    return Signal(stays_above(kl, BAND_NATS) & ~learned, lambda: {KL: smooth}, normal=~stays_above(kl, BAND_NATS / 2))
+
+
+def runs_away(rows: Rows) -> Signal:
+    """The KL is several times as high as when the reward was best, and the reward falls."""
+    kl, reward = rows.columns
+    smooth, pay = trailing_mean(kl, ROWS), trailing_mean(reward, ROWS)
+    at_best = smooth[last_where(pay >= highest(pay))]
+    level = np.maximum(RUNAWAY_NATS, RUNAWAY_TIMES * at_best)
+    down = falling(rows)
+    return Signal(stays_above(kl, level) & down, lambda: {KL: smooth, "at best": at_best, REWARD: pay}, normal=~down)
+
+
+KLD001 = Rule(
+    code="KLD001",
+    title="policy leaves its reference",
+    needs=((KL,),),
+    applies=has_kl,
+    checks=(
+        Check(
+            series=(KL,),
+            signal=leaves_band,
+            message="The KL to the reference is {kl/reference:.2g} nats per token, and the reward has hardly risen for "
+            "it.",
+            look_at=(KL, REWARD),
+        ),
+        Check(
+            series=(KL, REWARD),
+            signal=runs_away,
+            message="The KL to the reference runs away while the reward falls: {kl/reference:.2g} nats per token, and "
+            "{at best:.2g} when the reward was best.",
+        ),
+    ),
+    # Those say why it leaves, and what to change.
+    suppressed_by=("MSK001", "SMP001", "STP001"),
+    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    meaning="The policy is far from its reference without a reward that rises, or moves away as the reward falls.",
+    impact="The policy leaves the language of its reference. Texts degenerate, gradients spike, and where the KL is in "
+    "the loss or in the reward it outweighs the task.",
+    remedy={
+        "holdfast": f"Lower {LEARNING_RATE['holdfast']}, or raise `loss.kl_coef`. Go back to a checkpoint from before "
+        "the KL rose.",
+        "trl": f"Lower {LEARNING_RATE['trl']}, or raise `beta`. Go back to a checkpoint from before the KL rose.",
+        "verl": f"Lower {LEARNING_RATE['verl']}, or raise `actor_rollout_ref.actor.kl_loss_coef`. Go back to a "
+        "checkpoint from before the KL rose.",
+        "unknown": "Lower the learning rate, or raise the coefficient of the KL. Go back to a checkpoint from before "
+        "the KL rose.",
+    },
+    limitations="The level is that of a language model: 1 nat per token. A small model that learns from nothing may "
+    "pass it, and is not reported once its reward has gained a quarter of its range. Single spikes are ignored: one "
+    "token makes them. Without a reference (`beta=0`) nothing measures this.",
+)
