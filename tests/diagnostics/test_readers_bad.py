@@ -299,7 +299,7 @@ def test_rows_of_csv_that_are_none(tmp_path: Path, text: str, note: str) -> None
     [
         ("empty.jsonl", b"", "is empty: the run has logged nothing yet"),
         ("blank.csv", b"\n \n\xef\xbb\xbf\n", "is empty"),
-        ("weights.bin", bytes(range(256)) * 40, "is a binary file, not a log. What can be read: a run folder"),
+        ("weights.bin", bytes(range(256)) * 40, "is a binary file, not a log. What can be read: "),
         ("zeros.jsonl", bytes(5000), "is a binary file"),
         ("events.out.tfevents.1.host", bytes(100), "has no event with a number. The length of a record"),
         ("run-x.wandb", b":W&B\x00" * 100, r"has no row of a history. The file ends within a record"),

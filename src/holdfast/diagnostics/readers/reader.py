@@ -10,8 +10,8 @@ from typing import Any, AnyStr, Generic
 
 from holdfast.diagnostics.log import Format, Host
 from holdfast.diagnostics.readers.columns import MOST_NAMES, Columns
-from holdfast.diagnostics.readers.names import AXES, host_of
-from holdfast.diagnostics.readers.numbering import SWIFT_STEP, is_row, step_in
+from holdfast.diagnostics.readers.names import AXES, SWIFT_STEP, host_of
+from holdfast.diagnostics.readers.numbering import is_row, step_in
 from holdfast.diagnostics.readers.text import Tally
 
 Row = dict[str, Any]
