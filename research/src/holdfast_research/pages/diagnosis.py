@@ -5,7 +5,7 @@
     python -m holdfast_research.pages.diagnosis --testbeds --keep        # and keep the reading for the page
 
 A testbed is one recipe, world and model. A rule that only fits a testbed fails when that one is left out. So how strict
-the rules are, a factor on every threshold in standard errors, is chosen anew on all other testbeds, and judged on the
+the rules are, a factor on every threshold in standard errors, is chosen again on all other testbeds, and judged on the
 one that had no part in it. Counts are of runs, with Wilson intervals at 95 %.
 `RIGHT` says which codes are right for which cause. It was written before any held-out run was made.
 """
@@ -78,13 +78,13 @@ def judge(
     log: Log,
     copy: str = "",
     codes: frozenset[str] | None = None,
-    said: Diagnosis | None = None,
+    diagnosis: Diagnosis | None = None,
 ) -> Case:
     """The rules' verdict on a log of a run; `codes` are right for its cause, else those of `RIGHT`.
 
-    `said` is the diagnosis, if the log was diagnosed already.
+    `diagnosis` is given where the log was diagnosed already.
     """
-    diagnosis = diagnose(log) if said is None else said
+    diagnosis = diagnosis or diagnose(log)
     findings = [(f.code, int(f.step)) for f in diagnosis.findings]
     begins, every = recording.start * recording.every, recording.every
     known = frozenset[str]().union(*(RIGHT.get(cause, frozenset()) for cause in recording.also))
@@ -137,7 +137,7 @@ class Goal:
     name: str
     among: Callable[[Case], bool]
     true: Callable[[Case], bool]
-    wanted: float
+    level: float
     at_most: bool = False
 
     def miss(self, cases: Sequence[Case]) -> float:
@@ -146,7 +146,7 @@ class Goal:
         if not some:
             return 0.0
         reached = sum(self.true(case) for case in some) / len(some)
-        return max(0.0, reached - self.wanted if self.at_most else self.wanted - reached)
+        return max(0.0, reached - self.level if self.at_most else self.level - reached)
 
     def says(self, cases: Sequence[Case]) -> str:
         """The share of some cases, as text."""
@@ -204,8 +204,8 @@ def at_factors(recordings: Sequence[Recording], factors: Sequence[float] = FACTO
     result: dict[float, list[Case]] = {}
     for factor in factors:
         with strictness(factor):
-            said = [diagnose(log) for _, log, _ in logs]
-        result[factor] = [judge(r, log, copy, said=d) for (r, log, copy), d in zip(logs, said, strict=True)]
+            diagnoses = [diagnose(log) for _, log, _ in logs]
+        result[factor] = [judge(r, log, copy, diagnosis=d) for (r, log, copy), d in zip(logs, diagnoses, strict=True)]
     return result
 
 
