@@ -52,8 +52,8 @@ def _steps_per_batch(log: Log, step: int) -> int | None:
         steps = float(log.series[K].values[0]) if log.series[K].steps[0] <= step else 1.0
     else:
         names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
-        found = [value for name in names if isinstance(value := log.settings.get(name), int) and value > 0]
-        steps = found[0] * found[1] / found[2] if len(found) == len(names) else 1.0
+        known = [value for name in names if isinstance(value := log.settings.get(name), int) and value > 0]
+        steps = known[0] * known[1] / known[2] if len(known) == len(names) else 1.0
     return int(steps) if 1 < steps < np.inf and step <= steps else None
 
 

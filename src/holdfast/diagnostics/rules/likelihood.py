@@ -55,7 +55,7 @@ DECAYED_SHARE = 0.02
 """Share of its best log-likelihood that the correct set has lost. Changes in which rollouts are correct make less."""
 DECAYED_NATS = 0.01
 """The same in nats per token, for a policy whose correct answers are nearly certain."""
-DECAYED_ERRORS = 2.0
+DECAYED_ERRORS = 1.8
 """The same in standard errors. More than for an update, because the best of many means is an extreme."""
 
 FAST_SHARE = 0.01
@@ -70,7 +70,7 @@ ACCELERATION_TIMES = 2.0
 FIRST_ACTION_BEHIND_SHARE = 0.1
 """Share of its best log-likelihood by which the first action has fallen behind the second. The mix of rollouts with one
 and with two searches moves the difference too, so displacement has to show as well."""
-FIRST_ACTION_ERRORS = 2.5
+FIRST_ACTION_ERRORS = 2.1
 
 
 # ---- parts of the conditions
@@ -296,7 +296,7 @@ SURGE_TIMES = 1.25
 SURGE_NATS = 0.35
 """Nats per token: 1.4 times as many likely tokens. A factor alone is not enough. Healthy runs that still learn vary by
 up to 0.3 nats, which may be more than the whole entropy of a sharp policy."""
-SURGE_ERRORS = 4.0
+SURGE_ERRORS = 3.5
 """Standard errors above the lowest of many means, which is an extreme."""
 SURGE_WITHOUT_STEEPEST_ROW = 0.1
 """What is left of the rise without its steepest row, as a share of the lowest value. A rise within a single row means

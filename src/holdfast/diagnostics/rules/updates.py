@@ -13,7 +13,6 @@ from holdfast.trailing import (
     held,
     highest,
     last_where,
-    running_median,
     trailing_lowest,
     trailing_mean,
 )
@@ -176,7 +175,7 @@ EXPLOSION_TIMES = 10.0
 ABOVE_LARGEST_TIMES = 2.0
 """Times the largest norm before. If many groups have no contrast, norms of 0 and of 9 alternate."""
 BACK_TIMES = 3.0
-"""Times the median of all norms so far, in the mean of the last rows, at which an explosion is over."""
+"""Times the norm that was usual before it, in the mean of the last rows, at which an explosion is over."""
 USUAL_NORM_ROWS = 10
 """The usual norm is the mean of this many rows, and ends two rows before."""
 
@@ -190,7 +189,7 @@ def explodes(rows: Rows) -> Signal | None:
     where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2)) & (usual > 0)
     if not where.any():
         return None
-    is_back = trailing_mean(known, USUAL_NORM_ROWS) < BACK_TIMES * running_median(known)
+    is_back = trailing_mean(known, USUAL_NORM_ROWS) < BACK_TIMES * usual[last_where(where)]
     return Signal(
         where, lambda: {NORM: norm, "usual": usual}, lambda: {"times": norm / np.maximum(usual, 1e-12)}, is_back
     )
