@@ -254,8 +254,8 @@ def of_tool(tool: str, python: Path, cases: Sequence[Case]) -> dict[str, Any]:
 
 def of_ours(cases: Iterable[Case]) -> dict[str, list[Alarm]]:
     """Our findings and notes: (code, level)."""
-    said = {case.name: diagnose(case.log) for case in cases}
-    return {name: [(f.code, f.level) for f in (*d.findings, *d.notes)] for name, d in said.items()}
+    diagnoses = {case.name: diagnose(case.log) for case in cases}
+    return {name: [(f.code, f.level) for f in (*d.findings, *d.notes)] for name, d in diagnoses.items()}
 
 
 def counted(tool: str, cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, str]:
@@ -272,8 +272,8 @@ def counted(tool: str, cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequ
     numbers = {}
     for label, severities in (("serious", SEVERE[tool]), ("any", None)):
         kinds = {
-            name: [kind for kind, severity in said if severities is None or severity in severities]
-            for name, said in alarms.items()
+            name: [kind for kind, severity in raised if severities is None or severity in severities]
+            for name, raised in alarms.items()
         }
         named = {case.name: [kind for kind in kinds[case.name] if names(case, kind)] for case in known}
         numbers[f"found, {label}"] = having(faulty, kinds)
@@ -290,7 +290,7 @@ def compared(cases: Sequence[Case], pythons: Mapping[str, Path]) -> dict[str, An
     alarms = {OURS: of_ours(cases)}
     for tool, answer in answers.items():
         for feed, how in FEEDS.items():
-            alarms[f"{tool}, {how}"] = {name: said[feed] for name, said in answer["alarms"].items()}
+            alarms[f"{tool}, {how}"] = {name: raised[feed] for name, raised in answer["alarms"].items()}
     sets = {of: [c for c in cases if c.of == of] for of in dict.fromkeys(c.of for c in cases)}
     return {
         "versions": {tool: f"{answer['version']}, commit {COMMITS[tool]}" for tool, answer in answers.items()},
@@ -300,10 +300,10 @@ def compared(cases: Sequence[Case], pythons: Mapping[str, Path]) -> dict[str, An
             if RLDK in answers
         },
         "sets": {
-            of: {who: counted(who.split(",")[0], some, said) for who, said in alarms.items()}
+            of: {who: counted(who.split(",")[0], some, raised) for who, raised in alarms.items()}
             for of, some in sets.items()
         },
-        "kinds": {who: _kinds(cases, said) for who, said in alarms.items()},
+        "kinds": {who: _kinds(cases, raised) for who, raised in alarms.items()},
     }
 
 
