@@ -6,6 +6,7 @@ Sums run in a fixed order. A value is the same, bit for bit, whether the series 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -174,6 +175,7 @@ def binary_noise(means: Values, counts: Values) -> Values:
     return np.sqrt(np.maximum(means * (1 - means), 0.0) / counts)
 
 
+@lru_cache(maxsize=8)
 def needed(errors: float, window: int, rows: int) -> Values:
     """[N]: how many standard errors of a difference must lie between an extreme mean so far and the latest one.
 
