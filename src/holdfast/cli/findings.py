@@ -76,13 +76,16 @@ def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
 
     short = too_short(diagnosis)
     if diagnosis.cannot_tell and verbose:
+        if diagnosis.what_to_log:
+            paragraph(console, diagnosis.what_to_log)
         console.print("Could not be checked, because the log lacks series:")
         for undecided in diagnosis.cannot_tell:
             entry(console, undecided.code, f"needs {', '.join(undecided.missing)}. {undecided.remedy}")
         console.print()
     elif diagnosis.cannot_tell and not short:
         codes = ", ".join(undecided.code for undecided in diagnosis.cannot_tell)
-        paragraph(console, f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose")
+        lacking = f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose"
+        paragraph(console, f"{diagnosis.what_to_log} {lacking}".lstrip())
     count = len(diagnosis.findings)
     if count:
         more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"
