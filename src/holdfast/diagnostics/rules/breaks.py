@@ -32,6 +32,8 @@ ENTROPY_TIMES = 1.5
 """Times the usual entropy. A batch of harder questions raises it by a tenth."""
 ENTROPY_NATS = 0.1
 """Nats per token by which it must rise too."""
+STEEPEST_SHARE = 0.5
+"""Share of that rise that comes from one row to the next. A drift takes many rows."""
 LENGTH_TIMES = 1.3
 CLIPPED_FRACTION = 0.1
 
@@ -49,9 +51,11 @@ def breaks_at_once(rows: Rows) -> Signal | None:
     pay, nats = (delayed(trailing_mean(column, USUAL_ROWS), BREAK_ROWS) for column in (reward, entropy))
     lost = pay - trailing_mean(reward, 2)
     most = -trailing_lowest(-entropy, BREAK_ROWS)
+    steepest = -trailing_lowest(-np.diff(entropy, prepend=entropy[:1]), BREAK_ROWS)
     by_chance, more = (delayed(margin(column, 2, BREAK_ERRORS), BREAK_ROWS) for column in (reward, entropy))
     where = (lost > LOST_SHARE * reward_range(pay, lowest(reward))) & (lost > by_chance)
     where &= (most > ENTROPY_TIMES * nats) & (most - nats > np.maximum(more, ENTROPY_NATS))
+    where &= steepest > STEEPEST_SHARE * (most - nats)
     where &= (np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1) & searches_work(rows) & long_not_preferred(rows)
     if not where.any():
         return None
