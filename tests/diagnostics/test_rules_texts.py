@@ -33,6 +33,9 @@ CALLS = {
     "with_penalties(GRPOTrainer, LLDS(coef=0.2))",
     '"sapo"',
     "holdfast train",
+    "holdfast resume",
+    "requires_grad",
+    "model.enable_input_require_grads()",
 }
 
 

@@ -6,6 +6,7 @@ from holdfast.errors import ConfigError
 
 CODES: dict[str, str] = {
     "GRD002": "updates",
+    "GRD003": "zeros",
     "MSK001": "sampling",
     "SMP001": "sampling",
     "SMP002": "mismatch",
@@ -14,7 +15,7 @@ CODES: dict[str, str] = {
     "RET001": "rollouts",
     "RET002": "rollouts",
     "RWD003": "hacking",
-    "GRP001": "reward",
+    "GRP001": "groups",
     "STP001": "updates",
     "LLD001": "likelihood",
     "LLD002": "likelihood",
@@ -28,6 +29,7 @@ CODES: dict[str, str] = {
     "TRN001": "rollouts",
     "RWD002": "reward",
     "RWD001": "reward",
+    "ZER001": "zeros",
 }
 """Every code, and the file of its rule in `holdfast/diagnostics/rules`. Causes come before symptoms: findings of the
 same step are reported in this order."""

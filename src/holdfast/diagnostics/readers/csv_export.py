@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.diagnostics.readers.columns import Columns, number_in
 from holdfast.diagnostics.readers.names import host_of
+from holdfast.diagnostics.readers.numbering import Numbering
 from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader, Row, axis_of, is_metric
 from holdfast.diagnostics.readers.text import Tally, lines
 
@@ -22,7 +23,7 @@ def is_header(line: str) -> bool:
         names = next(csv.reader([line.rstrip("\r")]), [])
     except csv.Error:
         return False
-    return len(names) > 1 and axis_of(names) is not None
+    return len(names) > 1 and (axis_of(names) is not None or "epoch" in names)
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
@@ -30,11 +31,12 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     rows = _rows(file.path, tally)
     _, header = next(rows, (0, []))
     axis = axis_of(header)
-    if axis is None:
-        return []
     named = _runs(header, tally)
+    if axis is None and len(named) > 1:
+        return []
     columns = {run: Columns(tally, null_is_nan=False) for run in named}
-    step = header.index(axis)
+    step = None if axis is None else header.index(axis)
+    numbering = Numbering()
     batch: list[tuple[int, list[str]]] = []
     for place, cells in rows:
         if len(cells) != len(header):
@@ -42,11 +44,14 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
             cells += [""] * (len(header) - len(cells))
         batch.append((place, cells))
         if len(batch) == _MANY:
-            _add(columns, named, step, batch)
+            _add(columns, named, step, batch, numbering)
             batch = []
-    _add(columns, named, step, batch)
+    _add(columns, named, step, batch, numbering)
+    if axis is None:
+        for of_run in columns.values():
+            of_run.renumber(numbering.steps(None, tally))
     return [
-        Raw("wandb", host_of([axis, *metrics.values()]), run or file.name, columns[run], {})
+        Raw("wandb", host_of([*header, *metrics.values()]), run or file.name, columns[run], {})
         for run, metrics in named.items()
     ]
 
@@ -54,8 +59,9 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
 def _add(
     columns: Mapping[str, Columns],
     named: Mapping[str, Mapping[int, str]],
-    step: int,
+    step: int | None,
     batch: Sequence[tuple[int, list[str]]],
+    numbering: Numbering,
 ) -> None:
     for run, metrics in named.items():
         places, steps, rows = [], [], []
@@ -67,8 +73,10 @@ def _add(
                     row[name] = cells[i] if number is None else number
             if row:
                 places.append(place)
-                steps.append(cells[step])
+                steps.append("0" if step is None else cells[step])
                 rows.append(row)
+                if step is None:
+                    numbering.add(row, None)
         columns[run].add(places, steps, rows)
 
 

@@ -6,9 +6,9 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from holdfast.diagnostics.readers.columns import Columns
 from holdfast.diagnostics.readers.console import COLOUR, STEP
 from holdfast.diagnostics.readers.jsonl import Batch
 from holdfast.diagnostics.readers.names import host_of
-from holdfast.diagnostics.readers.numbering import CORE, Numbering, is_row, logging_steps_in, step_in
+from holdfast.diagnostics.readers.numbering import CORE, Numbering, is_numeric, is_row, logging_steps_in, step_in
 from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader, Row
 from holdfast.diagnostics.readers.text import Tally, lines
 
@@ -29,8 +29,10 @@ _RANK = re.compile(r"\s*(\[?\w*rank\W?\d+\]?:?|\([^()]*pid=[^()]*\)|Train(ing)?:
 _WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
 _JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
 _CALLS = re.compile(r"\b(?:[\w.]+\.\w+|tensor|array)\(\[?([-+.\w]+)\]?[^()]*\)")
+_ANNOUNCED = re.compile(r"(?<![\w/])(global step|rollout|perf|eval|step) (\d{1,9}):\s*$", re.IGNORECASE)
+_ANNOUNCEMENT = 80  # characters
 _LONGEST = 1 << 16  # characters of a dict that is wrapped over lines
-_MOST_WRAPPED = 100  # lines
+_MOST_WRAPPED = 1000  # lines
 _TAIL = 1 << 14  # characters before a dict that may hold its progress bar
 _BLOCKS = 100  # blocks of a file that are searched for a first dict
 
@@ -38,19 +40,22 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class Dicts:
-    """Reads a file once. `numbering` and `logging_steps` then have what it shows about steps."""
+    """Reads the lines of a file once. `numbering` and `logging_steps` then have what they show about steps."""
 
-    def __init__(self, path: Path, tally: Tally) -> None:
-        self.path, self.tally = path, tally
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
         self.numbering = Numbering()
         self.logging_steps: int | None = None
         self._bar: int | None = None
         self._total: int | None = None
+        self._rollout: int | None = None
+        self._before = ""
         self._open: list[str] = []
 
-    def rows(self) -> Iterator[Batch]:
-        """The dicts of metrics, by line, without their steps."""
-        for first, some in lines(self.path, self.tally):
+    def rows(self, batches: Iterable[tuple[int, list[str]]]) -> Iterator[Batch]:
+        """The dicts of metrics among some lines and their numbers, without their steps."""
+        number = 0
+        for first, some in batches:
             places: list[int] = []
             rows: list[Row] = []
             for number, line in enumerate(some, first):
@@ -72,15 +77,18 @@ class Dicts:
                 self._see_bar(line)
             elif "logging_steps" in line and self.logging_steps is None:
                 self.logging_steps = logging_steps_in(line)
+            elif line.rstrip().endswith(":"):
+                self._before = line[-_ANNOUNCEMENT:]
             return
         at = 0
         for match in FLAT.finditer(line):
             value = parsed(match[0])
-            if value is not None and is_row(value):
+            announced = self._announced_in(line[at : match.start()][-_ANNOUNCEMENT:])
+            if value is not None and (is_row(value) or (announced is not None and is_numeric(value))):
                 if "%|" in line:
                     self._see_bar(line[max(at, match.start() - _TAIL) : match.start()])
                 at = match.end()
-                yield self._row(value)
+                yield self._row(value, announced)
         if "%|" in line:
             self._see_bar(line[at:][-_TAIL:])
         if "logging_steps" in line and self.logging_steps is None:
@@ -109,9 +117,22 @@ class Dicts:
         if CORE & set(_NAMES.findall("".join(begun))):
             self.tally.add("skipped {n rows}: cut off", number, begun[0])
 
-    def _row(self, row: Row) -> Row:
-        seen = step_in(row)
-        self.numbering.add(row, self._bar if seen is None else seen)
+    def _announced_in(self, text: str) -> int | None:
+        """The step in the words before a dict, such as `rollout 12:`, which may stand on the line before."""
+        if not text.strip():
+            text, self._before = self._before, ""
+        match = _ANNOUNCED.search(text)
+        if match is None:
+            return None
+        word, step = match[1].lower(), int(match[2])
+        if word in ("rollout", "perf"):
+            self._rollout = step
+        # slime counts optimizer steps in lines of `step`, and we count rollout batches
+        return self._rollout if word == "step" and self._rollout is not None else step
+
+    def _row(self, row: Row, announced: int | None) -> Row:
+        step = step_in(row)
+        self.numbering.add(row, step if announced is None else announced, self._bar)
         if "train_runtime" in row:
             self._total = self._bar = None  # another run may follow
         return row
@@ -157,9 +178,9 @@ def _literal(sign: str, word: str) -> str:
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
-    dicts = Dicts(file.path, tally)
+    dicts = Dicts(tally)
     columns = Columns(tally, null_is_nan=True)
-    for places, rows in dicts.rows():
+    for places, rows in dicts.rows(lines(file.path, tally)):
         columns.add(places, [0] * len(rows), rows)
     if not columns:
         return []
@@ -171,15 +192,10 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
 
 def has_rows(path: Path, start: str = "") -> bool:
     """Whether the first row of a console log is a dict, and no line of verl's."""
-    for _, some in islice(lines(path, Tally(path)), _BLOCKS):
-        for line in some:
-            if "step:" in line and STEP.search(line):
-                return False
-            for match in FLAT.finditer(line):
-                value = parsed(match[0])
-                if value is not None and is_row(value):
-                    return True
-    return False
+    tally = Tally(path)
+    batches = islice(lines(path, tally), _BLOCKS)
+    before_verl = takewhile(lambda batch: not any("step:" in line and STEP.search(line) for line in batch[1]), batches)
+    return next(Dicts(tally).rows(before_verl), None) is not None
 
 
 DICTS = Reader(

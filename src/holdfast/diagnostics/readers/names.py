@@ -83,16 +83,94 @@ VERL = (
 )
 """verl's PPO trainer. `actor/holdfast/x`, from our loss functions, is x."""
 
-PRIME_RL = (Name("mismatch_kl/all/mean", "sampler/mismatch_kl"),)
-"""prime-rl's trainer and orchestrator."""
+_EFFECTIVE = "train/agg/effective/<agent>"
 
-TABLES: Mapping[Host, tuple[Name, ...]] = {"trl": TRL, "verl": VERL, "prime-rl": PRIME_RL}
+PRIME_RL = (
+    Name(f"{_EFFECTIVE}/reward/mean", "reward/mean"),
+    Name(f"{_EFFECTIVE}/reward/min", "reward/min"),
+    Name(f"{_EFFECTIVE}/reward/max", "reward/max"),
+    Name(f"{_EFFECTIVE}/num_output_tokens/mean", "rollout/length"),
+    Name(f"{_EFFECTIVE}/num_output_tokens/min", "rollout/min_length"),
+    Name(f"{_EFFECTIVE}/num_output_tokens/max", "rollout/max_length"),
+    Name(f"{_EFFECTIVE}/is_truncated/mean", "rollout/truncated_fraction"),
+    Name("entropy/all/mean", "entropy/mean"),
+    Name("mismatch_kl/all/mean", "sampler/mismatch_kl"),
+    Name("optim/grad_norm", "grad/norm"),
+    Name("optim/lr", "lr"),
+    Name("time/step", "time/step_s"),
+)
+"""prime-rl's trainer and orchestrator. Of several agents, the first by name is translated."""
+
+TINKER = (
+    Name("env/all/reward/total", "reward/mean"),
+    Name("env/all/by_group/frac_mixed", "rollout/mixed_group_fraction"),
+    Name("optim/entropy", "entropy/mean", differs="estimated from the log-probs of sampled tokens"),
+    Name("optim/kl_sample_train_v1", "sampler/logprob_gap"),
+    Name("kl_policy_base", "kl/reference"),
+    Name("optim/lr", "lr"),
+)
+"""tinker-cookbook's RL training."""
+
+SLIME = (
+    Name("rollout/raw_reward", "reward/mean"),
+    Name("rollout/response_len/mean", "rollout/length"),
+    Name("rollout/response_len/min", "rollout/min_length"),
+    Name("rollout/response_len/max", "rollout/max_length"),
+    Name("rollout/truncated_ratio", "rollout/truncated_fraction"),
+    Name("train/entropy_loss", "entropy/mean"),
+    Name("train/kl_loss", "kl/reference"),
+    Name("train/grad_norm", "grad/norm"),
+    Name("train/pg_clipfrac", "clip/fraction"),
+    Name("train/train_rollout_logprob_abs_diff", "sampler/logprob_abs_gap"),
+    Name("train/lr-pg_0", "lr"),
+    Name("perf/rollout_time", "time/rollout_s"),
+)
+"""slime, and miles, which was made from it."""
+
+SKYRL = (
+    Name("reward/avg_raw_reward", "reward/mean"),
+    Name("generate/avg_num_tokens", "rollout/length"),
+    Name("generate/min_num_tokens", "rollout/min_length"),
+    Name("generate/max_num_tokens", "rollout/max_length"),
+    Name("policy/policy_entropy", "entropy/mean"),
+    Name("policy/policy_kl", "kl/reference"),
+    Name("policy/grad_norm", "grad/norm"),
+    Name("policy/loss_metrics/clip_ratio", "clip/fraction"),
+    Name("policy/rollout_train_logprobs_abs_diff_mean", "sampler/logprob_abs_gap"),
+    Name("policy/policy_lr", "lr"),
+)
+"""SkyRL's trainer."""
+
+OPENRLHF = (
+    Name("reward", "reward/mean"),
+    Name("response_length", "rollout/length"),
+    Name("truncated", "rollout/truncated_fraction"),
+    Name("entropy_loss", "entropy/mean"),
+    Name("kl", "kl/reference"),
+    Name("actor_grad_norm", "grad/norm"),
+    Name("ppo_clip_ratio", "clip/fraction"),
+    Name("vllm_kl", "sampler/logprob_gap"),
+    Name("actor_lr", "lr"),
+    Name("timing/generation", "time/rollout_s"),
+)
+"""OpenRLHF's PPO trainer."""
+
+TABLES: Mapping[Host, tuple[Name, ...]] = {
+    "trl": TRL,
+    "verl": VERL,
+    "prime-rl": PRIME_RL,
+    "tinker": TINKER,
+    "slime": SLIME,
+    "skyrl": SKYRL,
+    "openrlhf": OPENRLHF,
+}
 
 GROUP_STD = Name("reward_std", "reward/group_std")
 """TRL before 0.27 logs the mean over groups of their deviations, later versions that of the rollout batch."""
 
 OLDER: Mapping[Host, Mapping[str, str]] = {
     "trl": {"completion_length": "completions/mean_length", "clip_ratio": "clip_ratio/region_mean"},
+    "skyrl": {"policy/ppo_clip_ratio": "policy/loss_metrics/clip_ratio"},
     "verl": {
         "actor/entropy_loss": "actor/entropy",
         "actor/reward_kl_penalty": "actor/kl_loss",
@@ -132,12 +210,17 @@ FORMER: Mapping[str, str] = {
 }
 """Former names of holdfast's own metrics -> their names now. Logs of earlier runs, ours or a host's, have them."""
 
-AXES = ("train/global_step", "global_step", "step", "Step", "_step")
+AXES = ("train/global_step", "global_step", "trainer/global_step", "step", "Step", "_step")
 """Columns of a W&B history with steps, best first. `_step` counts calls of wandb.log, not steps of the trainer."""
+
+SWIFT_STEP = "global_step/max_steps"
+"""ms-swift's name for the step: `"5/547"`."""
 
 _OLD_REWARD = re.compile("rewards/[^/]+")
 _OBSERVED = ("holdfast/", "actor/holdfast/")
 _EVALS = ("eval_", "eval/")
+_PREFIXED = ("trl", "openrlhf")
+"""Hosts whose names have `train/` before them in W&B."""
 
 _VERL_FAMILIES = ("actor/", "critic/", "response_length/", "rollout_corr/", "val-core/", "val-aux/", "timing_s/")
 _OUR_FAMILIES = ("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/")
@@ -167,8 +250,23 @@ SHARES = (
 """Series between 0 and 1. Larger values can only be percentages."""
 
 
+_AGENT = re.compile(r"(?<=^train/agg/effective/)[^/]+(?=/)")
+_MARKS: Mapping[Host, tuple[str, ...]] = {
+    "prime-rl": ("train/agg/", "mismatch_kl/", "entropy/all/"),
+    "tinker": ("env/all/", "optim/kl_sample_train"),
+    "slime": ("rollout/raw_reward", "rollout/response_len/", "train/pg_clipfrac", "train/train_rollout_logprob"),
+    "skyrl": ("reward/avg_raw_reward", "policy/policy_", "policy/rollout_train_logprobs"),
+    "openrlhf": ("actor_grad_norm", "ppo_clip_ratio", "train/actor_grad_norm", "train/ppo_clip_ratio"),
+}
+"""Beginnings of names that only this host logs."""
+
+
 def host_of(names: Iterable[str]) -> Host:
     """The host that logs most of these names; "unknown" if none of them is known."""
+    names = list(names)
+    for host, marks in _MARKS.items():
+        if any(name.startswith(marks) for name in names):
+            return host
     plain = {name.removeprefix("train/") for name in names}
     score: dict[Host, int] = {
         "verl": sum(name.startswith(_VERL_FAMILIES) for name in plain),
@@ -205,7 +303,9 @@ def is_share(ours: str) -> bool:
 
 
 def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
-    plain = name.removeprefix("train/") if host == "trl" else name
+    plain = name.removeprefix("train/") if host in _PREFIXED else name
+    if host == "prime-rl":
+        plain = _AGENT.sub("<agent>", plain)
     for mark in _EVALS if host == "trl" else ():
         if plain.startswith(mark):
             inner = _translated(host, plain.removeprefix(mark), known)
@@ -218,7 +318,7 @@ def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
         return Name(name, f"{clean(plain)}/mean")
     if row:
         return Name(name, row.ours, row.change, row.differs)
-    return Name(name, _present(plain) if host == "holdfast" else clean(plain))
+    return Name(name, _present(plain) if host == "holdfast" else clean(name if host == "prime-rl" else plain))
 
 
 def _present(ours: str) -> str:

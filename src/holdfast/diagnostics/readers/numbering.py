@@ -12,15 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnostics.readers.columns import number_in, whole
-from holdfast.diagnostics.readers.names import host_of
+from holdfast.diagnostics.readers.names import AXES, SWIFT_STEP, host_of
 from holdfast.diagnostics.readers.text import Tally
 
 Steps = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-SWIFT_STEP = "global_step/max_steps"
-"""ms-swift's name for the step: `"5/547"`."""
-STEPS = ("step", "global_step", "train/global_step", "Step")
 _MOST_FALLS = 1000
 _LOGGING_STEPS = re.compile(r"logging_steps\W{1,5}(\d{1,6})(?![\d.])")
 _FEW = 3
@@ -35,7 +32,7 @@ def step_in(row: dict[str, Any]) -> int | None:
     step = None
     for name in _NOT_METRICS:
         row.pop(name, None)
-    for name in STEPS:
+    for name in AXES:
         if name in row:
             step = whole(row.pop(name))
     swift = row.pop(SWIFT_STEP, None)
@@ -56,20 +53,31 @@ def is_row(value: Mapping[str, Any]) -> bool:
     """Whether a dict is a row of metrics, and not a configuration or a sample that was printed."""
     core = len(CORE & value.keys())
     if core < 2 and not any(name in value for name in _MARKS):
-        return host_of(value) not in ("unknown", "trl") and len(value) > 1
-    return sum(isinstance(v, int | float | str) for v in value.values()) == len(value)
+        return len(value) > 1 and host_of(value) not in ("unknown", "trl", "holdfast") and is_numeric(value)
+    return all(_is_number(value[name]) for name in CORE if name in value)
+
+
+def is_numeric(value: Mapping[str, Any]) -> bool:
+    """Whether most values of a dict are numbers."""
+    return 2 * sum(map(_is_number, value.values())) > len(value)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and number_in(value) is not None)
 
 
 class Numbering:
     """Collects what the rows of a log show about their steps."""
 
     def __init__(self) -> None:
-        self._seen, self._trained = array("q"), array("b")
+        self._seen, self._exact, self._trained = array("q"), array("b"), array("b")
         self._keys = tuple(array("d") for _ in ("epoch", "learning_rate", "grad_norm"))
 
-    def add(self, row: Mapping[str, Any], seen: int | None) -> None:
-        """A row by the names of its host, and the step in it or in the progress bar before it."""
+    def add(self, row: Mapping[str, Any], step: int | None, bar: int | None = None) -> None:
+        """A row by the names of its host, with its step, or with the count of the progress bar before it."""
+        seen = bar if step is None else step
         self._seen.append(-1 if seen is None else seen)
+        self._exact.append(step is not None)
         self._trained.append(is_training(row))
         for name, column in zip(("epoch", "learning_rate", "grad_norm"), self._keys, strict=True):
             value = row.get(name, nan)
@@ -79,12 +87,15 @@ class Numbering:
 
     def steps(self, logging_steps: int | None, tally: Tally) -> Steps:
         """[R]: the step of every row. Rows of an evaluation and of a summary have the step of the row before them."""
-        trained = np.array(self._trained, bool)
+        trained, exact = np.array(self._trained, bool), np.array(self._exact, bool)
+        if exact.all():
+            return np.array(self._seen, np.int64)
         result = np.zeros(len(trained), np.int64)
         if trained.any():
             result[trained] = self._of_training(trained, logging_steps, tally)
         before = np.maximum.accumulate(np.where(trained, np.arange(len(trained)), -1))
-        return np.where(before >= 0, result[before], 0)
+        result = np.where(before >= 0, result[before], 0)
+        return np.where(exact, np.array(self._seen, np.int64), result)
 
     def _of_training(self, trained: Bools, logging_steps: int | None, tally: Tally) -> Steps:
         seen = np.array(self._seen, np.int64)[trained]

@@ -84,8 +84,8 @@ RET002 = Rule(
 TRUNCATED, LENGTH, REWARD = "rollout/truncated_fraction", "rollout/length", "reward/mean"
 
 RISE_ERRORS = 4.0
-"""Standard errors that a rise has to exceed."""
-TRUNCATED_ROWS = 3
+"""Standard errors of a difference that a rise has to exceed."""
+TRUNCATED_ROWS, TRUNCATED_LONG_ROWS = 3, 10
 TRUNCATED_RISE = 0.15
 """Rise of the truncated fraction above its lowest value."""
 GROWTH_ROWS = 5
@@ -106,15 +106,21 @@ def grow_without_reward(rows: Rows) -> Signal:
     return Signal(where, lambda: {LENGTH: length, ADVANTAGE: advantage}, lambda: {"before": length - grown})
 
 
-def more_are_truncated(rows: Rows) -> Signal:
+def more_are_truncated(rows: Rows) -> Signal | None:
     """The truncated fraction rises, and the reward does not rise with it."""
     (share,) = rows.columns
     smooth = trailing_mean(share, TRUNCATED_ROWS)
     low = lowest(smooth)
     rise = smooth - low
+    if not (rise > TRUNCATED_RISE).any():
+        return None
     where = (rise > TRUNCATED_RISE) & (rise > margin(share, TRUNCATED_ROWS, RISE_ERRORS))
     where &= held(share > low + TRUNCATED_RISE / 2, 2)
-    return Signal(where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise})
+    slow = trailing_mean(share, TRUNCATED_LONG_ROWS)
+    slow_rise = slow - lowest(slow)
+    where |= (slow_rise > TRUNCATED_RISE) & (slow_rise > margin(share, TRUNCATED_LONG_ROWS, RISE_ERRORS))
+    is_back = held(share < low + TRUNCATED_RISE, TRUNCATED_ROWS) & (slow_rise < TRUNCATED_RISE)
+    return Signal(where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise}, is_back)
 
 
 def reward_rises(rows: Rows) -> Truths:

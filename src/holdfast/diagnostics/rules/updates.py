@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.log import Series, as_of, reward_curve
 from holdfast.diagnostics.rules.breaks import BREAKS
-from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, Values, delayed, held, highest, trailing_lowest, trailing_mean
+from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal, falling
+from holdfast.trailing import (
+    Truths,
+    Values,
+    delayed,
+    held,
+    highest,
+    last_where,
+    trailing_lowest,
+    trailing_mean,
+)
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
@@ -45,21 +53,15 @@ CLIPPED_TIMES = 2.0
 """Times the largest share before."""
 
 
-def falling(rows: Rows) -> Truths:
-    """[N]: where the reward has probably fallen."""
-    curve = reward_curve(rows.log)
-    if curve is None:
-        return np.zeros(len(rows.steps), bool)
-    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
-
-
-def drifts(rows: Rows) -> Signal:
+def drifts(rows: Rows) -> Signal | None:
     """Rollouts become much less likely within the optimizer steps of one batch. While the reward falls, less is
     enough."""
     (product,) = rows.columns
     smooth = trailing_mean(product, DRIFT_ROWS)
     worst = trailing_lowest(smooth, DRIFT_MEMORY_ROWS)
     far = (smooth < DRIFT_NATS) & held(product < DRIFT_NATS / 2, 3)  # not a single spike
+    if not (worst < DRIFT_NATS_WHILE_FALLING).any():
+        return None
     where = far | (falling(rows) & (worst < DRIFT_NATS_WHILE_FALLING))
     return Signal(where, lambda: {RATIO: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
 
@@ -88,10 +90,12 @@ def ratio_falls_at_once(rows: Rows) -> Signal:
     return Signal(where, lambda: {RATIO: product, "log-ratio per token": per_token}, lambda: {"ratio": ratio})
 
 
-def clips_much(rows: Rows) -> Signal:
+def clips_much(rows: Rows) -> Signal | None:
     """One update clips many tokens, either suddenly or while the reward falls."""
     clipped, reward = rows.columns
     before = delayed(highest(clipped), 1)
+    if not (clipped > CLIPPED_FRACTION).any():
+        return None
     where = (clipped > CLIPPED_FRACTION) & ((clipped > CLIPPED_TIMES * before) | falling(rows))
     return Signal(where, lambda: {CLIPPED: clipped, "most before": before, REWARD: reward})
 
@@ -164,16 +168,25 @@ EXPLOSION_TIMES = 10.0
 """Times the usual norm. Isolated spikes of 4 to 36 times the median occur in runs that end well."""
 ABOVE_LARGEST_TIMES = 2.0
 """Times the largest norm before. If many groups have no contrast, norms of 0 and of 9 alternate."""
+BACK_TIMES = 3.0
+"""Times the norm that was usual before it, in the mean of the last rows, at which an explosion is over."""
 USUAL_NORM_ROWS = 10
 """The usual norm is the mean of this many rows, and ends two rows before."""
 
 
-def explodes(rows: Rows) -> Signal:
-    """The gradient norm is far above its usual value and above every earlier one."""
+def explodes(rows: Rows) -> Signal | None:
+    """The gradient norm is far above its usual value and above every earlier one. A norm of 0 is none: without
+    contrast there is no gradient."""
     (norm,) = rows.columns
-    usual = delayed(trailing_mean(norm, USUAL_NORM_ROWS), 2)
-    where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2))
-    return Signal(where, lambda: {NORM: norm, "usual": usual}, lambda: {"times": norm / np.maximum(usual, 1e-12)})
+    known = norm[last_where(norm > 0)]
+    usual = delayed(trailing_mean(known, USUAL_NORM_ROWS), 2)
+    where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2)) & (usual > 0)
+    if not where.any():
+        return None
+    is_back = trailing_mean(known, USUAL_NORM_ROWS) < BACK_TIMES * usual[last_where(where)]
+    return Signal(
+        where, lambda: {NORM: norm, "usual": usual}, lambda: {"times": norm / np.maximum(usual, 1e-12)}, is_back
+    )
 
 
 def is_not_finite(rows: Rows) -> Signal:
