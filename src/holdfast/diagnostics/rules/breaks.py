@@ -11,7 +11,19 @@ import numpy as np
 
 from holdfast.collapse import reward_range
 from holdfast.diagnostics.rules.rule import Check, Rows, Signal, long_not_preferred
-from holdfast.trailing import Truths, Values, binomial_noise, count_of, delayed, held, highest, lowest, margin, trailing_lowest, trailing_mean
+from holdfast.trailing import (
+    Truths,
+    Values,
+    binomial_noise,
+    count_of,
+    delayed,
+    held,
+    highest,
+    lowest,
+    margin,
+    trailing_lowest,
+    trailing_mean,
+)
 
 REWARD, ENTROPY, LENGTH, CLIPPED, LOSS = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "loss"
 FAILED_SEARCHES, EMPTY = "retrieval/error_fraction", "retrieval/empty_fraction"
