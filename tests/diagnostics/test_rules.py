@@ -167,7 +167,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         (
             {
                 "sampler__logprob_gap": lambda v: [None] * len(v),
-                "likelihood__incorrect": lambda v: np.where(np.arange(len(v)) < 20, v, -4.0),
+                "likelihood__incorrect": lambda v: np.where(np.arange(len(v)) < 20, v, -6.0),
             },
             (22, 24),
         ),
@@ -203,7 +203,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "RET002": [({"retrieval__empty_fraction": step(30, 1.0)}, (32, 32))],
     "TRN001": [
         ({"rollout__truncated_fraction": ramp(30, 0.9), "reward__mean": ramp(30, 0.3)}, (32, 40)),
-        ({"rollout__truncated_fraction": always(1.0), "reward__mean": always(0.4)}, (20, 20)),
+        ({"rollout__truncated_fraction": always(1.0), "reward__mean": always(0.4)}, (10, 10)),
         (LONGER | {"reward__mean": ramp(32, 0.3)}, (29, 36)),
         (LONGER | {"reward__mean": ramp(32, 0.3), "displacement__correct": spike(40, -0.4)}, (29, 36)),
     ],
@@ -326,8 +326,10 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
 }
 
-CASES |= stock_cases.CASES
-TWINS |= stock_cases.TWINS
+for code, cases in stock_cases.CASES.items():
+    CASES.setdefault(code, []).extend(cases)
+for code, twins in stock_cases.TWINS.items():
+    TWINS.setdefault(code, []).extend(twins)
 
 # A decay begins as a stagnation, and everything worse as a decay.
 FORERUNNERS = {(worse, "LLD001") for worse in ("LLD002", "LLD003", "LLD004")} | {

@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnostics.readers.columns import number_in, whole
-from holdfast.diagnostics.readers.names import AXES, host_of
+from holdfast.diagnostics.readers.names import AXES, SWIFT_STEP, host_of
 from holdfast.diagnostics.readers.text import Tally
 
 Steps = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-SWIFT_STEP = "global_step/max_steps"
-"""ms-swift's name for the step: `"5/547"`."""
 _MOST_FALLS = 1000
 _LOGGING_STEPS = re.compile(r"logging_steps\W{1,5}(\d{1,6})(?![\d.])")
 _FEW = 3

@@ -95,8 +95,8 @@ def _mlflow(address: str, parts: list[str]) -> list[Raw]:
     histories = (client.get_metric_history(name, metric) for metric in run.data.metrics)
     logged = _asked(address, lambda: [value for history in histories for value in history], hint)
     points = Points(Tally(Path(address), "value"))
-    for place, value in enumerate(sorted(logged, key=lambda value: value.timestamp), 1):
-        points.add(place, value.key, int(value.step), float(value.value))
+    ordered = enumerate(sorted(logged, key=lambda value: value.timestamp), 1)
+    points.add((place, value.key, int(value.step), float(value.value)) for place, value in ordered)
     columns = points.columns()
     settings = {key.replace("/", "."): setting(str(value)) for key, value in run.data.params.items()}
     return [Raw("mlflow", host_of(columns.names()), str(run.info.run_name or name), columns, settings)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal
+from holdfast.diagnostics.rules.truncation import FROM_THE_START
 from holdfast.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
 
 FAILED_SEARCHES, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fraction", "retrieval/empty_fraction"
@@ -104,14 +103,6 @@ GROWTH_ADVANTAGE = 0.1
 the reward rises with the length."""
 LENGTH_RISE = 0.03
 """Growth of rollouts, as a share of their length."""
-ROWS_TO_LEARN = 20
-"""Rows in which the reward may begin to rise although all rollouts are truncated."""
-
-
-def all_are_truncated(rows: Rows) -> Signal:
-    """Since the first row, while the reward does not rise."""
-    (share,) = rows.columns
-    return Signal((np.cumsum(share < 1) == 0) & ~reward_has_risen(rows), lambda: {TRUNCATED: share})
 
 
 def grow_without_reward(rows: Rows) -> Signal:
@@ -151,27 +142,12 @@ def reward_rises(rows: Rows) -> Truths:
     return rows.latest(REWARD, rises) > 0
 
 
-def reward_has_risen(rows: Rows) -> Truths:
-    """[N]: where the reward is above its first rows by more than noise."""
-
-    def risen(reward: Values) -> Values:
-        mean = trailing_mean(reward, GROWTH_ROWS)
-        return (mean - mean[:GROWTH_ROWS][-1:] > margin(reward, GROWTH_ROWS, RISE_ERRORS)).astype(float)
-
-    return rows.latest(REWARD, risen) > 0
-
-
 TRN001 = Rule(
     code="TRN001",
     title="truncation",
     needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
     checks=(
-        Check(
-            series=(TRUNCATED,),
-            signal=all_are_truncated,
-            message="All rollouts have run out of turns or tokens since the log begins.",
-            min_rows=ROWS_TO_LEARN,
-        ),
+        *FROM_THE_START,
         Check(
             series=(ADVANTAGE, LENGTH),
             signal=grow_without_reward,
@@ -201,7 +177,7 @@ TRN001 = Rule(
         "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
     },
-    limitations="A rise, a start at 100 %, and growth that advantages prefer all count. Late in other collapses "
+    limitations="A rise, a start at 50 % or more, and growth that advantages prefer all count. Late in other collapses "
     "rollouts ramble, and this is a symptom: look at earlier findings. Long rollouts are not reported while the "
     "reward rises with them.",
 )

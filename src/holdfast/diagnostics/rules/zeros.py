@@ -67,10 +67,10 @@ def one_row_is_enough(rows: Rows, share: Values) -> Truths:
     """[N]: where a row is a single optimizer step with many groups: the log says so, or the policy never moved."""
     single = rows.log.settings.get("logging_steps") == 1
     still = (rows.latest(KL) == 0) & ~(rows.latest(RATE) == 0)
-    few = np.zeros(len(share), bool)
-    for groups in range(1, MANY_GROUPS):
-        few |= np.abs(groups * share - np.round(groups * share)) < ROUNDING
-    return (still | single) & ~few & (share >= MIXED_ENOUGH)
+    groups = np.arange(1, MANY_GROUPS)[:, None]
+    few = (np.abs(groups * share - np.round(groups * share)) < ROUNDING).any(0)
+    result: Truths = (still | single) & ~few & (share >= MIXED_ENOUGH)
+    return result
 
 
 def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
