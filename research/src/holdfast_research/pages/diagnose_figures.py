@@ -49,7 +49,7 @@ SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def draw(log: Log, names: tuple[str, ...], path: Path, code: str | None = None) -> None:
-    """One panel for the reward and one for each series, above each other. Marks the first finding, or that of a code."""
+    """One panel for the reward and one for each series, above each other. Marks a finding: the first, or a code's."""
     diagnosis = diagnose(log)
     step = next((finding.step for finding in diagnosis.findings if code in (None, finding.code)), None)
     panels = ("reward/mean", *names)
