@@ -177,7 +177,7 @@ def _smoothed(rewards: Values, window: int) -> Smoothed:
     now, then = (np.maximum(of_row / np.sqrt(rows[at]), by_chance[at]) for at in (index, peak_at))
     peaks = means[peak_at]
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lost = np.where(height > 0, loss / height, 0.0)
         surprise = np.where(loss > 0, loss / np.hypot(now, then), 0.0)
     lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0
