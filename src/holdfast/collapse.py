@@ -179,7 +179,7 @@ def _smoothed(rewards: Values, window: int) -> Smoothed:
     of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, drawn_count(rewards)))
     error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lost = np.where(height > 0, loss / height, 0.0)
         surprise = np.where(loss > 0, loss / error, 0.0)
     lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0
