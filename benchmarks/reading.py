@@ -3,11 +3,12 @@
     OMP_NUM_THREADS=1 python benchmarks/reading.py
     OMP_NUM_THREADS=1 python benchmarks/reading.py --lines 20000 --rounds 1 --json reading.json
 
-Logs of 40 metrics a line are written in the formats that come a line a step: ours, verl's file and console log, W&B's
-CSV. Every way of reading runs in a process of its own, the order reversed from round to round; the import is not
-counted. Seconds are CPU seconds of that process with OMP_NUM_THREADS=1, else wall-clock seconds. "ratio" is the median
-over rounds of the seconds over those of `json.loads` on verl's file in the same round. "peak" is the most resident
-memory of the process, less what it had before it read. pandas takes part where it is installed.
+Logs of 40 metrics a step are written in the formats that come a line a step: ours, verl's file and console log, W&B's
+CSV; and in the trackers' own formats: W&B's file, TensorBoard's events, the databases of trackio and MLflow. Every way
+of reading runs in a process of its own, the order reversed from round to round; the import is not counted. Seconds are
+CPU seconds of that process with OMP_NUM_THREADS=1, else wall-clock seconds. "ratio" is the median over rounds of the
+seconds over those of `json.loads` on verl's file in the same round. "peak" is the most resident memory of the process,
+less what it had before it read. pandas takes part where it is installed.
 """
 
 from __future__ import annotations
@@ -26,11 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from measuring import memory_mb, peak_memory_mb, seconds_now, table, write_json
+from store_writers import write_events, write_mlflow, write_trackio, write_wandb
 
 NAMES = (
     *("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/lr", "actor/pg_clipfrac", "response_length/mean"),
     *(f"timing_s/part_{i}" for i in range(34)),
 )
+STORES = {
+    "run-a.wandb": write_wandb,
+    "events.out.tfevents.1.host": write_events,
+    "trackio.db": write_trackio,
+    "mlflow.db": write_mlflow,
+}
 OURS = tuple(f"rollout/part_{i}" for i in range(len(NAMES)))
 
 
@@ -57,6 +65,8 @@ def write_logs(folder: Path, lines: int) -> None:
             file.write(json.dumps({"step": step, "data": row}, separators=(",", ":")) + "\n")
             console.write(f"step:{step} - " + " - ".join(f"{name}:{value!r}" for name, value in row.items()) + "\n")
             table_of.writerow([step, *row.values()])
+    for name, write in STORES.items():
+        write(folder / name, enumerate(rows(lines), start=1))
 
 
 def read_log(path: str) -> None:
@@ -88,6 +98,7 @@ BASE = "json.loads, verl.jsonl"
 ARMS: dict[str, tuple[Callable[[str], None], str]] = {
     BASE: (json_loads, "verl.jsonl"),
     **{f"read_log, {name}": (read_log, name) for name in ("metrics.jsonl", "verl.jsonl", "verl.log", "wandb.csv")},
+    **{f"read_log, {name}": (read_log, name) for name in STORES},
     "pandas, metrics.jsonl": (pandas_json, "metrics.jsonl"),
     "pandas, wandb.csv": (pandas_csv, "wandb.csv"),
 }

@@ -3,11 +3,14 @@
 
 The reward is smoothed over its last `WINDOW` rows. A loss is a share of the reward's range. The range reaches from the
 lowest reward so far to the peak, and always includes 0. Where no reward is below 0, that is the share of the peak.
-Where one is below 0, a share of the peak would mean nothing: take -0.98 after -1. A loss must also exceed the noise,
-which is estimated from the differences between neighbouring rows.
+Where one is below 0, a share of the peak would mean nothing: take -0.98 after -1. A loss must also exceed the noise. It
+is estimated from neighbouring rows, from neighbouring means, and from the number of binary rewards in a row, if that
+shows. The longer the log, the more means there are, and the further apart are the best and the lowest of them by
+chance. So the standard errors below are those of short logs, and longer ones need more (`holdfast.trailing.needed`).
 
 * `dropped`: 20 % is lost, by more than 3 standard errors.
-* `fell`: 40 % is lost, by more than 5 standard errors; or a third, in the mean of ten rows, by more than 4.
+* `fell`: 40 % is lost, by more than 5 standard errors; or a third, in the mean of ten rows, by more than 4. In a long
+  log, a third in the mean of 40 or 160 rows counts too.
 * `collapsed`: it fell from a plateau. A plateau has 20 rows or more that are within 20 % of the peak.
 
 Everything is causal: what is true at a row depends on the rows up to it. A run that recovered fell all the same;
@@ -16,6 +19,7 @@ Everything is causal: what is true at a row depends on the rows up to it. A run 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,12 +27,26 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from holdfast.trailing import Truths, Values, first, highest, lowest, noise, trailing_mean
+from holdfast.trailing import (
+    Truths,
+    Values,
+    binary_noise,
+    drawn_count,
+    first,
+    highest,
+    lowest,
+    needed,
+    noise_of_mean,
+    trailing_mean,
+)
 
 WINDOW = 5
 """Rows in the running mean, as in the curves of the papers."""
 LONG_WINDOW = 2 * WINDOW
 """Rows in the longer mean, which shows a slow fall of a noisy reward."""
+LONGEST_WINDOWS = (8 * WINDOW, 32 * WINDOW)
+"""The same in long logs, of at least `FEWEST_WINDOWS` of them."""
+FEWEST_WINDOWS = 4
 FEWEST = 3
 """Rows before a loss is looked for."""
 DROPPED_SHARE, FALLEN_SHARE, HALVED_SHARE = 0.2, 0.4, 0.5
@@ -38,7 +56,7 @@ FALLEN_LONG_SHARE = 1 / 3
 PLATEAU_ROWS = 20
 """Rows near the peak that make a fall a collapse."""
 FALLEN_ERRORS, FALLEN_LONG_ERRORS, DROPPED_ERRORS = 5.0, 4.0, 3.0
-"""Standard errors of the difference of two means that a loss must exceed."""
+"""Standard errors of the difference of two means that a loss must exceed in a short log."""
 _ROUNDING = 1e-9
 
 
@@ -46,6 +64,7 @@ _ROUNDING = 1e-9
 class Smoothed:
     """A running mean of the reward, and the share of its range that it has lost, row by row."""
 
+    window: int
     means: Values
     """[N]: over the last rows; over all rows so far at the beginning."""
     lost: Values
@@ -54,8 +73,9 @@ class Smoothed:
     """[N]: the loss in standard errors of the difference of the two means."""
 
     def has_lost(self, share: float, errors: float) -> Truths:
-        """[N]: where it has lost that share or more, and by more than that many standard errors."""
-        return (self.lost >= share - _ROUNDING) & (self.surprise > errors)
+        """[N]: where it has lost that share or more, and by more than that many standard errors of a short log."""
+        enough = self.surprise > needed(errors, self.window, len(self.means))
+        return np.asarray((self.lost >= share - _ROUNDING) & enough)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +108,9 @@ class Curve:
     long: Smoothed
     """Over `LONG_WINDOW` rows."""
 
+    longest: tuple[Smoothed, ...]
+    """Over each of `LONGEST_WINDOWS` for which the log is long enough."""
+
     @property
     def dropped(self) -> Truths:
         """[N]: where 20 % is lost."""
@@ -96,20 +119,22 @@ class Curve:
     @property
     def falling(self) -> Truths:
         """[N]: where the reward has probably fallen. That is enough if another series shows the cause."""
-        return self.short.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) | self.long.has_lost(
-            FALLEN_LONG_SHARE, DROPPED_ERRORS
-        )
+        return np.any([mean.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) for mean, _ in self.falls], axis=0)
 
     @property
     def fallen(self) -> Truths:
         """[N]: where the reward is down."""
-        return self.short.has_lost(FALLEN_SHARE, FALLEN_ERRORS) | self.long.has_lost(
-            FALLEN_LONG_SHARE, FALLEN_LONG_ERRORS
-        )
+        return np.any([shown for _, shown in self.falls], axis=0)
+
+    @property
+    def falls(self) -> tuple[tuple[Smoothed, Truths], ...]:
+        """Every mean with the rows [N] where it shows that the reward is down."""
+        slow = ((mean, mean.has_lost(FALLEN_LONG_SHARE, FALLEN_LONG_ERRORS)) for mean in (self.long, *self.longest))
+        return (self.short, self.short.has_lost(FALLEN_SHARE, FALLEN_ERRORS)), *slow
 
     def fall_at(self, row: int) -> Fall:
         """The loss at a row where the reward is down, by the mean that shows it."""
-        return self.loss_at(row, self.short if self.short.has_lost(FALLEN_SHARE, FALLEN_ERRORS)[row] else self.long)
+        return self.loss_at(row, next((mean for mean, shown in self.falls if shown[row]), self.long))
 
     def loss_at(self, row: int, smoothed: Smoothed) -> Fall:
         """The loss of one of the means at a row."""
@@ -139,22 +164,26 @@ def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None
     at = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps, np.int64)
     finite = np.isfinite(values)
     at, values = at[finite], values[finite]
-    return Curve(at, values, _smoothed(values, WINDOW), _smoothed(values, LONG_WINDOW))
+    longest = (window for window in LONGEST_WINDOWS if len(values) >= FEWEST_WINDOWS * window)
+    short, long, *rest = (_smoothed(values, window) for window in (WINDOW, LONG_WINDOW, *longest))
+    return Curve(at, values, short, long, tuple(rest))
 
 
 def _smoothed(rewards: Values, window: int) -> Smoothed:
-    means = smooth(rewards, window)
+    means = trailing_mean(rewards, window)
     index = np.arange(len(means))
     peak_at = np.maximum.accumulate(np.where(means >= highest(means), index, 0)) if len(means) else index
-    counts = np.minimum(index + 1, window)
-    error = noise(rewards, WINDOW) * np.sqrt(1 / counts + 1 / counts[peak_at])
-    peaks = means[peak_at]
+    rows = np.minimum(index + 1, window)
+    peaks, peak_rows = means[peak_at], rows[peak_at]
+    in_both = (peak_rows * peaks + rows * means) / (peak_rows + rows)
+    of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, drawn_count(rewards)))
+    error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
     with np.errstate(invalid="ignore", divide="ignore"):
         lost = np.where(height > 0, loss / height, 0.0)
         surprise = np.where(loss > 0, loss / error, 0.0)
-    lost[: FEWEST - 1] = 0.0
-    return Smoothed(means, lost, surprise)
+    lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0
+    return Smoothed(window, means, lost, surprise)
 
 
 def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:

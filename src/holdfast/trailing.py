@@ -17,6 +17,23 @@ T = TypeVar("T", bound=np.generic)
 
 _DIFFERENCE = 1.128
 """Mean absolute difference of two draws from a normal distribution, in its standard deviations: 2 / √π."""
+_BEND = 0.6745 * math.sqrt(6)
+"""Median absolute bend (a - 2b + c) of three such draws."""
+_SUMMED_ROW_BY_ROW = 16
+"""Longer windows use differences of running sums, which are faster and less exact."""
+_FEWEST_BENDS = 8
+"""Bends that do not overlap, before their median counts."""
+_CHECKPOINTS = 1.1
+"""A median of all rows so far is computed again when there are that many times more."""
+_LOOKS = 8.0
+"""Windows in a log from which on the extremes of many means count."""
+_ROUNDED = 1e-4
+"""Rounding of a logged value."""
+_SCALE, _DOUBT = 5, 0.5
+"""Rows of the means of which binary noise is expected, and the share of it that must be there."""
+_FIRST_ROWS = 16
+_LARGEST_COUNT = 64
+"""Largest number of rewards that a row is tested to be the mean of."""
 
 
 def trailing_mean(values: Values, window: int) -> Values:
@@ -25,6 +42,10 @@ def trailing_mean(values: Values, window: int) -> Values:
     >>> trailing_mean(np.array([1.0, 2.0, 3.0, 7.0]), 2).tolist()
     [1.0, 1.5, 2.5, 5.0]
     """
+    if window > _SUMMED_ROW_BY_ROW:
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        ends = np.arange(1, len(values) + 1)
+        return (sums[ends] - sums[np.maximum(ends - window, 0)]) / np.minimum(ends, window)
     total = np.zeros_like(values)
     for back in range(min(window, len(values))):
         total[back:] += values[: len(values) - back]
@@ -77,9 +98,95 @@ def noise(values: Values, window: int) -> Values:
     return sums[counts] / few * (1 + 2 / few) / _DIFFERENCE
 
 
+def noise_of_mean(values: Values, window: int) -> Values:
+    """[N]: standard deviation of the mean of `window` values around the curve, from the rows so far.
+
+    The largest of three estimates. The first is that of neighbours, as if each row were drawn anew. The others come
+    from the means themselves, one window and four windows apart, and so know noise with a memory. They use the median
+    of bends, which neither a trend nor a single break moves, and need long logs.
+    """
+    spread = noise(values, window) / math.sqrt(window)
+    means = trailing_mean(values, window)
+    for apart in (window, 4 * window):
+        # Every window-th row: others repeat what these say. The last two windows are left out, as a break is not noise.
+        bends = np.abs(means[2 * apart :] - 2 * means[apart:-apart] + means[: -2 * apart])[window - 1 :: window]
+        first_row = 2 * apart + window - 1
+        if len(bends) < _FEWEST_BENDS * apart // window:
+            continue
+        counts = np.maximum(np.arange(len(values)) - 2 * window - first_row, -1) // window + 1
+        known = running_median(bends)[np.clip(counts, 1, len(bends)) - 1] / _BEND
+        spread = np.maximum(spread, np.where(counts >= _FEWEST_BENDS * apart // window, known, 0.0))
+    return spread
+
+
+def running_median(values: Values) -> Values:
+    """[N]: the median of the values so far, brought up to date whenever there are a tenth more.
+
+    >>> running_median(np.array([3.0, 1.0, 2.0])).tolist()
+    [3.0, 2.0, 2.0]
+    """
+    result, end = np.empty_like(values), 1
+    while end <= len(values):
+        following = max(end + 1, int(end * _CHECKPOINTS))
+        result[end - 1 : following - 1] = np.median(values[:end])
+        end = following
+    return result
+
+
+def count_of(values: Values) -> Values:
+    """[N]: the smallest number of binary rewards of which every row so far can be the mean; infinite if there is none
+    up to 64. A value that is logged with four digits counts.
+
+    >>> count_of(np.array([0.5, 0.25, 0.6])).tolist()
+    [2.0, 4.0, 20.0]
+    """
+    counts, known = np.full(len(values), np.inf), min(len(values), _FIRST_ROWS)
+    candidates = np.arange(1, _LARGEST_COUNT + 1)
+    fits = np.logical_and.accumulate(_are_whole(values[:known, None], candidates), axis=0)
+    counts[:known] = np.where(fits.any(axis=1), candidates[fits.argmax(axis=1)], np.inf)
+    for count in candidates[fits[-1]] if known < len(values) else ():
+        whole = _are_whole(values, count)
+        end = len(values) if whole.all() else int(np.argmin(whole))
+        counts[known:end] = count
+        known = max(known, end)
+    return counts
+
+
+def _are_whole(values: Values, counts: NDArray[np.int64]) -> Truths:
+    """Where values times counts are whole numbers, up to the rounding of a logged value."""
+    return np.asarray(np.abs(values * counts - np.rint(values * counts)) <= _ROUNDED * counts)
+
+
+def drawn_count(values: Values) -> Values:
+    """[N]: the number of binary rewards that a row is the mean of, as `count_of` says it. It is infinite, too, where
+    the values vary by half of what such means would, or less: what repeats is not drawn anew."""
+    counts, means = count_of(values), trailing_mean(values, _SCALE)
+    expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / np.arange(1, len(values) + 1))
+    return np.where(noise(values, _SCALE) < _DOUBT * expected, np.inf, counts)
+
+
+def binary_noise(means: Values, counts: Values) -> Values:
+    """[N]: standard deviation of the mean of so many binary values; 0 for a mean that is not between 0 and 1."""
+    return np.sqrt(np.maximum(means * (1 - means), 0.0) / counts)
+
+
+def needed(errors: float, window: int, rows: int) -> Values:
+    """[N]: how many standard errors of a difference must lie between an extreme mean so far and the latest one.
+
+    In a short log that is `errors`. The best of n means is about √(2 ln n) deviations above their mean by chance, and
+    the lowest as far below it. So the square grows by 4 ln n.
+    """
+    windows = np.maximum(np.arange(1, rows + 1) / (_LOOKS * window), 1.0)
+    return np.sqrt(errors**2 + 4 * np.log(windows))
+
+
 def margin(values: Values, window: int, errors: float) -> Values:
-    """How far noise alone may move the mean of `window` values: that many standard errors."""
-    return errors * noise(values, window) / math.sqrt(window)
+    """[N]: how far noise alone may move the mean of `window` values from its best or lowest: that many standard errors
+    of the difference of two means in a short log, more in a long one."""
+    rows = np.minimum(np.arange(1, len(values) + 1), window)
+    of_draws = highest(binary_noise(trailing_mean(values, window), drawn_count(values) * rows))
+    spread = np.maximum(noise_of_mean(values, window), of_draws)
+    return needed(errors, window, len(values)) * math.sqrt(2) * spread
 
 
 def held(condition: Truths, count: int) -> Truths:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
-from holdfast.diagnostics.monitor import Monitor
+import pytest
+
+from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.monitor import Monitor, metrics_rows
+from holdfast.diagnostics.rules.rule import Hit
 
 
 def test_a_step_seen_before_begins_anew() -> None:
@@ -38,7 +43,7 @@ def test_a_series_that_began_after_the_resume_is_gone() -> None:
 def test_rows_of_a_file_are_replayed() -> None:
     rows = [{"step": 1, "time": 1e9, "grad/norm": 0.5}, {"step": 2, "time": 1e9, "dropped": ["grad/norm"]}]
     monitor = Monitor()
-    assert [(f.code, f.step) for f in monitor.replay(rows)] == [("GRD002", 2)]
+    assert [(f.code, f.step) for f in monitor.replay(metrics_rows(rows))] == [("GRD002", 2)]
     assert monitor.observe(3, {"grad/norm": math.nan}) == ()
 
 
@@ -47,3 +52,38 @@ def test_buffers_grow() -> None:
     for step in range(1000):
         monitor.observe(step, {"lr": float(step)})
     assert monitor.log().series["lr"].values.tolist() == [float(step) for step in range(1000)]
+
+
+def test_a_replay_finds_what_was_found_step_by_step() -> None:
+    rows = [(step, {"reward/mean": 0.5, "retrieval/error_fraction": 0.9 * (step > 20)}) for step in range(1, 41)]
+    monitor, again = Monitor(), Monitor()
+    found_live = [finding for step, metrics in rows for finding in monitor.observe(step, metrics)]
+    assert found_live and list(again.replay(rows)) == found_live
+    assert again.observe(41, rows[-1][1]) == ()
+
+
+def test_a_note_does_not_hide_the_finding_that_it_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(log: Log) -> Hit:
+        return Hit(log.last_step, "", {}, (), level="note" if log.last_step < 3 else "finding")
+
+    monkeypatch.setattr(
+        "holdfast.diagnostics.monitor.RULES", {"RWD001": SimpleNamespace(rows=lambda log, batches: log, find=find)}
+    )
+    monkeypatch.setattr(
+        "holdfast.diagnostics.monitor.as_findings",
+        lambda log, hits, half: tuple(SimpleNamespace(code=code, step=hit.step) for code, hit in hits.items()),
+    )
+    monitor = Monitor()
+    steps = [[finding.step for finding in monitor.observe(step, {"reward/mean": 0.5})] for step in range(1, 6)]
+    assert steps == [[], [], [3], [], []]
+
+
+def test_a_long_log_is_not_judged_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[int] = []
+    rule = SimpleNamespace(rows=lambda log, batches: log, find=lambda log: judged.append(len(log.steps)))
+    monkeypatch.setattr("holdfast.diagnostics.monitor.RULES", {"RWD001": rule})
+    monitor = Monitor()
+    monitor.replay((step, {"reward/mean": 0.5}) for step in range(20_000))
+    for step in range(20_000, 20_100):
+        monitor.observe(step, {"reward/mean": 0.5})
+    assert judged == [20_000, *range(20_011, 20_100, 11)]

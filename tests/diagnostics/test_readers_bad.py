@@ -144,6 +144,25 @@ def test_a_late_evaluation_joins_its_step(tmp_path: Path) -> None:
     assert log.series["entropy/mean"].steps.tolist() == [1, 2, 3, 4, 5] and log.notes == ()
 
 
+def test_parts_of_a_trainer_that_log_at_their_own_pace(tmp_path: Path) -> None:
+    """An asynchronous trainer is steps behind the rollouts that it will train on, in one file."""
+    ahead = [(step, {"reward": step}) for step in range(1, 41)]
+    behind = [(step, {"loss": step}) for step in range(1, 39)]
+    rows = [*ahead[:4], *(row for pair in zip(behind[::2], behind[1::2], ahead[4::2], strict=False) for row in pair)]
+    log = read_log(written(tmp_path, verl(*rows)))
+    assert log.notes == () and log.series["loss"].steps.tolist() == [step for step, row in rows if "loss" in row]
+    resumed = [*rows, *ahead[20:25], *behind[19:24]]
+    log = read_log(written(tmp_path, verl(*resumed)))
+    assert "once, from step 39 back to step 21" in log.notes[0]
+    assert log.series["reward"].steps.tolist()[-6:] == [19, 21, 22, 23, 24, 25]
+    assert log.series["loss"].steps.tolist() == list(range(1, 25))
+
+
+def test_a_late_evaluation_at_the_end_is_not_a_resumed_run(tmp_path: Path) -> None:
+    log = read_log(written(tmp_path, verl(*rows_of(1, 2, 3), (2, {"val": 9.0}))))
+    assert log.series["val"].steps.tolist() == [2] and log.last_step == 3 and log.notes == ()
+
+
 def test_what_a_resumed_run_no_longer_logs_is_gone(tmp_path: Path) -> None:
     rows = [(1, {"x": 1}), (2, {"x": 1, "y": 1}), (3, {"y": 1}), (2, {"x": 2}), (3, {"x": 2})]
     log = read_log(written(tmp_path, verl(*rows)))

@@ -33,6 +33,10 @@ CALLS = {
     "with_penalties(GRPOTrainer, LLDS(coef=0.2))",
     '"sapo"',
     "holdfast train",
+    "holdfast resume",
+    "requires_grad",
+    "with_penalties(..., correct_above=X)",
+    "model.enable_input_require_grads()",
 }
 
 

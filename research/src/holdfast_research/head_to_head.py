@@ -3,7 +3,7 @@
     python -m holdfast_research.head_to_head --toolkit-python P --rldk-python P --public DIR --keep head_to_head
 
 Without the Python of a tool the command says how to install it. The logs are the stock logs of TRL in the library of
-recordings, of `--recordings` folders of the same layout, and of a folder of public logs (`public_logs`).
+recordings and of other sets of recordings, a folder of public logs (`public_logs`), and healthy runs of the null model.
 
 Each tool is fed twice. `logged`: rows by the trainer's names, through the callback for TRL that the tool ships.
 `mapped`: every series that measures the same thing under the name that the tool's rules look for (`NAMES`), which is
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,13 @@ from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.readers import read_log
 from holdfast.diagnostics.readers.find import find_logs
+from holdfast.diagnostics.readers.names import TRL
 from holdfast.diagnostics.readers.text import Tally
 from holdfast.errors import HoldfastError
-from holdfast_research import other_tools, public_logs, readings
+from holdfast_research import null_model, other_tools, public_logs, readings
 from holdfast_research.pages.diagnosis import RIGHT
-from holdfast_research.recordings.library import FOLDER, load, read_manifest, unpack
+from holdfast_research.recordings.library import FOLDER, SETS, folder_of, load, read_manifest, unpack
+from holdfast_research.recordings.outcomes import CAUSES, UNPLANNED
 
 Row = dict[str, float]
 
@@ -76,9 +79,15 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 """Columns that the rules of a tool read -> the series of ours that is the same. The tools' other columns (advantages,
 values, diversity, refusals) no stock log has; the coefficient of KL is left out because it is always constant."""
 
-_STEPS = frozenset({"step-too-large", "displacement", "kl"})
+NULL_CELLS = ((100, 8), (100, 64), (300, 8), (300, 64))
+"""(rows, completions a row) of the null model's runs."""
+IN_TRL = {name.host: name.ours for name in TRL if name.change == "x"} | {"frac_reward_zero_std": "frac_reward_zero_std"}
+"""TRL's name -> ours: a drawn log as TRL would write it."""
+
+_STEPS = frozenset({"step-too-large", "displacement", "kl-exploded"})
 _LOOSE = frozenset({"hacking", "answer-avoidance", "truncation"})
-_ENTROPY, _CONTRAST = frozenset({"entropy-exhausted"}), frozenset({"no-contrast", "grader-down"})
+_ENTROPY = frozenset({"entropy-exhausted"})
+_CONTRAST = frozenset({"no-contrast", "broken-reward", "entropy-exhausted"})
 SAYS: Mapping[str, Mapping[str, frozenset[str]]] = {
     TOOLKIT: {
         "critical_failure": frozenset({"non-finite", "step-too-large"}),
@@ -89,7 +98,7 @@ SAYS: Mapping[str, Mapping[str, frozenset[str]]] = {
         "yaml_kl_divergence_high": _STEPS,
         "gradient_explosion": _STEPS,
         "gradient_instability": _STEPS,
-        "gradient_vanishing": frozenset({"no-contrast", "gradient-cut", "inert-penalty"}),
+        "gradient_vanishing": frozenset({"no-contrast", "cut-gradient", "inert-penalty", "entropy-exhausted"}),
         "grpo_clip_ratio_high": _STEPS,
         "yaml_clip_fraction_high": _STEPS,
         "grpo_loss_divergence": _STEPS,
@@ -145,10 +154,10 @@ class Case:
 
 
 def recorded(folder: Path, of: str) -> list[Case]:
-    """The stock logs of TRL in a library of recordings."""
+    """The stock logs of TRL in a library of recordings; a run that fell by itself is neither healthy nor faulty."""
     cases = []
     for recording in read_manifest(folder):
-        if recording.host != "trl":
+        if recording.host != "trl" or recording.cause == UNPLANNED:
             continue
         with tempfile.TemporaryDirectory() as temporary:
             state = json.loads(unpack(recording, Path(temporary), folder, stock=True).read_text(encoding="utf-8"))
@@ -158,11 +167,27 @@ def recorded(folder: Path, of: str) -> list[Case]:
                 of=of,
                 healthy=recording.healthy,
                 cause="" if recording.healthy else recording.cause,
-                right=frozenset() if recording.healthy else RIGHT[recording.cause],
+                right=right_codes(recording.cause),
                 log=load(recording, folder, stock=True),
                 rows=tuple(_numbers(row) for row in state["log_history"]),
             )
         )
+    return cases
+
+
+def right_codes(cause: str) -> frozenset[str]:
+    """Our codes that name a cause; none for a healthy run."""
+    return CAUSES[cause].right if cause in CAUSES else RIGHT.get(cause, frozenset())
+
+
+def drawn(runs: int) -> list[Case]:
+    """Healthy runs of the null model, so many of each of `NULL_CELLS`."""
+    cases = []
+    for rows, completions in NULL_CELLS:
+        for seed in range(runs):
+            log = null_model.log_of(null_model.drawn(rows, completions, seed))
+            truth: dict[str, Any] = {"healthy": True, "cause": "", "right": frozenset()}
+            cases.append(Case(name=log.name, of="null model", log=log, rows=mapped(log, IN_TRL), **truth))
     return cases
 
 
@@ -175,7 +200,7 @@ def public(folder: Path) -> list[Case]:
         try:
             read = read_log(log.path)
         except HoldfastError as problem:
-            print(f"left out: {problem}", file=sys.stderr)
+            print(f"left out: {str(problem).split('. ')[0]}", file=sys.stderr)
             continue
         truth: dict[str, Any] = {"healthy": log.truth == "healthy", "cause": "", "right": frozenset()}
         cases.append(Case(name=f"public/{log.number}", of="public", log=read, rows=raw_rows(log.path), **truth))
@@ -229,8 +254,8 @@ def of_tool(tool: str, python: Path, cases: Sequence[Case]) -> dict[str, Any]:
 
 def of_ours(cases: Iterable[Case]) -> dict[str, list[Alarm]]:
     """Our findings and notes: (code, level)."""
-    said = {case.name: diagnose(case.log) for case in cases}
-    return {name: [(f.code, f.level) for f in (*d.findings, *d.notes)] for name, d in said.items()}
+    diagnoses = {case.name: diagnose(case.log) for case in cases}
+    return {name: [(f.code, f.level) for f in (*d.findings, *d.notes)] for name, d in diagnoses.items()}
 
 
 def counted(tool: str, cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, str]:
@@ -247,8 +272,8 @@ def counted(tool: str, cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequ
     numbers = {}
     for label, severities in (("serious", SEVERE[tool]), ("any", None)):
         kinds = {
-            name: [kind for kind, severity in said if severities is None or severity in severities]
-            for name, said in alarms.items()
+            name: [kind for kind, severity in raised if severities is None or severity in severities]
+            for name, raised in alarms.items()
         }
         named = {case.name: [kind for kind in kinds[case.name] if names(case, kind)] for case in known}
         numbers[f"found, {label}"] = having(faulty, kinds)
@@ -259,11 +284,13 @@ def counted(tool: str, cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequ
 
 def compared(cases: Sequence[Case], pythons: Mapping[str, Path]) -> dict[str, Any]:
     """Set -> tool -> numbers; the versions of the tools; and for each case its alarms."""
-    answers = {tool: of_tool(tool, python, cases) for tool, python in pythons.items()}
+    with ThreadPoolExecutor() as pool:
+        running = {tool: pool.submit(of_tool, tool, python, cases) for tool, python in pythons.items()}
+        answers = {tool: future.result() for tool, future in running.items()}
     alarms = {OURS: of_ours(cases)}
     for tool, answer in answers.items():
         for feed, how in FEEDS.items():
-            alarms[f"{tool}, {how}"] = {name: said[feed] for name, said in answer["alarms"].items()}
+            alarms[f"{tool}, {how}"] = {name: raised[feed] for name, raised in answer["alarms"].items()}
     sets = {of: [c for c in cases if c.of == of] for of in dict.fromkeys(c.of for c in cases)}
     return {
         "versions": {tool: f"{answer['version']}, commit {COMMITS[tool]}" for tool, answer in answers.items()},
@@ -273,10 +300,10 @@ def compared(cases: Sequence[Case], pythons: Mapping[str, Path]) -> dict[str, An
             if RLDK in answers
         },
         "sets": {
-            of: {who: counted(who.split(",")[0], some, said) for who, said in alarms.items()}
+            of: {who: counted(who.split(",")[0], some, raised) for who, raised in alarms.items()}
             for of, some in sets.items()
         },
-        "kinds": {who: _kinds(cases, said) for who, said in alarms.items()},
+        "kinds": {who: _kinds(cases, raised) for who, raised in alarms.items()},
     }
 
 
@@ -306,16 +333,16 @@ def main() -> None:
     parser.add_argument("--toolkit-python", type=Path, help=f"with {TOOLKIT} installed: {INSTALL[TOOLKIT]}")
     parser.add_argument("--rldk-python", type=Path, help=f"with {RLDK} installed: {INSTALL[RLDK]}")
     parser.add_argument("--public", type=Path, help="a folder of public logs, as public_logs takes it")
-    parser.add_argument("--recordings", type=Path, action="append", default=[], help="another folder of recordings")
+    parser.add_argument("--sets", choices=("own", *SETS), nargs="*", default=["own"], help="recordings")
+    parser.add_argument("--null", type=int, default=0, metavar="N", help="so many drawn healthy runs of each kind")
     parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
     options = parser.parse_args()
     given = {TOOLKIT: options.toolkit_python, RLDK: options.rldk_python}
     for tool, python in given.items():
         if python is None:
             print(f"{tool} is left out. To have it: {INSTALL[tool]}", file=sys.stderr)
-    cases = recorded(FOLDER, "own recordings")
-    for folder in options.recordings:
-        cases += recorded(folder, folder.name)
+    cases = [case for name in options.sets for case in recorded(FOLDER if name == "own" else folder_of(name), name)]
+    cases += drawn(options.null)
     if options.public:
         cases += public(options.public)
     result = compared(cases, {tool: python.absolute() for tool, python in given.items() if python is not None})

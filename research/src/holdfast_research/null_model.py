@@ -68,6 +68,8 @@ class Run:
     """Amplitude of easy and hard questions by turns, in logits; 0 for questions in a random order."""
     truncated: float
     """Share of truncated completions."""
+    functions: int
+    """Reward functions: 1 for answers that are correct, 2 with one that learns a form."""
     observed: bool
     """Whether our observer logs too."""
     seed: int
@@ -95,6 +97,7 @@ def drawn(rows: int, completions: int, seed: int) -> Run:
         memory=float(draw.choice(MEMORIES)),
         season=float(draw.choice([0.0, 0.0, draw.uniform(0.1, 0.25)])),
         truncated=float(draw.choice([0.0, 0.02, 0.1, 0.3, 0.6])),
+        functions=int(draw.choice([1, 1, 2])),
         observed=bool(draw.random() < 0.5),
         seed=seed,
     )
@@ -126,10 +129,12 @@ def rewards_of(draw: np.random.Generator, run: Run) -> dict[str, Values]:
     correct = draw.binomial(run.group, chance) / run.group
     deviation = np.sqrt(correct * (1 - correct) * run.group / (run.group - 1))
     mixed = (deviation > 0).mean(axis=1)
-    reward = correct.mean(axis=1)
-    return {
-        "reward/mean": reward,
-        "rewards/correct/mean": reward,
+    parts = {"rewards/correct/mean": correct.mean(axis=1)}
+    if run.functions > 1:
+        form = _share(np.linspace(0, 3, run.rows) + LEVEL_NOISE * autocorrelated(draw, run.rows, run.memory))
+        parts["rewards/polite/mean"] = draw.binomial(run.completions, form) / run.completions
+    return parts | {
+        "reward/mean": np.sum(list(parts.values()), axis=0),
         "reward/group_std": deviation.mean(axis=1),
         "rollout/mixed_group_fraction": mixed,
         "frac_reward_zero_std": 1 - mixed,
@@ -296,6 +301,7 @@ def too_many(all_of_them: Sequence[Verdict]) -> list[str]:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--completions", type=int, nargs="+", default=COMPLETIONS)

@@ -92,12 +92,12 @@ def judged(log: PublicLog) -> Reading:
     )
 
 
-def counts(said: Sequence[Reading]) -> dict[str, str]:
+def counts(logs: Sequence[Reading]) -> dict[str, str]:
     """The numbers of the page."""
-    full = [r for r in said if not r.empty]
+    full = [r for r in logs if not r.empty]
     of = {truth: [r for r in full if r.truth == truth] for truth in ("healthy", "bad", "asked, healthy", "asked")}
 
-    def found(some: Sequence[Reading]) -> str:
+    def with_finding(some: Sequence[Reading]) -> str:
         return readings.share(sum(bool(r.findings) for r in some), len(some))
 
     def spoken(some: Sequence[Reading]) -> str:
@@ -105,11 +105,11 @@ def counts(said: Sequence[Reading]) -> dict[str, str]:
 
     return {
         "logs read as they are": f"{sum(r.rows > 0 for r in full)} of {len(full)}",
-        "empty files": str(len(said) - len(full)),
-        "bad runs with a finding": found(of["bad"]),
-        "healthy runs with a finding": found(of["healthy"]),
+        "empty files": str(len(logs) - len(full)),
+        "bad runs with a finding": with_finding(of["bad"]),
+        "healthy runs with a finding": with_finding(of["healthy"]),
         "healthy runs with a note": readings.share(sum(bool(r.notes) for r in of["healthy"]), len(of["healthy"])),
-        "pasted rows of healthy runs with a finding": found(of["asked, healthy"]),
+        "pasted rows of healthy runs with a finding": with_finding(of["asked, healthy"]),
         "pasted rows of healthy runs with a finding or a note": spoken(of["asked, healthy"]),
         "other pasted rows with a finding or a note": spoken(of["asked"]),
     }
@@ -118,10 +118,10 @@ def counts(said: Sequence[Reading]) -> dict[str, str]:
 def line(reading: Reading) -> str:
     """One log in one line; `!!` where the rules or the reader did not do well."""
     well = bool(reading.rows) and (bool(reading.findings) == (reading.truth == "bad") or reading.truth == "asked")
-    said = " ".join(reading.findings) or "no finding"
+    findings = " ".join(reading.findings) or "no finding"
     notes = f"; notes: {' '.join(reading.notes)}" if reading.notes else ""
     shown = reading.outcome or reading.truth
-    text = said + notes if reading.rows else reading.problem
+    text = findings + notes if reading.rows else reading.problem
     return f"{'  ' if well else '!!'} {reading.number:4} {shown:15} {reading.rows:6} rows  {text}"
 
 
@@ -131,14 +131,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
     options = parser.parse_args()
-    said = [judged(log) for log in logs_of(options.folder)]
-    print("\n".join(line(reading) for reading in said), end="\n\n")
-    for name, value in counts(said).items():
+    read = [judged(log) for log in logs_of(options.folder)]
+    print("\n".join(line(reading) for reading in read), end="\n\n")
+    for name, value in counts(read).items():
         print(f"{name:55} {value}")
     if options.keep:
-        logs = [{k: v for k, v in asdict(reading).items() if k != "problem"} for reading in said]
+        logs = [{k: v for k, v in asdict(reading).items() if k != "problem"} for reading in read]
         command = "python -m holdfast_research.public_logs DIR"
-        print(readings.keep(options.keep, command, {"counts": counts(said), "logs": logs}))
+        print(readings.keep(options.keep, command, {"counts": counts(read), "logs": logs}))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     from holdfast.adapters.trl_monitor import Monitoring
 
-    trainer = Trainer(..., callbacks=[Monitoring(on="LLD003", action="stop")])
+    trainer = Trainer(..., callbacks=[Monitoring(on="STP001,RWD", action="stop")])
 
 Works with any GRPOTrainer. The log of stock TRL decides few codes. `with_penalties(GRPOTrainer)`, which can leave the
 loss as it is, adds the likelihood of correct rollouts and its displacement.
@@ -20,6 +20,7 @@ import torch
 from transformers import TrainerCallback
 
 from holdfast.adapters.trl_watch import warn
+from holdfast.diagnostics.alerts import raise_alerts
 from holdfast.diagnostics.codes import chosen
 from holdfast.diagnostics.finding import Finding, write_findings
 from holdfast.diagnostics.log import Series
@@ -33,11 +34,12 @@ __all__ = ["Monitoring"]
 class Monitoring(TrainerCallback):
     """Reports each finding once, and may stop the run.
 
-    Findings go to the logger `holdfast` as warnings, and to `findings.json` in `output_dir`: the JSON of
-    `holdfast diagnose --json`. A resumed trainer reports only new findings.
+    A finding is a warning of the logger `holdfast`, on a line of its own, and an alert in trackio and W&B if the
+    trainer reports to them. All are in `findings.json` in `output_dir`: the JSON of `holdfast diagnose --json`. Notes
+    are only there. A resumed trainer reports only new findings.
 
     Args:
-        on: codes to act on, or beginnings of codes, separated by commas; all codes if empty.
+        on: codes to act on, or beginnings of codes, separated by commas, such as "STP001,RWD"; all codes if empty.
         action: `warn`, or `stop`: save a checkpoint after this step and end the training.
 
     Raises:
@@ -55,9 +57,7 @@ class Monitoring(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Findings from before a resume are not reported again."""
         self.monitor = Monitor(host="trl", name=Path(args.output_dir).name, settings=_settings(args))
-        self.findings = []
-        for row in state.log_history:
-            self.findings += self.monitor.observe(int(row["step"]), _ours(row))
+        self.findings = [*self.monitor.replay((int(row["step"]), _ours(row)) for row in state.log_history)]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **more: Any) -> None:
         """Judge the new row of the log. A finding whose code is guarded stops the training."""
@@ -67,7 +67,8 @@ class Monitoring(TrainerCallback):
         if state.is_world_process_zero:
             for finding in guarded:
                 change = finding.remedy.replace("`", "")
-                warn(f"{finding.code} step {finding.step}: {finding.summary} {change}")
+                warn(f"{finding.code} at step {finding.step}: {finding.summary} {change}".rstrip())
+                raise_alerts(finding)
             if new:
                 self._write(Path(args.output_dir))
         if self._stops and _decided_by_first(bool(guarded), args.device):

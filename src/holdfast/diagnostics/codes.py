@@ -6,6 +6,7 @@ from holdfast.errors import ConfigError
 
 CODES: dict[str, str] = {
     "GRD002": "updates",
+    "GRD003": "zeros",
     "MSK001": "sampling",
     "SMP001": "sampling",
     "SMP002": "mismatch",
@@ -13,7 +14,8 @@ CODES: dict[str, str] = {
     "PEN001": "penalty",
     "RET001": "rollouts",
     "RET002": "rollouts",
-    "GRP001": "reward",
+    "RWD003": "hacking",
+    "GRP001": "groups",
     "STP001": "updates",
     "LLD001": "likelihood",
     "LLD002": "likelihood",
@@ -25,9 +27,10 @@ CODES: dict[str, str] = {
     "ENT002": "likelihood",
     "GRD001": "updates",
     "TRN001": "rollouts",
-    "RWD003": "hacking",
     "RWD002": "reward",
     "RWD001": "reward",
+    "OBS001": "observer",
+    "ZER001": "zeros",
 }
 """Every code, and the file of its rule in `holdfast/diagnostics/rules`. Causes come before symptoms: findings of the
 same step are reported in this order."""

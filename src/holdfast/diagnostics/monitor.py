@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from holdfast.diagnostics.finding import Diagnosis, Finding
 from holdfast.diagnostics.log import Host, Log, Series
 from holdfast.diagnostics.rules import RULES
 from holdfast.diagnostics.rules.rule import Hit
+
+_JUDGED_EVERY = 2000
+"""Rows of a log for each row that the rules wait for. A rule looks at the whole log, so on a log of 20,000 rows they
+are applied to every tenth row, and the mean cost of a row does not grow."""
 
 
 class Monitor:
@@ -36,40 +40,44 @@ class Monitor:
         self._steps = _Column()
         self._hits: dict[str, Hit] = {}
         self._reported: set[str] = set()
+        self._pending = 0  # rows that were not judged yet
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
-        """Add the metrics of a step, by holdfast's names. Returns the new findings.
+        """Add the metrics of a step, by holdfast's names. Returns the new findings; notes are not among them.
 
         An earlier step means that a run was resumed: later steps are forgotten. Metrics for the newest step are added
-        to it.
+        to it. A long log is not judged at every step.
         """
+        self._add(step, metrics)
+        self._pending += 1
+        return self._judge() if self._pending * _JUDGED_EVERY >= self._steps.count else ()
+
+    def replay(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> tuple[Finding, ...]:
+        """Add (step, metrics) of many steps, and judge them once. Returns the findings that still stand at the end."""
+        for step, metrics in rows:
+            self._add(step, metrics)
+        return self._judge()
+
+    def _add(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._steps.count and step < self._steps.last_step:
             self._forget_from(step)
         self._steps.add(step, 0.0)
         for name, value in metrics.items():
             self._columns.setdefault(name, _Column()).add(step, float(value))
+
+    def _judge(self) -> tuple[Finding, ...]:
+        self._pending = 0
         log = self.log()
         batches = joined(log)
         for code, rule in RULES.items():
-            known = self._hits.get(code)
-            if known is None or known.level == "note":  # a note may become a finding
-                hit = rule.find(rule.rows(log, batches))
-                if hit is not None:
-                    self._hits[code] = hit
-        reported = as_findings(log, self._hits, None)
-        new = tuple(f for f in reported if f.level == "finding" and f.code not in self._reported)
+            if code in self._hits:
+                continue
+            hit = rule.find(rule.rows(log, batches))
+            if hit is not None and hit.level == "finding":  # a note may become a finding
+                self._hits[code] = hit
+        new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._reported)
         self._reported |= {finding.code for finding in new}
         return new
-
-    def replay(self, rows: Iterable[Mapping[str, object]]) -> tuple[Finding, ...]:
-        """Add rows of `metrics.jsonl`. Returns the findings."""
-        findings: list[Finding] = []
-        for row in rows:
-            dropped = row.get("dropped")
-            numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k not in ("step", "time")}
-            numbers |= dict.fromkeys(dropped if isinstance(dropped, list) else (), math.nan)
-            findings += self.observe(int(row["step"]), numbers)  # type: ignore[call-overload]
-        return tuple(findings)
 
     def log(self) -> Log:
         """The log so far."""
@@ -92,6 +100,15 @@ class Monitor:
         self._columns = {name: column for name, column in self._columns.items() if column.count}
         self._hits = {code: hit for code, hit in self._hits.items() if hit.step < step}
         self._reported &= set(self._hits)
+
+
+def metrics_rows(rows: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:
+    """(step, metrics) of the rows of `metrics.jsonl`."""
+    for row in rows:
+        dropped = row.get("dropped")
+        numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k not in ("step", "time")}
+        numbers |= dict.fromkeys(dropped if isinstance(dropped, list) else (), math.nan)
+        yield int(row["step"]), numbers  # type: ignore[call-overload]
 
 
 class _Column:

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.config import Guard as GuardSettings
+from holdfast.diagnostics.alerts import raise_alerts
 from holdfast.diagnostics.codes import chosen
 from holdfast.diagnostics.finding import Finding, write_findings
-from holdfast.diagnostics.monitor import Monitor
+from holdfast.diagnostics.monitor import Monitor, metrics_rows
 from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import METRICS, step_folder
 from holdfast.tracking import MetricsFile
 
 
 class Guard(Listener):
-    """Reports new findings in the log of a run, and whether the run must stop.
+    """Reports new findings in the log of a run, also as alerts of its trackers, and whether the run must stop.
 
     Args:
         settings: which findings it acts on, and how.
@@ -38,7 +39,8 @@ class Guard(Listener):
         self._codes = chosen(settings.codes, where="guard.codes")
         self._may_stop = settings.action == "stop"
         self._monitor = Monitor(name=run_dir.name, settings=recipe)
-        self._monitor.replay(MetricsFile(run_dir / METRICS).read())  # findings before a resume were reported then
+        # Findings before a resume were reported then.
+        self._monitor.replay(metrics_rows(MetricsFile(run_dir / METRICS).read()))
         self._write()
 
     def step(self, result: StepResult) -> None:
@@ -49,6 +51,7 @@ class Guard(Listener):
         for finding in new:
             if finding.code in self._codes:
                 self._on_finding(finding)
+                raise_alerts(finding)
                 if self._may_stop and result.step:  # an evaluation before the first step has nothing to save
                     self.stop = self.stop or finding
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,7 +58,7 @@ def test_a_real_trainer_is_watched_and_stopped(make_trainer: Any, tmp_path: Path
         trainer.train()
     assert trainer.state.global_step == 2
     assert (tmp_path / "checkpoint-2").is_dir()
-    assert "holdfast: GRD002 step 2: grad/norm is not a finite number" in caplog.text
+    assert "holdfast: GRD002 at step 2: grad/norm is not a finite number" in caplog.text
     assert "GRD002" in [f["code"] for f in json.loads((tmp_path / "findings.json").read_text())["findings"]]
 
 
@@ -88,6 +90,20 @@ def test_a_resumed_trainer_is_told_what_is_new(tmp_path: Path) -> None:
     state.global_step = 3
     callback.on_log(args, state, control, logs={"grad_norm": math.nan})
     assert len(callback.findings) == 1
+
+
+def test_a_finding_is_an_alert_of_the_trackers_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    alerts: list[dict[str, Any]] = []
+    run = SimpleNamespace(alert=lambda **alert: alerts.append(alert))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=run))
+    rows = [{"step": 1, "grad_norm": 0.5}, {"step": 2, "grad_norm": math.nan}]
+    feed(Monitoring(on="LLD"), rows, tmp_path)
+    assert alerts == []
+    feed(Monitoring(on="GRD,RWD"), rows, tmp_path)
+    (alert,) = alerts
+    assert alert["title"] == "holdfast: GRD002 at step 2" and alert["level"] == "WARN"
 
 
 def test_warn_does_not_stop(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.diagnostics.finding import Diagnosis, Finding
+from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.report import ReportedRun, page, reported, write_report
 from holdfast.errors import ConfigError, DataError, MissingExtra
@@ -44,7 +44,7 @@ def test_one_file_with_everything(collapse: ReportedRun, tmp_path: Path) -> None
     assert "default-src 'none'" in page and "width=device-width" in page and "prefers-color-scheme: dark" in page
     for text in ("Reward 0.3 at first", "5 findings", "What LLD003 says.", "What ENT001 asks for.", "Likelihood of",
                  "21 steps before half of the reward was lost", "sampler/logprob_gap", "loss.penalty.name", "train.lr",
-                 "Not logged, so not drawn", "holdfast 0", "plotly", "Log it."):  # fmt: skip
+                 "Series that are not logged, so not drawn", "holdfast 0", "plotly", "Log it."):  # fmt: skip
         assert text in page, text
     assert len(data_of(page)["rollouts"]) == 120
     assert not list(tmp_path.glob("new/.*")), "nothing temporary is left"
@@ -161,3 +161,20 @@ def test_importing_loads_no_plotly() -> None:
     code = "import sys, holdfast.diagnostics.report; print('plotly' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_notes_of_the_rules_are_notes(collapse: ReportedRun, make_finding: Any, tmp_path: Path) -> None:
+    note = make_finding("GRP001", 3, "reward/mean", level="note", remedy="")
+    quiet = replace(collapse, diagnosis=replace(collapse.diagnosis, findings=(), notes=(note,)))
+    page = page_of(write_report(tmp_path / "one.html", [quiet]))
+    assert "No findings" in page and "<h2>Notes</h2>" in page and "What GRP001 says." in page
+    assert page.index("No findings") < page.index("<h2>Notes</h2>") < page.index("<h2>Curves</h2>")
+    assert "<h2>Notes</h2>" not in page_of(write_report(tmp_path / "two.html", [collapse]))
+
+
+def test_what_could_not_be_checked_is_a_row_for_each_way_to_log_it(collapse: ReportedRun, tmp_path: Path) -> None:
+    undecided = [CannotTell(code=code, missing=("ratio/max",), remedy="Log it.") for code in ("STP001", "ISD001")]
+    run = replace(collapse, diagnosis=replace(collapse.diagnosis, cannot_tell=tuple(undecided)))
+    page = page_of(write_report(tmp_path / "page.html", [run, run, collapse]))
+    assert page.count("<td>Log it.</td>") == 2
+    assert "<td>STP001, ISD001</td>" in page and "lacks series (3)" in page

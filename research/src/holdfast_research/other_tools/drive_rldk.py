@@ -25,11 +25,11 @@ RULES = "grpo_safe"
 DAY = "2026-01-01T00:00:00Z"
 
 
-def monitored(events: Path, **options: Any) -> Alarms:
+def monitored(events: Path) -> Alarms:
     """The alarms of a file of events."""
-    engine: Any = importlib.import_module("rldk.monitor.engine")
-    monitor = engine.MonitorEngine(engine.load_rules(RULES), action_executor=engine.ActionDispatcher())
-    raised = [alert for event in engine.read_events_once(events, **options) for alert in monitor.process_event(event)]
+    monitoring: Any = importlib.import_module("rldk.monitor.engine")
+    monitor = monitoring.MonitorEngine(monitoring.load_rules(RULES), action_executor=monitoring.ActionDispatcher())
+    raised = [alert for event in monitoring.read_events_once(events) for alert in monitor.process_event(event)]
     return sorted({(alert.rule_id, alert.action) for alert in raised})
 
 
@@ -59,9 +59,9 @@ def as_file(rows: list[Row], events: Path) -> Alarms:
 
 def printed(rows: list[Row], text: Path) -> int:
     """How many values the monitor reads of the rows as a trainer prints them."""
-    engine: Any = importlib.import_module("rldk.monitor.engine")
+    monitoring: Any = importlib.import_module("rldk.monitor.engine")
     text.write_text("".join(f"{ {k: v for k, v in row.items() if k != 'step'} }\n" for row in rows), encoding="utf-8")
-    return len(engine.read_events_once(text, regex="trl"))
+    return len(monitoring.read_events_once(text, regex="trl"))
 
 
 def main(cases: str, result: str) -> None:

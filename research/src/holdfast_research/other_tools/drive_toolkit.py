@@ -61,14 +61,14 @@ def as_callback(rows: list[Row], folder: Path) -> Alarms:
 
 def as_file(rows: list[Row], folder: Path) -> Alarms:
     """The alarms of `ptt-diagnose --trainer-type grpo` on a metrics.jsonl with these rows."""
-    engine: Any = importlib.import_module("post_training_toolkit.models.engine")
+    module: Any = importlib.import_module("post_training_toolkit.models.engine")
     heuristics: Any = importlib.import_module("post_training_toolkit.models.heuristics")
     path = folder / "metrics.jsonl"
     records = [{"step": row["step"], "metrics": {k: v for k, v in row.items() if k != "step"}} for row in rows]
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    table, _ = engine.load_jsonl(path)
-    found = heuristics.run_heuristics(engine.compute_derived_metrics(table, "grpo"), "grpo")
-    return sorted({(insight.type, insight.severity) for insight in found})
+    table, _ = module.load_jsonl(path)
+    insights = heuristics.run_heuristics(module.compute_derived_metrics(table, "grpo"), "grpo")
+    return sorted({(insight.type, insight.severity) for insight in insights})
 
 
 def main(cases: str, result: str) -> None:

@@ -16,6 +16,7 @@ from holdfast.diagnostics.readers.find import READABLE, find_logs
 from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, by_version, is_share, translation
 from holdfast.diagnostics.readers.reader import LogFile, Raw
 from holdfast.diagnostics.readers.same_run import named_apart, one_each
+from holdfast.diagnostics.readers.services import is_address, read_service
 from holdfast.diagnostics.readers.text import Tally, clean, spooled
 from holdfast.errors import DataError
 
@@ -40,9 +41,12 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
     """Every run at a path: in a folder of runs, in a tracker's database, or in the CSV of a chart with one column per
     run. A run that several files of a folder have is read once.
 
-    "-" is standard input, and a pipe is read to its end. A file of a folder that is not a log, or is empty, is left out
+    An address such as `wandb://entity/project/run` is read from the service. "-" is standard input, and a pipe is read
+    to its end. A file of a folder that is not a log, or is empty, is left out
     with a logged warning. Raises `DataError` if no run is left.
     """
+    if is_address(path):
+        return _at_service(str(path))
     if str(path) == "-":
         return _from_pipe(sys.stdin.buffer, "standard input")
     if _is_pipe(Path(path)):
@@ -65,6 +69,13 @@ def _from_pipe(pipe: IO[bytes], name: str) -> tuple[Log, ...]:
             return _logs_at(path)
         except DataError as error:
             raise DataError(str(error).replace(str(path), name)) from None
+
+
+def _at_service(address: str) -> tuple[Log, ...]:
+    raws = read_service(address)
+    if not raws:
+        raise DataError(f"{address} has no metric with a step: the run has logged nothing yet")
+    return tuple(named_apart([_log(raw, raw.columns.tally) for raw in raws]))
 
 
 def _logs_at(path: Path) -> tuple[Log, ...]:

@@ -84,6 +84,17 @@ class Columns:
         """[R]: the step of every row."""
         return np.array(self._steps, np.int64)
 
+    def again(self, steps: NDArray[np.int64]) -> NDArray[np.intp]:
+        """[R]: the last earlier row that has a series of this row at this step or a later one; −1 without one. Given
+        the steps of the rows [R]."""
+        result = np.full(len(self._steps), -1, np.intp)
+        different = {column.tobytes(): np.array(column, np.uint32) for column, _ in self._columns.values()}
+        for rows in different.values():
+            order = np.sort(rows)
+            back = np.diff(steps[order]) <= 0
+            result[order[1:][back]] = np.maximum(result[order[1:][back]], order[:-1][back])
+        return result
+
     def filled(self) -> NDArray[np.bool_]:
         """[R]: the rows that have any value."""
         result = np.zeros(len(self._steps), bool)
@@ -200,9 +211,13 @@ def _kind(value: Any) -> str:
 def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArray[np.int64]]:
     """Series by the names of the host, and every step that logged anything. Rows of one step are merged, and the
     later of two values counts. Rows that a resumed run wrote again are left out. Empties `columns`."""
-    steps = _continued(columns.steps(), columns, tally)
-    alive = columns.filled()  # a row without a value does not show a resumed run
-    alive[alive] = _alive(steps[alive], tally)
+    steps = columns.steps()
+    alive = columns.filled()
+    if (np.diff(steps) < 0).any():
+        steps = _continued(steps, columns, tally)
+        number = np.cumsum(alive) - 1  # a row without a value does not show a resumed run
+        again = columns.again(steps)[alive]
+        alive[alive] = _alive(steps[alive], np.where(again < 0, -1, number[again]), tally)
     result: dict[str, Series] = {}
     shared: dict[bytes, NDArray[np.int64]] = {}
     repeated = 0
@@ -230,7 +245,7 @@ _CUMULATIVE = ("epoch", "num_tokens", "train/epoch", "train/num_tokens", "traini
 
 def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDArray[np.int64]:
     """[R]: steps that go on where a resumed run counted them anew, although its epochs or tokens went on."""
-    points = [(row, last) for row, last in _resumes(steps) if steps[row] <= steps[0]]
+    points = [(row, last) for row, last in _resumes(steps, columns.again(steps)) if steps[row] <= steps[0]]
     sums = [column for name in _CUMULATIVE if (column := columns.get(name)) is not None]
     for row, last in reversed(points):
         before_after = [(values[rows < row], values[rows >= row]) for rows, values in sums]
@@ -240,15 +255,15 @@ def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDAr
     return steps
 
 
-def _alive(steps: NDArray[np.int64], tally: Tally) -> NDArray[np.bool_]:
-    """[R]: the rows that a resumed run did not write again."""
-    points = list(_resumes(steps))
+def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> NDArray[np.bool_]:
+    """[R]: the rows that a resumed run did not write again. `again` [R]: see `Columns.again`."""
+    points = list(_resumes(steps, again))
     if not points:
         return np.ones(len(steps), bool)
-    again = np.full(len(steps) + 1, np.iinfo(np.int64).max)
+    begun = np.full(len(steps) + 1, np.iinfo(np.int64).max)
     for row, _ in points:
-        again[row] = steps[row]
-    earliest = np.minimum.accumulate(again[::-1])[::-1]  # at which this row or a later one starts again
+        begun[row] = steps[row]
+    earliest = np.minimum.accumulate(begun[::-1])[::-1]  # at which this row or a later one starts again
     alive = steps < earliest[1:]
     row, last = points[0]
     if steps[row] <= steps[0]:
@@ -267,16 +282,24 @@ def _alive(steps: NDArray[np.int64], tally: Tally) -> NDArray[np.bool_]:
     return alive
 
 
-def _resumes(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _resumes(steps: NDArray[np.int64], again: NDArray[np.intp]) -> Iterator[tuple[int, int]]:
     """(row, highest step before it) of every row at which a resumed run began.
 
-    A late row, such as one of a slow evaluation, has an earlier step too, but the rows after it are beyond the highest
-    step again. It belongs to its step, and nothing is left out.
+    Such a row has a series again at a step that is behind. A row that is behind, but whose series are not, is of a part
+    of the trainer that is late, or of an evaluation. So is a row whose series are behind, if the rows after it are
+    beyond the highest step again. These belong to their steps, and nothing is left out.
     """
-    falls = (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
-    for at, end in zip(falls, [*falls[1:], len(steps)], strict=False):
-        highest = int(steps[at - 1])  # of the rows that count
-        beyond = at + int(np.searchsorted(steps[at:end], highest, side="right"))
-        late = beyond < end and steps[beyond - 1] == steps[at]
-        if not late:
-            yield at, highest
+    highest, end, begun = -1, 0, 0
+    changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(steps))
+    for row in np.flatnonzero(again >= 0).tolist():
+        if again[row] < begun:  # of a part of the trainer that goes back after the others
+            continue
+        if row > end:
+            highest, end = max(highest, int(steps[end:row].max())), row
+        if steps[row] >= highest:
+            continue
+        after = int(changes[np.searchsorted(changes, row, side="right")])
+        if after < len(steps) and steps[after] > highest:
+            continue
+        yield row, highest
+        highest, end, begun = int(steps[row]), row + 1, row

@@ -6,6 +6,7 @@ Opened so that nothing is written. Written and checked with trackio 0.43 and MLf
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
@@ -31,11 +32,11 @@ _LARGEST = 1.7976931348623157e308  # MLflow writes it for infinity
 _DAMAGED = "the database is damaged: what could be read before was read"
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def _errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
     """What a damaged or locked database raises; a name in it can be bytes that are not text."""
     import sqlite3
 
-    return (sqlite3.Error, ValueError)
+    return (sqlite3.Error, ValueError, *more)
 
 
 def _connect(path: Path, tally: Tally) -> Connection:
@@ -49,7 +50,6 @@ def _connect(path: Path, tally: Tally) -> Connection:
     quiet = waits and not (log.is_file() and log.stat().st_size)
     for how in ("immutable=1",) if quiet else ("mode=ro", "immutable=1"):
         connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?{how}", uri=True, timeout=1.0)
-        connection.text_factory = lambda text: text.decode("utf-8", "replace")
         try:
             connection.execute("SELECT name FROM sqlite_master").fetchall()
             if not quiet and how == "immutable=1":
@@ -129,7 +129,7 @@ def _config(database: Connection, key: str, run: Any, tally: Tally) -> dict[str,
     try:
         (text,) = database.execute(f"SELECT config FROM configs WHERE {key} = ?", (run,)).fetchone() or ("{}",)
         return dotted({name: value for name, value in json.loads(text).items() if not name.startswith("_")})
-    except (*_errors(), TypeError, AttributeError, RecursionError):
+    except _errors(TypeError, AttributeError, RecursionError):
         tally.add("the settings are unknown: they cannot be read")
         return {}
 
@@ -144,31 +144,29 @@ def _mlflow(database: Connection, file: LogFile, whole: Tally) -> Iterator[Raw]:
         rows = database.execute(
             "SELECT rowid, key, value, step, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp, rowid", (run,)
         )
-        for place, key, value, step, is_nan in _sound(rows, points.tally):
-            if isinstance(value, float | int) and isinstance(step, int) and isinstance(key, str):
-                points.add(place, key, step, float("nan") if is_nan else unbounded(value))
-            else:
-                points.tally.add("left out {n values}: not a number", place)
+        points.add(_numbers(_sound(rows, points.tally), points.tally))
         columns = points.columns()
         params = database.execute("SELECT key, value FROM params WHERE run_uuid = ?", (run,))
         settings = {str(key).replace("/", "."): setting(str(value)) for key, value in _sound(params, points.tally)}
         yield Raw("mlflow", host_of(columns.names()), str(name or run), columns, settings)
 
 
-def unbounded(value: float) -> float:
-    """A number of MLflow's database, which has no infinity.
-
-    >>> unbounded(0.5), unbounded(-1.7976931348623157e308)
-    (0.5, -inf)
-    """
-    return value if abs(value) < _LARGEST else value * 2
+def _numbers(rows: Iterable[Any], tally: Tally) -> Iterator[tuple[int, str, int, float]]:
+    """(row, name, step, value). NaN and infinity have numbers of their own in MLflow's database."""
+    for place, key, value, step, is_nan in rows:
+        if type(value) is not float or type(step) is not int or type(key) is not str:
+            tally.add("left out {n values}: not a number", place)
+        elif is_nan:
+            yield place, key, step, math.nan
+        else:
+            yield place, key, step, value if -_LARGEST < value < _LARGEST else 2 * value
 
 
 def _has_metrics(path: Path) -> bool:
     try:
         with closing(_connect(path, Tally(path))) as database:
             return bool({"run_name", "run_uuid"} & _columns_of(database))
-    except (*_errors(), DataError, OSError):
+    except _errors(DataError, OSError):
         return False
 
 

@@ -22,6 +22,7 @@ from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnostics.readers.text import Tally
 
 _MARK = "tfevents"
+_FLOAT = struct.Struct("<f")
 _HEAD, _TAIL = 12, 4  # bytes before and after an event
 _LONGEST = 1 << 16  # a longer event is an image, a histogram or a graph
 _MANY = 20_000
@@ -115,34 +116,45 @@ def _records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
             yield number, record
 
 
-def _add(points: Points, records: Sequence[tuple[int, bytes]], tally: Tally) -> None:
-    """The numbers of some records."""
+def _points(records: Sequence[tuple[int, bytes]], tally: Tally) -> Iterator[tuple[int, str, int, float]]:
+    """(place, tag, step, number) of some records."""
+    match = _SCALAR.fullmatch
     for (place, record), sound in zip(records, are_sound([record for _, record in records]), strict=True):
         if not sound:
             tally.add("skipped {n records} with a bad checksum", place)
             continue
+        scalar = match(record, 0, len(record) - _TAIL)
+        if scalar is not None:
+            step, length, tag, number = scalar.groups()
+            if len(tag) == length[0]:
+                yield place, _tag(tag), _step(step), _FLOAT.unpack(number)[0]
+                continue
         try:
-            step, values = _event(record[:-_TAIL])
+            yield from ((place, tag, step, number) for step, tag, number in _event(record[:-_TAIL]))
         except _UNREADABLE:
             tally.add("skipped {n records} that cannot be read", place)
-            continue
-        for name, value in values:
-            points.add(place, name, step, value)
 
 
-def _event(event: bytes) -> tuple[int, list[tuple[str, float]]]:
-    """(step, (tag, number)…) of an event. What is not a single number is left out."""
-    match = _SCALAR.fullmatch(event)
-    if match and len(match[3]) == match[2][0]:
-        step = next(fields(b"\x08" + match[1]))[1] if match[1] else 0
-        return signed(int(step)), [(match[3].decode("utf-8", "replace"), struct.unpack("<f", match[4])[0])]
+@lru_cache(10_000)
+def _tag(tag: bytes) -> str:
+    return tag.decode("utf-8", "replace")
+
+
+@lru_cache(10)
+def _step(varint: bytes | None) -> int:
+    """A step from its bytes; protobuf leaves out a number that is 0."""
+    return signed(int(next(fields(b"\x08" + varint))[1])) if varint else 0
+
+
+def _event(event: bytes) -> list[tuple[int, str, float]]:
+    """(step, tag, number) of an event's values. What is not a single number is left out."""
     step, values = 0, []
     for number, part in fields(event):
         if number == _STEP and isinstance(part, int):
             step = signed(part)
         elif number == _SUMMARY and isinstance(part, bytes):
             values += [_value(value) for kind, value in fields(part) if kind == _VALUE and isinstance(value, bytes)]
-    return step, [(name, value) for name, value in values if value is not None]
+    return [(step, tag, value) for tag, value in values if value is not None]
 
 
 def _value(message: bytes) -> tuple[str, float | None]:
@@ -151,7 +163,7 @@ def _value(message: bytes) -> tuple[str, float | None]:
         if number == _TAG and isinstance(part, bytes):
             tag = part.decode("utf-8", "replace")
         elif number == _SIMPLE_VALUE and isinstance(part, bytes):
-            result = struct.unpack("<f", part)[0]
+            result = _FLOAT.unpack(part)[0]
         elif number == _TENSOR and isinstance(part, bytes):
             result = _scalar(part)
     return tag, result
@@ -181,9 +193,9 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
         for record in _records(path, tally):
             batch.append(record)
             if len(batch) == _MANY:
-                _add(points, batch, tally)
+                points.add(_points(batch, tally))
                 batch = []
-        _add(points, batch, tally)
+        points.add(_points(batch, tally))
     columns = points.columns()
     name = file.name if file.path.is_dir() else file.path.resolve().parent.name
     return [Raw("tensorboard", host_of(columns.names()), name, columns, {})]

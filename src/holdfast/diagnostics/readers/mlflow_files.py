@@ -44,8 +44,8 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
                 places.append(place)
         names.append(name)
     points = Points(tally)
-    for i in np.argsort(np.array(times), kind="stable").tolist():
-        points.add(places[i], names[which[i]], steps[i], values[i])
+    order = np.argsort(np.array(times), kind="stable")
+    points.add((places[i], names[which[i]], steps[i], values[i]) for i in order)
     columns = points.columns()
     title = read_yaml(file.path / _META).get("run_name")
     return [Raw("mlflow", host_of(columns.names()), str(title or file.name), columns, _settings(file.path / _PARAMS))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,20 +28,22 @@ class Points:
         self._last: dict[str, int] = {}
         self._restarts = 0
 
-    def add(self, place: int, name: str, step: int, value: float) -> None:
-        """One value."""
-        if not 0 <= step < LAST_STEP:
-            self.tally.add("skipped {n values}: the step is not a whole number from 0 on", place, str(step))
-            return
-        if step < self._last.get(name, 0):
-            self._restarts = min(self._restarts + 1, _MOST_RESTARTS)
-            self._last.clear()
-        self._last[name] = step
-        series = self._series.get(name)
-        if series is None:
-            series = self._series[name] = (array("q"), array("d"))
-        series[0].append(step + self._restarts * LAST_STEP)
-        series[1].append(value)
+    def add(self, points: Iterable[tuple[int, str, int, float]]) -> None:
+        """Values: (place in the file, name, step, value)."""
+        series, last = self._series, self._last
+        for place, name, step, value in points:
+            if not 0 <= step < LAST_STEP:
+                self.tally.add("skipped {n values}: the step is not a whole number from 0 on", place, str(step))
+                continue
+            if step < last.get(name, 0):
+                self._restarts = min(self._restarts + 1, _MOST_RESTARTS)
+                last.clear()
+            last[name] = step
+            if name not in series:
+                series[name] = (array("q"), array("d"))
+            steps, values = series[name]
+            steps.append(step + self._restarts * LAST_STEP)
+            values.append(value)
 
     def columns(self) -> Columns:
         """All values, without series that repeat the step; empties the collection."""

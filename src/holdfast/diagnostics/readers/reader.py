@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, AnyStr, Generic
 
 from holdfast.diagnostics.log import Format, Host
-from holdfast.diagnostics.readers.columns import Columns
+from holdfast.diagnostics.readers.columns import MOST_NAMES, Columns
 from holdfast.diagnostics.readers.names import AXES, SWIFT_STEP, host_of
 from holdfast.diagnostics.readers.numbering import is_row, step_in
 from holdfast.diagnostics.readers.text import Tally
@@ -71,6 +72,7 @@ def axis_of(names: Iterable[str]) -> str | None:
     return next((name for name in AXES if name in known), None)
 
 
+@lru_cache(MOST_NAMES)
 def is_metric(name: str) -> bool:
     """Whether a column of a W&B history was logged by the run. Others are steps, or added by W&B."""
     return not name.startswith("_") and name not in AXES

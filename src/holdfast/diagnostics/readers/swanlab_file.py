@@ -32,7 +32,7 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
         try:
             for kind, part in fields(record):
                 if kind == _SCALAR and isinstance(part, bytes):
-                    points.add(place, *_scalar(part))
+                    points.add([(place, *_scalar(part))])
                 elif kind == _START and isinstance(part, bytes):
                     name = _text(dict(fields(part)).get(_NAME)) or name
         except _UNREADABLE:

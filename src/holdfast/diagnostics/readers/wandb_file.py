@@ -7,12 +7,17 @@ Records are protobuf messages of type `Record` (wandb_internal.proto) in LevelDB
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.binary import fields, records, signed
+from holdfast.diagnostics.readers.columns import MOST_NAMES
 from holdfast.diagnostics.readers.jsonl import Batch, read_rows
 from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader, Row, dotted
 from holdfast.diagnostics.readers.text import Tally
@@ -23,6 +28,9 @@ _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _RUN_ID, _RUN_CONFIG, _RUN_NAME = 1, 4, 8
 _KEY, _NESTED_KEY, _VALUE_JSON = 1, 2, 16
 _TYPED = range(3, 9)
+# Items with a short name and a number or a word: nearly all. The lengths are told by the other bytes' count.
+_NUMBERS = re.compile(rb"\n.[\n\x12].([ -~]+)\x82\x01.([-+.\w]+)", re.DOTALL)
+_AROUND = 7  # bytes of an item that are neither of its name nor of its value
 _MANY = 500
 _UNREADABLE = (ValueError, RecursionError, struct.error, TypeError, AttributeError)
 
@@ -67,6 +75,20 @@ class _File:
 
 
 def _row(message: bytes) -> Row:
+    """A row by names."""
+    items = _NUMBERS.findall(message)
+    if len(message) == _AROUND * len(items) + sum(map(len, chain.from_iterable(items))):
+        with suppress(ValueError):  # a word, not a number
+            return {_name(name): float(value) for name, value in items}
+    return _any_row(message)
+
+
+@lru_cache(MOST_NAMES)
+def _name(name: bytes) -> str:
+    return name.decode()
+
+
+def _any_row(message: bytes) -> Row:
     """A row by names, those of nested values joined by dots. What has a `_type` is a table, an image or a histogram."""
     row: Row = {}
     step: int | None = None

@@ -60,6 +60,8 @@ TWINS = {
 """Series of verl's losses, and the series that replace them elsewhere: if one is logged, the other is not missing."""
 _ACTION = re.compile(r"likelihood/(correct|incorrect)/action_(\d+)")
 _MOST_ACTIONS = 5
+_FUNCTION = re.compile(r"rewards/(.+)/mean")
+_MOST_FUNCTIONS = 8
 _HOST_COLORS = ("third", "action-4", "action-5")
 _MOST_UNKNOWN = 12
 CORRECT, INCORRECT = "correct", "incorrect"
@@ -196,21 +198,41 @@ CHARTS = (
     ),
     Chart(
         "signal",
-        "Contrast, penalty and sampler",
-        "Whether groups have contrast, the penalty acts, and rollouts come from the policy that is trained.",
+        "Contrast and penalty",
+        "Whether groups have contrast, and whether the penalty acts.",
         (
             Row("groups with more than one reward", (Line("rollout/mixed_group_fraction", "mixed", "ink"),)),
             Row("preserved tokens the penalty acts on", (Line("penalty/active_fraction", "active", "ink"),)),
+        ),
+    ),
+    Chart(
+        "kl",
+        "KL to the reference",
+        "How far the policy is from the model that training began with.",
+        (
+            Row("nats per token", (Line("kl/reference", "KL", "ink"),), optional=True),
+            Row("times its coefficient", (Line("loss/kl", "KL in the loss", "ink"),), optional=True),
+        ),
+    ),
+    Chart(
+        "sampler",
+        "Sampler and trainer",
+        "Whether rollouts come from the policy that is trained. Both should give a token the same probability.",
+        (
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
+            Row("size of that gap, nats", (Line("sampler/logprob_abs_gap", "mean", "ink"),), optional=True),
+            Row("size of the gap, as probability", (Line("sampler/prob_abs_gap", "mean", "ink"),), optional=True),
+            Row("KL between them, nats per token", (Line("sampler/mismatch_kl", "KL", "ink"),), optional=True),
+            Row(
+                "trainer's probability / sampler's",
+                (Line("sampler/importance_ratio", "mean", "ink"),),
+                mark=1.0,
+                optional=True,
+            ),
             Row(
                 "advantage in the sampler's tail",
                 (Line("advantage/tail_mean", "mean", "ink"),),
                 mark=0.0,
-                optional=True,
-            ),
-            Row(
-                "KL to the reference",
-                (Line("loss/kl", "times its coefficient", "ink"), Line("kl/reference", "without it", CORRECT)),
                 optional=True,
             ),
         ),
@@ -222,13 +244,24 @@ def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, 
     """The charts, with the actions and evaluations of these logs. A last chart has the series that findings name and no
     other chart shows. If no chart has any series of the logs, it shows their first few."""
     names = set(names)
-    charts = tuple(replace(chart, rows=tuple(_filled(row, names) for row in chart.rows)) for chart in CHARTS)
+    charts = [replace(chart, rows=tuple(_filled(row, names) for row in chart.rows)) for chart in CHARTS]
+    charts.insert(1, _reward_functions(names))
     drawn = {line.series for chart in charts for row in chart.rows for line in row.lines}
     others = [name for name in dict.fromkeys(named) if name in names and name not in drawn]
     if not names & drawn:
         others = others or sorted(names)[:_MOST_UNKNOWN]
     rows = tuple(Row(name, (Line(name, name, "ink"),)) for name in others)
-    return (*charts, Chart("others", "Other series", "", rows)) if rows else charts
+    return (*charts, *([Chart("others", "Other series", "", rows)] if rows else ()))
+
+
+def _reward_functions(names: set[str]) -> Chart:
+    """A row for each reward function. With one function the chart of the reward says the same."""
+    labels = {name: match[1] for name in sorted(names) if (match := _FUNCTION.fullmatch(name))}
+    rows = tuple(
+        Row(label, (Line(name, label, "ink"),), optional=True) for name, label in list(labels.items())[:_MOST_FUNCTIONS]
+    )
+    caption = "The mean of each. One that falls while the reward rises is what the others are paid for."
+    return Chart("functions", "Reward functions", caption, rows if len(rows) > 1 else ())
 
 
 def _filled(row: Row, names: set[str]) -> Row:

@@ -30,7 +30,7 @@ def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     charts = charts_for((name for run in runs for name in run.log.series), named)
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
     drawn = [_chart(chart, runs, most) for chart in charts]
-    drawn.insert(2, samples_chart(runs))
+    drawn.insert([chart.id for chart in charts].index("displacement") + 1, samples_chart(runs))
     return {
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
-from holdfast.diagnostics.finding import Diagnosis, Finding, headline, lead_of
+from holdfast.diagnostics.finding import Diagnosis, Finding, headline, lead_of, too_short
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.report.data import missing_series, page_data
 from holdfast.diagnostics.report.samples import ReportedRun, read_changes, read_rollouts
@@ -162,7 +162,8 @@ def _single_run(run: ReportedRun, chart_of: Mapping[str, str]) -> list[str]:
         f'<p class="headline">{_text(headline(run.log, run.diagnosis))}</p>',
         _LEGEND,
         '<div id="main"></div>',
-        f'<h2>{count}</h2>\n<ul class="findings">{rows or _nothing(len(run.diagnosis.cannot_tell))}</ul>',
+        f'<h2>{count}</h2>\n<ul class="findings">{rows or _nothing(run.diagnosis)}</ul>',
+        _remarks([run]),
     ]
 
 
@@ -182,12 +183,27 @@ def _finding(finding: Finding, chart_of: Mapping[str, str], code_of: dict[str, s
     )
 
 
-def _nothing(open_questions: int) -> str:
+def _nothing(diagnosis: Diagnosis) -> str:
+    if too_short(diagnosis):
+        return '<li class="none"><div class="code">–</div><div>The log has too few rows to judge.</div></li>'
     text = "The rules find no problem in this log."
-    if open_questions:
-        text += f" {open_questions} of the codes could not be checked because the log lacks series: see the end of "
-        text += "the page."
+    if diagnosis.cannot_tell:
+        text += f" {len(diagnosis.cannot_tell)} of the codes could not be checked because the log lacks series: see "
+        text += "the end of the page."
     return f'<li class="none"><div class="code">✓</div><div>{text}</div></li>'
+
+
+def _remarks(runs: Sequence[ReportedRun]) -> str:
+    """The notes of the rules: worth knowing, and no reason to act."""
+    items = "".join(
+        f"<li><b>{_text(run.log.name + ', ' if len(runs) > 1 else '')}{_text(note.code)}</b> "
+        f'<span class="when">step {note.step:,}</span> {_text(note.summary)} {_marked(note.remedy)}</li>'
+        for run in runs
+        for note in run.diagnosis.notes
+    )
+    return (
+        f'<h2>Notes</h2>\n<p class="soft">Worth knowing, and no reason to act.</p>\n<ul>{items}</ul>' if items else ""
+    )
 
 
 def _name(code: str) -> str:
@@ -231,6 +247,7 @@ def _comparison(runs: Sequence[ReportedRun]) -> list[str]:
         _table(columns, rows),
         _LEGEND,
         _folded("What the codes mean", f'<ul class="findings">{items}</ul>') if items else "",
+        _remarks(runs),
     ]
 
 
@@ -244,9 +261,8 @@ def _number(value: float | None) -> str:
 def _missing(names: Sequence[str]) -> str:
     if not names:
         return ""
-    return (
-        f'<p class="soft">Not logged, so not drawn: {", ".join(f"<code>{_text(name)}</code>" for name in names)}.</p>'
-    )
+    listed = ", ".join(f"<code>{_text(name)}</code>" for name in names)
+    return _folded(f"Series that are not logged, so not drawn ({len(names)})", f'<p class="soft">{listed}</p>')
 
 
 def _rollouts(rollouts: Sequence[Mapping[str, Any]]) -> str:
@@ -262,15 +278,23 @@ def _rollouts(rollouts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _open_questions(runs: Sequence[ReportedRun]) -> str:
-    rows = [
-        [*([run.log.name] if len(runs) > 1 else []), c.code, ", ".join(c.missing), c.remedy.replace("`", "")]
-        for run in runs
-        for c in run.diagnosis.cannot_tell
-    ]
-    if not rows:
+    """A row for each set of missing series, with the codes that need it and the runs that lack it."""
+    groups: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for run in runs:
+        for undecided in run.diagnosis.cannot_tell:
+            key = ", ".join(undecided.missing), undecided.remedy.replace("`", "")
+            codes, names = groups.setdefault(key, ({}, {}))
+            codes[undecided.code] = names[run.log.name] = None
+    if not groups:
         return ""
-    columns = [*(["run"] if len(runs) > 1 else []), "code", "missing series", "how to log them"]
-    return _folded(f"Codes that could not be checked because the log lacks series ({len(rows)})", _table(columns, rows))
+    several = len(runs) > 1
+    columns = ["codes", "missing series", "how to log them", *(["runs"] if several else [])]
+    rows = []
+    for (missing, remedy), (codes, names) in groups.items():
+        where = "all" if len(names) == len(runs) else ", ".join(names)
+        rows.append([", ".join(codes), missing, remedy, *([where] if several else [])])
+    count = len({code for codes, _ in groups.values() for code in codes})
+    return _folded(f"Codes that could not be checked because the log lacks series ({count})", _table(columns, rows))
 
 
 def _notes(runs: Sequence[ReportedRun]) -> str:

@@ -11,9 +11,8 @@ import numpy as np
 
 from holdfast.collapse import reward_range
 from holdfast.diagnostics.log import Log, has
-from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
-from holdfast.diagnostics.rules.updates import falling
-from holdfast.trailing import Truths, Values, highest, last_where, lowest, trailing_mean
+from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal, falling
+from holdfast.trailing import Truths, Values, highest, lowest, trailing_mean
 
 KL, REWARD = "kl/reference", "reward/mean"
 ROWS = 5
@@ -28,7 +27,9 @@ LEARNED_SHARE = 0.25
 behind and is well."""
 
 RUNAWAY_TIMES = 5.0
-"""Times the KL at the best reward. Ordinary learning multiplies it sooner, but then the reward is at its best."""
+"""Times the KL when the reward was first near its best. Ordinary learning multiplies it before that."""
+NEAR_BEST_SHARE = 0.1
+"""Share of its range that the reward was below its best by then."""
 RUNAWAY_NATS = 0.3
 """Nats per token. Below that the policy is still near its reference."""
 
@@ -63,13 +64,15 @@ def leaves_band(rows: Rows) -> Signal:
 
 
 def runs_away(rows: Rows) -> Signal:
-    """The KL is several times as high as when the reward was best, and the reward falls."""
+    """The KL is several times as high as when the reward was first near its best, and the reward falls."""
     kl, reward = rows.columns
     smooth, pay = trailing_mean(kl, ROWS), trailing_mean(reward, ROWS)
-    at_best = smooth[last_where(pay >= highest(pay))]
-    level = np.maximum(RUNAWAY_NATS, RUNAWAY_TIMES * at_best)
+    best = highest(pay)
+    near = best - NEAR_BEST_SHARE * reward_range(best, lowest(reward))
+    then = smooth[np.searchsorted(best, near)]  # the best so far never falls, so this is the first row near it
+    level = np.maximum(RUNAWAY_NATS, RUNAWAY_TIMES * then)
     down = falling(rows)
-    return Signal(stays_above(kl, level) & down, lambda: {KL: smooth, "at best": at_best, REWARD: pay}, normal=~down)
+    return Signal(stays_above(kl, level) & down, lambda: {KL: smooth, "then": then, REWARD: pay}, normal=~down)
 
 
 KLD001 = Rule(
@@ -89,7 +92,7 @@ KLD001 = Rule(
             series=(KL, REWARD),
             signal=runs_away,
             message="The KL to the reference runs away while the reward falls: {kl/reference:.2g} nats per token, and "
-            "{at best:.2g} when the reward was best.",
+            "{then:.2g} when the reward was first near its best.",
         ),
     ),
     # Those say why it leaves, and what to change.

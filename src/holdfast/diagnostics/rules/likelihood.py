@@ -15,6 +15,7 @@ import math
 
 import numpy as np
 
+from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, Check, Rows, Rule, Signal, long_not_preferred
 from holdfast.trailing import (
     Truths,
@@ -55,7 +56,7 @@ DECAYED_SHARE = 0.02
 """Share of its best log-likelihood that the correct set has lost. Changes in which rollouts are correct make less."""
 DECAYED_NATS = 0.01
 """The same in nats per token, for a policy whose correct answers are nearly certain."""
-DECAYED_ERRORS = 2.5
+DECAYED_ERRORS = 1.8
 """The same in standard errors. More than for an update, because the best of many means is an extreme."""
 
 FAST_SHARE = 0.01
@@ -70,7 +71,7 @@ ACCELERATION_TIMES = 2.0
 FIRST_ACTION_BEHIND_SHARE = 0.1
 """Share of its best log-likelihood by which the first action has fallen behind the second. The mix of rollouts with one
 and with two searches moves the difference too, so displacement has to show as well."""
-FIRST_ACTION_ERRORS = 3.0
+FIRST_ACTION_ERRORS = 2.1
 
 
 # ---- parts of the conditions
@@ -265,10 +266,17 @@ LLD003 = Rule(
     limitations="It is late by nature: in a fast collapse it comes with the fall of the reward, not before.",
 )
 
+
+def may_have_two_actions(log: Log) -> bool:
+    """Whether correct rollouts have a second action, as far as the log shows."""
+    return ACTIONS[1] in log.series or "likelihood/correct" not in log.series
+
+
 LLD004 = Rule(
     code="LLD004",
     title="first action decays faster",
     needs=((*DISPLACEMENT, *ACTIONS),),
+    applies=may_have_two_actions,
     checks=(
         Check(
             series=(*DISPLACEMENT, *ACTIONS),
@@ -296,7 +304,7 @@ SURGE_TIMES = 1.25
 SURGE_NATS = 0.35
 """Nats per token: 1.4 times as many likely tokens. A factor alone is not enough. Healthy runs that still learn vary by
 up to 0.3 nats, which may be more than the whole entropy of a sharp policy."""
-SURGE_ERRORS = 5.0
+SURGE_ERRORS = 3.5
 """Standard errors above the lowest of many means, which is an extreme."""
 SURGE_WITHOUT_STEEPEST_ROW = 0.1
 """What is left of the rise without its steepest row, as a share of the lowest value. A rise within a single row means
@@ -311,13 +319,16 @@ EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
 """Share of the highest five-row mean, and nats per token. Both are needed if the length is not known."""
 
 
-def surges(rows: Rows) -> Signal:
+def surges(rows: Rows) -> Signal | None:
     """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it."""
     (entropy,) = rows.columns
     smooth = trailing_mean(entropy, ENTROPY_ROWS)
     low = lowest(smooth)
     rise = smooth - low
-    risen = (smooth > SURGE_TIMES * low) & (rise > SURGE_NATS) & (rise > margin(entropy, ENTROPY_ROWS, SURGE_ERRORS))
+    risen = (smooth > SURGE_TIMES * low) & (rise > SURGE_NATS)
+    if not risen.any():
+        return None
+    risen &= rise > margin(entropy, ENTROPY_ROWS, SURGE_ERRORS)
     steps_up = np.diff(entropy, prepend=entropy[:1])
     rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
     # NaN, if the length is not known, excludes nothing.

@@ -1,16 +1,30 @@
-"""Rewards: collapsed (RWD001), earned without answers (RWD002), or equal for all rollouts of a group (GRP001)."""
+"""Rewards: collapsed (RWD001), or earned without answers (RWD002)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from holdfast.collapse import FALLEN_ERRORS, FALLEN_SHARE, Curve
+from holdfast.collapse import DROPPED_SHARE, LONG_WINDOW, Curve, Smoothed
 from holdfast.diagnostics.log import REWARDS, Log, has, reward_curve
+from holdfast.diagnostics.rules.groups import becomes_constant
 from holdfast.diagnostics.rules.hacking import functions_of
 from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, Values, delayed, highest, lowest, margin, most_since, rows_since, trailing_mean
+from holdfast.trailing import (
+    Truths,
+    Values,
+    delayed,
+    held,
+    highest,
+    lowest,
+    margin,
+    most_since,
+    rows_since,
+    trailing_mean,
+)
 
-ANSWERED, EM, REWARD, MIXED = "rollout/answered_fraction", "reward/em", "reward/mean", "rollout/mixed_group_fraction"
+ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
 ROWS = 5
 
 BREAK_SHARE = 0.6
@@ -29,28 +43,31 @@ CORRECT_ERRORS = 3.0
 HOLDS_WITHIN_SHARE = 0.1
 """Share of its range that a reward may lose and still count as holding."""
 
-MIXED_NOW, MIXED_EVER = 0.05, 0.2
-"""Shares of the groups with different rewards: the latest mean, and the highest so far. Groups that are all correct at
-the end of learning were mixed before."""
-
 
 def falls(rows: Rows) -> Signal:
     """The reward fell (`holdfast.collapse`), and is not about to recover."""
     curve = reward_curve(rows.log, rows.names[0])
     assert curve is not None
-    short, long = curve.short, curve.long
-    by_five = short.has_lost(FALLEN_SHARE, FALLEN_ERRORS)
+    shown = [where for _, where in curve.falls]
+
+    def by(of: Callable[[Smoothed], Values]) -> Values:
+        return np.select(shown, [of(mean) for mean, _ in curve.falls], of(curve.long))
+
     return Signal(
-        curve.fallen & ~may_recover(curve),
+        curve.fallen & ~may_recover(curve) & ~becomes_constant(rows).where,  # GRP001 says that it broke
+        lambda: {rows.names[0]: by(lambda mean: mean.means), "peak": by(lambda mean: highest(mean.means))},
         lambda: {
-            rows.names[0]: np.where(by_five, short.means, long.means),
-            "peak": np.where(by_five, highest(short.means), highest(long.means)),
-        },
-        lambda: {
-            "lost": np.where(by_five, short.lost, long.lost),
+            "lost": by(lambda mean: mean.lost),
             "measure": np.where(lowest(curve.rewards) < 0, "range", "peak"),
         },
+        is_back(curve),
     )
+
+
+def is_back(curve: Curve) -> Truths:
+    """[N]: where the reward is nearly at its peak again, or has not been clearly down for ten rows."""
+    near = (curve.short.lost < DROPPED_SHARE) & (curve.long.lost < DROPPED_SHARE)
+    return near | held(~curve.falling, LONG_WINDOW)
 
 
 def may_recover(curve: Curve) -> Truths:
@@ -88,19 +105,6 @@ def is_paid_for_silence(rows: Rows) -> Signal:
 def may_lose(reward: Values) -> Values:
     """[N]: how much a reward may lose and still count as holding."""
     return HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
-
-
-def compares_in_groups(log: Log) -> bool:
-    """Whether advantages compare rollouts within their group."""
-    return log.settings.get("loss.advantage") != "reinforce"
-
-
-def lacks_contrast(rows: Rows) -> Signal:
-    """Almost no group has different rewards, now or earlier."""
-    (mixed,) = rows.columns
-    smooth = trailing_mean(mixed, ROWS)
-    never = (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER)
-    return Signal(never, lambda: {MIXED: smooth}, lambda: {"equal": 1 - smooth})
 
 
 RWD001 = Rule(
@@ -166,32 +170,4 @@ RWD002 = Rule(
         "unknown": "Change the reward, so that no answer earns less than an incorrect one.",
     },
     limitations="Cannot be detected if the log has neither the share of answers nor a score besides the reward.",
-)
-
-GRP001 = Rule(
-    code="GRP001",
-    title="groups without contrast",
-    needs=((MIXED,),),
-    applies=compares_in_groups,
-    checks=(
-        Check(
-            series=(MIXED,),
-            signal=lacks_contrast,
-            message="Groups have no contrast: in {equal:.0%} of them all rollouts have the same reward.",
-            min_rows=ROWS,
-        ),
-    ),
-    meaning="In almost all groups every rollout has the same reward, since the start of the run.",
-    impact="Group-relative advantages are then 0, so nothing is learned. The task is too hard or too easy, or the "
-    "reward function does not distinguish rollouts.",
-    remedy={
-        "holdfast": "Start from a better policy (`warm_start.steps`), add a denser reward such as `reward.f1 = 1.0`, "
-        "or raise `train.group_size`.",
-        "trl": "Raise `num_generations`, use easier or harder questions, or a denser reward function. Check what "
-        "your reward functions return.",
-        "verl": "Raise `actor_rollout_ref.rollout.n`, use easier or harder questions, or a denser reward.",
-        "unknown": "Raise the group size, use easier or harder questions, or a denser reward.",
-    },
-    limitations="Groups that are all correct at the end of learning are not a finding. A reward with a small random "
-    "part has contrast without meaning.",
 )

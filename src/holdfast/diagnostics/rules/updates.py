@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.log import Series, as_of, reward_curve
-from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, Values, delayed, held, highest, trailing_lowest, trailing_mean
+from holdfast.diagnostics.rules.breaks import BREAKS
+from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal, falling
+from holdfast.trailing import (
+    Truths,
+    Values,
+    delayed,
+    held,
+    highest,
+    last_where,
+    trailing_lowest,
+    trailing_mean,
+)
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
@@ -29,6 +38,8 @@ UNUSUAL_TIMES = 8.0
 JUMP_NATS = 0.12
 """Nats per token by which one update lowers the likelihood of correct rollouts. Displacement collapses reach 0.16,
 but long after they are found."""
+FIRST_JUMP_NATS = 0.4
+"""The same in the first rows, where nothing is usual yet. Short rollouts move by up to 0.3 in runs that learn."""
 JUMP_SHARE = 0.15
 """The same as a share of their log-likelihood."""
 RATIO_JUMP_NATS = -0.15
@@ -42,21 +53,15 @@ CLIPPED_TIMES = 2.0
 """Times the largest share before."""
 
 
-def falling(rows: Rows) -> Truths:
-    """[N]: where the reward has probably fallen."""
-    curve = reward_curve(rows.log)
-    if curve is None:
-        return np.zeros(len(rows.steps), bool)
-    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
-
-
-def drifts(rows: Rows) -> Signal:
+def drifts(rows: Rows) -> Signal | None:
     """Rollouts become much less likely within the optimizer steps of one batch. While the reward falls, less is
     enough."""
     (product,) = rows.columns
     smooth = trailing_mean(product, DRIFT_ROWS)
     worst = trailing_lowest(smooth, DRIFT_MEMORY_ROWS)
     far = (smooth < DRIFT_NATS) & held(product < DRIFT_NATS / 2, 3)  # not a single spike
+    if not (worst < DRIFT_NATS_WHILE_FALLING).any():
+        return None
     where = far | (falling(rows) & (worst < DRIFT_NATS_WHILE_FALLING))
     return Signal(where, lambda: {RATIO: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
 
@@ -70,8 +75,8 @@ def unusual(change: Values) -> Truths:
 def lowers_likelihood_at_once(rows: Rows) -> Signal:
     """One update lowers the likelihood of correct rollouts much more than those before it."""
     change, likelihood = rows.columns
-    sudden = unusual(change) | (np.arange(len(change)) < FEWEST_ROWS)
-    where = (-change > JUMP_NATS) & (-change > JUMP_SHARE * -likelihood) & sudden
+    at_first = (-change > FIRST_JUMP_NATS) & (np.arange(len(change)) < FEWEST_ROWS)
+    where = (at_first | ((-change > JUMP_NATS) & unusual(change))) & (-change > JUMP_SHARE * -likelihood)
     return Signal(where, lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood}, lambda: {"taken": -change})
 
 
@@ -85,10 +90,12 @@ def ratio_falls_at_once(rows: Rows) -> Signal:
     return Signal(where, lambda: {RATIO: product, "log-ratio per token": per_token}, lambda: {"ratio": ratio})
 
 
-def clips_much(rows: Rows) -> Signal:
+def clips_much(rows: Rows) -> Signal | None:
     """One update clips many tokens, either suddenly or while the reward falls."""
     clipped, reward = rows.columns
     before = delayed(highest(clipped), 1)
+    if not (clipped > CLIPPED_FRACTION).any():
+        return None
     where = (clipped > CLIPPED_FRACTION) & ((clipped > CLIPPED_TIMES * before) | falling(rows))
     return Signal(where, lambda: {CLIPPED: clipped, "most before": before, REWARD: reward})
 
@@ -118,11 +125,11 @@ STP001 = Rule(
             "{most before:.1%}.",
             better=((RATIO,),),
         ),
+        *BREAKS,
     ),
-    # With TRN001, correct rollouts are the short ones, and lose likelihood because long ones gain it.
-    suppressed_by=("TRN001",),
-    # In a policy that decays slowly, a jump is the end of that decay.
-    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
+    # In a policy that decays slowly, a jump is the end of that decay. After TRN001, correct rollouts are the short ones,
+    # and lose likelihood because long ones gain it.
+    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "TRN001"),
     meaning="One update moves the policy so far that the reward falls within a few steps, without an earlier decay.",
     impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
     "prevent it.",
@@ -161,16 +168,25 @@ EXPLOSION_TIMES = 10.0
 """Times the usual norm. Isolated spikes of 4 to 36 times the median occur in runs that end well."""
 ABOVE_LARGEST_TIMES = 2.0
 """Times the largest norm before. If many groups have no contrast, norms of 0 and of 9 alternate."""
+BACK_TIMES = 3.0
+"""Times the norm that was usual before it, in the mean of the last rows, at which an explosion is over."""
 USUAL_NORM_ROWS = 10
 """The usual norm is the mean of this many rows, and ends two rows before."""
 
 
-def explodes(rows: Rows) -> Signal:
-    """The gradient norm is far above its usual value and above every earlier one."""
+def explodes(rows: Rows) -> Signal | None:
+    """The gradient norm is far above its usual value and above every earlier one. A norm of 0 is none: without
+    contrast there is no gradient."""
     (norm,) = rows.columns
-    usual = delayed(trailing_mean(norm, USUAL_NORM_ROWS), 2)
-    where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2))
-    return Signal(where, lambda: {NORM: norm, "usual": usual}, lambda: {"times": norm / np.maximum(usual, 1e-12)})
+    known = norm[last_where(norm > 0)]
+    usual = delayed(trailing_mean(known, USUAL_NORM_ROWS), 2)
+    where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2)) & (usual > 0)
+    if not where.any():
+        return None
+    is_back = trailing_mean(known, USUAL_NORM_ROWS) < BACK_TIMES * usual[last_where(where)]
+    return Signal(
+        where, lambda: {NORM: norm, "usual": usual}, lambda: {"times": norm / np.maximum(usual, 1e-12)}, is_back
+    )
 
 
 def is_not_finite(rows: Rows) -> Signal:

@@ -1,0 +1,81 @@
+"""The page on how often diagnose is right: it has what was read, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_research import readings
+from holdfast_research.pages import diagnosis_page
+from holdfast_research.pages.diagnosis_page import null_reading, page, set_reading, take
+
+STAMP = {"command": "python -m x", "date": "2026-01-01 10:00", "rules": "abc1234"}
+
+
+def verdict(rows: int, completions: int, *codes: str) -> dict[str, Any]:
+    return {"run": {"rows": rows, "completions": completions}, "codes": list(codes), "steps": [1] * len(codes)}
+
+
+def test_drawn_runs_are_counted_by_cell() -> None:
+    reading = null_reading([verdict(20, 8, "RWD001", "TRN001"), verdict(20, 8), verdict(100, 8), verdict(100, 8)])
+    assert reading["findings per run"] == {"8 completions a row": {"20 rows": 1.0, "100 rows": 0.0}}
+    assert reading["worst"] == 1.0 and reading["all"] == 0.5
+    assert reading["findings by code"] == {"RWD001": 1, "TRN001": 1}
+
+
+def a_set() -> dict[str, Any]:
+    def view(name: str, *, found: bool, right: bool) -> dict[str, Any]:
+        return {"cause": "truncation", "healthy": False, "view": name, "found": found, "right": right}
+
+    shares = {
+        "found by the end": {"hits": 1, "of": 1},
+        "right cause first, where the log can tell": {"hits": 0, "of": 1},
+        "healthy with a finding": {"hits": 0, "of": 4},
+    }
+    views = [view("stock", found=True, right=False), view("observed", found=True, right=True)]
+    return {"numbers": {"stock": shares, "observed": shares}, "views": views}
+
+
+def test_a_set_is_counted_by_cause() -> None:
+    reading = set_reading(a_set())
+    assert reading["causes"] == {
+        "truncation": {
+            "runs": "1",
+            "found, stock": "1",
+            "cause first, stock": "0",
+            "found, observed": "1",
+            "cause first, observed": "1",
+        }
+    }
+    assert reading["numbers"]["stock"]["healthy with a finding"].startswith("0 of 4, 0.00")
+
+
+def test_the_page_has_what_was_read_and_whether_it_is_enough() -> None:
+    text = page({"null_model": {**STAMP, **null_reading([verdict(20, 8), verdict(20, 8, "GRD001")])}})
+    assert "abc1234" in text and "2026-01-01" in text
+    summary = next(line for line in text.splitlines() if line.startswith("| drawn healthy runs"))
+    assert "| 0.5 | at most 0.02 | no |" in summary
+    assert "Own recordings, each testbed" not in text and "two other tools" not in text
+
+    text = page({"fourth": {**STAMP, **set_reading(a_set())}})
+    reached = [
+        line.split("|")[4].strip() for line in text.splitlines() if line.startswith(("| TRL runs", "| the same"))
+    ]
+    assert reached == ["yes", "no", "yes"] * 2
+
+
+def test_what_another_command_wrote_becomes_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "READINGS", tmp_path)
+    written = tmp_path / "null.txt"
+    written.write_text(json.dumps([verdict(20, 8)]))
+    take("null_model", written)
+    assert readings.kept("null_model")["runs"] == 1  # type: ignore[index]
+
+
+def test_the_page_in_the_docs_is_that_of_the_readings_kept() -> None:
+    kept = {name: r for name in diagnosis_page._SECTIONS if (r := readings.kept(name)) is not None}
+    if diagnosis_page.PAGE.is_file():
+        assert diagnosis_page.PAGE.read_text(encoding="utf-8") == page(kept), "write it: pages.diagnosis_page"
