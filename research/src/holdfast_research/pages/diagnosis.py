@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from holdfast.diagnostics.diagnose import diagnose, missing_of
@@ -179,7 +180,10 @@ ALSO = (
 
 def numbers(cases: Sequence[Case]) -> dict[str, str]:
     """The headline of some cases."""
-    return {goal.name: goal.says(cases) for goal in (*GOALS, *ALSO)}
+    leads = [case.lead or 0.0 for case in cases if case.fell]
+    lead = f"{median(leads):g}" if leads else "none"
+    shares = {goal.name: goal.says(cases) for goal in (*GOALS, *ALSO)}
+    return shares | {"lead to half of the peak, median of all collapses (rollout batches)": lead}
 
 
 # ---- leaving a testbed out
