@@ -64,7 +64,7 @@ def said(log: Log) -> str:
         log.name
     )
     assert diagnosis.halved is None or down, log.name
-    alarm = any(finding.code == "RWD001" for finding in diagnosis.findings)
+    alarm = any(finding.code == "RWD001" for finding in (*diagnosis.findings, *diagnosis.notes))
     assert alarm is (down and not waited), log.name
     return "fell, RWD001 waits" if waited else "fell" if down else "held"
 

@@ -52,6 +52,14 @@ def test_where_the_number_is_known_the_first_batch_is_joined_too(
     assert table(log, "reward/mean") == {3: 0.0, 6: 0.1, 9: 0.2}
 
 
+def test_rows_may_be_several_steps_of_a_batch() -> None:
+    settings = {"steps_per_generation": 4, "num_iterations": 1, "gradient_accumulation_steps": 1}
+    log = dense(2, 3, {"grad/norm": np.arange(6.0)}, settings=settings, every=2)
+    assert joined(log).series["reward/mean"].steps.tolist() == [4, 8, 12]
+    whole = dense(1, 3, {"grad/norm": np.arange(3.0)}, settings=settings, every=4)
+    assert joined(whole) is whole
+
+
 def test_a_series_is_joined_by_what_it_means() -> None:
     log = joined(
         dense(

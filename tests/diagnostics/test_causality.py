@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.diagnostics.batches import joined
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.finding import Finding
 from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.monitor import Monitor
 from holdfast.diagnostics.readers import read_log
+from holdfast.diagnostics.rules import RULES
+from holdfast.diagnostics.rules.rule import Hit
 
 FOLDER = Path(__file__).parents[2] / "research" / "data" / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.gz"))
@@ -21,11 +23,6 @@ RUNS = [
     pytest.param(path, id=path.name.partition(".")[0], marks=[pytest.mark.long] if number % 5 else [])
     for number, path in enumerate(RECORDINGS)
 ]
-
-
-def without_leads(findings: tuple[Finding, ...]) -> list[str]:
-    """Everything but the lead, as text: NaN is not equal to itself."""
-    return [repr(replace(finding, lead=None)) for finding in findings]
 
 
 def rows_of(log: Log) -> Iterator[tuple[int, dict[str, float]]]:
@@ -54,22 +51,38 @@ def changed(log: Log, seed: int) -> Log:
 
 @pytest.mark.parametrize("path", RUNS)
 def test_the_monitor_says_what_the_file_says(path: Path) -> None:
+    """What it says at a step is what the file says that ends there, unless it was said before."""
     log = read_log(path)
     for one in (log, changed(log, 1)):
-        monitor = Monitor(host=one.host)
-        found: list[Finding] = []
+        monitor, reported = Monitor(host=one.host), set[str]()
         for step, metrics in rows_of(one):
             new = monitor.observe(step, metrics)
             assert all(finding.step == step for finding in new)
-            found += new
-        assert without_leads(tuple(found)) == without_leads(diagnose(one).findings)
+            if new:
+                said = {
+                    finding.code: repr(replace(finding, lead=None)) for finding in diagnose(one.until(step)).findings
+                }
+                assert all(said[finding.code] == repr(replace(finding, lead=None)) for finding in new)
+            reported |= {finding.code for finding in new}
+        assert {finding.code for finding in diagnose(one).findings} <= reported
 
 
 @pytest.mark.parametrize("path", RECORDINGS[::4], ids=[path.name.partition(".")[0] for path in RECORDINGS[::4]])
 def test_a_finding_once_made_stays(path: Path) -> None:
+    """Or it becomes a note, if the series came back, and a later finding if they went again."""
     log = read_log(path)
     for one in (log, changed(log, 2), changed(log, 3)):
-        findings = diagnose(one).findings
+        hits = hits_of(one)
         for step in one.steps[2::7].tolist():
-            known = tuple(finding for finding in findings if finding.step <= step)
-            assert without_leads(diagnose(one.until(step)).findings) == without_leads(known), step
+            now = hits_of(one.until(step))
+            assert all(
+                code in hits and hit.step <= hits[code].step for code, hit in now.items() if hit.level == "finding"
+            )
+            known = [code for code, hit in hits.items() if hit.level == "finding" and hit.step <= step]
+            assert all(repr(now[code]) == repr(hits[code]) for code in known), step
+
+
+def hits_of(log: Log) -> dict[str, Hit]:
+    """What each rule finds, before codes hide one another."""
+    batches = joined(log)
+    return {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}

@@ -50,8 +50,8 @@ BROKEN: dict[str, Change] = {
     "reward__mean": lambda v: np.where(np.arange(len(v)) < 30, v, 0.0),
     "rollout__mixed_group_fraction": lambda v: np.where(np.arange(len(v)) < 30, v, 0.0),
 }
-NOTES = {"ZER001"}
-"""Codes that are never findings: test_rules_zeros.py."""
+NOTES = {"ZER001", "OBS001"}
+"""Codes that are never findings: test_rules_zeros.py, test_observe.py."""
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     # code: changes, and the steps between which they must be found
     "LLD001": [
@@ -167,7 +167,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         (
             {
                 "sampler__logprob_gap": lambda v: [None] * len(v),
-                "likelihood__incorrect": lambda v: np.where(np.arange(len(v)) < 20, v, -4.0),
+                "likelihood__incorrect": lambda v: np.where(np.arange(len(v)) < 20, v, -6.0),
             },
             (22, 24),
         ),
@@ -176,16 +176,6 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"rollout__mixed_group_fraction": always(0.0)}, (5, 5)),
         (UNMIXED | {"reward__max": always(0.7), "reward__min": always(0.7)}, (5, 5)),
         (UNMIXED | {"reward__group_std": always(0.0), "reward__mean": always(0.0)}, (5, 5)),
-    ],
-    "GRD003": [
-        ({"grad__norm": always(0.0)}, (5, 15)),
-        (
-            {"grad__norm": always(0.0), "kl__reference": always(0.0), "rollout__mixed_group_fraction": always(33 / 64)},
-            (1, 1),
-        ),
-        ({"grad__norm": lambda v: np.where(np.arange(len(v)) < 20, v, 0.0)}, (25, 50)),
-    ],
-    "RWD004": [
         (BROKEN, (33, 35)),
         (BROKEN | {"reward__mean": lambda v: np.where(np.arange(len(v)) < 30, v - 1, -1.5)}, (33, 35)),
         # A row over several steps, some of them before the break.
@@ -198,6 +188,14 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
             (34, 36),
         ),
     ],
+    "GRD003": [
+        ({"grad__norm": always(0.0)}, (5, 15)),
+        (
+            {"grad__norm": always(0.0), "kl__reference": always(0.0), "rollout__mixed_group_fraction": always(33 / 64)},
+            (1, 1),
+        ),
+        ({"grad__norm": lambda v: np.where(np.arange(len(v)) < 20, v, 0.0)}, (25, 50)),
+    ],
     "RET001": [
         ({"retrieval__error_fraction": step(30, 0.8)}, (31, 31)),
         ({"rollout__failed_fraction": step(30, 0.4)}, (31, 31)),
@@ -205,7 +203,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "RET002": [({"retrieval__empty_fraction": step(30, 1.0)}, (32, 32))],
     "TRN001": [
         ({"rollout__truncated_fraction": ramp(30, 0.9), "reward__mean": ramp(30, 0.3)}, (32, 40)),
-        ({"rollout__truncated_fraction": always(1.0), "reward__mean": always(0.4)}, (20, 20)),
+        ({"rollout__truncated_fraction": always(1.0), "reward__mean": always(0.4)}, (10, 10)),
         (LONGER | {"reward__mean": ramp(32, 0.3)}, (29, 36)),
         (LONGER | {"reward__mean": ramp(32, 0.3), "displacement__correct": spike(40, -0.4)}, (29, 36)),
     ],
@@ -293,14 +291,6 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {"rollout__mixed_group_fraction": ramp(10, 0.0)},
         {"rollout__mixed_group_fraction": always(0.1)},
         UNMIXED | {"reward__group_std": lambda v: np.where(np.arange(len(v)) == 3, 0.2, 0.0)},
-    ],
-    "GRD003": [
-        {"grad__norm": always(0.0), "rollout__mixed_group_fraction": always(0.0)},
-        {"grad__norm": always(0.0), "kl__reference": lambda v: 0.001 * np.arange(len(v))},  # not measured
-        {"grad__norm": lambda v: np.where(np.arange(len(v)) % 2, v, 0.0)},  # rows over steps with and without contrast
-        {"grad__norm": spike(0, 0.0)},
-    ],
-    "RWD004": [
         BROKEN | {"entropy__mean": step(30, 3.0)},  # the rollouts changed too
         BROKEN | {"reward__mean": lambda v: np.where(np.arange(len(v)) < 30, v, 1.0)},  # solved
         BROKEN
@@ -312,6 +302,12 @@ TWINS: dict[str, list[dict[str, Change]]] = {
                 (np.arange(len(v)) < 40) & (np.arange(len(v)) % 4 == 0), v, 0.0
             ),
         },
+    ],
+    "GRD003": [
+        {"grad__norm": always(0.0), "rollout__mixed_group_fraction": always(0.0)},
+        {"grad__norm": always(0.0), "kl__reference": lambda v: 0.001 * np.arange(len(v))},  # not measured
+        {"grad__norm": lambda v: np.where(np.arange(len(v)) % 2, v, 0.0)},  # rows over steps with and without contrast
+        {"grad__norm": spike(0, 0.0)},
     ],
     "RET001": [{"retrieval__error_fraction": spike(30, 0.2)}, {"retrieval__error_fraction": always(0.05)}],
     "RET002": [{"retrieval__empty_fraction": always(0.1)}, {"retrieval__empty_fraction": spike(30, 1.0)}],
@@ -330,8 +326,10 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
 }
 
-CASES |= stock_cases.CASES
-TWINS |= stock_cases.TWINS
+for code, cases in stock_cases.CASES.items():
+    CASES.setdefault(code, []).extend(cases)
+for code, twins in stock_cases.TWINS.items():
+    TWINS.setdefault(code, []).extend(twins)
 
 # A decay begins as a stagnation, and everything worse as a decay.
 FORERUNNERS = {(worse, "LLD001") for worse in ("LLD002", "LLD003", "LLD004")} | {

@@ -34,8 +34,8 @@ def show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) -> 
         console.print()
     for note in diagnosis.notes:
         _note(console, note)
-    console.print()
-    _close(console, diagnosis, verbose=verbose)
+    _cannot_tell(console, diagnosis, verbose=verbose)
+    _count(console, diagnosis)
 
 
 def _kind(log: Log) -> str:
@@ -71,25 +71,36 @@ def _note(console: Console, note: Finding) -> None:
     entry(console, "note", f"{note.code} at step {note.step}: {note.summary} {note.remedy}".rstrip())
 
 
-def _close(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
+def _cannot_tell(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
+    """What could not be checked. Few rows leave nearly everything open, so there it takes --verbose."""
     from holdfast.diagnostics.finding import too_short
 
-    short = too_short(diagnosis)
-    if diagnosis.cannot_tell and verbose:
+    if not diagnosis.cannot_tell or (too_short(diagnosis) and not verbose):
+        return
+    console.print()
+    if verbose:
+        if diagnosis.what_to_log:
+            paragraph(console, diagnosis.what_to_log)
         console.print("Could not be checked, because the log lacks series:")
         for undecided in diagnosis.cannot_tell:
             entry(console, undecided.code, f"needs {', '.join(undecided.missing)}. {undecided.remedy}")
-        console.print()
-    elif diagnosis.cannot_tell and not short:
-        codes = ", ".join(undecided.code for undecided in diagnosis.cannot_tell)
-        paragraph(console, f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose")
-    count = len(diagnosis.findings)
-    if count:
-        more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"
-        text = f"{count} finding{'s' if count > 1 else ''}. To read more: {more}"
     else:
-        text = "Too few rows to judge." if short else "No findings."
-    console.print(Text(text, "bold" if count or short else "bold green"), soft_wrap=True)
+        codes = ", ".join(undecided.code for undecided in diagnosis.cannot_tell)
+        lacking = f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose"
+        paragraph(console, f"{diagnosis.what_to_log} {lacking}".lstrip())
+
+
+def _count(console: Console, diagnosis: Diagnosis) -> None:
+    """The last line. Of a log with too few rows the headline has said it."""
+    from holdfast.diagnostics.finding import too_short
+
+    if count := len(diagnosis.findings):
+        more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"
+        console.print()
+        console.print(Text(f"{count} finding{'s' * (count > 1)}. To read more: {more}", "bold"), soft_wrap=True)
+    elif not too_short(diagnosis):
+        console.print()
+        console.print(Text("No findings.", "bold green"), soft_wrap=True)
 
 
 def entry(console: Console, title: str, text: str) -> None:

@@ -90,9 +90,9 @@ def main(
           writes a recipe with every setting explained. Edit it, then run
           [cyan]holdfast train my.toml[/cyan]
 
-      [cyan]holdfast diagnose PATH[/cyan]
-          reads the log of a run (holdfast, TRL, verl, W&B) and says why it is
-          failing and what to change
+      [cyan]holdfast diagnose train.log[/cyan]
+          reads the log of any trainer, and says why the run is failing and what
+          to change. [cyan]holdfast watch[/cyan] does so while it trains
 
     [cyan]holdfast COMMAND --help[/cyan] explains a command. Exit code 2 means an error.
     """

@@ -33,7 +33,7 @@ def joined(log: Log) -> Log:
     training = {name: part for name, part in log.series.items() if not name.startswith(_OTHER)}
     rows = np.unique(np.concatenate([part.steps for part in training.values()]))
     starts = np.searchsorted(rows, log.series[REWARD].steps)
-    known = _steps_per_batch(log, int(rows[starts[0]])) if len(starts) else None
+    known = _rows_per_batch(log, int(rows[starts[0]])) if len(starts) else None
     if not len(starts) or (len(starts) == len(rows) and known is None):
         return log
     places, ends = _places(rows, starts, known)
@@ -45,16 +45,16 @@ def joined(log: Log) -> Log:
     return replace(log, series=series, steps=np.union1d(ends, np.setdiff1d(log.steps, rows)))
 
 
-def _steps_per_batch(log: Log, step: int) -> int | None:
-    """The number of optimizer steps per rollout batch, if the log says it and its first reward, at `step`, is within
-    the first batch. Then rows are taken to be single optimizer steps."""
+def _rows_per_batch(log: Log, step: int) -> int | None:
+    """The rows of a batch before any is complete, if the log says how many optimizer steps it has. `step` is that of
+    the first reward; if it is within the first batch, rows are as many steps apart."""
     if K in log.series:
         steps = float(log.series[K].values[0]) if log.series[K].steps[0] <= step else 1.0
     else:
         names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
         known = [value for name in names if isinstance(value := log.settings.get(name), int) and value > 0]
         steps = known[0] * known[1] / known[2] if len(known) == len(names) else 1.0
-    return int(steps) if 1 < steps < np.inf and step <= steps else None
+    return int(steps) // step if 2 * step <= steps < np.inf else None
 
 
 def _places(rows: Steps, starts: Steps, known: int | None) -> tuple[Steps, Steps]:

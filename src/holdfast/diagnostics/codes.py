@@ -14,8 +14,8 @@ CODES: dict[str, str] = {
     "PEN001": "penalty",
     "RET001": "rollouts",
     "RET002": "rollouts",
+    "RWD003": "hacking",
     "GRP001": "groups",
-    "RWD004": "groups",
     "STP001": "updates",
     "LLD001": "likelihood",
     "LLD002": "likelihood",
@@ -27,9 +27,9 @@ CODES: dict[str, str] = {
     "ENT002": "likelihood",
     "GRD001": "updates",
     "TRN001": "rollouts",
-    "RWD003": "hacking",
     "RWD002": "reward",
     "RWD001": "reward",
+    "OBS001": "observer",
     "ZER001": "zeros",
 }
 """Every code, and the file of its rule in `holdfast/diagnostics/rules`. Causes come before symptoms: findings of the

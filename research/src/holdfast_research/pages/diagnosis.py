@@ -7,7 +7,8 @@
 A testbed is one recipe, world and model. A rule that only fits a testbed fails when that one is left out. So how strict
 the rules are, a factor on every threshold in standard errors, is chosen again on all other testbeds, and judged on the
 one that had no part in it. Counts are of runs, with Wilson intervals at 95 %.
-`RIGHT` says which codes are right for which cause. It was written before any held-out run was made.
+`RIGHT` says which codes are right for which cause. It was written before any held-out run was made; `SMP002`, which
+says the same as `SMP001` of other series, came later.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from holdfast.collapse import halved
-from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.diagnose import diagnose, missing_of
 from holdfast.diagnostics.finding import Diagnosis
-from holdfast.diagnostics.log import Log, reward_curve
+from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.rules import RULES
 from holdfast_research import readings
 from holdfast_research.recordings.library import FOLDER, Recording, copies, load, read_manifest
 
@@ -37,7 +39,7 @@ RIGHT: dict[str, frozenset[str]] = {
     "empty-retriever": frozenset({"RET002"}),
     "masked-leak": frozenset({"MSK001"}),
     "answer-avoidance": frozenset({"RWD002"}),
-    "sampler-mismatch": frozenset({"SMP001"}),
+    "sampler-mismatch": frozenset({"SMP001", "SMP002"}),
     "inert-penalty": frozenset({"PEN001"}),
     "no-contrast": frozenset({"GRP001"}),
     "truncation": frozenset({"TRN001"}),
@@ -59,6 +61,7 @@ class Case:
     """Empty for the run itself."""
     healthy: bool
     fell: bool
+    """The reward lost half of its peak, as it was measured when the run was recorded."""
     lead: float | None
     """From the first finding to the step at which half of the peak is lost; None without a finding before it."""
     early: bool
@@ -70,7 +73,7 @@ class Case:
     right: bool
     """The first of them is a code for the cause."""
     silent: tuple[str, ...]
-    """Codes about which the log cannot tell, as the rules say themselves."""
+    """Codes whose series the log lacks."""
 
 
 def judge(
@@ -89,9 +92,8 @@ def judge(
     begins, every = recording.start * recording.every, recording.every
     known = frozenset[str]().union(*(RIGHT.get(cause, frozenset()) for cause in recording.also))
     later = [f for f in findings if recording.healthy or f[1] > begins]
-    curve = None if recording.healthy else reward_curve(log)
-    fall = None if curve is None else halved(curve)
-    before = [f for f in later if fall is not None and f[1] < fall.step]
+    half = recording.fall[1] if recording.fall and recording.fall[1] <= log.last_step else None
+    before = [f for f in later if half is not None and f[1] < half]
     right = (RIGHT.get(recording.cause, frozenset()) if codes is None else codes) | known
     return Case(
         name=recording.name,
@@ -100,13 +102,13 @@ def judge(
         cause=recording.cause,
         copy=copy,
         healthy=recording.healthy,
-        fell=fall is not None,
-        lead=(fall.step - before[0][1]) / every if fall is not None and before else None,
+        fell=half is not None,
+        lead=(half - before[0][1]) / every if half is not None and before else None,
         early=not recording.healthy and any(f not in later and f[0] not in known for f in findings),
         alarm=recording.healthy and any(code not in known for code, _ in findings),
         findings=tuple(later),
         right=bool(later) and later[0][0] in right,
-        silent=tuple(c.code for c in diagnosis.cannot_tell),
+        silent=tuple(code for code, rule in RULES.items() if missing_of(log, rule)),
     )
 
 
@@ -154,7 +156,7 @@ class Goal:
 
 
 def _can_tell(case: Case) -> bool:
-    """Whether the log of a faulty run has what it takes to see the cause, by the rules' own word."""
+    """Whether the log of a faulty run has the series of a code for its cause."""
     return not case.healthy and (case.right or not RIGHT[case.cause] <= set(case.silent))
 
 
@@ -171,13 +173,17 @@ ALSO = (
         lambda c: c.right,
         0.9,
     ),
+    Goal("right code first, of all faulty runs", lambda c: not c.healthy, lambda c: c.right, 0.9),
     Goal("findings before a fault began", lambda c: not c.healthy, lambda c: c.early, 0.05, at_most=True),
 )
 
 
 def numbers(cases: Sequence[Case]) -> dict[str, str]:
     """The headline of some cases."""
-    return {goal.name: goal.says(cases) for goal in (*GOALS, *ALSO)}
+    leads = [case.lead or 0.0 for case in cases if case.fell]
+    lead = f"{median(leads):g}" if leads else "none"
+    shares = {goal.name: goal.says(cases) for goal in (*GOALS, *ALSO)}
+    return shares | {"lead to half of the peak, median of all collapses (rollout batches)": lead}
 
 
 # ---- leaving a testbed out
@@ -198,7 +204,7 @@ def strictness(factor: float) -> Iterator[int]:
 
 
 def at_factors(recordings: Sequence[Recording], factors: Sequence[float] = FACTORS) -> dict[float, list[Case]]:
-    """Factor -> the cases of all runs and of TRL's stock logs; how a run went is measured by the rules as shipped."""
+    """Factor -> the cases of all runs and of TRL's stock logs."""
     logs = [(recording, load(recording), "") for recording in recordings]
     logs += [(r, load(r, stock=True), STOCK) for r in recordings if r.host == "trl"]
     result: dict[float, list[Case]] = {}

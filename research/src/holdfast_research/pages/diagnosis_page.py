@@ -14,11 +14,13 @@ import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast_research import readings
 from holdfast_research.head_to_head import INSTALL, NAMES, OURS
+from holdfast_research.pages import diagnosis
 from holdfast_research.pages.diagnosis import RIGHT, table
 from holdfast_research.paths import REPOSITORY
 from holdfast_research.recordings.outcomes import CAUSES
@@ -86,26 +88,27 @@ def page(kept: Mapping[str, Reading]) -> str:
     parts = [_TITLE, in_short(kept)]
     for name, (title, body, text) in _SECTIONS.items():
         if name in kept:
-            reading = kept[name]
-            how = f"Made by `{reading['command']}` on {reading['date'][:10]}, rules of commit {reading['rules']}."
-            parts += [f"## {title}", text, body(reading), how]
+            parts += [f"## {title}", text, body(kept[name]), _how(kept[name])]
     parts += [_UNKNOWN, _THRESHOLDS, _RIGHT, table(_right_codes())]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _how(reading: Reading) -> str:
+    return f"Made by `{reading['command']}` on {reading['date'][:10]}, rules of commit {reading['rules']}."
 
 
 def in_short(kept: Mapping[str, Reading]) -> str:
     """The goals, what was reached, and what a number is worth to a reader."""
     rows: dict[str, dict[str, str]] = {}
-    for name, what, among, goal, at_most, worth in _IN_SHORT:
-        if name in kept:
-            number = str(_inside(kept[name], among))
-            reached = _ratio(number) <= goal if at_most else _ratio(number) >= goal
-            limit = f"at most {goal:g}" if at_most else f"{goal:g}"
-            rows[what] = {
+    for goal in GOALS:
+        if goal.reading in kept:
+            number = str(_inside(kept[goal.reading], goal.place))
+            distance = _ratio(number) - goal.level
+            rows[goal.name] = {
                 "measured": number,
-                "goal": limit,
-                "reached": "yes" if reached else "no",
-                "on your runs": worth,
+                "goal": f"at most {goal.level:g}" if goal.at_most else f"{goal.level:g}",
+                "reached": "yes" if (distance <= 0 if goal.at_most else distance >= 0) else "no",
+                "on your runs": goal.worth,
             }
     return table(rows) if rows else ""
 
@@ -164,9 +167,9 @@ def _own(reading: Reading) -> str:
         [
             table({row: {name: numbers[row] for name, numbers in pooled.items()} for row in rows}),
             "Each testbed, at the factor chosen on all others:",
-            table(reading["testbeds"]),
+            table({testbed: _brief(numbers) for testbed, numbers in reading["testbeds"].items()}),
             "All runs, with every threshold in standard errors times a factor:",
-            table(reading["factors"]),
+            table({f"× {factor}": numbers for factor, numbers in reading["factors"].items()}),
         ]
     )
 
@@ -190,9 +193,9 @@ def _head_to_head(reading: Reading) -> str:
     return "\n\n".join(parts)
 
 
-def _brief(numbers: Mapping[str, str]) -> dict[str, str]:
+def _brief(numbers: Mapping[str, Any]) -> dict[str, str]:
     """The counts alone: intervals would make the table too wide."""
-    return {name: value.split(",")[0] for name, value in numbers.items()}
+    return {name: str(value).split(",")[0] for name, value in numbers.items()}
 
 
 def _often(alarms: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
@@ -222,89 +225,76 @@ _SETS = {
     "public": "Public logs",
     "null model": "Drawn healthy runs",
 }
-_IN_SHORT = (
-    # reading, what is shown, where in the reading, goal, at most, what it is worth
-    (
-        "public_logs",
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A line of the summary."""
+
+    name: str
+    reading: str
+    place: tuple[str, ...]
+    """The keys to its number in the reading."""
+    level: float
+    worth: str
+    """What the number is worth on a reader's runs."""
+    at_most: bool = False
+
+
+def _goals_of_set(view: str, name: str, worth: str) -> tuple[Goal, ...]:
+    in_view = ("numbers", view)
+    first = (*in_view, "right cause first, where the log can tell")
+    return (
+        Goal(f"{name}: faulty runs with a finding", "fourth", (*in_view, "found by the end"), 0.95, worth),
+        Goal(f"{name}: right cause first, where the log can tell", "fourth", first, 0.8, "yours may have two at once"),
+        Goal(
+            f"{name}: healthy runs with a finding",
+            "fourth",
+            (*in_view, "healthy with a finding"),
+            0.05,
+            "noise, plateaus, schedules and resumes were among them",
+            at_most=True,
+        ),
+    )
+
+
+def _goals_of_own(column: str, name: str, worth: str) -> tuple[Goal, ...]:
+    return tuple(
+        Goal(f"{name}: {goal.name}", "own_recordings", ("pooled", column, goal.name), goal.level, worth, goal.at_most)
+        for goal in diagnosis.GOALS
+    )
+
+
+GOALS = (
+    Goal(
         "public logs: bad runs with a finding",
+        "public_logs",
         ("counts", "bad runs with a finding"),
         0.95,
-        False,
-        "three projects: a log like yours may not be among them",
+        "a log like yours may not be among them",
     ),
-    (
-        "public_logs",
+    Goal(
         "public logs: healthy runs with a finding",
+        "public_logs",
         ("counts", "healthy runs with a finding"),
-        1 / 15,
-        True,
-        "seven of them are means of 8 rewards a row, the noisiest kind",
-    ),
-    (
-        "fourth",
-        "held-out TRL runs, stock log: found by the end",
-        ("numbers", "stock", "found by the end"),
-        0.95,
-        False,
-        "the nearest to yours: TRL as it is, tasks without search, tiny models",
-    ),
-    (
-        "fourth",
-        "the same: right cause first, where the log can tell",
-        ("numbers", "stock", "right cause first, where the log can tell"),
-        0.8,
-        False,
-        "each fault was put in alone; yours may come in twos",
-    ),
-    (
-        "fourth",
-        "the same: healthy runs with a finding",
-        ("numbers", "stock", "healthy with a finding"),
         0.05,
-        True,
-        "noise, plateaus, schedules and resumes were among them",
+        "half are means of 8 rewards a row, the noisiest kind",
+        at_most=True,
     ),
-    (
-        "fourth",
-        "the same runs with the observer: found by the end",
-        ("numbers", "observed", "found by the end"),
-        0.95,
-        False,
-        "what `with_penalties(GRPOTrainer)` adds",
-    ),
-    (
-        "null_model",
+    *_goals_of_set("stock", "TRL runs of a stranger, stock log", "the nearest to yours, but tiny"),
+    *_goals_of_set("observed", "the same runs, with the observer", "what `with_penalties(GRPOTrainer)` adds"),
+    Goal(
         "drawn healthy runs: findings per run in the worst cell",
+        "null_model",
         ("worst",),
         0.02,
-        True,
-        "long runs get as few as short ones, as far as noise is like ours",
+        "as far as your noise is like theirs",
+        at_most=True,
     ),
-    (
-        "own_recordings",
-        "own recordings: collapses found before half of the peak was lost",
-        ("pooled", "each testbed left out", "collapses found before half of the peak was lost"),
-        0.95,
-        False,
-        "an upper bound: the rules were made on most of these runs",
-    ),
-    (
-        "own_recordings",
-        "own recordings: right code first, where the log can tell",
-        ("pooled", "each testbed left out", "right code first, where the log can tell"),
-        0.9,
-        False,
-        "an upper bound too",
-    ),
-    (
-        "own_recordings",
-        "own recordings: healthy runs with a finding",
-        ("pooled", "each testbed left out", "healthy runs with a finding"),
-        0.05,
-        True,
-        "a lower bound",
-    ),
+    *_goals_of_own("each testbed left out", "own recordings", "too good: the rules were made on most of these runs"),
+    *_goals_of_own("TRL's stock logs, each testbed left out", "own recordings, TRL's stock logs", "too good as well"),
 )
+
 _TITLE = """\
 # How often `diagnose` is right
 
@@ -319,8 +309,8 @@ what rows mean, which names they have, and where earlier rules spoke without cau
 test are two thirds of the collection, which were kept away from us and are read with the same command. The logs are
 others' data and not in this repository.
 
-Most logs are of one sweep, and the healthy runs with one row for eight rewards are of another. So they are far less
-independent than the interval assumes. Pasted rows are from issue threads, one to eleven rows each.
+Most logs are of one author's two sweeps, one of them with eight rewards a row. So they are far less independent than
+the intervals assume. Pasted rows are from issue threads, one to eleven rows each.
 """
 _FOURTH = """\
 Runs of a stock `GRPOTrainer` on arithmetic, copying and sorting, made by someone who had not read the rules. The plan,
@@ -345,7 +335,8 @@ fault put in from outside. A testbed is one recipe, world and model. How strict 
 threshold in standard errors, was chosen on all other testbeds and judged on the one left out.
 
 Thresholds in other units, shares and nats, are the same in all columns. They were chosen on two thirds of these runs,
-so that these numbers are an upper bound. Copies of logs do not count here.
+so that these numbers are too good. A finding says that a fall is near, and seldom that a peak is: the lead is a few
+rollout batches.
 """
 _HEAD = """\
 Two other tools judge such logs: post-training-toolkit of Microsoft, a callback for TRL, and rldk. Neither is a released
@@ -360,7 +351,7 @@ cause counts as named if any alarm of the run names it, in a generous reading.
 """
 _HISTORY = """\
 Three sets of own recordings were held out, one after the other, each read once by the rules of its day, and used to
-change them afterwards. They are part of the library above now.
+change them afterwards. They are part of the library above now. To repeat a reading, check out its commit.
 """
 _UNKNOWN = """\
 ## What no log can tell

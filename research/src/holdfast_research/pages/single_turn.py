@@ -67,14 +67,18 @@ def relogged(history: Sequence[Row], every: int) -> list[Row]:
 
 
 def _joined(rows: Sequence[Row]) -> Row:
+    """One row of several. Rows between rollout batches lack some series."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: rows[-1][name] if name in _LAST else _mean([row.get(name) for row in rows]) for name in names}
+    known = {name: [row[name] for row in rows if row.get(name) is not None] for name in names}
+    return {
+        name: (values[-1] if name in _LAST else _mean(values)) if values else None for name, values in known.items()
+    }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """TRL's: over the steps that have the series, without NaN."""
-    known = [float(value) for value in values if value is not None and not math.isnan(value)]
-    return sum(known) / len(known) if known else None
+def _mean(values: Sequence[float]) -> float | None:
+    """TRL's: without NaN."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def views(recording: Recording, folder: Path) -> dict[str, Log]:
@@ -91,17 +95,25 @@ def views(recording: Recording, folder: Path) -> dict[str, Log]:
     return logs
 
 
+def can_tell(recording: Recording, name: str, log: Log) -> bool:
+    """Whether a view has the series that show the cause, and a row of the time after the fault began."""
+    if log.last_step <= recording.start * recording.every:
+        return False  # the run ended before the next row was due
+    if name == OBSERVED or recording.healthy or CAUSES[recording.cause].stock:
+        return True
+    return bool(recording.settings["engine"]) and recording.cause == "sampler-mismatch"
+
+
 def view(recording: Recording, name: str, log: Log) -> View:
     """The rules' verdict on one view."""
     right = frozenset[str]().union(*(CAUSES[c].right for c in (recording.cause, *recording.also) if c in CAUSES))
     case: Case = judge(recording, log, name, right)
-    known = recording.healthy or CAUSES[recording.cause].stock or name == OBSERVED
     return View(
         name=recording.name,
         view=name,
         cause=recording.cause,
         healthy=recording.healthy,
-        can_tell=known or (recording.settings["engine"] and recording.cause == "sampler-mismatch"),
+        can_tell=can_tell(recording, name, log),
         fell=recording.fall is not None,
         found=bool(case.findings),
         in_time=recording.fall is not None and any(step < recording.fall[1] for _, step in case.findings),

@@ -32,9 +32,10 @@ from holdfast.run_folder import CONFIG, METRICS
 _logger = logging.getLogger("holdfast")
 
 READABLE = (
-    "What can be read: a run folder or its metrics.jsonl; TRL's trainer_state.json (`trainer.save_state()` writes one) "
-    "or a folder with its checkpoints; verl's file log (JSONL) or console log; a W&B history as CSV or JSONL, with its "
-    "`_step`; the files of W&B (.wandb), TensorBoard, trackio, MLflow and SwanLab, and the folders they lie in"
+    "What can be read: what TRL, ms-swift, Unsloth, verl, slime, SkyRL or OpenRLHF print (`python train.py 2>&1 | tee "
+    "run.log`); a notebook's table; trainer_state.json (`trainer.save_state()` writes one), or the folder of a run; "
+    "metrics.jsonl of holdfast, prime-rl or tinker; verl's file log; a W&B history as CSV or JSONL; the files of W&B "
+    "(.wandb), TensorBoard, trackio, MLflow and SwanLab, and the folders they lie in"
 )
 
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)

@@ -213,6 +213,9 @@ FORMER: Mapping[str, str] = {
 AXES = ("train/global_step", "global_step", "trainer/global_step", "step", "Step", "_step")
 """Columns of a W&B history with steps, best first. `_step` counts calls of wandb.log, not steps of the trainer."""
 
+SWIFT_STEP = "global_step/max_steps"
+"""ms-swift's name for the step: `"5/547"`."""
+
 _OLD_REWARD = re.compile("rewards/[^/]+")
 _OBSERVED = ("holdfast/", "actor/holdfast/")
 _EVALS = ("eval_", "eval/")

@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnostics.readers.columns import number_in, whole
-from holdfast.diagnostics.readers.names import AXES, host_of
+from holdfast.diagnostics.readers.names import AXES, SWIFT_STEP, host_of
 from holdfast.diagnostics.readers.text import Tally
 
 Steps = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-SWIFT_STEP = "global_step/max_steps"
-"""ms-swift's name for the step: `"5/547"`."""
 _MOST_FALLS = 1000
 _LOGGING_STEPS = re.compile(r"logging_steps\W{1,5}(\d{1,6})(?![\d.])")
 _FEW = 3
@@ -102,7 +100,7 @@ class Numbering:
     def _of_training(self, trained: Bools, logging_steps: int | None, tally: Tally) -> Steps:
         seen = np.array(self._seen, np.int64)[trained]
         epoch, rate, norm = (np.array(column)[trained] for column in self._keys)
-        ranks = _ranks(np.stack([epoch, rate, norm], 1))
+        ranks = _ranks(np.stack([epoch, np.nan_to_num(rate), norm], 1))
         if ranks > 1:
             tally.add(
                 f"every row is there {ranks} times, as if {ranks} processes printed it: it was read once; where they "
@@ -134,7 +132,7 @@ def _rises(seen: Steps, counts: Steps) -> bool:
 def _counts(epoch: NDArray[np.float64]) -> Steps:
     """[R]: 1, 2, 3 and so on. Where `epoch` goes back, a run was resumed: the count goes back to that epoch."""
     known = np.maximum.accumulate(np.where(np.isnan(epoch), -1, np.arange(len(epoch))))
-    epoch = np.where(known >= 0, epoch[known], -np.inf)
+    epoch = np.where(known >= 0, epoch[known], -1.0)
     falls = (np.flatnonzero(np.diff(epoch) < 0) + 1).tolist()
     if not falls or len(falls) > _MOST_FALLS:
         return np.arange(1, len(epoch) + 1)

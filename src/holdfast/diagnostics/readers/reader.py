@@ -10,8 +10,8 @@ from typing import Any, AnyStr, Generic
 
 from holdfast.diagnostics.log import Format, Host
 from holdfast.diagnostics.readers.columns import MOST_NAMES, Columns
-from holdfast.diagnostics.readers.names import AXES, host_of
-from holdfast.diagnostics.readers.numbering import SWIFT_STEP, is_row, step_in
+from holdfast.diagnostics.readers.names import AXES, SWIFT_STEP, host_of
+from holdfast.diagnostics.readers.numbering import is_row, step_in
 from holdfast.diagnostics.readers.text import Tally
 
 Row = dict[str, Any]
@@ -43,7 +43,7 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     host = host_of(names)
     if host in ("trl", "verl"):
         return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
-    return Frame("holdfast", host, _ours, null_is_nan=False)
+    return Frame("holdfast" if host in ("holdfast", "unknown") else "jsonl", host, _ours, null_is_nan=False)
 
 
 def history_frame(names: Iterable[str]) -> Frame | None:

@@ -1,4 +1,4 @@
-"""Contrast: groups whose rollouts all have the same reward, since the start (GRP001) or from one row on (RWD004)."""
+"""Groups whose rollouts all have the same reward, since the start or from one row on (GRP001)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from holdfast.collapse import reward_range
 from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.rules.rule import Check, Remedy, Rows, Rule, Signal
+from holdfast.diagnostics.rules.rule import Check, Remedy, Rows, Rule, Signal, falling
 from holdfast.trailing import Truths, Values, delayed, highest, lowest, noise, rows_since, trailing_mean
 
 Rank = NDArray[np.int64]
 
 REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
-ENTROPY, LENGTH = "entropy/mean", "rollout/length"
+ENTROPY, LENGTH, TRUNCATED = "entropy/mean", "rollout/length", "rollout/truncated_fraction"
 
 CONTRAST: Mapping[tuple[str, ...], Callable[..., Values]] = {
     (MIXED,): lambda mixed: mixed,
@@ -35,6 +35,7 @@ FEW_ROLLOUTS_STEPS = 19
 """Steps that a log of TRL has to span. A row may be one group of four: if a twentieth of the rollouts is correct, five
 such rows have no contrast in one run of three, and twenty in one of sixty."""
 
+ALL_TRUNCATED = 0.95
 BROKEN_ROWS = 3
 BROKEN_LOST_SHARE = 0.5
 """Share of the range that the reward loses when it becomes constant."""
@@ -67,6 +68,8 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     smooth = trailing_mean(share, ROWS)
     never = (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER)
     reward = rows.latest(REWARD)
+    never &= ~falling(rows)  # then it is a consequence
+    never &= ~(rows.latest(TRUNCATED) >= ALL_TRUNCATED)  # TRN001 says why
     never &= (highest(np.abs(np.nan_to_num(reward, nan=1.0))) == 0) == zero
     if sure:
         never &= np.arange(len(never)) >= ROWS - 1
@@ -135,6 +138,18 @@ CHECK_REWARD: Remedy = {
 }
 
 
+REPAIR_REWARD: Remedy = {
+    "holdfast": "Check what the reward needs, and read rollouts of that step in `trajectories.jsonl`. Then "
+    "`holdfast resume` the run: its weights are sound.",
+    "trl": "Check the services and files that your reward functions need, and let them raise an error rather than "
+    "return 0. Then resume from the last checkpoint: its weights are sound.",
+    "verl": "Check the services and files that the reward function needs, and let it raise an error rather than "
+    "return 0. Then resume from the last checkpoint: its weights are sound.",
+    "unknown": "Check the services and files that the reward function needs, and let it raise an error rather than "
+    "return 0. Then resume from the last checkpoint: its weights are sound.",
+}
+
+
 def contrast_checks() -> tuple[Check, ...]:
     """For each kind of evidence: findings, then notes for logs that are too short for one."""
     kinds = list(CONTRAST)
@@ -163,12 +178,21 @@ GRP001 = Rule(
     title="groups without contrast",
     needs=tuple(CONTRAST),
     applies=compares_in_groups,
-    checks=contrast_checks(),
-    # After a fall no rollout is correct, so none differ.
-    suppressed_by_earlier=("RWD001", "RWD004"),
-    meaning="In almost all groups every rollout has the same reward, since the start of the run.",
-    impact="Group-relative advantages are then 0, so nothing is learned. The task is too hard or too easy, or the "
-    "reward function does not distinguish rollouts.",
+    checks=(
+        Check(
+            series=(REWARD,),
+            signal=becomes_constant,
+            message="The reward function broke: since step {since} every rollout has reward {reward/mean:.3g}, where "
+            "the mean was {before:.3g}. The rollouts themselves did not change.",
+            remedy=REPAIR_REWARD,
+            look_at=(REWARD, MIXED),
+        ),
+        *contrast_checks(),
+    ),
+    meaning="In almost all groups every rollout has the same reward, since the start of the run or from one step on.",
+    impact="Group-relative advantages are then 0, so nothing is learned. Since the start: the task is too hard or too "
+    "easy, or the reward function does not distinguish rollouts. From one step on, while entropy and length are as "
+    "before: the reward function broke. A policy that fails writes other texts.",
     remedy={
         "holdfast": "Start from a better policy (`warm_start.steps`), add a denser reward such as `reward.f1 = 1.0`, "
         "or raise `train.group_size`.",
@@ -179,35 +203,7 @@ GRP001 = Rule(
     },
     limitations="Groups that are all correct at the end of learning are not a finding. A reward with a small random "
     "part has contrast without meaning. A log of few rows gets a note: small batches lack contrast by chance. "
-    "A trainer that logs only the largest and smallest reward shows no contrast only if all rewards are equal.",
-)
-
-RWD004 = Rule(
-    code="RWD004",
-    title="reward function broken",
-    needs=((REWARD, ENTROPY), (REWARD, LENGTH)),
-    equal_needs=True,
-    checks=(
-        Check(
-            series=(REWARD,),
-            signal=becomes_constant,
-            message="The reward function broke: since step {since} every rollout has reward {reward/mean:.3g}, where "
-            "the mean was {before:.3g}. The rollouts themselves did not change.",
-        ),
-    ),
-    meaning="From one step on every rollout has the same low reward, while length and entropy are as before.",
-    impact="A policy that fails writes other texts. These are the same, so it is the judge that failed: a server that "
-    "is down, an exception that counts as 0, a file that is missing. Without contrast nothing is learned.",
-    remedy={
-        "holdfast": "Check what the reward needs, and read rollouts of that step in `trajectories.jsonl`. Then "
-        "`holdfast resume` the run: its weights are sound.",
-        "trl": "Check the services and files that your reward functions need, and let them raise an error rather than "
-        "return 0. Then resume from the last checkpoint: its weights are sound.",
-        "verl": "Check the services and files that the reward function needs, and let it raise an error rather than "
-        "return 0. Then resume from the last checkpoint: its weights are sound.",
-        "unknown": "Check the services and files that the reward function needs, and let it raise an error rather than "
-        "return 0. Then resume from the last checkpoint: its weights are sound.",
-    },
-    limitations="Without entropy and length in the log it finds nothing. A reward function that fails for some "
-    "rollouts only is not found.",
+    "A trainer that logs only the largest and smallest reward shows no contrast only if all rewards are equal. "
+    "A reward function that breaks is found if the log has entropy or length, and if it fails for every rollout. If "
+    "all rollouts are truncated, TRN001 says so instead.",
 )

@@ -8,6 +8,7 @@ import numpy as np
 
 from holdfast.collapse import DROPPED_SHARE, LONG_WINDOW, Curve, Smoothed
 from holdfast.diagnostics.log import REWARDS, Log, has, reward_curve
+from holdfast.diagnostics.rules.groups import becomes_constant
 from holdfast.diagnostics.rules.hacking import functions_of
 from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
 from holdfast.trailing import (
@@ -53,7 +54,7 @@ def falls(rows: Rows) -> Signal:
         return np.select(shown, [of(mean) for mean, _ in curve.falls], of(curve.long))
 
     return Signal(
-        curve.fallen & ~may_recover(curve),
+        curve.fallen & ~may_recover(curve) & ~becomes_constant(rows).where,  # GRP001 says that it broke
         lambda: {rows.names[0]: by(lambda mean: mean.means), "peak": by(lambda mean: highest(mean.means))},
         lambda: {
             "lost": by(lambda mean: mean.lost),
@@ -120,8 +121,6 @@ RWD001 = Rule(
         )
         for rank, name in enumerate(REWARDS)
     ),
-    # A reward function that broke is the cause, and the checkpoint is sound.
-    suppressed_by=("RWD004",),
     phase="collapse",
     meaning="The reward has lost 40 % of its peak, or a third in the mean of ten rows.",
     impact="This is the event, not the cause. Earlier findings show the cause.",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal
+from holdfast.diagnostics.rules.truncation import FROM_THE_START
 from holdfast.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
 
 FAILED_SEARCHES, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fraction", "retrieval/empty_fraction"
@@ -12,6 +12,12 @@ SEARCH_ROWS = 3
 MAX_FAILED_FRACTION = 0.1
 MAX_EMPTY_FRACTION = 0.3
 """In the latest row and in the mean of three rows."""
+
+
+def searches(log: Log) -> bool:
+    """Whether rollouts of the run search, or the log says how many fail: others have no retriever."""
+    marks = ("retrieval/", "rollout/searches", "tools/", FAILED)
+    return log.host == "holdfast" or any(name.startswith(marks) for name in log.series)
 
 
 def fails_often(rows: Rows) -> Signal:
@@ -31,6 +37,7 @@ def is_often_empty(rows: Rows) -> Signal:
 RET001 = Rule(
     code="RET001",
     title="retriever failing",
+    applies=searches,
     needs=((FAILED_SEARCHES,), (FAILED,)),
     checks=(
         Check(
@@ -60,6 +67,7 @@ RET001 = Rule(
 RET002 = Rule(
     code="RET002",
     title="searches return nothing",
+    applies=searches,
     needs=((EMPTY,),),
     checks=(
         Check(
@@ -95,14 +103,6 @@ GROWTH_ADVANTAGE = 0.1
 the reward rises with the length."""
 LENGTH_RISE = 0.03
 """Growth of rollouts, as a share of their length."""
-ROWS_TO_LEARN = 20
-"""Rows in which the reward may begin to rise although all rollouts are truncated."""
-
-
-def all_are_truncated(rows: Rows) -> Signal:
-    """Since the first row, while the reward does not rise."""
-    (share,) = rows.columns
-    return Signal((np.cumsum(share < 1) == 0) & ~reward_has_risen(rows), lambda: {TRUNCATED: share})
 
 
 def grow_without_reward(rows: Rows) -> Signal:
@@ -142,27 +142,12 @@ def reward_rises(rows: Rows) -> Truths:
     return rows.latest(REWARD, rises) > 0
 
 
-def reward_has_risen(rows: Rows) -> Truths:
-    """[N]: where the reward is above its first rows by more than noise."""
-
-    def risen(reward: Values) -> Values:
-        mean = trailing_mean(reward, GROWTH_ROWS)
-        return (mean - mean[:GROWTH_ROWS][-1:] > margin(reward, GROWTH_ROWS, RISE_ERRORS)).astype(float)
-
-    return rows.latest(REWARD, risen) > 0
-
-
 TRN001 = Rule(
     code="TRN001",
     title="truncation",
     needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
     checks=(
-        Check(
-            series=(TRUNCATED,),
-            signal=all_are_truncated,
-            message="All rollouts have run out of turns or tokens since the log begins.",
-            min_rows=ROWS_TO_LEARN,
-        ),
+        *FROM_THE_START,
         Check(
             series=(ADVANTAGE, LENGTH),
             signal=grow_without_reward,
@@ -192,7 +177,7 @@ TRN001 = Rule(
         "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
     },
-    limitations="A rise, a start at 100 %, and growth that advantages prefer all count. Late in other collapses "
+    limitations="A rise, a start at 50 % or more, and growth that advantages prefer all count. Late in other collapses "
     "rollouts ramble, and this is a symptom: look at earlier findings. Long rollouts are not reported while the "
     "reward rises with them.",
 )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnostics.finding import Level
-from holdfast.diagnostics.log import Host, Log, Series, as_of, finite, has
+from holdfast.diagnostics.log import Host, Log, Series, as_of, finite, has, reward_curve
 from holdfast.trailing import Truths, Values, first, held, trailing_mean
 
 Remedy = Mapping[Host, str]
@@ -236,6 +236,14 @@ def long_not_preferred(rows: Rows) -> Truths:
     """[N]: where advantages do not prefer long rollouts, as far as the log shows."""
     advantage = rows.latest(ADVANTAGE, lambda values: trailing_mean(values, ADVANTAGE_ROWS))
     return ~(advantage > LONG_PREFERRED_ADVANTAGE)
+
+
+def falling(rows: Rows) -> Truths:
+    """[N]: where the reward has probably fallen."""
+    curve = reward_curve(rows.log)
+    if curve is None:
+        return np.zeros(len(rows.steps), bool)
+    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
 
 
 # ---- remedies that several codes share

@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.diagnostics.rules.mismatch import MEASURES, level_checks
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, highest, lowest, noise, trailing_mean
+from holdfast.trailing import Truths, highest, lowest, margin, noise, trailing_mean
 
 TRAINED, SAMPLED = "loss/tokens", "rollout/length"
 CORRECT, INCORRECT, ENTROPY = "likelihood/correct", "likelihood/incorrect", "entropy/mean"
@@ -43,10 +43,12 @@ reliable searches stay within 0.02 once they have learned to search."""
 LEAK_MASS = 0.01
 """Mass lost since its highest value. A policy that sharpens gains mass."""
 
-UNLIKELY_NATS = 0.4
+UNLIKELY_NATS = 0.7
 """Nats per token. If the sampler is the policy, the mean of three rows stays below 0.2, with batches of eight rollouts.
 At temperature 1.6 it is 1 and more."""
 UNLIKELY_ROWS = 3
+UNLIKELY_ERRORS = 4.0
+"""Standard errors: with eight short rollouts a row, chance makes 0.6."""
 
 
 # ---- a mask leak
@@ -116,9 +118,10 @@ def samples_unlikely_tokens(rows: Rows) -> Signal:
     """
     correct, incorrect, entropy, reward = rows.columns
     is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
-    excess = trailing_mean(-(reward * correct + (1 - reward) * incorrect) - entropy, UNLIKELY_ROWS)
-    evidence = {"surprise beyond entropy": excess, ENTROPY: entropy}
-    return Signal((excess > UNLIKELY_NATS) & is_share, lambda: evidence)
+    excess = -(reward * correct + (1 - reward) * incorrect) - entropy
+    smooth = trailing_mean(excess, UNLIKELY_ROWS)
+    where = (smooth > np.maximum(UNLIKELY_NATS, margin(excess, UNLIKELY_ROWS, UNLIKELY_ERRORS))) & is_share
+    return Signal(where, lambda: {"surprise beyond entropy": smooth, ENTROPY: entropy})
 
 
 MSK001 = Rule(

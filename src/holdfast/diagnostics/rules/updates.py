@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnostics.log import Series, as_of, reward_curve
-from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal
+from holdfast.diagnostics.rules.breaks import BREAKS
+from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal, falling
 from holdfast.trailing import (
     Truths,
     Values,
@@ -38,6 +38,8 @@ UNUSUAL_TIMES = 8.0
 JUMP_NATS = 0.12
 """Nats per token by which one update lowers the likelihood of correct rollouts. Displacement collapses reach 0.16,
 but long after they are found."""
+FIRST_JUMP_NATS = 0.4
+"""The same in the first rows, where nothing is usual yet. Short rollouts move by up to 0.3 in runs that learn."""
 JUMP_SHARE = 0.15
 """The same as a share of their log-likelihood."""
 RATIO_JUMP_NATS = -0.15
@@ -49,14 +51,6 @@ CLIPPED_FRACTION = 0.1
 """Share of the tokens that one update clips. Harder questions clip 3 %, healthy runs with small batches up to 12 %."""
 CLIPPED_TIMES = 2.0
 """Times the largest share before."""
-
-
-def falling(rows: Rows) -> Truths:
-    """[N]: where the reward has probably fallen."""
-    curve = reward_curve(rows.log)
-    if curve is None:
-        return np.zeros(len(rows.steps), bool)
-    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
 
 
 def drifts(rows: Rows) -> Signal | None:
@@ -81,8 +75,8 @@ def unusual(change: Values) -> Truths:
 def lowers_likelihood_at_once(rows: Rows) -> Signal:
     """One update lowers the likelihood of correct rollouts much more than those before it."""
     change, likelihood = rows.columns
-    sudden = unusual(change) | (np.arange(len(change)) < FEWEST_ROWS)
-    where = (-change > JUMP_NATS) & (-change > JUMP_SHARE * -likelihood) & sudden
+    at_first = (-change > FIRST_JUMP_NATS) & (np.arange(len(change)) < FEWEST_ROWS)
+    where = (at_first | ((-change > JUMP_NATS) & unusual(change))) & (-change > JUMP_SHARE * -likelihood)
     return Signal(where, lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood}, lambda: {"taken": -change})
 
 
@@ -131,11 +125,11 @@ STP001 = Rule(
             "{most before:.1%}.",
             better=((RATIO,),),
         ),
+        *BREAKS,
     ),
-    # With TRN001, correct rollouts are the short ones, and lose likelihood because long ones gain it.
-    suppressed_by=("TRN001",),
-    # In a policy that decays slowly, a jump is the end of that decay.
-    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
+    # In a policy that decays slowly, a jump is the end of that decay. After TRN001 correct rollouts are the short ones.
+    # They lose likelihood because long ones gain it.
+    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "TRN001"),
     meaning="One update moves the policy so far that the reward falls within a few steps, without an earlier decay.",
     impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
     "prevent it.",

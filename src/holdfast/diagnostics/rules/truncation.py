@@ -1,0 +1,93 @@
+"""Rollouts that are truncated from the start: checks of TRN001."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnostics.rules.rule import Check, Rows, Signal
+from holdfast.trailing import Truths, Values, highest, margin, trailing_mean
+
+TRUNCATED, REWARD, MIXED = "rollout/truncated_fraction", "reward/mean", "rollout/mixed_group_fraction"
+
+MUCH_FRACTION = 0.5
+"""Half of the rollouts. Reasoning runs often begin with a tenth to a third, and learn to be shorter."""
+ROWS_IF_ALL = 10
+"""Rows in which the reward may begin to rise although all rollouts are truncated."""
+ROWS_WITHOUT_CONTRAST = 3
+"""The same if the rollouts of a group all have the same reward: then nothing can be learned."""
+LEAST_MIXED = 0.05
+ROWS_IF_MANY = 20
+"""The same if half are truncated or more."""
+REWARD_ROWS = 5
+RISE_ERRORS = 4.0
+"""Standard errors by which the reward has risen."""
+EARNED_BY_TRUNCATED = 0.05
+"""Reward that truncated rollouts may earn, as a share of the highest possible. Where they earn more, being truncated
+costs them little. The highest possible reward is 1, or the highest mean so far if that is more."""
+
+
+def reward_has_risen(rows: Rows) -> Truths:
+    """[N]: where the reward is above its first rows by more than noise."""
+
+    def risen(reward: Values) -> Values:
+        mean = trailing_mean(reward, REWARD_ROWS)
+        return (mean - mean[:REWARD_ROWS][-1:] > margin(reward, REWARD_ROWS, RISE_ERRORS)).astype(float)
+
+    return rows.latest(REWARD, risen) > 0
+
+
+def all_are_truncated(rows: Rows) -> Signal:
+    """Since the first row, while the reward does not rise."""
+    (share,) = rows.columns
+    row, risen = np.arange(len(share)), reward_has_risen(rows)
+    same_rewards = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS_WITHOUT_CONTRAST)) <= LEAST_MIXED
+    enough = (row >= ROWS_IF_ALL - 1) | (same_rewards & (row >= ROWS_WITHOUT_CONTRAST - 1))
+    return Signal(
+        (np.cumsum(share < 1) == 0) & enough & ~risen,
+        lambda: {TRUNCATED: share},
+        normal=risen | (share < MUCH_FRACTION),
+    )
+
+
+def many_are_truncated(rows: Rows) -> Signal:
+    """Half or more since the first row."""
+    (share,) = rows.columns
+    return Signal(np.cumsum(share < MUCH_FRACTION) == 0, lambda: {TRUNCATED: share})
+
+
+def truncation_limits_reward(rows: Rows) -> Signal:
+    """Half or more since the first row; the reward does not rise, and it is what the others can earn."""
+    share, reward = rows.columns
+    smooth, pay = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
+    top = np.maximum(highest(reward), 1.0)
+    limited = pay <= (1 - smooth + EARNED_BY_TRUNCATED) * top
+    risen = reward_has_risen(rows)
+    return Signal(
+        (np.cumsum(share < MUCH_FRACTION) == 0) & limited & ~risen,
+        lambda: {TRUNCATED: smooth, REWARD: pay},
+        normal=risen | (share < MUCH_FRACTION),
+    )
+
+
+FROM_THE_START = (
+    Check(
+        series=(TRUNCATED,),
+        signal=all_are_truncated,
+        message="All rollouts have run out of turns or tokens since the log begins.",
+    ),
+    Check(
+        series=(TRUNCATED, REWARD),
+        signal=truncation_limits_reward,
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, as many did since the "
+        "log begins. The reward does not rise, and is no more than the others can earn.",
+        min_rows=ROWS_IF_MANY,
+    ),
+    Check(
+        series=(TRUNCATED,),
+        signal=many_are_truncated,
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they are sound, they "
+        "get their reward for being cut off, not for what they would have said.",
+        level="note",
+    ),
+)
+"""The checks of TRN001 that need no rise."""
