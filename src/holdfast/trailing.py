@@ -29,8 +29,8 @@ _LOOKS = 8.0
 """Windows in a log from which on the extremes of many means count."""
 _ROUNDED = 1e-4
 """Rounding of a logged value."""
-_DOUBT = 0.5
-"""Share of the binary noise below which rewards are no such means: a value that repeats is not drawn anew."""
+_SCALE, _DOUBT = 5, 0.5
+"""Rows of the means of which binary noise is expected, and the share of it that must be there."""
 _FIRST_ROWS = 16
 _LARGEST_COUNT = 64
 """Largest number of rewards that a row is tested to be the mean of."""
@@ -45,7 +45,7 @@ def trailing_mean(values: Values, window: int) -> Values:
     if window > _SUMMED_ROW_BY_ROW:
         sums = np.concatenate([[0.0], np.cumsum(values)])
         ends = np.arange(1, len(values) + 1)
-        return (sums[ends] - sums[np.maximum(ends - window, 0)]) / np.minimum(ends, window)
+        return np.asarray((sums[ends] - sums[np.maximum(ends - window, 0)]) / np.minimum(ends, window))
     total = np.zeros_like(values)
     for back in range(min(window, len(values))):
         total[back:] += values[: len(values) - back]
@@ -157,15 +157,17 @@ def _are_whole(values: Values, counts: NDArray[np.int64]) -> Truths:
     return np.asarray(np.abs(values * counts - np.rint(values * counts)) <= _ROUNDED * counts)
 
 
-def binary_noise(values: Values, window: int) -> Values:
-    """[N]: standard deviation of each mean of `window` values, if they are means of so few binary rewards that their
-    number shows (`count_of`), else 0. It is 0 too where the values vary by half of that or less."""
-    means = trailing_mean(values, window)
-    variance = np.maximum(means * (1 - means), 0.0) / count_of(values)
-    rows = np.arange(1, len(values) + 1)
-    expected = np.sqrt(np.cumsum(variance) / rows)
-    doubted = noise(values, window) < _DOUBT * expected
-    return np.where(doubted, 0.0, np.sqrt(variance / np.minimum(rows, window)))
+def drawn_count(values: Values) -> Values:
+    """[N]: the number of binary rewards that a row is the mean of, as `count_of` says it. It is infinite, too, where
+    the values vary by half of what such means would, or less: what repeats is not drawn anew."""
+    counts, means = count_of(values), trailing_mean(values, _SCALE)
+    expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / np.arange(1, len(values) + 1))
+    return np.where(noise(values, _SCALE) < _DOUBT * expected, np.inf, counts)
+
+
+def binary_noise(means: Values, counts: Values) -> Values:
+    """[N]: standard deviation of the mean of so many binary values; 0 for a mean that is not between 0 and 1."""
+    return np.sqrt(np.maximum(means * (1 - means), 0.0) / counts)
 
 
 def needed(errors: float, window: int, rows: int) -> Values:
@@ -181,7 +183,9 @@ def needed(errors: float, window: int, rows: int) -> Values:
 def margin(values: Values, window: int, errors: float) -> Values:
     """[N]: how far noise alone may move the mean of `window` values from its best or lowest: that many standard errors
     of the difference of two means in a short log, more in a long one."""
-    spread = np.maximum(noise_of_mean(values, window), highest(binary_noise(values, window)))
+    rows = np.minimum(np.arange(1, len(values) + 1), window)
+    of_draws = highest(binary_noise(trailing_mean(values, window), drawn_count(values) * rows))
+    spread = np.maximum(noise_of_mean(values, window), of_draws)
     return needed(errors, window, len(values)) * math.sqrt(2) * spread
 
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from holdfast.collapse import Curve, curve_of
 from holdfast.trailing import Values
 
-Format = Literal["holdfast", "trl", "verl", "wandb", "console", "table", "tensorboard", "trackio", "mlflow", "swanlab"]
+Format = Literal[
+    "holdfast", "trl", "verl", "wandb", "console", "table", "jsonl", "tensorboard", "trackio", "mlflow", "swanlab"
+]
 Host = Literal["holdfast", "trl", "verl", "prime-rl", "tinker", "slime", "skyrl", "openrlhf", "unknown"]
 
 
