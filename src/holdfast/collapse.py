@@ -119,12 +119,12 @@ class Curve:
     @property
     def falling(self) -> Truths:
         """[N]: where the reward has probably fallen. That is enough if another series shows the cause."""
-        return np.any([mean.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) for mean, _ in self.falls], axis=0)
+        return np.asarray(np.any([mean.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) for mean, _ in self.falls], axis=0))
 
     @property
     def fallen(self) -> Truths:
         """[N]: where the reward is down."""
-        return np.any([shown for _, shown in self.falls], axis=0)
+        return np.asarray(np.any([shown for _, shown in self.falls], axis=0))
 
     @property
     def falls(self) -> tuple[tuple[Smoothed, Truths], ...]:

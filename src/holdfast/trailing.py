@@ -45,7 +45,7 @@ def trailing_mean(values: Values, window: int) -> Values:
     if window > _SUMMED_ROW_BY_ROW:
         sums = np.concatenate([[0.0], np.cumsum(values)])
         ends = np.arange(1, len(values) + 1)
-        return (sums[ends] - sums[np.maximum(ends - window, 0)]) / np.minimum(ends, window)
+        return np.asarray((sums[ends] - sums[np.maximum(ends - window, 0)]) / np.minimum(ends, window))
     total = np.zeros_like(values)
     for back in range(min(window, len(values))):
         total[back:] += values[: len(values) - back]

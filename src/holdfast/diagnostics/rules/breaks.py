@@ -11,7 +11,19 @@ import numpy as np
 
 from holdfast.collapse import reward_range
 from holdfast.diagnostics.rules.rule import Check, Rows, Signal, long_not_preferred
-from holdfast.trailing import Truths, Values, binomial_noise, count_of, delayed, held, highest, lowest, margin, trailing_lowest, trailing_mean
+from holdfast.trailing import (
+    Truths,
+    Values,
+    binary_noise,
+    count_of,
+    delayed,
+    held,
+    highest,
+    lowest,
+    margin,
+    trailing_lowest,
+    trailing_mean,
+)
 
 REWARD, ENTROPY, LENGTH, CLIPPED, LOSS = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "loss"
 FAILED_SEARCHES, EMPTY = "retrieval/error_fraction", "retrieval/empty_fraction"
@@ -92,7 +104,7 @@ def breaks_at_first(rows: Rows) -> Signal:
     (reward,) = rows.columns
     row = np.arange(len(reward))
     first = delayed(trailing_mean(reward, FIRST_ROWS), 2)  # the mean of all rows before the last two
-    by_chance = BREAK_ERRORS * binomial_noise(first, 2 * count_of(reward))
+    by_chance = BREAK_ERRORS * binary_noise(first, 2 * count_of(reward))
     gone = held(reward <= GONE_SHARE * first, 2) & (first > by_chance)
     gone &= (row >= 2) & (row < FIRST_ROWS) & long_not_preferred(rows)
     return Signal(gone & is_another_policy(rows), lambda: {REWARD: reward}, lambda: {"first": first})

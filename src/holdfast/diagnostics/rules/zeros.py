@@ -70,7 +70,7 @@ def one_row_is_enough(rows: Rows, share: Values) -> Truths:
     few = np.zeros(len(share), bool)
     for groups in range(1, MANY_GROUPS):
         few |= np.abs(groups * share - np.round(groups * share)) < ROUNDING
-    return (still | single) & ~few & (share >= MIXED_ENOUGH)
+    return np.asarray((still | single) & ~few & (share >= MIXED_ENOUGH))
 
 
 def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
