@@ -120,12 +120,12 @@ class Curve:
     @property
     def falling(self) -> Truths:
         """[N]: where the reward has probably fallen. That is enough if another series shows the cause."""
-        return np.any([mean.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) for mean, _ in self.falls], axis=0)
+        return np.asarray(np.any([mean.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) for mean, _ in self.falls], axis=0))
 
     @property
     def fallen(self) -> Truths:
         """[N]: where the reward is down."""
-        return np.any([shown for _, shown in self.falls], axis=0)
+        return np.asarray(np.any([shown for _, shown in self.falls], axis=0))
 
     @property
     def falls(self) -> tuple[tuple[Smoothed, Truths], ...]:
@@ -187,7 +187,7 @@ def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
     of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, count))
     error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lost = np.where(height > 0, loss / height, 0.0)
         surprise = np.where(loss > 0, loss / error, 0.0)
     lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0

@@ -133,9 +133,17 @@ def running_median(values: Values) -> Values:
     result, end = np.empty_like(values), 1
     while end <= len(values):
         following = max(end + 1, int(end * _CHECKPOINTS))
-        result[end - 1 : following - 1] = np.median(values[:end])
+        result[end - 1 : following - 1] = _median(values[:end])
         end = following
     return result
+
+
+def _median(values: Values) -> float:
+    """`np.median` of finite values, in a fifth of the time for short arrays."""
+    high = len(values) // 2
+    low = high - 1 + len(values) % 2
+    parted = np.partition(values, (low, high))
+    return float((parted[low] + parted[high]) / 2)
 
 
 def count_of(values: Values) -> Values:

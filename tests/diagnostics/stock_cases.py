@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .changes import Change, ramp, spike, step
+from .changes import Change, always, ramp, spike, step
 
 
 def noisy(level: float, spread: float, seed: int = 7) -> Change:

@@ -219,7 +219,7 @@ def observed(draw: np.random.Generator, run: Run, reward: Values, series: dict[s
 def autocorrelated(draw: np.random.Generator, rows: int, memory: float) -> Values:
     """[rows]: standard normal noise whose neighbours are correlated by `memory`."""
     kernel = memory ** np.arange(200 if memory else 1)
-    return np.convolve(draw.normal(size=rows + len(kernel) - 1), kernel, "valid") * np.sqrt(1 - memory**2)
+    return np.asarray(np.convolve(draw.normal(size=rows + len(kernel) - 1), kernel, "valid") * np.sqrt(1 - memory**2))
 
 
 def _share(logits: Values) -> NDArray[np.float64]:

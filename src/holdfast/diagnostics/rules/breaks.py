@@ -11,9 +11,21 @@ import numpy as np
 
 from holdfast.collapse import reward_range
 from holdfast.diagnostics.rules.rule import Check, Rows, Signal, long_not_preferred
-from holdfast.trailing import Truths, Values, delayed, highest, lowest, margin, trailing_lowest, trailing_mean
+from holdfast.trailing import (
+    Truths,
+    Values,
+    binary_noise,
+    count_of,
+    delayed,
+    held,
+    highest,
+    lowest,
+    margin,
+    trailing_lowest,
+    trailing_mean,
+)
 
-REWARD, ENTROPY, LENGTH, CLIPPED = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction"
+REWARD, ENTROPY, LENGTH, CLIPPED, LOSS = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "loss"
 FAILED_SEARCHES, EMPTY = "retrieval/error_fraction", "retrieval/empty_fraction"
 MAX_FAILED_FRACTION, MAX_EMPTY_FRACTION = 0.1, 0.3
 
@@ -32,30 +44,63 @@ ENTROPY_TIMES = 1.5
 """Times the usual entropy. A batch of harder questions raises it by a tenth."""
 ENTROPY_NATS = 0.1
 """Nats per token by which it must rise too."""
+STEEPEST_SHARE = 0.5
+"""Share of that rise that comes from one row to the next. A drift takes many rows."""
+CALM_TIMES = 1.25
+"""Times the mean of the rows before, up to which the row before a leap is as usual."""
 LENGTH_TIMES = 1.3
 CLIPPED_FRACTION = 0.1
+CLIP_JUMP_FRACTION, CLIP_JUMP_TIMES = 0.08, 4.0
+"""Share of clipped tokens, and times its usual value. Harder questions clip up to 6 %."""
+LONG_PREFERRED_LOSS = 0.08
+"""Minus the loss, in the mean of eight rows. Where the loss is a mean over tokens, that is their mean advantage: long
+rollouts are preferred. An entropy bonus makes it negative too. Either is a cause of its own."""
 
 FIRST_ROWS = 8
 """A break by the very first updates shows in these rows."""
 GONE_SHARE = 0.2
-"""Share of the first reward that is left in every later row."""
-GONE_ROWS = 2
-"""Fewest later rows."""
+"""Share of the mean reward before that is left in two rows."""
 
 
 def breaks_at_once(rows: Rows) -> Signal | None:
-    """Within three rows the reward loses half of its range and entropy jumps."""
+    """Within three rows the reward loses half of its range, and entropy or the share of clipped tokens jumps."""
     reward, entropy = rows.columns
-    pay, nats = (delayed(trailing_mean(column, USUAL_ROWS), BREAK_ROWS) for column in (reward, entropy))
+    pay, nats = (usual_before(column) for column in (reward, entropy))
     lost = pay - trailing_mean(reward, 2)
-    most = -trailing_lowest(-entropy, BREAK_ROWS)
     by_chance, more = (delayed(margin(column, 2, BREAK_ERRORS), BREAK_ROWS) for column in (reward, entropy))
+    most, rise = (trailing_highest(column, BREAK_ROWS) for column in (entropy, leaps(entropy)))
+    jumps = (most > ENTROPY_TIMES * nats) & (most - nats > np.maximum(more, ENTROPY_NATS))
+    jumps &= rise > STEEPEST_SHARE * (most - nats)
     where = (lost > LOST_SHARE * reward_range(pay, lowest(reward))) & (lost > by_chance)
-    where &= (most > ENTROPY_TIMES * nats) & (most - nats > np.maximum(more, ENTROPY_NATS))
-    where &= (np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1) & searches_work(rows) & long_not_preferred(rows)
+    where &= (jumps | (rows.latest(CLIPPED, clip_jumps) > 0)) & searches_work(rows) & long_not_preferred(rows)
+    where &= ~(rows.latest(LOSS, lambda loss: -trailing_mean(loss, USUAL_ROWS)) > LONG_PREFERRED_LOSS)
+    where &= np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1
     if not where.any():
         return None
     return Signal(where, lambda: {REWARD: pay - lost, ENTROPY: most, "reward before": pay, "entropy before": nats})
+
+
+def leaps(values: Values) -> Values:
+    """[N]: the rise since the row before, if that row was as usual; else 0."""
+    before = delayed(values, 1)
+    calm = before <= CALM_TIMES * delayed(trailing_mean(values, USUAL_ROWS), 1)
+    return np.where(calm, values - before, 0.0)
+
+
+def usual_before(values: Values) -> Values:
+    """[N]: the mean of the rows before the last three."""
+    return delayed(trailing_mean(values, USUAL_ROWS), BREAK_ROWS)
+
+
+def trailing_highest(values: Values, window: int) -> Values:
+    """The maximum of the last `window` values."""
+    return -trailing_lowest(-values, window)
+
+
+def clip_jumps(clipped: Values) -> Values:
+    """[N]: 1 where the share of clipped tokens is many times its usual value, in the last three rows; else 0."""
+    high = np.maximum(CLIP_JUMP_FRACTION, CLIP_JUMP_TIMES * usual_before(clipped))
+    return (trailing_highest(clipped, BREAK_ROWS) > high).astype(float)
 
 
 def searches_work(rows: Rows) -> Truths:
@@ -64,14 +109,15 @@ def searches_work(rows: Rows) -> Truths:
 
 
 def breaks_at_first(rows: Rows) -> Signal:
-    """After the first row the reward is gone for good, and the policy is not what it was."""
+    """In one of the first rows the reward is gone, in the next too, and the policy is not what it was."""
     (reward,) = rows.columns
     row = np.arange(len(reward))
-    gone = (reward <= GONE_SHARE * reward[0]) & (reward[0] > 0) | (row == 0)
-    early = (np.cumsum(~gone) == 0) & (row >= GONE_ROWS) & (row < FIRST_ROWS)
-    return Signal(
-        early & is_another_policy(rows), lambda: {REWARD: reward}, lambda: {"first": reward[:1].repeat(len(row))}
-    )
+    first = delayed(trailing_mean(reward, FIRST_ROWS), 2)  # the mean of all rows before the last two
+    by_chance = BREAK_ERRORS * binary_noise(first, 2 * count_of(reward))
+    gone = held(reward <= GONE_SHARE * first, 2) & (first > by_chance)
+    sudden = (delayed(reward, 2) > LOST_SHARE * first) | clips_much_so_far(rows)
+    gone &= (row >= 2) & (row < FIRST_ROWS) & sudden & long_not_preferred(rows)
+    return Signal(gone & is_another_policy(rows), lambda: {REWARD: reward}, lambda: {"first": first})
 
 
 def is_another_policy(rows: Rows) -> Truths:
@@ -83,8 +129,13 @@ def is_another_policy(rows: Rows) -> Truths:
         | (entropy < 1 / ENTROPY_TIMES)
         | (length > LENGTH_TIMES)
         | (length < 1 / LENGTH_TIMES)
-        | (rows.latest(CLIPPED, highest) > CLIPPED_FRACTION)
+        | clips_much_so_far(rows)
     )
+
+
+def clips_much_so_far(rows: Rows) -> Truths:
+    """[N]: where a row so far clipped many tokens."""
+    return rows.latest(CLIPPED, highest) > CLIPPED_FRACTION
 
 
 def times_first(values: Values) -> Values:
@@ -96,15 +147,15 @@ BREAKS = (
     Check(
         series=(REWARD,),
         signal=breaks_at_first,
-        message="The first updates broke the policy: the reward was {first:.3g} in the first row and is "
-        "{reward/mean:.3g} since.",
+        message="The first updates broke the policy: the reward began at {first:.3g} and is {reward/mean:.3g}.",
         look_at=(REWARD, ENTROPY, LENGTH),
     ),
     Check(
         series=(REWARD, ENTROPY),
         signal=breaks_at_once,
         message="The policy broke within a few rows: the reward fell from {reward before:.3g} to {reward/mean:.3g}, "
-        "while entropy rose from {entropy before:.2g} to {entropy/mean:.2g} nats.",
+        "while entropy went from {entropy before:.2g} to {entropy/mean:.2g} nats.",
+        look_at=(REWARD, ENTROPY, CLIPPED),
     ),
 )
 """The checks of STP001 that need neither displacement nor ratios."""
