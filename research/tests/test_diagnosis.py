@@ -148,6 +148,12 @@ def test_a_run_whose_log_cannot_tell_counts_apart() -> None:
     assert told["right code first, of faulty runs with a finding"].startswith("0 of 2")
 
 
+def test_a_stock_log_without_the_series_of_a_code_cannot_tell() -> None:
+    hot = next(r for r in RECORDINGS if r.cause == "sampler-mismatch" and r.host == "trl")
+    stock = diagnosis.judge(hot, library.load(hot, stock=True))
+    assert {"SMP001", "SMP002", "RET001"} <= set(stock.silent) and not {"GRD001", "RWD001"} & set(stock.silent)
+
+
 def test_the_command_prints_a_line_for_each_run(run: Callable[..., object]) -> None:
     done = run("pages.diagnosis", "--each", "--only", "collapse-llds-80")
     assert done.returncode == 0, done.stderr  # type: ignore[attr-defined]

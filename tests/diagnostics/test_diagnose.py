@@ -244,7 +244,7 @@ def test_what_a_stock_log_of_trl_leaves_open(make_log: MakeLog) -> None:
         "rollout/mixed_group_fraction",
     )
     open_ = {one.code: one for one in cannot_tell(make_log(only=stock, host="trl"))}
-    assert {"LLD001", "LLD002", "LLD003", "LLD004", "ISD001", "MSK001", "RET001", "RET002", "RWD002"} <= set(open_)
+    assert {"LLD001", "LLD002", "LLD003", "LLD004", "ISD001", "MSK001", "RWD002"} <= set(open_)
     assert not {"STP001", "ENT001", "ENT002", "GRD001", "GRD002", "RWD001", "GRP001"} & set(open_)
     assert open_["LLD002"].missing == ("displacement/correct", "displacement/fraction", "likelihood/correct")
     assert "with_penalties(GRPOTrainer)" in open_["LLD002"].remedy

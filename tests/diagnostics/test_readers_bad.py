@@ -116,7 +116,11 @@ def rows_of(*steps: int, name: str = "actor/entropy") -> list[tuple[int, dict[st
         ((1, 2, 3), {1: 0, 2: 1, 3: 2}, None),
         ((1, 2, 3, 2, 3, 4), {1: 0, 2: 3, 3: 4, 4: 5}, "once, from step 3 back to step 2: left out 2 rows"),
         ((1, 2, 3, 2), {1: 0, 2: 3}, "once, from step 3 back to step 2: left out 2 rows"),
-        ((5, 6, 7, 1, 2), {1: 3, 2: 4}, "once, from step 7 back to step 1: left out 3 rows"),
+        (
+            (5, 6, 7, 1, 2),
+            {1: 3, 2: 4},
+            "Steps begin again at 1 after step 7: the last run counts, 3 rows before it are left out.",
+        ),
         ((1, 2, 3, 2, 3, 1, 2), {1: 5, 2: 6}, "2 times, first from step 3 back to step 2: left out 5 rows"),
         ((1, 2, 900, 3, 4), {1: 0, 2: 1, 3: 3, 4: 4}, "once, from step 900 back to step 3: left out 1 row "),
         ((1, 9, 2, 10, 3, 4), {1: 0, 2: 2, 3: 4, 4: 5}, "once, from step 10 back to step 3: left out 2 rows"),

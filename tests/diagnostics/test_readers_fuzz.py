@@ -30,6 +30,7 @@ PIECES = [
     *(b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\n", b"\n\n\n", b"\r", b'"', b"{", b"}", b"[", b"]", b",", b":", b" - "),
     *(b"step:3 - ", b'"step": 1', b"NaN", b"Infinity", b"1e999", b"9" * 400, b"\x1b[36m", b"\\ud800", b"\xc3"),
     *(b"{'actor_rollout_ref'", b'"log_history": [', b"(" * 40, b"import", b"_step,", b"\x1f\x8b", b"\xe2\x80\xa8"),
+    *(b"{'loss': 1", b" | ", b"\t", b"50%|#| 1/2 [", b"'", b"nan"),
 ]  # fmt: skip
 
 
@@ -51,6 +52,9 @@ def originals() -> dict[str, bytes]:
         "wandb.csv": (LOGS / "wandb-trl.csv").read_bytes(),
         "chart.csv": (LOGS / "wandb-chart.csv").read_bytes(),
         "wandb.jsonl": (LOGS / "wandb-trl.jsonl").read_bytes(),
+        **{name: (LOGS / name).read_bytes() for name in ("trl-console.log", "openrlhf.log", "skyrl.log")},
+        "strings.log": (LOGS / "trl-strings.log").read_bytes().rpartition(b"\n")[0],
+        **{name: (LOGS / name).read_bytes() for name in ("swift-logging.jsonl", "notebook.md", "notebook.txt")},
     }
 
 

@@ -35,6 +35,7 @@ CALLS = {
     "holdfast train",
     "holdfast resume",
     "requires_grad",
+    "with_penalties(..., correct_above=X)",
     "model.enable_input_require_grads()",
 }
 

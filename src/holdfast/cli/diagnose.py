@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.findings import entry, paragraph, show
-from holdfast.cli.sources import LogsArgument, is_address, is_stream, read_sources
+from holdfast.cli.sources import LogsArgument, path_of, read_sources
 from holdfast.cli.terminal import err, out
 from holdfast.errors import ConfigError
 
@@ -111,8 +111,8 @@ def _check_page(page: Path, sources: list[str] | None, option: str) -> None:
     """Raises `ConfigError` if the page would replace a log or another file."""
     from holdfast.diagnostics.report import is_replaceable
 
-    files = [Path(source) for source in sources or () if not is_address(source) and not is_stream(source)]
-    if any(path.resolve() == page.resolve() for path in files):
+    paths = [path for source in sources or () if (path := path_of(source)) is not None]
+    if any(path.resolve() == page.resolve() for path in paths):
         raise ConfigError(f"{option} {page}: the page would replace the log that it reports on; give another name")
     if not is_replaceable(page):
         raise ConfigError(f"{option} {page}: this file exists and is not a holdfast report; give another name")

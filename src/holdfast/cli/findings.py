@@ -79,12 +79,15 @@ def _cannot_tell(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> No
         return
     console.print()
     if verbose:
+        if diagnosis.what_to_log:
+            paragraph(console, diagnosis.what_to_log)
         console.print("Could not be checked, because the log lacks series:")
         for undecided in diagnosis.cannot_tell:
             entry(console, undecided.code, f"needs {', '.join(undecided.missing)}. {undecided.remedy}")
     else:
         codes = ", ".join(undecided.code for undecided in diagnosis.cannot_tell)
-        paragraph(console, f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose")
+        lacking = f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose"
+        paragraph(console, f"{diagnosis.what_to_log} {lacking}".lstrip())
 
 
 def _count(console: Console, diagnosis: Diagnosis) -> None:

@@ -26,31 +26,38 @@ LogsArgument = Annotated[
 ]
 
 
-def is_address(source: str) -> bool:
-    """Whether it is the address of a run at a service, such as `wandb://entity/project/run`."""
-    return "://" in source
-
-
 def is_stream(source: str) -> bool:
     """Whether it is standard input or a named pipe, which can be read only once."""
-    return source == STDIN or (not is_address(source) and Path(source).is_fifo())
+    try:
+        return source == STDIN or Path(source).is_fifo()
+    except (OSError, ValueError):  # reading it says why
+        return False
+
+
+def path_of(source: str) -> Path | None:
+    """The file or folder that is meant, perhaps by the name of a run; None for a stream or the address of a service."""
+    from holdfast.diagnostics.readers.services import is_address
+
+    return None if is_stream(source) or is_address(source) else Path(in_runs(source))
 
 
 def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log, Path | None]]:
-    """Each log, and the path it came from; None where that is not a file.
+    """Each log, and the path it came from; None where that is not a file or a folder.
 
     Without sources, reads what is piped in. Raises `ConfigError` if nothing is, and `DataError` for what cannot be
     read.
     """
     if sources:
         return [pair for source in sources for pair in _read(source)]
-    hint = f"{program()} {command} runs/quickstart"
+    example = f"{program()} {command} runs/quickstart"
     if sys.stdin.isatty():
-        raise ConfigError("no log is given", hint=hint)
+        raise ConfigError("no log is given", hint=example)
     try:
         return _read(STDIN)
     except DataError as error:
-        raise DataError(f"no log is given, and {error}", hint=hint) from None
+        raise DataError(
+            str(error), hint=f"no log was given, so standard input was read. To give one: {example}"
+        ) from None
 
 
 def _read(source: str) -> list[tuple[Log, Path | None]]:
@@ -58,7 +65,5 @@ def _read(source: str) -> list[tuple[Log, Path | None]]:
 
     if source == STDIN and sys.stdin.isatty():
         err().print("Paste the log, then press Ctrl-D on an empty line.", style="dim")
-    if is_stream(source) or is_address(source):
-        return [(log, None) for log in read_logs(source)]
-    path = Path(in_runs(source))
-    return [(log, path) for log in read_logs(path)]
+    path = path_of(source)
+    return [(log, path) for log in read_logs(path or source)]

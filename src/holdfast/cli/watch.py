@@ -18,8 +18,7 @@ import typer
 
 from holdfast.cli.findings import show
 from holdfast.cli.relay import Relay
-from holdfast.cli.runs import in_runs
-from holdfast.cli.sources import STDIN, is_address, is_stream
+from holdfast.cli.sources import STDIN, is_stream, path_of
 from holdfast.cli.terminal import err, is_live, out, program
 from holdfast.errors import ConfigError, DataError
 from holdfast.listener import Listener, StepResult
@@ -99,7 +98,7 @@ def _watch_log(source: str, every: float, on_finding: OnFinding) -> bool:
     from holdfast.cli.console import open_console
     from holdfast.diagnostics.readers import read_logs
 
-    path = None if is_address(source) else Path(in_runs(source))
+    path = path_of(source)
     console = out()
     with open_console(console, path or source) as listener:
         follower = Follower(

@@ -29,6 +29,7 @@ CODES: dict[str, str] = {
     "TRN001": "rollouts",
     "RWD002": "reward",
     "RWD001": "reward",
+    "OBS001": "observer",
     "ZER001": "zeros",
 }
 """Every code, and the file of its rule in `holdfast/diagnostics/rules`. Causes come before symptoms: findings of the

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from holdfast.collapse import WINDOW, Curve, fell, halved
 from holdfast.diagnostics.batches import joined
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
@@ -27,6 +29,7 @@ def diagnose(log: Log) -> Diagnosis:
         findings=tuple(finding for finding in reported if finding.level == "finding"),
         notes=tuple(finding for finding in reported if finding.level == "note"),
         cannot_tell=cannot_tell(log),
+        what_to_log=what_to_log(log),
         fall=None if curve is None else fell(curve),
         halved=half,
         facts=facts_of(log, curve),
@@ -80,9 +83,9 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
     if len(log.steps):
         facts |= {"first step": float(log.steps[0]), "last step": float(log.steps[-1])}
     if curve is not None:
-        means = curve.short.means
+        means = curve.rewards if len(curve.rewards) < WINDOW else curve.short.means
         facts["rewards"] = float(len(means))
-        facts["first reward"] = float(means[min(WINDOW, len(means)) - 1])
+        facts["first reward"] = float(means[0 if len(means) < WINDOW else WINDOW - 1])
         facts["peak reward"] = float(means.max())
         facts["last reward"] = float(means[-1])
     return facts
@@ -106,6 +109,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "likelihood/correct": _TRL_LOSS,
         "likelihood/incorrect": _TRL_LOSS,
         "ratio/": _TRL_LOSS,
+        "optimizer_steps_per_rollout": _TRL_LOSS,
         "loss/tokens": "`with_penalties(GRPOTrainer)` with `SearchRollouts`",
         "penalty/": "`with_penalties(GRPOTrainer, LLDS(coef=0.2))`",
         "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
@@ -140,8 +144,23 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "kl/": "`actor_rollout_ref.actor.use_kl_loss=True` (`actor/kl_loss`)",
     },
 }
-_TO_FILE: Mapping[Host, str] = {"trl": ", with `logging_steps=1` and `trainer.save_state()` or `Monitoring`"}
-"""What writes logged series to a file, with a row for every optimizer step."""
+
+
+def what_to_log(log: Log) -> str:
+    """One sentence: the settings and the observer that make the next log decide more; empty if this log has them."""
+    if log.host == "trl":
+        gaps = np.diff(log.series["reward/mean"].steps) if "reward/mean" in log.series else np.empty(0)
+        dense = log.settings.get("logging_steps") == 1 or (len(gaps) > 0 and bool((gaps == 1).all()))
+        parts = [] if dense else ["set `logging_steps=1`"]
+        parts += [] if log.format == "trl" else ["end with `trainer.save_state()`"]
+        observed = has(log, "optimizer_steps_per_rollout")
+        parts += [] if observed else ["train with `with_penalties(GRPOTrainer)`, which leaves the loss as it is"]
+        *before, last = parts or [""]
+        return f"For more, {', '.join(before)}{' and ' if before else ''}{last}." if last else ""
+    if log.host == "verl":
+        observed = any(name.startswith("drift/") for name in log.series)
+        return "" if observed else f"For more, train with {_VERL_LOSS}."
+    return "" if log.host == "holdfast" else "For more, use holdfast's observers for TRL and verl (docs/engines.md)."
 
 
 def logged_by(host: Host, name: str) -> str | None:
@@ -172,8 +191,6 @@ def observed_without(log: Log, missing: Iterable[str]) -> str | None:
             "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, where X is between the "
             "rewards of incorrect and of correct rollouts"
         )
-    elif all("/action_" in name for name in absent):
-        why = "these rollouts have no second action to compare with"
     else:
         why = "it measured no displacement, which needs a second rollout batch and `displacement_every` above 0"
     return f"`with_penalties` was on, but {why}."
@@ -183,7 +200,7 @@ def how_to_log(host: Host, names: Iterable[str]) -> str:
     """One sentence: which setting logs the series."""
     ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
     if ways:
-        return f"Logged by {'; '.join(ways)}{_TO_FILE.get(host, '')}."
+        return f"Logged by {'; '.join(ways)}."
     if host not in LOGGED_BY or host == "unknown":
         return "The observers of holdfast for TRL and verl log it (docs/engines.md)."
     return f"Nothing in {host} logs it, but `holdfast train` does."

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.collapse import FEWEST, Fall
+from holdfast.collapse import FEWEST, WINDOW, Fall
 from holdfast.diagnostics.log import Log
 from holdfast.files import write_whole
 from holdfast.run_folder import FINDINGS
@@ -59,6 +59,8 @@ class Diagnosis:
     notes: tuple[Finding, ...] = ()
     """What is worth knowing and no problem, ordered by step: findings of level "note"."""
     cannot_tell: tuple[CannotTell, ...] = ()
+    what_to_log: str = ""
+    """One sentence: what makes the next log decide more; empty if the log has it all."""
     fall: Fall | None = None
     """When the reward first fell (`holdfast.collapse`); None if it did not."""
     halved: Fall | None = None
@@ -88,6 +90,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
             {"code": undecided.code, "missing": list(undecided.missing), "remedy": undecided.remedy}
             for undecided in diagnosis.cannot_tell
         ],
+        "what_to_log": diagnosis.what_to_log,
         "notes": list(log.notes),
     }
 
@@ -115,6 +118,9 @@ def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
+MORE_ROWS = "Too few rows to judge its course: 10 or more show a fall, 20 or more a slow decay."
+
+
 def headline(log: Log, diagnosis: Diagnosis) -> str:
     """The course of the reward, in one or two sentences."""
     facts = diagnosis.facts
@@ -122,12 +128,16 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     if not rows:
         return "The log has no rows."
     span = f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
+    if rows == 1:
+        span = f"1 row, step {facts['last step']:.0f}"
     if "peak reward" not in facts:
         return f"No reward in this log ({span})."
+    if facts["rewards"] == 1:
+        return f"Reward {facts['last reward']:.3g} ({span}). {MORE_ROWS}"
     course = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"
     course += f", {facts['last reward']:.3g} at the end ({span})."
     if too_short(diagnosis):
-        return f"{course} Too few rows to judge."
+        return f"{course} {MORE_ROWS}"
     if facts["rewards"] < FEWEST:
         return f"{course} Too few rewards to judge."
     fall, half = diagnosis.fall, diagnosis.halved
@@ -140,8 +150,8 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
 
 
 def too_short(diagnosis: Diagnosis) -> bool:
-    """Whether the log has too few rows for a verdict."""
-    return diagnosis.facts.get("rows", 0) < FEWEST
+    """Whether the log has too few rows to judge the course of the reward. Single rows are judged all the same."""
+    return diagnosis.facts.get("rows", 0) < WINDOW
 
 
 def lead_of(lead: int | None) -> str:

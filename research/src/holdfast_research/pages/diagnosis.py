@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from holdfast.diagnostics.diagnose import diagnose
+from holdfast.diagnostics.diagnose import diagnose, missing_of
 from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.rules import RULES
 from holdfast_research import readings
 from holdfast_research.recordings.library import FOLDER, Recording, copies, load, read_manifest
 
@@ -71,7 +73,7 @@ class Case:
     right: bool
     """The first of them is a code for the cause."""
     silent: tuple[str, ...]
-    """Codes about which the log cannot tell, as the rules say themselves."""
+    """Codes whose series the log lacks."""
 
 
 def judge(
@@ -106,7 +108,7 @@ def judge(
         alarm=recording.healthy and any(code not in known for code, _ in findings),
         findings=tuple(later),
         right=bool(later) and later[0][0] in right,
-        silent=tuple(c.code for c in diagnosis.cannot_tell),
+        silent=tuple(code for code, rule in RULES.items() if missing_of(log, rule)),
     )
 
 
@@ -154,7 +156,7 @@ class Goal:
 
 
 def _can_tell(case: Case) -> bool:
-    """Whether the log of a faulty run has what it takes to see the cause, by the rules' own word."""
+    """Whether the log of a faulty run has the series of a code for its cause."""
     return not case.healthy and (case.right or not RIGHT[case.cause] <= set(case.silent))
 
 
@@ -171,13 +173,17 @@ ALSO = (
         lambda c: c.right,
         0.9,
     ),
+    Goal("right code first, of all faulty runs", lambda c: not c.healthy, lambda c: c.right, 0.9),
     Goal("findings before a fault began", lambda c: not c.healthy, lambda c: c.early, 0.05, at_most=True),
 )
 
 
 def numbers(cases: Sequence[Case]) -> dict[str, str]:
     """The headline of some cases."""
-    return {goal.name: goal.says(cases) for goal in (*GOALS, *ALSO)}
+    leads = [case.lead or 0.0 for case in cases if case.fell]
+    lead = f"{median(leads):g}" if leads else "none"
+    shares = {goal.name: goal.says(cases) for goal in (*GOALS, *ALSO)}
+    return shares | {"lead to half of the peak, median of all collapses (rollout batches)": lead}
 
 
 # ---- leaving a testbed out

@@ -106,6 +106,13 @@ class Columns:
         """As the host wrote them."""
         return list(self._columns)
 
+    def get(self, name: str) -> Column | None:
+        """(numbers of the rows that have it [N], their values [N]), without taking it; None if there is none."""
+        column = self._columns.get(name)
+        if column is None:
+            return None
+        return np.array(column[0], np.intp), np.array(column[1], np.float64)
+
     def take(self) -> Iterator[tuple[str, Column]]:
         """(name, (numbers of the rows that have it [N], rising; their values [N])); empties the collection."""
         for name in self.names():
@@ -207,6 +214,7 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
     steps = columns.steps()
     alive = columns.filled()
     if (np.diff(steps) < 0).any():
+        steps = _continued(steps, columns, tally)
         number = np.cumsum(alive) - 1  # a row without a value does not show a resumed run
         again = columns.again(steps)[alive]
         alive[alive] = _alive(steps[alive], np.where(again < 0, -1, number[again]), tally)
@@ -232,6 +240,21 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
     return result, every
 
 
+_CUMULATIVE = ("epoch", "num_tokens", "train/epoch", "train/num_tokens", "training/epoch", "progress/total_tokens")
+
+
+def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDArray[np.int64]:
+    """[R]: steps that go on where a resumed run counted them anew, although its epochs or tokens went on."""
+    points = [(row, last) for row, last in _resumes(steps, columns.again(steps)) if steps[row] <= steps[0]]
+    sums = [column for name in _CUMULATIVE if (column := columns.get(name)) is not None]
+    for row, last in reversed(points):
+        before_after = [(values[rows < row], values[rows >= row]) for rows, values in sums]
+        if any(len(a) and len(b) and b[0] > np.max(a) for a, b in before_after):
+            steps = np.append(steps[:row], steps[row:] + last + 1 - steps[row])
+            tally.add(f"steps begin again after step {last}, but the run went on: they are counted on from there")
+    return steps
+
+
 def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> NDArray[np.bool_]:
     """[R]: the rows that a resumed run did not write again. `again` [R]: see `Columns.again`."""
     points = list(_resumes(steps, again))
@@ -243,6 +266,13 @@ def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> N
     earliest = np.minimum.accumulate(begun[::-1])[::-1]  # at which this row or a later one starts again
     alive = steps < earliest[1:]
     row, last = points[0]
+    if steps[row] <= steps[0]:
+        tally.add(
+            f"steps begin again at {steps[row]} after step {last}: the last run counts, {{n rows}} before it are left "
+            "out",
+            count=int((~alive).sum()),
+        )
+        return alive
     times = f"{len(points)} times, first" if len(points) > 1 else "once,"
     tally.add(
         f"the run was resumed {times} from step {last} back to step {steps[row]}: left out {{n rows}} that it wrote "

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
@@ -16,15 +16,24 @@ from holdfast.diagnostics.readers.columns import Columns
 from holdfast.diagnostics.readers.console import COLOUR, STEP
 from holdfast.diagnostics.readers.jsonl import Batch
 from holdfast.diagnostics.readers.names import host_of
-from holdfast.diagnostics.readers.numbering import CORE, Numbering, is_numeric, is_row, logging_steps_in, step_in
+from holdfast.diagnostics.readers.numbering import (
+    CORE,
+    Numbering,
+    is_numeric,
+    is_row,
+    is_training,
+    logging_steps_in,
+    step_in,
+)
 from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader, Row
 from holdfast.diagnostics.readers.text import Tally, lines
 
 FLAT = re.compile(r"\{\s*['\"][^{}]*\}")
 """A dict without another in it."""
 _BEGUN = re.compile(r"\{\s*['\"]")
+_PLAIN = re.compile(r"(?:[^{\x1b]*\r)?\{'[^{]*$")
 _NAMES = re.compile(r"['\"](\w+)['\"]:")
-_BAR = re.compile(r"([^\r%|]*?)\s*\d{1,3}%\|[^|\r]*\|\s*(\d+)/(\d+)\s*\[")
+_BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d+)/(\d+)\s*\[")
 _RANK = re.compile(r"\s*(\[?\w*rank\W?\d+\]?:?|\([^()]*pid=[^()]*\)|Train(ing)?:)?\s*", re.IGNORECASE)
 _WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
 _JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
@@ -46,35 +55,44 @@ class Dicts:
         self.tally = tally
         self.numbering = Numbering()
         self.logging_steps: int | None = None
-        self._bar: int | None = None
-        self._total: int | None = None
+        self._bars = _Bars()
         self._rollout: int | None = None
         self._before = ""
         self._open: list[str] = []
+        self._open_at = 0
 
     def rows(self, batches: Iterable[tuple[int, list[str]]]) -> Iterator[Batch]:
         """The dicts of metrics among some lines and their numbers, without their steps."""
-        number = 0
         for first, some in batches:
             places: list[int] = []
             rows: list[Row] = []
+            alone = dicts_alone(some)
             for number, line in enumerate(some, first):
-                for row in self._in_line(line, number):
+                value = None if self._open else alone.get(number - first)
+                for row in self._in_line(line, number) if value is None else self._alone(value, line):
                     places.append(number)
                     rows.append(row)
             if rows:
                 yield places, rows
         if self._open:
-            self._cut(self._open, number)
+            self._cut(self._open)
+
+    def _alone(self, value: Row, line: str) -> Iterator[Row]:
+        """The row of a line that ends in a dict."""
+        if "%|" in line:
+            self._bars.see(line[-_TAIL:])
+        announced = self._announced_in("") if self._before else None
+        if is_row(value) or (announced is not None and is_numeric(value)):
+            yield self._row(value, announced)
 
     def _in_line(self, line: str, number: int) -> Iterator[Row]:
         if "\x1b" in line:
             line = COLOUR.sub("", line)
         if self._open:
-            line = self._joined(line, number)
+            line = self._joined(line)
         elif "{" not in line:
             if "%|" in line:
-                self._see_bar(line)
+                self._bars.see(line)
             elif "logging_steps" in line and self.logging_steps is None:
                 self.logging_steps = logging_steps_in(line)
             elif line.rstrip().endswith(":"):
@@ -86,36 +104,36 @@ class Dicts:
             announced = self._announced_in(line[at : match.start()][-_ANNOUNCEMENT:])
             if value is not None and (is_row(value) or (announced is not None and is_numeric(value))):
                 if "%|" in line:
-                    self._see_bar(line[max(at, match.start() - _TAIL) : match.start()])
+                    self._bars.see(line[max(at, match.start() - _TAIL) : match.start()])
                 at = match.end()
                 yield self._row(value, announced)
         if "%|" in line:
-            self._see_bar(line[at:][-_TAIL:])
+            self._bars.see(line[at:][-_TAIL:])
         if "logging_steps" in line and self.logging_steps is None:
             self.logging_steps = logging_steps_in(line)
         last = line.rfind("{")
         if last > line.rfind("}") and _BEGUN.match(line, last) and not self._open:
-            self._open = [line[last:].rstrip("\r")]
+            self._open, self._open_at = [line[last:].rstrip("\r")], number
 
-    def _joined(self, line: str, number: int) -> str:
+    def _joined(self, line: str) -> str:
         """The line with the beginning of a dict that a terminal or pprint has wrapped. The line alone if it begins
         another dict, "" if the dict goes on."""
         begun, self._open = self._open, []
         if _BEGUN.search(line) and "}" not in line.partition("{")[0]:
-            self._cut(begun, number - 1)
+            self._cut(begun)
             return line
         begun.append(line.rstrip("\r"))
         if "}" in line:
             return "".join(begun)
         if len(begun) > _MOST_WRAPPED or sum(map(len, begun)) > _LONGEST:
-            self._cut(begun, number)
+            self._cut(begun)
         else:
             self._open = begun
         return ""
 
-    def _cut(self, begun: list[str], number: int) -> None:
+    def _cut(self, begun: list[str]) -> None:
         if CORE & set(_NAMES.findall("".join(begun))):
-            self.tally.add("skipped {n rows}: cut off", number, begun[0])
+            self.tally.add("skipped {n rows}: cut off", self._open_at, begun[0])
 
     def _announced_in(self, text: str) -> int | None:
         """The step in the words before a dict, such as `rollout 12:`, which may stand on the line before."""
@@ -132,22 +150,45 @@ class Dicts:
 
     def _row(self, row: Row, announced: int | None) -> Row:
         step = step_in(row)
-        self.numbering.add(row, step if announced is None else announced, self._bar)
-        if "train_runtime" in row:
-            self._total = self._bar = None  # another run may follow
+        bar = self._bars.at_row() if is_training(row) else None
+        self.numbering.add(row, step if announced is None else announced, bar)
         return row
 
-    def _see_bar(self, text: str) -> None:
-        """Keeps the newest count of the training's bar: the first bar without a description. Others, such as an
-        evaluation's, have another total."""
+
+class _Bars:
+    """The progress bars without a description: that of the training, and those of evaluations, which have other totals.
+    The first is that of the training. If it stands still from row to row, another run has begun, with another total."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._total = self._newest = 0
+        self._last: int | None = None
+
+    def see(self, text: str) -> None:
+        """Keeps the counts of the bars in a text."""
         for match in _BAR.finditer(text):
-            if not _RANK.fullmatch(match[1]):
-                continue
-            count, total = int(match[2]), int(match[3])
-            if self._total is None:
-                self._total = total
-            if total == self._total:
-                self._bar = count
+            if _RANK.fullmatch(match[1].rstrip(" 0123456789")):
+                self._newest = int(match[3])
+                self._counts[self._newest] = int(match[2])
+                self._total = self._total or self._newest
+
+    def at_row(self) -> int | None:
+        """The count of the training's bar at a row of metrics; None without a bar."""
+        if self._newest != self._total and self._counts.get(self._total) == self._last:
+            self._total = self._newest
+        self._last = self._counts.get(self._total)
+        return self._last
+
+
+def dicts_alone(some: Sequence[str]) -> dict[int, Row]:
+    """Index of a line -> its dict, for lines that end in a dict, with at most a progress bar before it. All are decoded
+    at once, which is fast; none if one of them is not plain."""
+    texts = {i: s[s.index("{") :] for i, s in enumerate(some) if s.endswith(("}", "}\r")) and _PLAIN.match(s)}
+    with suppress(ValueError, RecursionError):
+        values = json.loads(f"[{','.join(texts.values())}]".replace("'", '"'))
+        if len(values) == len(texts) and all(type(value) is dict for value in values):
+            return dict(zip(texts, values, strict=True))
+    return {}
 
 
 def parsed(text: str) -> Row | None:
@@ -156,10 +197,10 @@ def parsed(text: str) -> Row | None:
     >>> parsed("{'loss': nan, 'reward': '0.5', 'kl': np.float64(0.1)}")
     {'loss': nan, 'reward': '0.5', 'kl': 0.1}
     """
-    try:
-        value = _decode(text.replace("'", '"'))[0]
-    except (ValueError, RecursionError):
-        value = _carefully(text)
+    with suppress(ValueError, RecursionError):
+        value: Any = _decode(text.replace("'", '"'))[0]  # the names of a JSON object are texts
+        return value if type(value) is dict else None
+    value = _carefully(text)
     return value if isinstance(value, dict) and all(type(name) is str for name in value) else None
 
 

@@ -222,7 +222,11 @@ def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
 
 def _has_objects(path: Path, start: str) -> bool:
     first, *others = start.split("\n", 20)
-    return any(map(_is_object, (first, *others[:-1]))) or (not others and start.startswith('{"'))
+    whole = [line for line in (first, *others[:-1]) if line.strip()]
+    objects = sum(map(_is_object, whole))
+    if 2 * objects < len(whole) and ("{'" in start or " - " in start):
+        return False  # a console log that printed an object
+    return objects > 0 or (not others and start.startswith('{"'))
 
 
 def _is_object(line: str) -> bool:

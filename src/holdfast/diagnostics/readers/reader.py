@@ -43,7 +43,7 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     host = host_of(names)
     if host in ("trl", "verl"):
         return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
-    return Frame("holdfast", host, _ours, null_is_nan=False)
+    return Frame("holdfast" if host in ("holdfast", "unknown") else "jsonl", host, _ours, null_is_nan=False)
 
 
 def history_frame(names: Iterable[str]) -> Frame | None:

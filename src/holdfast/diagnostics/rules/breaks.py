@@ -14,6 +14,7 @@ from holdfast.diagnostics.rules.rule import Check, Rows, Signal, long_not_prefer
 from holdfast.trailing import (
     Truths,
     Values,
+    binary_noise,
     count_of,
     delayed,
     held,
@@ -112,8 +113,7 @@ def breaks_at_first(rows: Rows) -> Signal:
     (reward,) = rows.columns
     row = np.arange(len(reward))
     first = delayed(trailing_mean(reward, FIRST_ROWS), 2)  # the mean of all rows before the last two
-    variance = np.maximum(first * (1 - first), 0.0) / (2 * count_of(reward))  # of two rows of binary rewards
-    by_chance = BREAK_ERRORS * np.sqrt(variance)
+    by_chance = BREAK_ERRORS * binary_noise(first, 2 * count_of(reward))
     gone = held(reward <= GONE_SHARE * first, 2) & (first > by_chance)
     sudden = (delayed(reward, 2) > LOST_SHARE * first) | clips_much_so_far(rows)
     gone &= (row >= 2) & (row < FIRST_ROWS) & sudden & long_not_preferred(rows)

@@ -11,8 +11,7 @@ import numpy as np
 
 from holdfast.collapse import reward_range
 from holdfast.diagnostics.log import Log, has
-from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
-from holdfast.diagnostics.rules.updates import falling
+from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal, falling
 from holdfast.trailing import Truths, Values, highest, lowest, trailing_mean
 
 KL, REWARD = "kl/reference", "reward/mean"

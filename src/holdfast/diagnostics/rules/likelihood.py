@@ -15,6 +15,7 @@ import math
 
 import numpy as np
 
+from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import PRESERVE_LIKELIHOOD, Check, Rows, Rule, Signal, long_not_preferred
 from holdfast.trailing import (
     Truths,
@@ -265,10 +266,17 @@ LLD003 = Rule(
     limitations="It is late by nature: in a fast collapse it comes with the fall of the reward, not before.",
 )
 
+
+def may_have_two_actions(log: Log) -> bool:
+    """Whether correct rollouts have a second action, as far as the log shows."""
+    return ACTIONS[1] in log.series or "likelihood/correct" not in log.series
+
+
 LLD004 = Rule(
     code="LLD004",
     title="first action decays faster",
     needs=((*DISPLACEMENT, *ACTIONS),),
+    applies=may_have_two_actions,
     checks=(
         Check(
             series=(*DISPLACEMENT, *ACTIONS),

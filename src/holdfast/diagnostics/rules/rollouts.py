@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal
 from holdfast.diagnostics.rules.truncation import FROM_THE_START
 from holdfast.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
@@ -11,6 +12,12 @@ SEARCH_ROWS = 3
 MAX_FAILED_FRACTION = 0.1
 MAX_EMPTY_FRACTION = 0.3
 """In the latest row and in the mean of three rows."""
+
+
+def searches(log: Log) -> bool:
+    """Whether rollouts of the run search, or the log says how many fail: others have no retriever."""
+    marks = ("retrieval/", "rollout/searches", "tools/", FAILED)
+    return log.host == "holdfast" or any(name.startswith(marks) for name in log.series)
 
 
 def fails_often(rows: Rows) -> Signal:
@@ -30,6 +37,7 @@ def is_often_empty(rows: Rows) -> Signal:
 RET001 = Rule(
     code="RET001",
     title="retriever failing",
+    applies=searches,
     needs=((FAILED_SEARCHES,), (FAILED,)),
     checks=(
         Check(
@@ -59,6 +67,7 @@ RET001 = Rule(
 RET002 = Rule(
     code="RET002",
     title="searches return nothing",
+    applies=searches,
     needs=((EMPTY,),),
     checks=(
         Check(
