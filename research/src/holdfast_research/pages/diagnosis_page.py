@@ -310,7 +310,8 @@ test are two thirds of the collection, which were kept away from us and are read
 others' data and not in this repository.
 
 Most logs are of one author's two sweeps, one of them with eight rewards a row. So they are far less independent than
-the intervals assume. Pasted rows are from issue threads, one to eleven rows each.
+the intervals assume. Pasted rows are from issue threads, one to eleven rows each. A log that cannot be read gets a
+sentence that says why: W&B's sparklines alone, for one, hold no numbers.
 """
 _FOURTH = """\
 Runs of a stock `GRPOTrainer` on arithmetic, copying and sorting, made by someone who had not read the rules. The plan,
@@ -339,10 +340,10 @@ so that these numbers are too good. A finding says that a fall is near, and seld
 rollout batches.
 """
 _HEAD = """\
-Two other tools judge such logs: post-training-toolkit of Microsoft, a callback for TRL, and rldk. Neither is a released
-package, so each was installed from its repository. They ran with their own defaults, twice. "As the trainer logs" is
-the callback that each ships, fed row after row. "Names mapped by hand" gives them every series that measures what their
-rules look for, under the name they look for, which is kinder than their documentation.
+Two other tools judge such logs: post-training-toolkit of Microsoft, a callback for TRL, and rldk. Each was installed
+from its repository, at the commit below, and ran with its own defaults, twice. "As the trainer logs" is the callback
+that each ships, fed row after row. "Names mapped by hand" gives them every series that measures what their rules look
+for, under the name they look for, which is kinder than their documentation.
 
 "Serious" is what a tool itself would stop a run for: high and critical alarms of the toolkit, stop actions of rldk's
 preset `grpo_safe`, and our findings. "Any" adds medium and low alarms, warnings, and our notes. An alarm anywhere
