@@ -346,9 +346,12 @@ that each ships, fed row after row. "Names mapped by hand" gives them every seri
 for, under the name they look for, which is kinder than their documentation.
 
 "Serious" is what a tool itself would stop a run for: high and critical alarms of the toolkit, stop actions of rldk's
-preset `grpo_safe`, and our findings. "Any" adds medium and low alarms, warnings, and our notes. An alarm anywhere
-in a faulty run counts as found, so that a tool which always speaks finds everything: read both columns together. A
-cause counts as named if any alarm of the run names it, in a generous reading.
+preset `grpo_safe`, and our findings. "Any" adds medium and low alarms, warnings, and our notes, those included that say
+that a zero is normal. An alarm anywhere in a faulty run counts as found, so that a tool which always speaks finds
+everything: read both columns together. A cause counts as named if any alarm of the run names it, in a generous reading.
+
+Where either tool speaks about healthy runs, it is most often a floor on entropy, of 1 and of 1.8 nats: many policies are
+below them from the first step.
 """
 _HISTORY = """\
 Three sets of own recordings were held out, one after the other, each read once by the rules of its day, and used to
