@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -163,23 +164,30 @@ def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None
     values = np.asarray(rewards, np.float64)
     at = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps, np.int64)
     finite = np.isfinite(values)
-    at, values = at[finite], values[finite]
+    return _curve(at[finite].tobytes(), values[finite].tobytes())
+
+
+@lru_cache(maxsize=16)
+def _curve(steps: bytes, rewards: bytes) -> Curve:
+    """Several rules look at the same reward. Its curve is computed once."""
+    at, values = np.frombuffer(steps, np.int64), np.frombuffer(rewards, np.float64)
+    count = drawn_count(values)
     longest = (window for window in LONGEST_WINDOWS if len(values) >= FEWEST_WINDOWS * window)
-    short, long, *rest = (_smoothed(values, window) for window in (WINDOW, LONG_WINDOW, *longest))
+    short, long, *rest = (_smoothed(values, count, window) for window in (WINDOW, LONG_WINDOW, *longest))
     return Curve(at, values, short, long, tuple(rest))
 
 
-def _smoothed(rewards: Values, window: int) -> Smoothed:
+def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
     means = trailing_mean(rewards, window)
     index = np.arange(len(means))
     peak_at = np.maximum.accumulate(np.where(means >= highest(means), index, 0)) if len(means) else index
     rows = np.minimum(index + 1, window)
     peaks, peak_rows = means[peak_at], rows[peak_at]
     in_both = (peak_rows * peaks + rows * means) / (peak_rows + rows)
-    of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, drawn_count(rewards)))
+    of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, count))
     error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lost = np.where(height > 0, loss / height, 0.0)
         surprise = np.where(loss > 0, loss / error, 0.0)
     lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0

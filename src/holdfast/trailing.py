@@ -6,6 +6,7 @@ Sums run in a fixed order. A value is the same, bit for bit, whether the series 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -21,9 +22,10 @@ _BEND = 0.6745 * math.sqrt(6)
 """Median absolute bend (a - 2b + c) of three such draws."""
 _SUMMED_ROW_BY_ROW = 16
 """Longer windows use differences of running sums, which are faster and less exact."""
+_FEWEST_TO_CHOOSE = 4
 _FEWEST_BENDS = 8
 """Bends that do not overlap, before their median counts."""
-_CHECKPOINTS = 1.1
+_CHECKPOINTS = 1.3
 """A median of all rows so far is computed again when there are that many times more."""
 _LOOKS = 8.0
 """Windows in a log from which on the extremes of many means count."""
@@ -86,16 +88,19 @@ def delayed(values: NDArray[T], back: int) -> NDArray[T]:
 def noise(values: Values, window: int) -> Values:
     """Standard deviation of a value around the curve, from the differences between neighbours so far.
 
-    The last `window` differences are left out once there are more than twice as many: a sudden break must not count as
-    noise. With few differences the estimate is widened. It is 0 at the first row.
+    A sudden break must not count as noise. So the last `window` differences are left out once there are more than twice
+    as many, and before that the largest, if there are four or more. With few differences the estimate is widened. It is
+    0 at the first row.
     """
     if len(values) < 2:
         return np.zeros_like(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(values)))])
-    counts = np.arange(len(values))
-    counts = np.where(counts > 2 * window, counts - window, counts)
-    few = np.maximum(counts, 1)
-    return sums[counts] / few * (1 + 2 / few) / _DIFFERENCE
+    sizes = np.concatenate([[0.0], np.abs(np.diff(values))])
+    sums, counts = np.cumsum(sizes), np.arange(len(values))
+    late, few = counts > 2 * window, (counts >= _FEWEST_TO_CHOOSE) & (counts <= 2 * window)
+    counts = np.where(late, counts - window, counts)
+    sums = sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)
+    used = np.maximum(counts - few, 1)
+    return sums / used * (1 + (2 + 2 * few) / used) / _DIFFERENCE
 
 
 def noise_of_mean(values: Values, window: int) -> Values:
@@ -120,7 +125,7 @@ def noise_of_mean(values: Values, window: int) -> Values:
 
 
 def running_median(values: Values) -> Values:
-    """[N]: the median of the values so far, brought up to date whenever there are a tenth more.
+    """[N]: the median of the values so far, brought up to date whenever there are a third more.
 
     >>> running_median(np.array([3.0, 1.0, 2.0])).tolist()
     [3.0, 2.0, 2.0]
@@ -128,9 +133,17 @@ def running_median(values: Values) -> Values:
     result, end = np.empty_like(values), 1
     while end <= len(values):
         following = max(end + 1, int(end * _CHECKPOINTS))
-        result[end - 1 : following - 1] = np.median(values[:end])
+        result[end - 1 : following - 1] = _median(values[:end])
         end = following
     return result
+
+
+def _median(values: Values) -> float:
+    """`np.median` of finite values, in a fifth of the time for short arrays."""
+    high = len(values) // 2
+    low = high - 1 + len(values) % 2
+    parted = np.partition(values, (low, high))
+    return float((parted[low] + parted[high]) / 2)
 
 
 def count_of(values: Values) -> Values:
@@ -170,6 +183,7 @@ def binary_noise(means: Values, counts: Values) -> Values:
     return np.sqrt(np.maximum(means * (1 - means), 0.0) / counts)
 
 
+@lru_cache(maxsize=8)
 def needed(errors: float, window: int, rows: int) -> Values:
     """[N]: how many standard errors of a difference must lie between an extreme mean so far and the latest one.
 

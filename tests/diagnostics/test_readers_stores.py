@@ -158,6 +158,18 @@ def test_long_records_lie_over_blocks(tmp_path: Path) -> None:
     assert len(log.series) == 5000 and log.series["metric/4999"].values.tolist() == [4999] * 3
 
 
+@pytest.mark.parametrize("left", range(16))
+def test_a_block_may_end_anywhere(tmp_path: Path, left: int) -> None:
+    """`left` bytes of the first block remain for the second record: none, too few for a head, or a head alone."""
+    first = history(_step=1, x=1)
+    filling = 32768 - 7 - 7 - left - len(first) - 9  # 9: the field's own bytes around the filling
+    rows = [first + field(9, bytes(filling + 9 - 4)), history(_step=2, x=2), history(_step=3, x=3)]
+    path = tmp_path / "run-x.wandb"
+    path.write_bytes(blocks_of(rows))
+    log = read_log(path)
+    assert log.series["x"].values.tolist() == [1, 2, 3] and log.notes == ()
+
+
 def test_values_of_wandb_in_other_dress(tmp_path: Path) -> None:
     """Typed fields, nested names, a step beside the row, media, and texts."""
     typed = [

@@ -189,12 +189,12 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ),
     ],
     "GRD003": [
-        ({"grad__norm": always(0.0)}, (5, 15)),
+        ({"grad__norm": always(0.0)}, (2, 8)),
         (
             {"grad__norm": always(0.0), "kl__reference": always(0.0), "rollout__mixed_group_fraction": always(33 / 64)},
             (1, 1),
         ),
-        ({"grad__norm": lambda v: np.where(np.arange(len(v)) < 20, v, 0.0)}, (25, 50)),
+        ({"grad__norm": lambda v: np.where(np.arange(len(v)) < 20, v, 0.0)}, (22, 30)),
     ],
     "RET001": [
         ({"retrieval__error_fraction": step(30, 0.8)}, (31, 31)),

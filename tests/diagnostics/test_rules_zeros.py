@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,11 +105,16 @@ def test_one_row_of_few_groups_proves_nothing(mixed: float) -> None:
 
 
 def test_rows_add_up() -> None:
-    """A chance of 0.5 a row, against one in a thousand for each row so far: 0.5 ** 14 < 0.001 / 14."""
+    """A chance of 0.5 a group, against one in a thousand for each row so far: 0.5 ** 14 < 0.001 / 14. A share of a half
+    is of two groups at least; where rows are single steps, a row is two chances, after the first batch."""
     series = {"grad/norm": [0.0] * 40, "rollout/mixed_group_fraction": [0.5] * 40, "reward/mean": [0.4, 0.6] * 20}
-    assert found(trl(series)) == {"GRD003": 14}
+    assert found(trl(series)) == {"GRD003": 7}
+    assert found(trl(series, every=10)) == {"GRD003": 140}
+    assert found(replace(trl(series), format="console")) == {"GRD003": 14}, "its steps may be rows"
     gaps = [0.0 if i % 10 else 0.2 for i in range(200)]
-    log = trl({"grad/norm": gaps, "rollout/mixed_group_fraction": [0.5] * 200, "reward/mean": [0.4, 0.6] * 100})
+    log = trl(
+        {"grad/norm": gaps, "rollout/mixed_group_fraction": [0.5] * 200, "reward/mean": [0.4, 0.6] * 100}, every=10
+    )
     assert found(log) == {}
 
 

@@ -67,7 +67,7 @@ class Run:
     season: float
     """Amplitude of easy and hard questions by turns, in logits; 0 for questions in a random order."""
     truncated: float
-    """Share of truncated completions."""
+    """Share of truncated completions. Half of them, from first to last, would be a fault."""
     functions: int
     """Reward functions: 1 for answers that are correct, 2 with one that learns a form."""
     observed: bool
@@ -96,7 +96,7 @@ def drawn(rows: int, completions: int, seed: int) -> Run:
         shape=str(draw.choice(get_args(Shape))),  # type: ignore[arg-type]
         memory=float(draw.choice(MEMORIES)),
         season=float(draw.choice([0.0, 0.0, draw.uniform(0.1, 0.25)])),
-        truncated=float(draw.choice([0.0, 0.02, 0.1, 0.3, 0.6])),
+        truncated=float(draw.choice([0.0, 0.02, 0.1, 0.3])),
         functions=int(draw.choice([1, 1, 2])),
         observed=bool(draw.random() < 0.5),
         seed=seed,

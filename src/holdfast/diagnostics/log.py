@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -18,9 +19,9 @@ Format = Literal[
 Host = Literal["holdfast", "trl", "verl", "prime-rl", "tinker", "slime", "skyrl", "openrlhf", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One metric at the steps that logged it, including steps that logged NaN."""
+    """One metric at the steps that logged it, including steps that logged NaN. Equal to itself only."""
 
     steps: NDArray[np.int64]
     """[N], strictly increasing."""
@@ -96,5 +97,10 @@ def reward_curve(log: Log, name: str | None = None) -> Curve | None:
     name = name or next((reward for reward in REWARDS if has(log, reward)), None)
     if name is None or not has(log, name):
         return None
-    series = finite(log.series[name])
-    return curve_of(series.values, series.steps)
+    return _curve(log.series[name])
+
+
+@lru_cache(maxsize=2)  # several rules look at the same curve
+def _curve(series: Series) -> Curve:
+    known = finite(series)
+    return curve_of(known.values, known.steps)

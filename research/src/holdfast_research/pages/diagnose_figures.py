@@ -48,10 +48,10 @@ SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def draw(code: str, log: Log, names: tuple[str, ...], path: Path) -> None:
-    """One panel for the reward and one for each series, above each other."""
+def draw(log: Log, names: tuple[str, ...], path: Path, code: str | None = None) -> None:
+    """One panel for the reward and one for each series, above each other. Marks a finding: the first, or a code's."""
     diagnosis = diagnose(log)
-    step = next(finding.step for finding in diagnosis.findings if finding.code == code)
+    step = next((finding.step for finding in diagnosis.findings if code in (None, finding.code)), None)
     panels = ("reward/mean", *names)
     figure, axes = plt.subplots(len(panels), 1, sharex=True, figsize=(6.4, 0.5 + 1.05 * len(panels)), squeeze=False)
     for axis, name in zip(axes[:, 0], panels, strict=True):
@@ -60,7 +60,8 @@ def draw(code: str, log: Log, names: tuple[str, ...], path: Path) -> None:
         axis.plot(
             series.steps[keep], series.values[keep], color=BLUE if name == "reward/mean" else ORANGE, linewidth=1.4
         )
-        axis.axvline(step, color=GREY, linestyle="--", linewidth=1)
+        if step is not None:
+            axis.axvline(step, color=GREY, linestyle="--", linewidth=1)
         if diagnosis.halved is not None:
             axis.axvline(diagnosis.halved.step, color=GREY, linestyle=":", linewidth=1)
         axis.set_title(name, loc="left", fontsize=8, pad=2)
@@ -73,16 +74,21 @@ def draw(code: str, log: Log, names: tuple[str, ...], path: Path) -> None:
     plt.close(figure)
 
 
+def style() -> None:
+    """The same file for the same numbers: text as text, and no random names."""
+    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "holdfast", "font.family": "sans-serif"}
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--codes", nargs="*", default=sorted(SHOWN), help="only these")
     codes = parser.parse_args().codes
-    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "holdfast", "font.family": "sans-serif"}
+    style()
     for code in codes:
         recording, names = SHOWN[code]
         (file,) = FOLDER.glob(f"{recording}.json*.gz")
-        draw(code, read_log(file), names, FIGURES / f"{code.lower()}.svg")
+        draw(read_log(file), names, FIGURES / f"{code.lower()}.svg", code)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
     record is passed over and noted, and so is a record that the end of the file cuts.
     """
     tally.unit = "block"
-    record, number, skip = b"", 0, len(b":W&B") + 3
+    record: bytes | None = None  # of a record in parts, the parts so far; the first may be empty
+    number, skip = 0, len(b":W&B") + 3
     with opened(path) as file:
         while block := file.read(_BLOCK):
             number += 1
@@ -63,17 +64,22 @@ def records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
                 if last or zlib.crc32(part, zlib.crc32(bytes([kind]))) != checksum:
                     cut = "the file ends within a record: it was cut off, or is still being written"
                     tally.add(cut if last else "{n blocks} with a damaged record: the rest of it was skipped", number)
-                    record = b""
+                    record = None
                     break
                 at += _HEADER.size + length
                 if kind == _WHOLE:
                     yield number, part
-                elif kind in (_BEGIN, _MIDDLE, _END) and (record or kind == _BEGIN) and len(record) < LONGEST:
-                    record = part if kind == _BEGIN else record + part
+                elif kind == _BEGIN:
+                    record = part
+                elif kind in (_MIDDLE, _END) and record is not None:
+                    record += part
                     if kind == _END:
                         yield number, record
-                        record = b""
-    if record:
+                        record = None
+                    elif len(record) > LONGEST:
+                        tally.add(f"skipped {{n records}} of more than {LONGEST:,} bytes", number)
+                        record = None
+    if record is not None:
         tally.add("the file ends within a record: it was cut off, or is still being written", number)
 
 

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
@@ -31,8 +31,9 @@ from holdfast.diagnostics.readers.text import Tally, lines
 FLAT = re.compile(r"\{\s*['\"][^{}]*\}")
 """A dict without another in it."""
 _BEGUN = re.compile(r"\{\s*['\"]")
+_PLAIN = re.compile(r"(?:[^{\x1b]*\r)?\{'[^{]*$")
 _NAMES = re.compile(r"['\"](\w+)['\"]:")
-_BAR = re.compile(r"(?:^|\r)([^\r%|]*?)\s*\d{1,3}%\|[^|\r]*\|\s*(\d+)/(\d+)\s*\[")
+_BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d+)/(\d+)\s*\[")
 _RANK = re.compile(r"\s*(\[?\w*rank\W?\d+\]?:?|\([^()]*pid=[^()]*\)|Train(ing)?:)?\s*", re.IGNORECASE)
 _WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
 _JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
@@ -65,14 +66,24 @@ class Dicts:
         for first, some in batches:
             places: list[int] = []
             rows: list[Row] = []
+            alone = dicts_alone(some)
             for number, line in enumerate(some, first):
-                for row in self._in_line(line, number):
+                value = None if self._open else alone.get(number - first)
+                for row in self._in_line(line, number) if value is None else self._alone(value, line):
                     places.append(number)
                     rows.append(row)
             if rows:
                 yield places, rows
         if self._open:
             self._cut(self._open)
+
+    def _alone(self, value: Row, line: str) -> Iterator[Row]:
+        """The row of a line that ends in a dict."""
+        if "%|" in line:
+            self._bars.see(line[-_TAIL:])
+        announced = self._announced_in("") if self._before else None
+        if is_row(value) or (announced is not None and is_numeric(value)):
+            yield self._row(value, announced)
 
     def _in_line(self, line: str, number: int) -> Iterator[Row]:
         if "\x1b" in line:
@@ -156,7 +167,7 @@ class _Bars:
     def see(self, text: str) -> None:
         """Keeps the counts of the bars in a text."""
         for match in _BAR.finditer(text):
-            if _RANK.fullmatch(match[1]):
+            if _RANK.fullmatch(match[1].rstrip(" 0123456789")):
                 self._newest = int(match[3])
                 self._counts[self._newest] = int(match[2])
                 self._total = self._total or self._newest
@@ -169,16 +180,27 @@ class _Bars:
         return self._last
 
 
+def dicts_alone(some: Sequence[str]) -> dict[int, Row]:
+    """Index of a line -> its dict, for lines that end in a dict, with at most a progress bar before it. All are decoded
+    at once, which is fast; none if one of them is not plain."""
+    texts = {i: s[s.index("{") :] for i, s in enumerate(some) if s.endswith(("}", "}\r")) and _PLAIN.match(s)}
+    with suppress(ValueError, RecursionError):
+        values = json.loads(f"[{','.join(texts.values())}]".replace("'", '"'))
+        if len(values) == len(texts) and all(type(value) is dict for value in values):
+            return dict(zip(texts, values, strict=True))
+    return {}
+
+
 def parsed(text: str) -> Row | None:
     """A dict as Python or JSON writes it, `nan` and numpy's numbers included; None for anything else.
 
     >>> parsed("{'loss': nan, 'reward': '0.5', 'kl': np.float64(0.1)}")
     {'loss': nan, 'reward': '0.5', 'kl': 0.1}
     """
-    try:
-        value = _decode(text.replace("'", '"'))[0]
-    except (ValueError, RecursionError):
-        value = _carefully(text)
+    with suppress(ValueError, RecursionError):
+        value: Any = _decode(text.replace("'", '"'))[0]  # the names of a JSON object are texts
+        return value if type(value) is dict else None
+    value = _carefully(text)
     return value if isinstance(value, dict) and all(type(name) is str for name in value) else None
 
 

@@ -21,14 +21,18 @@ Bools = NDArray[np.bool_]
 _MOST_FALLS = 1000
 _LOGGING_STEPS = re.compile(r"logging_steps\W{1,5}(\d{1,6})(?![\d.])")
 _FEW = 3
+_HUGE = 1e100
 CORE = {"loss", "grad_norm", "learning_rate", "epoch", "reward", "reward_std"}
 """Names of which a row of transformers has two or more."""
 _MARKS = ("eval_loss", "eval_reward", "eval_runtime", "train_runtime")
 _NOT_METRICS = ("percentage", "elapsed_time", "remaining_time")
+_FRAME = {*AXES, *_NOT_METRICS, SWIFT_STEP}
 
 
 def step_in(row: dict[str, Any]) -> int | None:
     """Takes the step out of a row, and texts that only frame it; None if it has none."""
+    if _FRAME.isdisjoint(row):
+        return None
     step = None
     for name in _NOT_METRICS:
         row.pop(name, None)
@@ -51,10 +55,10 @@ def logging_steps_in(line: str) -> int | None:
 
 def is_row(value: Mapping[str, Any]) -> bool:
     """Whether a dict is a row of metrics, and not a configuration or a sample that was printed."""
-    core = len(CORE & value.keys())
-    if core < 2 and not any(name in value for name in _MARKS):
+    core = CORE & value.keys()
+    if len(core) < 2 and not any(name in value for name in _MARKS):
         return len(value) > 1 and host_of(value) not in ("unknown", "trl", "holdfast") and is_numeric(value)
-    return all(_is_number(value[name]) for name in CORE if name in value)
+    return all(type(value[name]) is float or _is_number(value[name]) for name in core)
 
 
 def is_numeric(value: Mapping[str, Any]) -> bool:
@@ -81,9 +85,9 @@ class Numbering:
         self._trained.append(is_training(row))
         for name, column in zip(("epoch", "learning_rate", "grad_norm"), self._keys, strict=True):
             value = row.get(name, nan)
-            if isinstance(value, str):
-                value = number_in(value)
-            column.append(float(value) if isinstance(value, float | int) and abs(value) < 1e100 else nan)
+            if type(value) is not float or abs(value) > _HUGE:
+                value = _moderate(value)
+            column.append(value)
 
     def steps(self, logging_steps: int | None, tally: Tally) -> Steps:
         """[R]: the step of every row. Rows of an evaluation and of a summary have the step of the row before them."""
@@ -119,9 +123,15 @@ class Numbering:
         return counts * (every or 1)
 
 
+def _moderate(value: Any) -> float:
+    """The number that a value is or says, NaN for any other and for one that no epoch or rate can be."""
+    number = number_in(value) if isinstance(value, str) else value
+    return float(number) if isinstance(number, float | int) and abs(number) <= _HUGE else nan
+
+
 def is_training(row: Mapping[str, Any]) -> bool:
     """Whether a row is of training: neither an evaluation nor the summary at the end."""
-    return not any(name.startswith(("eval_", "train_runtime", "eval/")) for name in row)
+    return "loss" in row or not any(name.startswith(("eval_", "train_runtime", "eval/")) for name in row)
 
 
 def _rises(seen: Steps, counts: Steps) -> bool:

@@ -46,6 +46,8 @@ ENTROPY_NATS = 0.1
 """Nats per token by which it must rise too."""
 STEEPEST_SHARE = 0.5
 """Share of that rise that comes from one row to the next. A drift takes many rows."""
+CALM_TIMES = 1.25
+"""Times the mean of the rows before, up to which the row before a leap is as usual."""
 LENGTH_TIMES = 1.3
 CLIPPED_FRACTION = 0.1
 CLIP_JUMP_FRACTION, CLIP_JUMP_TIMES = 0.08, 4.0
@@ -66,7 +68,7 @@ def breaks_at_once(rows: Rows) -> Signal | None:
     pay, nats = (usual_before(column) for column in (reward, entropy))
     lost = pay - trailing_mean(reward, 2)
     by_chance, more = (delayed(margin(column, 2, BREAK_ERRORS), BREAK_ROWS) for column in (reward, entropy))
-    most, rise = (trailing_highest(column, BREAK_ROWS) for column in (entropy, np.diff(entropy, prepend=entropy[:1])))
+    most, rise = (trailing_highest(column, BREAK_ROWS) for column in (entropy, leaps(entropy)))
     jumps = (most > ENTROPY_TIMES * nats) & (most - nats > np.maximum(more, ENTROPY_NATS))
     jumps &= rise > STEEPEST_SHARE * (most - nats)
     where = (lost > LOST_SHARE * reward_range(pay, lowest(reward))) & (lost > by_chance)
@@ -76,6 +78,13 @@ def breaks_at_once(rows: Rows) -> Signal | None:
     if not where.any():
         return None
     return Signal(where, lambda: {REWARD: pay - lost, ENTROPY: most, "reward before": pay, "entropy before": nats})
+
+
+def leaps(values: Values) -> Values:
+    """[N]: the rise since the row before, if that row was as usual; else 0."""
+    before = delayed(values, 1)
+    calm = before <= CALM_TIMES * delayed(trailing_mean(values, USUAL_ROWS), 1)
+    return np.where(calm, values - before, 0.0)
 
 
 def usual_before(values: Values) -> Values:
@@ -106,7 +115,8 @@ def breaks_at_first(rows: Rows) -> Signal:
     first = delayed(trailing_mean(reward, FIRST_ROWS), 2)  # the mean of all rows before the last two
     by_chance = BREAK_ERRORS * binary_noise(first, 2 * count_of(reward))
     gone = held(reward <= GONE_SHARE * first, 2) & (first > by_chance)
-    gone &= (row >= 2) & (row < FIRST_ROWS) & long_not_preferred(rows)
+    sudden = (delayed(reward, 2) > LOST_SHARE * first) | clips_much_so_far(rows)
+    gone &= (row >= 2) & (row < FIRST_ROWS) & sudden & long_not_preferred(rows)
     return Signal(gone & is_another_policy(rows), lambda: {REWARD: reward}, lambda: {"first": first})
 
 
@@ -119,8 +129,13 @@ def is_another_policy(rows: Rows) -> Truths:
         | (entropy < 1 / ENTROPY_TIMES)
         | (length > LENGTH_TIMES)
         | (length < 1 / LENGTH_TIMES)
-        | (rows.latest(CLIPPED, highest) > CLIPPED_FRACTION)
+        | clips_much_so_far(rows)
     )
+
+
+def clips_much_so_far(rows: Rows) -> Truths:
+    """[N]: where a row so far clipped many tokens."""
+    return rows.latest(CLIPPED, highest) > CLIPPED_FRACTION
 
 
 def times_first(values: Values) -> Values:

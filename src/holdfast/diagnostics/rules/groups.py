@@ -78,7 +78,7 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     else:
         never = np.full(len(never), never[-1])
     evidence = dict(zip(rows.names, rows.columns, strict=True)) | ({REWARD: reward} if zero else {})
-    return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth})
+    return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, normal=smooth > MIXED_EVER)
 
 
 def becomes_constant(rows: Rows) -> Signal:

@@ -13,7 +13,6 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.diagnostics.log import Log, has
 from holdfast.diagnostics.rules.rule import Check, Remedy, Rows, Rule, Signal
 from holdfast.trailing import Values, held
 
@@ -64,11 +63,6 @@ USUAL_ROWS = 10
 """The usual mismatch is the median of the first rows, at most this many and without the latest `ROWS`."""
 FEWEST_ROWS = 5
 """Rows before a mismatch can have grown."""
-
-
-def measured(log: Log) -> bool:
-    """Whether the log measures the mismatch."""
-    return any(has(log, measure.series) for measure in MEASURES)
 
 
 def is_broken(rows: Rows, *, measure: Measure) -> Signal:
@@ -135,7 +129,6 @@ SMP002 = Rule(
     title="mismatch of sampler and trainer grows",
     needs=tuple((measure.series,) for measure in MEASURES),
     equal_needs=True,
-    applies=measured,
     checks=tuple(
         Check(
             series=(measure.series,),

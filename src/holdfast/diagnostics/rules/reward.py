@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from holdfast.collapse import DROPPED_SHARE, LONG_WINDOW, Curve, Smoothed
+from holdfast.collapse import DROPPED_SHARE, LONG_WINDOW, Curve, Smoothed, reward_range
 from holdfast.diagnostics.log import REWARDS, Log, has, reward_curve
 from holdfast.diagnostics.rules.groups import becomes_constant
 from holdfast.diagnostics.rules.hacking import functions_of
@@ -31,6 +31,8 @@ BREAK_SHARE = 0.6
 """Share of the loss that came within three rows: harder questions or another reward are as likely as a collapse."""
 ROWS_TO_RECOVER = 8
 """Rows after such a break in which the reward may begin to recover."""
+GONE_SHARE = 0.8
+"""Share of the range that is lost in three rows, if nothing is left to recover from. A log may have eight rows."""
 RECOVERED_SHARE = 0.25
 """Share of the loss that has come back, if it is not a collapse."""
 
@@ -80,9 +82,9 @@ def may_recover(curve: Curve) -> Truths:
     broke = (drop >= steepest) & (drop > 0)
     low = np.where(broke, means, -most_since(-means, broke))
     recovered = (means - low) / np.maximum(peak - low, 1e-12)
-    return (steepest > BREAK_SHARE * (peak - means)) & (
-        (rows_since(broke) < ROWS_TO_RECOVER) | (recovered > RECOVERED_SHARE)
-    )
+    some_left = peak - brief < GONE_SHARE * reward_range(peak, lowest(curve.rewards))
+    may_begin = (rows_since(broke) < ROWS_TO_RECOVER) & some_left
+    return (steepest > BREAK_SHARE * (peak - means)) & (may_begin | (recovered > RECOVERED_SHARE))
 
 
 def answers_less(rows: Rows) -> Signal:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from holdfast.diagnostics.rules.groups import CONTRAST, MIXED, contrast_of
 from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
-from holdfast.trailing import Truths, Values, rows_since
+from holdfast.trailing import Truths, Values, held, rows_since
 
 NORM, REWARD, LOSS, CLIPPED, KL, RATE = "grad/norm", "reward/mean", "loss", "clip/fraction", "kl/reference", "lr"
 
@@ -15,15 +15,14 @@ STD = ("reward/std",)
 """Over the rollout batch: above 0 it says nothing about groups."""
 CHANCE = 1e-3
 """Of a gradient of 0 by chance: in a log of TRL a row may average over several steps, and its gradient is the last."""
-MANY_GROUPS = 16
+MANY_GROUPS = 64
+ENOUGH_GROUPS = 16
 """Groups in a row from which on one row is enough, if their contrast is not rare."""
 MIXED_ENOUGH = 0.4
 ROUNDING = 1e-3
 """Of a printed share, times a number of groups."""
 UNKNOWN_SHARE = 0.2
 """Share of the groups that counts as mixed where the log only says that some are."""
-EXACT_SHARE = 0.9
-"""The least where a row is one rollout batch. The mask of the loss may still be empty once."""
 LARGEST_SHARE = 0.99
 KL_MOVES = 1e-4
 """Nats. A KL that grows by more, and to twice its value, shows that the policy moves: then the norm is not measured."""
@@ -33,44 +32,55 @@ NEAR_ZERO = 0.005
 FIRST_ROWS = 5
 
 
-def is_cut(rows: Rows) -> Signal:
+def is_cut(rows: Rows) -> Signal | None:
     """The gradient is exactly 0 in batches whose groups differ."""
     (norm,) = rows.columns
-    zero, share = norm == 0, differing(rows)
-    per_row = np.where(zero, -np.log1p(-share), 0.0)
-    total = np.cumsum(per_row)
+    zero = norm == 0
+    if not zero.any():
+        return None
+    share = differing(rows)
+    groups = fewest_groups(share)
+    evidence = np.where(zero, -np.log1p(-share) * groups_per_step(rows, groups), 0.0)
     since = np.arange(len(norm)) - rows_since(~zero)
-    evidence = total - np.where(since >= 0, total[since], 0.0)
-    enough = evidence >= np.log((np.arange(len(norm)) + 1) / CHANCE)
+    total = np.cumsum(evidence)
+    total -= np.where(since >= 0, total[since], 0.0)
+    enough = (total >= np.log((np.arange(len(norm)) + 1) / CHANCE)) & held(zero, 2)
     moves = kl_grows(rows, since)
-    where = zero & (share > 0) & (enough | one_row_is_enough(rows, share)) & ~moves
+    where = zero & (share > 0) & (enough | one_row_is_enough(rows, share, groups)) & ~moves
     return Signal(where, lambda: {NORM: norm, MIXED: share}, normal=~zero | moves)
 
 
 def differing(rows: Rows) -> Values:
-    """[N]: the share of groups with different rewards, as far as it is a chance that the gradient had one."""
+    """[N]: the share of groups with different rewards: a chance, as far as the log shows, that the step of the gradient
+    had one."""
     mixed, contrast = rows.latest(MIXED), contrast_of(rows)
     share = np.where(np.isnan(mixed), UNKNOWN_SHARE * (contrast > 0), mixed)
-    if rows.log.host == "holdfast" or rows.log.settings.get("logging_steps") == 1:
-        share = np.where((share > 0) & is_batch(rows), np.maximum(share, EXACT_SHARE), share)
     return np.clip(share, 0.0, LARGEST_SHARE)
 
 
-def is_batch(rows: Rows) -> Truths:
-    """[N]: where a row is a whole rollout batch. The first may be the first step of a batch of several."""
-    rewards = rows.log.series.get(REWARD)
-    result: Truths = np.isin(rows.steps, () if rewards is None else rewards.steps[1:])
+def fewest_groups(share: Values) -> Values:
+    """[N]: the smallest number of groups of which a share can be; `MANY_GROUPS` for that many or more."""
+    result = np.full(len(share), float(MANY_GROUPS))
+    for groups in range(MANY_GROUPS - 1, 0, -1):
+        result[np.abs(groups * share - np.round(groups * share)) < ROUNDING] = groups
     return result
 
 
-def one_row_is_enough(rows: Rows, share: Values) -> Truths:
+def groups_per_step(rows: Rows, groups: Values) -> Values:
+    """[N]: how many groups an optimizer step has at least. It is 1 where steps are only counted rows, and in the first
+    batch, whose number of steps is not known yet."""
+    rewards = rows.log.series.get(REWARD)
+    later = np.searchsorted(() if rewards is None else rewards.steps, rows.steps, side="right") > 1
+    known = later & (rows.log.format not in ("console", "table"))
+    return np.where(known, np.maximum(np.floor(groups / np.diff(rows.steps, prepend=0)), 1.0), 1.0)
+
+
+def one_row_is_enough(rows: Rows, share: Values, groups: Values) -> Truths:
     """[N]: where a row is a single optimizer step with many groups: the log says so, or the policy never moved."""
     single = rows.log.settings.get("logging_steps") == 1
     still = (rows.latest(KL) == 0) & ~(rows.latest(RATE) == 0)
-    few = np.zeros(len(share), bool)
-    for groups in range(1, MANY_GROUPS):
-        few |= np.abs(groups * share - np.round(groups * share)) < ROUNDING
-    return np.asarray((still | single) & ~few & (share >= MIXED_ENOUGH))
+    result: Truths = (still | single) & (groups >= ENOUGH_GROUPS) & (share >= MIXED_ENOUGH)
+    return result
 
 
 def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
@@ -157,6 +167,6 @@ ZER001 = Rule(
     meaning="The loss, the clip ratio or the KL is 0 for a harmless reason, and the policy learns all the same.",
     impact="A loss of GRPO says little. It is 0 in value and not in gradient as long as the policy equals the old "
     "policy. Watch the reward.",
-    remedy=dict.fromkeys(("holdfast", "trl", "verl", "unknown"), "Nothing: the reward says whether it learns."),
+    remedy=dict.fromkeys(("holdfast", "trl", "verl", "unknown"), "Change nothing: the reward says whether it learns."),
     limitations="This is a note, and no finding. It needs a gradient above 0 or a KL that grows.",
 )

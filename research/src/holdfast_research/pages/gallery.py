@@ -1,0 +1,105 @@
+"""docs/gallery.md: recorded runs, what `holdfast diagnose` prints about each, and a chart.
+
+    python -m holdfast_research.pages.gallery
+
+Every run is one of the recordings, so the page changes only with the rules.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("svg")
+
+from holdfast.diagnostics.readers import read_log
+from holdfast_research.pages.diagnose_figures import FIGURES, draw, style
+from holdfast_research.paths import REPOSITORY
+from holdfast_research.recordings.library import FOLDER, folder_of, read_manifest, unpack
+
+PAGE = REPOSITORY / "docs" / "gallery.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A run of the gallery."""
+
+    title: str
+    folder: Path
+    name: str
+    series: tuple[str, ...]
+    """The series of the chart, below the reward."""
+    stock: bool = False
+    """Whether the observer's series are left out, as in a run that did not use it."""
+
+
+PRACTICE = folder_of("practice")
+RUNS = (
+    Shown("The likelihood of correct rollouts decays, and the reward follows", FOLDER, "collapse-grpo-80-s3",
+          ("displacement/correct", "likelihood/correct")),
+    Shown("One step is too large", PRACTICE, "giant-counting", ("entropy/mean", "rollout/length"), stock=True),
+    Shown("A reward function is hacked", PRACTICE, "uniform-interleaving", ("rewards/correct/mean",), stock=True),
+    Shown("A reward function broke", PRACTICE, "broken-counting", ("rollout/mixed_group_fraction",), stock=True),
+    Shown("Rollouts are cut off", PRACTICE, "cut-doubling", ("rollout/truncated_fraction",), stock=True),
+    Shown("The gradient does not reach the weights", PRACTICE, "cut-gradient-doubling", ("grad/norm",), stock=True),
+    Shown("Observations are trained on", FOLDER, "rambler-leak-s1", ("loss/tokens", "rollout/length")),
+    Shown("The retriever is down", FOLDER, "rambler-dead-s1", ("retrieval/error_fraction",)),
+    Shown("A healthy run with a noisy reward", PRACTICE, "noisy-doubling", ("entropy/mean",), stock=True),
+)  # fmt: skip
+"""In the order of the page."""
+
+_INTRODUCTION = """# Gallery
+
+What `holdfast diagnose` prints about recorded runs, one for each of the commonest faults, and one that is healthy. The
+runs are ours, of tiny models. A fault was put into each from outside, except into the first and the last: the first is
+plain GRPO that collapses. Runs of TRL are shown as a stock log shows them.
+
+`holdfast diagnose LOG --html page.html` writes a [page](report.md) like these charts for any log of yours. In a clone
+`python -m holdfast_research.pages.gallery` makes this page.
+"""
+
+
+def section(shown: Shown, folder: Path) -> str:
+    """The part of the page about one run; draws its chart. The log is unpacked into `folder`."""
+    recording = next(row for row in read_manifest(shown.folder) if row.name == shown.name)
+    log_file = unpack(recording, folder, shown.folder, stock=shown.stock)
+    figure = FIGURES / f"gallery-{shown.name}.svg"
+    draw(read_log(log_file), shown.series, figure)
+    return f"""
+## {shown.title}
+
+![{shown.title}](figures/{figure.name})
+
+```
+{printed(log_file)}
+```
+"""
+
+
+def printed(log_file: Path) -> str:
+    """What the command prints about a log."""
+    command = [sys.executable, "-m", "holdfast", "diagnose", str(log_file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "80"})
+    if done.returncode > 1:
+        raise RuntimeError(done.stderr)
+    return done.stdout.strip()
+
+
+def main() -> None:
+    """The command line."""
+    style()
+    parts = [_INTRODUCTION]
+    for shown in RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            parts.append(section(shown, Path(folder)))
+    PAGE.write_text("".join(parts), encoding="utf-8")
+    print(f"Wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
