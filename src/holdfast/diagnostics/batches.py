@@ -4,6 +4,7 @@ rollout batch and `logging_steps=1` most rows are in the middle of a batch. Rule
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -40,10 +41,20 @@ def joined(log: Log) -> Log:
     places, ends = _places(rows, starts, known)
     series = {name: part for name, part in log.series.items() if name not in training}
     for name, part in training.items():
-        at, values = _by_batch(name, part, places[np.searchsorted(rows, part.steps)])
+        whole = len(part) == len(rows)
+        at, values = _by_batch(name, part, places if whole else places[np.searchsorted(rows, part.steps)])
         if len(at):
             series[name] = Series(ends[at], values)
     return replace(log, series=series, steps=np.union1d(ends, np.setdiff1d(log.steps, rows)))
+
+
+def _union(parts: Iterable[Steps]) -> Steps:
+    """Every step of these series. Most have the same, so those are sorted once."""
+    distinct: list[Steps] = []
+    for steps in parts:
+        if not any(np.array_equal(steps, other) for other in distinct):
+            distinct.append(steps)
+    return np.unique(np.concatenate(distinct))
 
 
 def _rows_per_batch(log: Log, step: int) -> int | None:
