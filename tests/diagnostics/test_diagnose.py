@@ -207,7 +207,7 @@ def test_constant_series(make_log: MakeLog, value: float) -> None:
     fine = {
         0.0: {"PEN001", "GRP001", "SMP001", "ENT002"},
         1.0: {"RET001", "RET002", "SMP001", "TRN001"},
-        0.5: {"RET001", "TRN001"},
+        0.5: {"RET001"},
     }
     allowed = fine.get(value, set()) | {"RET002", "SMP001", "GRD002", "MSK001"}
     assert {code for code, _ in found} <= allowed, found

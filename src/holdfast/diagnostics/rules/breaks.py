@@ -56,8 +56,8 @@ LONG_PREFERRED_LOSS = 0.08
 """Minus the loss, in the mean of eight rows. Where the loss is a mean over tokens, that is their mean advantage: long
 rollouts are preferred. An entropy bonus makes it negative too. Either is a cause of its own."""
 
-FIRST_ROWS = 8
-"""A break by the very first updates shows in these rows."""
+FIRST_ROWS = 6
+"""A break by the very first updates shows in these rows. There are too few of them to know the noise."""
 GONE_SHARE = 0.2
 """Share of the mean reward before that is left in two rows."""
 
