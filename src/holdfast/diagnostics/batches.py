@@ -114,9 +114,10 @@ class _Batches:
             extreme: Values = (np.fmax if name.endswith("max") else np.fmin).reduceat(values, self.begins)
             return extreme
         with np.errstate(invalid="ignore"):
-            sums = np.add.reduceat(values, self.begins)
+            sums: Values = np.add.reduceat(values, self.begins)
             if not np.isnan(sums).any():
                 return sums / (ends - self.begins)
             missing = np.isnan(values)
             counts = ends - self.begins - np.add.reduceat(missing, self.begins, dtype=np.int64)
-            return np.add.reduceat(np.where(missing, 0.0, values), self.begins) / counts
+            sums = np.add.reduceat(np.where(missing, 0.0, values), self.begins)
+            return sums / counts
