@@ -44,7 +44,7 @@ ENTROPY_TIMES = 1.5
 """Times the usual entropy. A batch of harder questions raises it by a tenth."""
 ENTROPY_NATS = 0.1
 """Nats per token by which it must rise too."""
-STEEPEST_SHARE = 0.5
+STEEPEST_SHARE = 0.4
 """Share of that rise that comes from one row to the next. A drift takes many rows."""
 CALM_TIMES = 1.25
 """Times the mean of the rows before, up to which the row before a leap is as usual."""
