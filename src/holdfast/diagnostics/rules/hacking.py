@@ -47,7 +47,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
     (reward,) = rows.columns
     known = {name: column for name in functions_of(rows.log) if not np.isnan(column := rows.latest(name)).any()}
     names, here = list(known), np.arange(len(reward))
-    if len(names) < 2:
+    if len(names) < 2 or not any(bool(FORM.search(name)) == form for name in names):
         return None
     smooth = np.array([trailing_mean(column, ROWS) for column in known.values()])
     noise = np.array([margin(column, ROWS, RISE_ERRORS) for column in known.values()])

@@ -124,7 +124,7 @@ RWD001 = Rule(
         for rank, name in enumerate(REWARDS)
     ),
     phase="collapse",
-    meaning="The reward has lost 40 % of its peak, or a third in the mean of ten rows.",
+    meaning="The reward has lost 40 % of its peak, or a third in the mean of ten rows or more.",
     impact="This is the event, not the cause. Earlier findings show the cause.",
     remedy={
         host: f"Go back to a checkpoint from before the first finding and apply its remedy. Without one, lower {rate}."
