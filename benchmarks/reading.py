@@ -4,11 +4,11 @@
     OMP_NUM_THREADS=1 python benchmarks/reading.py --lines 20000 --rounds 1 --json reading.json
 
 Logs of 40 metrics a step are written in the formats that come a line a step: ours, verl's file and console log, TRL's
-console, W&B's CSV; and in the trackers' own formats: W&B's file, TensorBoard's events, the databases of trackio and MLflow. Every way
-of reading runs in a process of its own, the order reversed from round to round; the import is not counted. Seconds are
-CPU seconds of that process with OMP_NUM_THREADS=1, else wall-clock seconds. "ratio" is the median over rounds of the
-seconds over those of `json.loads` on verl's file in the same round. "peak" is the most resident memory of the process,
-less what it had before it read. pandas takes part where it is installed.
+console, W&B's CSV; and in the trackers' own formats: W&B's file, TensorBoard's events, the databases of trackio and
+MLflow. Every way of reading runs in a process of its own, the order reversed from round to round; the import is not
+counted. Seconds are CPU seconds of that process with OMP_NUM_THREADS=1, else wall-clock seconds. "ratio" is the median
+over rounds of the seconds over those of `json.loads` on verl's file in the same round. "peak" is the most resident
+memory of the process, less what it had before it read. pandas takes part where it is installed.
 """
 
 from __future__ import annotations
