@@ -45,7 +45,7 @@ class View:
     can_tell: bool
     """Whether this view has what it takes to see the cause."""
     fell: bool
-    found: bool
+    has_finding: bool
     """A faulty run: a finding after the fault began. A healthy one: any finding."""
     in_time: bool
     """A finding before half of the reward was lost."""
@@ -115,7 +115,7 @@ def view(recording: Recording, name: str, log: Log) -> View:
         healthy=recording.healthy,
         can_tell=can_tell(recording, name, log),
         fell=recording.fall is not None,
-        found=bool(case.findings),
+        has_finding=bool(case.findings),
         in_time=recording.fall is not None and any(step < recording.fall[1] for _, step in case.findings),
         right=case.right,
         early=case.early,
@@ -158,12 +158,12 @@ def numbers(some: Sequence[View]) -> dict[str, Share]:
     """The headline of the views of one kind."""
     faulty = [v for v in some if not v.healthy]
     return {
-        "found by the end": _share(faulty, lambda v: v.found),
+        "found by the end": _share(faulty, lambda v: v.has_finding),
         "found before half of the reward was lost": _share([v for v in faulty if v.fell], lambda v: v.in_time),
         "right cause first": _share(faulty, lambda v: v.right),
         "right cause first, where the log can tell": _share([v for v in faulty if v.can_tell], lambda v: v.right),
         "a finding before the fault began": _share(faulty, lambda v: v.early),
-        "healthy with a finding": _share([v for v in some if v.healthy], lambda v: v.found),
+        "healthy with a finding": _share([v for v in some if v.healthy], lambda v: v.has_finding),
     }
 
 
@@ -191,7 +191,7 @@ def _cell(some: Sequence[View]) -> str:
     firsts = [v.findings[0][0] if v.findings else "nothing" for v in some]
     counted = ", ".join(f"{code} {firsts.count(code)}" for code in sorted(set(firsts)))
     right = "" if all(v.healthy for v in some) else str(sum(v.right for v in some))
-    return f"{len(some)}, {sum(v.found for v in some)}, {right}, {counted}" if some else ""
+    return f"{len(some)}, {sum(v.has_finding for v in some)}, {right}, {counted}" if some else ""
 
 
 def each(all_of_them: Sequence[View]) -> str:
@@ -200,7 +200,7 @@ def each(all_of_them: Sequence[View]) -> str:
 
 
 def _line(v: View) -> str:
-    well = not v.found if v.healthy else v.right and not v.early
+    well = not v.has_finding if v.healthy else v.right and not v.early
     marks = {"fell": v.fell, "in time": v.in_time, "EARLY": v.early, "cannot tell": not v.can_tell}
     marked = ", ".join(mark for mark, true in marks.items() if true)
     findings = " ".join(f"{code}@{step}" for code, step in v.findings)

@@ -95,7 +95,7 @@ RUNS: tuple[Run, ...] = (
         how="the rate x 30",
         fault="giant_steps",
         start=40,
-        strength=30,
+        amount=30,
     ),
     _counting(
         name="giant-counting",
@@ -103,7 +103,7 @@ RUNS: tuple[Run, ...] = (
         how="the rate x 60",
         fault="giant_steps",
         start=60,
-        strength=60,
+        amount=60,
         every=5,
     ),
     # not a number
@@ -132,7 +132,7 @@ RUNS: tuple[Run, ...] = (
         how="it returns 0.2",
         fault="broken_reward",
         start=45,
-        strength=0.2,
+        amount=0.2,
     ),
     _doubling(name="zero-doubling", cause="no-contrast", how="all rewards are 0", reward="zero", batches=50),
     _counting(
@@ -159,14 +159,14 @@ RUNS: tuple[Run, ...] = (
         how="a limit that shrinks",
         fault="shrinking_limit",
         start=40,
-        strength=8,
+        amount=8,
     ),
     _counting(
         name="longer-counting", cause="truncation", how="the reward pays for length", reward="longer", batches=200
     ),
     # the sampler, the mask, the gradient
-    _doubling(name="hot-doubling", cause="sampler-mismatch", how="temperature 1.6", fault="hot_sampler", strength=1.6),
-    _interleaving(name="topk-interleaving", cause="sampler-mismatch", how="top_k 2", fault="topk_sampler", strength=2),
+    _doubling(name="hot-doubling", cause="sampler-mismatch", how="temperature 1.6", fault="hot_sampler", amount=1.6),
+    _interleaving(name="topk-interleaving", cause="sampler-mismatch", how="top_k 2", fault="topk_sampler", amount=2),
     _counting(
         name="stale-counting",
         cause="sampler-mismatch",
@@ -181,7 +181,7 @@ RUNS: tuple[Run, ...] = (
         how="an engine at 1.5",
         fault="engine_hot",
         start=30,
-        strength=1.5,
+        amount=1.5,
     ),
     _interleaving(
         name="unmasked-interleaving", cause="masked-leak", how="no env_mask", fault="feedback_unmasked", seed=2
@@ -224,7 +224,7 @@ RUNS: tuple[Run, ...] = (
         cause="noise-policy",
         how="random weights, 3,000 words",
         skill=0.0,
-        strength=3000,
+        amount=3000,
         batches=40,
         reward="several",
     ),
@@ -233,7 +233,7 @@ RUNS: tuple[Run, ...] = (
         cause="noise-policy",
         how="random weights, 1,500 words",
         skill=0.0,
-        strength=1500,
+        amount=1500,
         batches=40,
         reward="placed",
     ),

@@ -101,8 +101,8 @@ def main() -> None:
                 print(result.get(), flush=True)
     folder = folder_of(options.set)
     folder.mkdir(parents=True, exist_ok=True)
-    made = [run for run in runs_of(options.set) if (work / run.name / "truth.json").is_file()]
-    rows = [pack(run, options.set, work) for run in made]
+    finished = [run for run in runs_of(options.set) if (work / run.name / "truth.json").is_file()]
+    rows = [pack(run, options.set, work) for run in finished]
     write_manifest(rows, versions(), folder)
     for row in rows:
         print(f"{row.name:28} {row.cause:24} {row.steps:4} batches, reward {row.settings['reward']}, fell {row.fall}")

@@ -61,7 +61,7 @@ class Run:
     """The rollout batches before the fault begins."""
     also: tuple[str, ...] = ()
     """Other causes the run has."""
-    strength: float = 0.0
+    amount: float = 0.0
     """How strong the fault is; what it means depends on the fault."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of GRPOConfig."""
@@ -82,7 +82,7 @@ def reward_functions(run: Run) -> tuple[list[Callable[..., list[float]]], list[f
         def reward(completions: list[str], answer: list[str], **more: Any) -> list[float]:
             responses = more.get("final", completions)
             if run.fault == "broken_reward" and more["trainer_state"].global_step >= run.start * run.k:
-                return [run.strength] * len(answer)
+                return [run.amount] * len(answer)
             scores = [score(r.split(), a.split()) for r, a in zip(responses, answer, strict=True)]
             if run.fault == "infinite_reward" and more["trainer_state"].global_step >= run.start * run.k:
                 scores[0] = float("inf")
@@ -116,7 +116,7 @@ def start(run: Run, folder: Path) -> Path:
     if (folder / "config.json").is_file():
         return folder
     task = TASKS[run.task]
-    words = list(task.symbols) if run.skill else [*task.symbols, *_nonsense(run.strength)]
+    words = list(task.symbols) if run.skill else [*task.symbols, *_nonsense(run.amount)]
     tokenizer = build_tokenizer([f"{run.task}: {' '.join(words)} = again :"] * 3, tuple(words))
     model = build_model(tokenizer, seed=zlib.crc32(run.task.encode()), hidden=task.hidden, layers=task.layers, heads=4)
     if run.skill:
@@ -167,7 +167,7 @@ def _lesson(run: Run, rng: random.Random) -> tuple[str, str]:
 
 def feedback(run: Run, rng: random.Random) -> str:
     """What the environment says between two attempts: symbols that nobody can predict."""
-    return f" again : {' '.join(rng.choices(TASKS[run.task].symbols, k=int(run.strength) or 4))} ="
+    return f" again : {' '.join(rng.choices(TASKS[run.task].symbols, k=int(run.amount) or 4))} ="
 
 
 # ---- rollouts that a user makes
@@ -179,7 +179,7 @@ def sampled(trainer: Any, prompt_ids: list[list[int]], *, temperature: float = 1
     width = max(map(len, prompt_ids))
     ids = torch.tensor([[pad] * (width - len(row)) + row for row in prompt_ids])
     with torch.no_grad():
-        made = model.generate(
+        output = model.generate(
             ids,
             attention_mask=(ids != pad).long(),
             max_new_tokens=trainer.max_completion_length,
@@ -190,8 +190,8 @@ def sampled(trainer: Any, prompt_ids: list[list[int]], *, temperature: float = 1
             output_scores=True,
             return_dict_in_generate=True,
         )
-    tokens = made.sequences[:, width:]
-    scores = torch.stack(made.scores, 1).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+    tokens = output.sequences[:, width:]
+    scores = torch.stack(output.scores, 1).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
     lengths = [(row.tolist().index(eos) + 1) if eos in row else len(row) for row in tokens]
     return (
         [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)],
@@ -199,7 +199,7 @@ def sampled(trainer: Any, prompt_ids: list[list[int]], *, temperature: float = 1
     )
 
 
-class Engine:
+class ServedRollouts:
     """A `rollout_func` in the place of an inference engine: its log-probs differ a little from the trainer's.
 
     From batch `start` on it may be at fault: `engine_hot` has another temperature, `engine_stale` old weights.
@@ -217,7 +217,7 @@ class Engine:
         if begun and run.fault == "engine_stale":
             self.old = self.old or new
             trainer.model.load_state_dict(self.old)
-        hot = run.strength if begun and run.fault == "engine_hot" else 1.0
+        hot = run.amount if begun and run.fault == "engine_hot" else 1.0
         completion_ids, logprobs = sampled(trainer, prompt_ids, temperature=hot)
         trainer.model.load_state_dict(new)
         logprobs = [[x + 0.01 * float(torch.randn(1, generator=self.rng)) for x in row] for row in logprobs]
@@ -236,18 +236,18 @@ class Feedback:
         tokenizer = trainer._tokenizer
         prompt_ids = tokenizer(list(prompts))["input_ids"]
         attempts, _ = sampled(trainer, prompt_ids)
-        said = [tokenizer(feedback(self.run, self.rng))["input_ids"] for _ in prompts]
-        contexts = [p + a + f for p, a, f in zip(prompt_ids, attempts, said, strict=True)]
+        feedbacks = [tokenizer(feedback(self.run, self.rng))["input_ids"] for _ in prompts]
+        contexts = [p + a + f for p, a, f in zip(prompt_ids, attempts, feedbacks, strict=True)]
         finals, _ = sampled(trainer, contexts)
         output: dict[str, Any] = {
             "prompt_ids": prompt_ids,
-            "completion_ids": [a + f + b for a, f, b in zip(attempts, said, finals, strict=True)],
+            "completion_ids": [a + f + b for a, f, b in zip(attempts, feedbacks, finals, strict=True)],
             "logprobs": None,
             "final": tokenizer.batch_decode(finals, skip_special_tokens=True),
         }
         right = self.run.fault == "feedback"
         if self.run.fault != "feedback_unmasked":
-            lengths = [(len(a), len(f), len(b)) for a, f, b in zip(attempts, said, finals, strict=True)]
+            lengths = [(len(a), len(f), len(b)) for a, f, b in zip(attempts, feedbacks, finals, strict=True)]
             output["env_mask"] = [[1] * a + [int(not right)] * f + [1] * b for a, f, b in lengths]
         return output
 
@@ -255,13 +255,13 @@ class Feedback:
 # ---- the trainer
 
 FAULTS = {
-    "giant_steps": "the learning rate times `strength` from batch `start` on",
+    "giant_steps": "the learning rate times `amount` from batch `start` on",
     "poisoned": "a loss that is not a number from batch `start` on",
     "infinite_reward": "the first completion of a batch is paid infinity from batch `start` on",
-    "broken_reward": "every completion is paid `strength` from batch `start` on",
-    "shrinking_limit": "from batch `start` on the limit is a token lower every `strength` batches",
-    "hot_sampler": "the sampler's temperature is `strength` from batch `start` on",
-    "topk_sampler": "the sampler keeps `strength` tokens from batch `start` on",
+    "broken_reward": "every completion is paid `amount` from batch `start` on",
+    "shrinking_limit": "from batch `start` on the limit is a token lower every `amount` batches",
+    "hot_sampler": "the sampler's temperature is `amount` from batch `start` on",
+    "topk_sampler": "the sampler keeps `amount` tokens from batch `start` on",
     "stale_sampler": "the sampler has the weights of batch `start` for ever after",
     "engine_hot": "hot_sampler, of an engine that returns its log-probs",
     "engine_stale": "stale_sampler, of an engine that returns its log-probs",
@@ -300,12 +300,12 @@ def trainer_class(run: Run, truth: list[dict[str, Any]]) -> Any:
             if done < 0:
                 return super()._generate(prompts)  # type: ignore[no-untyped-call]
             if run.fault == "shrinking_limit":
-                limit = max(run.length - int(done / run.k / run.strength), 2)
+                limit = max(run.length - int(done / run.k / run.amount), 2)
                 self.max_completion_length = self.generation_config.max_new_tokens = limit
             if run.fault == "hot_sampler":
-                self.generation_config.temperature = run.strength
+                self.generation_config.temperature = run.amount
             if run.fault == "topk_sampler":
-                self.generation_config.top_k = int(run.strength)
+                self.generation_config.top_k = int(run.amount)
             if run.fault != "stale_sampler":
                 return super()._generate(prompts)  # type: ignore[no-untyped-call]
             model: Any = self.model
@@ -340,7 +340,7 @@ def trainer_class(run: Run, truth: list[dict[str, Any]]) -> Any:
 
 
 class _GiantSteps(TrainerCallback):
-    """The learning rate times `run.strength` after `run.start` rollout batches."""
+    """The learning rate times `run.amount` after `run.start` rollout batches."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -348,7 +348,7 @@ class _GiantSteps(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if state.global_step == self.run.start * self.run.k:
             scheduler = more["lr_scheduler"]
-            scheduler.base_lrs = [rate * self.run.strength for rate in scheduler.base_lrs]
+            scheduler.base_lrs = [rate * self.run.amount for rate in scheduler.base_lrs]
 
 
 class _Stop(TrainerCallback):
@@ -367,7 +367,7 @@ def record(run: Run, work: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.manual_seed(run.seed)
-    fed = f"-fed{run.strength:g}" if run.fault.startswith("feedback") or not run.skill else ""
+    fed = f"-fed{run.amount:g}" if run.fault.startswith("feedback") or not run.skill else ""
     policy = start(run, work / f"start-{run.task}-{run.skill}{fed}")
     trainer = _trainer(run, folder, policy, truth, [_GiantSteps(run)] if run.fault == "giant_steps" else [])
     if run.fault == "resumed":
@@ -407,7 +407,7 @@ def _trainer(run: Run, folder: Path, policy: Path, truth: list[dict[str, Any]], 
         "top_k": 0,
     }
     functions, weights = reward_functions(run)
-    rollouts = {"engine": Engine, "feedback": Feedback}.get(run.fault.split("_")[0])
+    rollouts = {"engine": ServedRollouts, "feedback": Feedback}.get(run.fault.split("_")[0])
     trainer = trainer_class(run, truth)(
         model=str(policy),
         reward_funcs=functions,
