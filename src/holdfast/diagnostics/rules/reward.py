@@ -30,8 +30,8 @@ ROWS = 5
 BREAK_SHARE = 0.6
 """Share of the loss that came within three rows: harder questions or another reward are as likely as a collapse."""
 ROWS_TO_RECOVER, ROWS_TO_BE_GONE = 8, 1
-"""Rows after such a break in which the reward may begin to recover, and the same if nothing is left of it: a grader that
-went down shows a row later, and GRP001 says so."""
+"""Rows after such a break in which the reward may begin to recover, and the same if nothing is left of it: a broken
+grader shows a row later, and GRP001 says so."""
 GONE_SHARE = 0.8
 """Share of the range that is lost in three rows, if nothing is left to recover from. A log may have eight rows."""
 RECOVERED_SHARE = 0.25
