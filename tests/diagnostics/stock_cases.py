@@ -65,7 +65,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "TRN001": [
         # All are cut off, so all have the same reward.
         ({CUT: always(1.0), "reward__mean": always(0.0), MIXED: always(0.0), "reward__em": always(0.0)}, (3, 3)),
-        ({CUT: noisy(0.6, 0.02), "reward__mean": noisy(0.35, 0.03)}, (20, 20)),
+        ({CUT: noisy(0.8, 0.01), "reward__mean": noisy(0.2, 0.02)}, (20, 20)),
     ],
 }
 TWINS: dict[str, list[dict[str, Change]]] = {
@@ -95,9 +95,9 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
     "SMP001": [{GAP: noisy(0.03, 0.002)}, {"sampler__prob_abs_gap": noisy(0.01, 0.002)}],
     "TRN001": [
-        {CUT: noisy(0.6, 0.02), "reward__mean": noisy(0.7, 0.03)},  # those that are cut off earn as well
-        {CUT: noisy(0.6, 0.02), "reward__mean": then(noisy(0.2, 0.01), ramp(0, 0.45, 50))},  # and it learns
-        {CUT: noisy(0.4, 0.02), "reward__mean": noisy(0.35, 0.03)},
+        {CUT: noisy(0.8, 0.01), "reward__mean": noisy(0.7, 0.03)},  # those that are cut off earn as well
+        {CUT: noisy(0.8, 0.01), "reward__mean": then(noisy(0.1, 0.005), ramp(0, 0.24, 50))},  # and it learns
+        {CUT: noisy(0.6, 0.02), "reward__mean": noisy(0.35, 0.03)},  # a note
     ],
     "RWD003": [
         HACKED | {"reward__mean": then(noisy(0.7, 0.03), ramp(20, 0.2))},  # the reward shows it

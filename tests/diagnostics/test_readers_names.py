@@ -17,8 +17,6 @@ from holdfast.diagnostics.readers.names import (
     LEFT_ALONE,
     SHARES,
     TABLES,
-    TRL,
-    VERL,
     Name,
     ambiguous_names,
     by_version,
@@ -107,6 +105,12 @@ def test_the_changes() -> None:
         ("verl", "actor/entropy_loss", "entropy/mean"),
         ("verl", "actor/reward_kl_penalty", "kl/reference"),
         ("prime-rl", "mismatch_kl/all/mean", "sampler/mismatch_kl"),
+        ("prime-rl", "train/agg/effective/solver/reward/mean", "reward/mean"),
+        ("prime-rl", "train/agg/effective/solver/num_turns/mean", "train/agg/effective/solver/num_turns/mean"),
+        ("tinker", "env/all/reward/total", "reward/mean"),
+        ("slime", "train/kl_loss", "kl/reference"),
+        ("skyrl", "policy/ppo_clip_ratio", "clip/fraction"),
+        ("openrlhf", "train/actor_grad_norm", "grad/norm"),
         ("verl", "completion_length", "completion_length"),
         ("trl", "critic/score/mean", "critic/score/mean"),
         ("verl", "actor/holdfast/ratio/max", "ratio/max"),
@@ -215,6 +219,11 @@ def test_rollouts_that_a_limit_has_cut_are_equally_long(
         (["actor/entropy", "critic/score/mean", "reward"], "verl"),
         (["reward/mean", "entropy/mean", "lr"], "holdfast"),
         (["holdfast/reward/mean", "train/loss"], "trl"),
+        (["env/all/reward/total", "optim/lr"], "tinker"),
+        (["rollout/raw_reward", "rollout/truncated_ratio"], "slime"),
+        (["entropy/all/mean", "optim/lr"], "prime-rl"),
+        (["policy/policy_entropy", "reward/avg_raw_reward"], "skyrl"),
+        (["reward", "kl", "actor_grad_norm"], "openrlhf"),
         (["accuracy", "perplexity"], "unknown"),
         ([], "unknown"),
     ],
@@ -241,8 +250,13 @@ def left_of(host: str) -> str:
     return "".join(f"| `{name}` | {why} |\n" for name, why in LEFT_ALONE[host].items())  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("host", "table"), [("trl", TRL), ("verl", VERL)])
+@pytest.mark.parametrize(("host", "table"), TABLES.items())
 def test_the_page_shows_the_tables(host: str, table: tuple[Name, ...]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert rows_of(table) in page, f"docs/logs.md lacks this table:\n{rows_of(table)}"
+
+
+@pytest.mark.parametrize("host", LEFT_ALONE)
+def test_the_page_shows_what_is_left_alone(host: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
     assert left_of(host) in page, f"docs/logs.md lacks these rows:\n{left_of(host)}"

@@ -363,6 +363,13 @@ def test_its_twin_is_left_alone(make_log: MakeLog, code: str, number: int, seed:
     assert code not in codes(make_log(seed=seed, **TWINS[code][number]))
 
 
+def test_a_reward_function_that_breaks_is_no_collapse(make_log: MakeLog) -> None:
+    """The weights are sound: nobody is to go back to an earlier checkpoint."""
+    (finding,) = diagnose(make_log(**BROKEN)).findings
+    assert finding.code == "GRP001" and "since step 31" in finding.summary and "weights are sound" in finding.remedy
+    assert "RWD001" in codes(make_log(**BROKEN | {"entropy__mean": step(30, 3.0)}))
+
+
 @pytest.mark.parametrize(("code", "number"), [(code, i) for code, cases in CASES.items() for i in range(len(cases))])
 def test_the_cause_comes_first(make_log: MakeLog, code: str, number: int) -> None:
     """A failure made here has one cause; whatever else its series show comes with it or later."""

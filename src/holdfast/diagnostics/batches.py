@@ -4,7 +4,7 @@ rollout batch and `logging_steps=1` most rows are in the middle of a batch. Rule
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +32,26 @@ def joined(log: Log) -> Log:
         return log
     training = {name: part for name, part in log.series.items() if not name.startswith(_OTHER)}
     different = {part.steps.tobytes(): part.steps for part in training.values()}  # nearly all series share their steps
-    rows = np.unique(np.concatenate(list(different.values())))
+    rows = _merged(list(different.values()))
     starts = np.searchsorted(rows, log.series[REWARD].steps)
     known = _rows_per_batch(log, int(rows[starts[0]])) if len(starts) else None
     if not len(starts) or (len(starts) == len(rows) and known is None):
         return log
     places, ends = _places(rows, starts, known)
+    whole = _Batches.of(places)
     series = {name: part for name, part in log.series.items() if name not in training}
     for name, part in training.items():
-        at, values = _by_batch(name, part, places[np.searchsorted(rows, part.steps)])
-        if len(at):
-            series[name] = Series(ends[at], values)
-    return replace(log, series=series, steps=np.union1d(ends, np.setdiff1d(log.steps, rows)))
+        batches = whole if len(part) == len(rows) else _Batches.of(places[np.searchsorted(rows, part.steps)])
+        if len(batches.rows):
+            series[name] = Series(ends[batches.rows], batches.of_series(name, part))
+    in_rows = rows[np.minimum(np.searchsorted(rows, log.steps), len(rows) - 1)] == log.steps
+    return replace(log, series=series, steps=_merged([ends, log.steps[~in_rows]]))
+
+
+def _merged(parts: list[Steps]) -> Steps:
+    """Every step of parts that are sorted. A stable sort merges them, which is faster than `np.unique`."""
+    steps = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts), kind="stable")
+    return steps[np.append(True, np.diff(steps) > 0)] if len(steps) else steps
 
 
 def _rows_per_batch(log: Log, step: int) -> int | None:
@@ -75,19 +83,41 @@ def _places(rows: Steps, starts: Steps, known: int | None) -> tuple[Steps, Steps
     return places, rows[kept][np.append(inside[1:] > inside[:-1], True)] if len(inside) else rows[:0]
 
 
-def _by_batch(name: str, part: Series, places: Steps) -> tuple[Steps, Values]:
-    """(the joined rows that have a value, their values). Of values that are NaN, those of other rows count."""
-    kept = places >= 0
-    places, values = places[kept], part.values[kept]
-    begins = np.flatnonzero(np.diff(places, prepend=-1))
-    if len(begins) == len(places):
-        return places, values
-    if name in _STATES:
-        return places[begins], values[np.append(begins[1:], len(values)) - 1]
-    if name.endswith("max"):
-        return places[begins], np.fmax.reduceat(values, begins)
-    if name.endswith("min"):
-        return places[begins], np.fmin.reduceat(values, begins)
-    with np.errstate(invalid="ignore"):
-        sums = np.add.reduceat(np.where(np.isnan(values), 0.0, values), begins)
-        return places[begins], sums / np.add.reduceat(~np.isnan(values), begins, dtype=np.float64)
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Which values of a series belong to which joined rows."""
+
+    kept: NDArray[np.bool_] | slice
+    """Of the values of the series."""
+    begins: Steps
+    """[M]: the first value of each joined row, among those kept."""
+    rows: Steps
+    """[M]: the joined row."""
+
+    @classmethod
+    def of(cls, places: Steps) -> _Batches:
+        """From the joined row of each value, or -1."""
+        kept = places >= 0
+        inside = places[kept]
+        begins = np.flatnonzero(np.diff(inside, prepend=-1))
+        return cls(slice(None) if kept.all() else kept, begins, inside[begins])
+
+    def of_series(self, name: str, part: Series) -> Values:
+        """[M]: the value of each joined row. Of values that are NaN, those of other rows count."""
+        values = part.values[self.kept]
+        ends = np.append(self.begins[1:], len(values))
+        if len(self.begins) == len(values):
+            return values
+        if name in _STATES:
+            return values[ends - 1]
+        if name.endswith(("max", "min")):
+            extreme: Values = (np.fmax if name.endswith("max") else np.fmin).reduceat(values, self.begins)
+            return extreme
+        with np.errstate(invalid="ignore"):
+            sums: Values = np.add.reduceat(values, self.begins)
+            if not np.isnan(sums).any():
+                return sums / (ends - self.begins)
+            missing = np.isnan(values)
+            counts = ends - self.begins - np.add.reduceat(missing, self.begins, dtype=np.int64)
+            sums = np.add.reduceat(np.where(missing, 0.0, values), self.begins)
+            return sums / counts

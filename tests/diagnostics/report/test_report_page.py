@@ -174,7 +174,8 @@ def test_notes_of_the_rules_are_notes(collapse: ReportedRun, make_finding: Any, 
 
 def test_what_could_not_be_checked_is_a_row_for_each_way_to_log_it(collapse: ReportedRun, tmp_path: Path) -> None:
     undecided = [CannotTell(code=code, missing=("ratio/max",), remedy="Log it.") for code in ("STP001", "ISD001")]
-    run = replace(collapse, diagnosis=replace(collapse.diagnosis, cannot_tell=tuple(undecided)))
+    advised = replace(collapse.diagnosis, cannot_tell=tuple(undecided), what_to_log="Log `more`.")
+    run = replace(collapse, diagnosis=advised)
     page = page_of(write_report(tmp_path / "page.html", [run, run, collapse]))
-    assert page.count("<td>Log it.</td>") == 2
+    assert page.count("<td>Log it.</td>") == 2 and page.count("<p>Log <code>more</code>.</p>") == 1
     assert "<td>STP001, ISD001</td>" in page and "lacks series (3)" in page

@@ -157,7 +157,8 @@ def _set(reading: Reading) -> str:
 
 def _null(reading: Reading) -> str:
     codes = ", ".join(f"`{code}` {count}" for code, count in reading["findings by code"].items()) or "none"
-    return f"{table(reading['findings per run'])}\n\nFindings in all {reading['runs']} runs, by code: {codes}."
+    counted = f"In all {reading['runs']} runs {reading['all']:g} findings per run; by code: {codes}."
+    return f"{table(reading['findings per run'])}\n\n{counted}"
 
 
 def _own(reading: Reading) -> str:
@@ -265,22 +266,18 @@ def _goals_of_own(column: str, name: str, worth: str) -> tuple[Goal, ...]:
     )
 
 
+def _goals_of_public(reading: str, name: str) -> tuple[Goal, ...]:
+    bad, healthy = "bad runs with a finding", "healthy runs with a finding"
+    worth = "half are means of 8 rewards a row, the noisiest kind"
+    return (
+        Goal(f"{name}: {bad}", reading, ("counts", bad), 0.95, "a log like yours may not be among them"),
+        Goal(f"{name}: {healthy}", reading, ("counts", healthy), 0.05, worth, at_most=True),
+    )
+
+
 GOALS = (
-    Goal(
-        "public logs: bad runs with a finding",
-        "public_logs",
-        ("counts", "bad runs with a finding"),
-        0.95,
-        "a log like yours may not be among them",
-    ),
-    Goal(
-        "public logs: healthy runs with a finding",
-        "public_logs",
-        ("counts", "healthy runs with a finding"),
-        0.05,
-        "half are means of 8 rewards a row, the noisiest kind",
-        at_most=True,
-    ),
+    *_goals_of_public("public_logs_kept", "public logs, never seen"),
+    *_goals_of_public("public_logs", "public logs, seen"),
     *_goals_of_set("stock", "TRL runs of a stranger, stock log", "the nearest to yours, but tiny"),
     *_goals_of_set("observed", "the same runs, with the observer", "what `with_penalties(GRPOTrainer)` adds"),
     Goal(
@@ -328,7 +325,7 @@ easy and hard questions by turns, and every series that a stock log has. They sh
 of findings against the length of a log and the number of completions a row is a mean of.
 
 The noise of these runs is an assumption. What it leaves out, no rate here covers: questions that change, a grader with
-drift, restarts.
+drift, restarts. And a cell has few runs: of 200 with a true rate of 0.01, one cell in twenty is above 0.02.
 """
 _OWN = """\
 The library of recorded runs: search agents of the local trainer and of TRL, and single-turn tasks in TRL, each with a
@@ -346,9 +343,12 @@ that each ships, fed row after row. "Names mapped by hand" gives them every seri
 for, under the name they look for, which is kinder than their documentation.
 
 "Serious" is what a tool itself would stop a run for: high and critical alarms of the toolkit, stop actions of rldk's
-preset `grpo_safe`, and our findings. "Any" adds medium and low alarms, warnings, and our notes. An alarm anywhere
-in a faulty run counts as found, so that a tool which always speaks finds everything: read both columns together. A
-cause counts as named if any alarm of the run names it, in a generous reading.
+preset `grpo_safe`, and our findings. "Any" adds medium and low alarms, warnings, and our notes, those included that say
+that a zero is normal. An alarm anywhere in a faulty run counts as found, so that a tool which always speaks finds
+everything: read both columns together. A cause counts as named if any alarm of the run names it, in a generous reading.
+
+Where either tool speaks about healthy runs, it is most often a floor on entropy, of 1 and of 1.8 nats. Many policies
+are below them from the first step.
 """
 _HISTORY = """\
 Three sets of own recordings were held out, one after the other, each read once by the rules of its day, and used to

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnostics.log import Series
+from holdfast.diagnostics.readers.names import CUMULATIVE
 from holdfast.diagnostics.readers.text import Tally
 from holdfast.errors import DataError
 
@@ -240,13 +241,10 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
     return result, every
 
 
-_CUMULATIVE = ("epoch", "num_tokens", "train/epoch", "train/num_tokens", "training/epoch", "progress/total_tokens")
-
-
 def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDArray[np.int64]:
-    """[R]: steps that go on where a resumed run counted them anew, although its epochs or tokens went on."""
+    """[R]: steps that go on where a resumed run counted from the beginning, although its epochs or tokens went on."""
     points = [(row, last) for row, last in _resumes(steps, columns.again(steps)) if steps[row] <= steps[0]]
-    sums = [column for name in _CUMULATIVE if (column := columns.get(name)) is not None]
+    sums = [column for name in CUMULATIVE if (column := columns.get(name)) is not None]
     for row, last in reversed(points):
         before_after = [(values[rows < row], values[rows >= row]) for rows, values in sums]
         if any(len(a) and len(b) and b[0] > np.max(a) for a, b in before_after):

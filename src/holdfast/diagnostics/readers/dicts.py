@@ -117,7 +117,7 @@ class Dicts:
 
     def _joined(self, line: str) -> str:
         """The line with the beginning of a dict that a terminal or pprint has wrapped. The line alone if it begins
-        another dict, "" if the dict goes on."""
+        another dict, "" if the dict continues."""
         begun, self._open = self._open, []
         if _BEGUN.search(line) and "}" not in line.partition("{")[0]:
             self._cut(begun)

@@ -213,6 +213,9 @@ FORMER: Mapping[str, str] = {
 AXES = ("train/global_step", "global_step", "trainer/global_step", "step", "Step", "_step")
 """Columns of a W&B history with steps, best first. `_step` counts calls of wandb.log, not steps of the trainer."""
 
+CUMULATIVE = ("epoch", "num_tokens", "train/epoch", "train/num_tokens", "training/epoch", "progress/total_tokens")
+"""Series that only rise within a run."""
+
 SWIFT_STEP = "global_step/max_steps"
 """ms-swift's name for the step: `"5/547"`."""
 

@@ -49,8 +49,8 @@ def logging_steps_in(line: str) -> int | None:
     >>> logging_steps_in("--logging_steps 5"), logging_steps_in("logging_steps=0.1,")
     (5, None)
     """
-    found = _LOGGING_STEPS.search(line)
-    return int(found[1]) or None if found else None
+    match = _LOGGING_STEPS.search(line)
+    return int(match[1]) or None if match else None
 
 
 def is_row(value: Mapping[str, Any]) -> bool:

@@ -32,7 +32,7 @@ class Frame:
 
 
 def frame_of(rows: Sequence[Row]) -> Frame | None:
-    """The frame of a file, from its first rows; None if none of them has a step and they are no rows of a trainer."""
+    """The frame of a file, from its first rows; None if none of them has a step and they are not rows of a trainer."""
     names = {name for row in rows for name in row}
     if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
         return Frame("verl", "verl", _data, null_is_nan=True)

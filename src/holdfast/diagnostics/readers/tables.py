@@ -32,7 +32,7 @@ def cells_of(line: str, bars: bool) -> list[str]:
 
 
 def header_of(line: str) -> list[str] | None:
-    """The names of a table, as transformers logs them; None for a line that is no header."""
+    """The names of a table, as transformers logs them; None for any other line."""
     names = [_NAMES.get(cell.lower(), cell.replace(" / ", "/")) for cell in cells_of(line, "|" in line)]
     if len(names) < 2 or not {"epoch", *AXES} & {*names} or any(number_in(name) is not None for name in names):
         return None

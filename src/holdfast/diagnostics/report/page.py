@@ -294,7 +294,10 @@ def _open_questions(runs: Sequence[ReportedRun]) -> str:
         where = "all" if len(names) == len(runs) else ", ".join(names)
         rows.append([", ".join(codes), missing, remedy, *([where] if several else [])])
     count = len({code for codes, _ in groups.values() for code in codes})
-    return _folded(f"Codes that could not be checked because the log lacks series ({count})", _table(columns, rows))
+    advice = dict.fromkeys(run.diagnosis.what_to_log for run in runs if run.diagnosis.what_to_log)
+    first = "".join(f"<p>{_marked(sentence)}</p>\n" for sentence in advice)
+    title = f"Codes that could not be checked because the log lacks series ({count})"
+    return _folded(title, first + _table(columns, rows))
 
 
 def _notes(runs: Sequence[ReportedRun]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -41,7 +42,9 @@ BROKEN_LOST_SHARE = 0.5
 """Share of the range that the reward loses when it becomes constant."""
 BEFORE_LOST_SHARE = 0.4
 """Share of the range that it may have lost before: a policy that decays gets there step by step."""
-CHANCE = 1e-3
+ROWS_TO_DECIDE = 8
+"""Rows without contrast after which it is decided."""
+CHANCE = 1e-2
 """Of so many rows without contrast in succession, given how common they were before, at any row so far."""
 SAME_TEXT_SHARE, SAME_TEXT_ERRORS = 0.3, 4.0
 """Change of entropy and length, as a share or in standard deviations, within which the rollouts are as before."""
@@ -81,8 +84,24 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, normal=smooth > MIXED_EVER)
 
 
-def becomes_constant(rows: Rows) -> Signal:
-    """From one row on every rollout has the same low reward, while the rollouts are as before."""
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Rows at which every rollout has the same low reward, [N] each."""
+
+    flat: Truths
+    """No rollout's reward differs from another's."""
+    suspected: Truths
+    """The reward was well before these rows, and the rollouts did not change."""
+    running: Rank
+    """Rows in succession with this reward."""
+    begins: Rank
+    """The first of them."""
+    level: Values
+    """The mean reward before."""
+
+
+def break_of(rows: Rows) -> Break:
+    """Where the reward becomes constant, at a low value, while the rollouts are as before."""
     (reward,) = rows.columns
     contrast = contrast_of(rows)
     flat = (contrast == 0) | (np.isnan(contrast) & (reward == 0))
@@ -91,24 +110,36 @@ def becomes_constant(rows: Rows) -> Signal:
     begins = np.arange(len(flat)) - np.maximum(running, 1) + 1
     before = np.maximum(begins - 2, 0)  # a row may average over steps from before and after the break
     mean = trailing_mean(reward, ROWS)
-    peak = highest(mean)[before]
+    peak, level = highest(mean)[before], mean[before]
     height = reward_range(peak, np.minimum(lowest(reward)[before], reward))
-    where = (mean[before] - reward >= BROKEN_LOST_SHARE * height) & (peak - mean[before] <= BEFORE_LOST_SHARE * height)
-    where &= (begins >= ROWS) & unlikely(flat, running, begins) & same_text(rows, begins, before)
+    low = (level - reward >= BROKEN_LOST_SHARE * height) & (peak - level <= BEFORE_LOST_SHARE * height)
+    suspected = flat & low & (begins >= ROWS) & same_text(rows, begins, before)
+    return Break(flat, suspected, running, begins, level)
+
+
+def becomes_constant(rows: Rows) -> Signal:
+    """From one row on every rollout has the same low reward, for more rows than chance explains."""
+    seen = break_of(rows)
     return Signal(
-        where,
-        lambda: {REWARD: reward, "before": mean[before]},
-        lambda: {"since": rows.steps[begins]},
-        normal=~flat,
+        seen.suspected & is_unlikely(seen),
+        lambda: {REWARD: rows.columns[0], "before": seen.level},
+        lambda: {"since": rows.steps[seen.begins]},
+        normal=~seen.flat,
     )
 
 
-def unlikely(flat: Truths, running: Rank, begins: Rank) -> Truths:
+def is_unlikely(seen: Break) -> Truths:
     """[N]: where so many rows in succession without contrast are not a matter of chance."""
-    earlier = np.maximum(begins - 1, 0)
-    usual = (np.cumsum(flat)[earlier] + 1) / (begins + 2)
-    chance = begins * usual**running
-    return (chance <= CHANCE) & (running >= 2 * np.maximum.accumulate(running)[earlier] + BROKEN_ROWS)
+    earlier = np.maximum(seen.begins - 1, 0)
+    usual = (np.cumsum(seen.flat)[earlier] + 0.5) / (seen.begins + 1)
+    longest = np.maximum.accumulate(seen.running)[earlier]
+    return (seen.begins * usual**seen.running <= CHANCE) & (seen.running >= 2 * longest + BROKEN_ROWS)
+
+
+def may_be_broken(rows: Rows) -> Truths:
+    """[N]: where GRP001 says that the reward function broke, or may still say so. A fall is not one then."""
+    seen = break_of(rows)
+    return seen.suspected & (is_unlikely(seen) | (seen.running <= ROWS_TO_DECIDE))
 
 
 def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:

@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.collapse import DROPPED_SHARE, LONG_WINDOW, Curve, Smoothed, reward_range
 from holdfast.diagnostics.log import REWARDS, Log, has, reward_curve
-from holdfast.diagnostics.rules.groups import becomes_constant
+from holdfast.diagnostics.rules.groups import may_be_broken
 from holdfast.diagnostics.rules.hacking import functions_of
 from holdfast.diagnostics.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
 from holdfast.trailing import (
@@ -57,7 +57,7 @@ def falls(rows: Rows) -> Signal:
         return np.select(shown, [of(mean) for mean, _ in curve.falls], of(curve.long))
 
     return Signal(
-        curve.fallen & ~may_recover(curve) & ~becomes_constant(rows).where,  # GRP001 says that it broke
+        curve.fallen & ~may_recover(curve) & ~may_be_broken(rows),
         lambda: {rows.names[0]: by(lambda mean: mean.means), "peak": by(lambda mean: highest(mean.means))},
         lambda: {
             "lost": by(lambda mean: mean.lost),

@@ -11,13 +11,15 @@ TRUNCATED, REWARD, MIXED = "rollout/truncated_fraction", "reward/mean", "rollout
 
 MUCH_FRACTION = 0.5
 """Half of the rollouts. Reasoning runs often begin with a tenth to a third, and learn to be shorter."""
+MOST_FRACTION = 0.75
+"""Three quarters of them, if the reward is to be limited by it. Runs with half or two thirds may be well."""
 ROWS_IF_ALL = 10
 """Rows in which the reward may begin to rise although all rollouts are truncated."""
 ROWS_WITHOUT_CONTRAST = 3
 """The same if the rollouts of a group all have the same reward: then nothing can be learned."""
 LEAST_MIXED = 0.05
-ROWS_IF_MANY = 20
-"""The same if half are truncated or more."""
+ROWS_IF_MOST = 20
+"""The same if three quarters are truncated or more."""
 REWARD_ROWS = 5
 RISE_ERRORS = 4.0
 """Standard errors by which the reward has risen."""
@@ -56,14 +58,14 @@ def many_are_truncated(rows: Rows) -> Signal:
 
 
 def truncation_limits_reward(rows: Rows) -> Signal:
-    """Half or more since the first row; the reward does not rise, and it is what the others can earn."""
+    """Most since the first row; the reward does not rise, and it is what the others can earn."""
     share, reward = rows.columns
     smooth, pay = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
     top = np.maximum(highest(reward), 1.0)
     limited = pay <= (1 - smooth + EARNED_BY_TRUNCATED) * top
     risen = reward_has_risen(rows)
     return Signal(
-        (np.cumsum(share < MUCH_FRACTION) == 0) & limited & ~risen,
+        (np.cumsum(share < MOST_FRACTION) == 0) & limited & ~risen,
         lambda: {TRUNCATED: smooth, REWARD: pay},
         normal=risen | (share < MUCH_FRACTION),
     )
@@ -80,7 +82,7 @@ FROM_THE_START = (
         signal=truncation_limits_reward,
         message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, as many did since the "
         "log begins. The reward does not rise, and is no more than the others can earn.",
-        min_rows=ROWS_IF_MANY,
+        min_rows=ROWS_IF_MOST,
     ),
     Check(
         series=(TRUNCATED,),
