@@ -134,7 +134,8 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     ],
     "RWD001": [
         ({"reward__mean": ramp(30, 0.05)}, (36, 55)),
-        ({"reward__mean": step(30, 0.1)}, (38, 45)),
+        ({"reward__mean": step(30, 0.3)}, (38, 45)),
+        ({"reward__mean": step(30, 0.1)}, (33, 36)),  # nothing is left to recover from
         # So noisy that a mean of five cannot tell, and so slow that a mean of ten can.
         ({"reward__mean": lambda v: ramp(25, 0.25)(v) + 0.1 * (-1) ** np.arange(len(v))}, (38, 60)),
     ],

@@ -26,6 +26,7 @@ from holdfast.trailing import (
     lowest,
     margin,
     most_since,
+    needed,
     rows_since,
     trailing_mean,
 )
@@ -101,7 +102,7 @@ def steady(change: Values, window: int) -> Truths:
     """[N]: where the mean of the last rows is below 0 by more than their scatter. A single row cannot cause that."""
     mean = trailing_mean(change, window)
     scatter = np.sqrt(np.maximum(trailing_mean(change**2, window) - mean**2, 0.0))
-    return -mean > STEADY_ERRORS * scatter / math.sqrt(window - 1)
+    return -mean > needed(STEADY_ERRORS, window, len(change)) * scatter / math.sqrt(window - 1)
 
 
 def displaces(change: Values, fraction: Values, likelihood: Values) -> Truths:

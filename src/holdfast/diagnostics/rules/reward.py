@@ -29,8 +29,9 @@ ROWS = 5
 
 BREAK_SHARE = 0.6
 """Share of the loss that came within three rows: harder questions or another reward are as likely as a collapse."""
-ROWS_TO_RECOVER = 8
-"""Rows after such a break in which the reward may begin to recover."""
+ROWS_TO_RECOVER, ROWS_TO_BE_GONE = 8, 1
+"""Rows after such a break in which the reward may begin to recover, and the same if nothing is left of it: a broken
+grader shows a row later, and GRP001 says so."""
 GONE_SHARE = 0.8
 """Share of the range that is lost in three rows, if nothing is left to recover from. A log may have eight rows."""
 RECOVERED_SHARE = 0.25
@@ -83,7 +84,7 @@ def may_recover(curve: Curve) -> Truths:
     low = np.where(broke, means, -most_since(-means, broke))
     recovered = (means - low) / np.maximum(peak - low, 1e-12)
     some_left = peak - brief < GONE_SHARE * reward_range(peak, lowest(curve.rewards))
-    may_begin = (rows_since(broke) < ROWS_TO_RECOVER) & some_left
+    may_begin = rows_since(broke) < np.where(some_left, ROWS_TO_RECOVER, ROWS_TO_BE_GONE)
     return (steepest > BREAK_SHARE * (peak - means)) & (may_begin | (recovered > RECOVERED_SHARE))
 
 
