@@ -104,7 +104,7 @@ class _Batches:
 
     def of_series(self, name: str, part: Series) -> Values:
         """[M]: the value of each joined row. Of values that are NaN, those of other rows count."""
-        values = part.values[self.kept]
+        values: Values = part.values[self.kept]
         ends = np.append(self.begins[1:], len(values))
         if len(self.begins) == len(values):
             return values
