@@ -3,12 +3,12 @@
     OMP_NUM_THREADS=1 python benchmarks/reading.py
     OMP_NUM_THREADS=1 python benchmarks/reading.py --lines 20000 --rounds 1 --json reading.json
 
-Logs of 40 metrics a step are written in the formats that come a line a step: ours, verl's file and console log, W&B's
-CSV; and in the trackers' own formats: W&B's file, TensorBoard's events, the databases of trackio and MLflow. Every way
-of reading runs in a process of its own, the order reversed from round to round; the import is not counted. Seconds are
-CPU seconds of that process with OMP_NUM_THREADS=1, else wall-clock seconds. "ratio" is the median over rounds of the
-seconds over those of `json.loads` on verl's file in the same round. "peak" is the most resident memory of the process,
-less what it had before it read. pandas takes part where it is installed.
+Logs of 40 metrics a step are written in the formats that come a line a step: ours, verl's file and console log, TRL's
+console, W&B's CSV; and in the trackers' own formats: W&B's file, TensorBoard's events, the databases of trackio and
+MLflow. Every way of reading runs in a process of its own, the order reversed from round to round; the import is not
+counted. Seconds are CPU seconds of that process with OMP_NUM_THREADS=1, else wall-clock seconds. "ratio" is the median
+over rounds of the seconds over those of `json.loads` on verl's file in the same round. "peak" is the most resident
+memory of the process, less what it had before it read. pandas takes part where it is installed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ STORES = {
     "trackio.db": write_trackio,
     "mlflow.db": write_mlflow,
 }
+PRINTED = ("loss", "grad_norm", "learning_rate", "reward", "kl", "epoch", *(f"part_{i}" for i in range(34)))
 OURS = tuple(f"rollout/part_{i}" for i in range(len(NAMES)))
 
 
@@ -55,6 +56,7 @@ def write_logs(folder: Path, lines: int) -> None:
         (folder / "metrics.jsonl").open("w") as ours,
         (folder / "verl.jsonl").open("w") as file,
         (folder / "verl.log").open("w") as console,
+        (folder / "trl.log").open("w") as printed,
         (folder / "wandb.csv").open("w", newline="") as history,
     ):
         table_of = csv.writer(history)
@@ -64,6 +66,7 @@ def write_logs(folder: Path, lines: int) -> None:
             ours.write(json.dumps({"step": step, "time": 1.7e9 + step, **renamed}) + "\n")
             file.write(json.dumps({"step": step, "data": row}, separators=(",", ":")) + "\n")
             console.write(f"step:{step} - " + " - ".join(f"{name}:{value!r}" for name, value in row.items()) + "\n")
+            printed.write(f"{dict(zip(PRINTED, row.values(), strict=True)) | {'epoch': step / 1e6}}\n")
             table_of.writerow([step, *row.values()])
     for name, write in STORES.items():
         write(folder / name, enumerate(rows(lines), start=1))
@@ -97,7 +100,10 @@ def pandas_csv(path: str) -> None:
 BASE = "json.loads, verl.jsonl"
 ARMS: dict[str, tuple[Callable[[str], None], str]] = {
     BASE: (json_loads, "verl.jsonl"),
-    **{f"read_log, {name}": (read_log, name) for name in ("metrics.jsonl", "verl.jsonl", "verl.log", "wandb.csv")},
+    **{
+        f"read_log, {name}": (read_log, name)
+        for name in ("metrics.jsonl", "verl.jsonl", "verl.log", "trl.log", "wandb.csv")
+    },
     **{f"read_log, {name}": (read_log, name) for name in STORES},
     "pandas, metrics.jsonl": (pandas_json, "metrics.jsonl"),
     "pandas, wandb.csv": (pandas_csv, "wandb.csv"),

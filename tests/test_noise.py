@@ -33,7 +33,7 @@ def findings(rewards: Rewards) -> list[str]:
 
 def with_memory(seed: int, rows: int, memory: float) -> Rewards:
     draw = np.random.default_rng(seed).normal(size=rows + 200)
-    return np.convolve(draw, memory ** np.arange(201), "valid") * np.sqrt(1 - memory**2)
+    return np.asarray(np.convolve(draw, memory ** np.arange(201), "valid") * np.sqrt(1 - memory**2))
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.5, 0.9])

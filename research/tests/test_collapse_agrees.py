@@ -65,14 +65,15 @@ def said(log: Log) -> str:
     )
     assert diagnosis.halved is None or down, log.name
     alarm = any(finding.code == "RWD001" for finding in (*diagnosis.findings, *diagnosis.notes))
-    assert alarm is (down and not waited), log.name
+    broke = any(finding.code == "GRP001" for finding in diagnosis.findings)  # a grader that returns 0 is told as that
+    assert alarm is (down and not waited) or (down and broke), log.name
     return "fell, RWD001 waits" if waited else "fell" if down else "held"
 
 
 def test_all_recordings() -> None:
     logs = [load(recording, stock=stock) for recording in RECORDINGS for stock in (False, True)[: 1 + _trl(recording)]]
     counts = Counter(said(log) for log in logs)
-    assert counts == {"held": 335, "fell": 166, "fell, RWD001 waits": 13}
+    assert counts == {"held": 336, "fell": 173, "fell, RWD001 waits": 5}
     assert not any(fell(curve) for r in RECORDINGS if r.healthy and (curve := reward_curve(load(r))) is not None)
 
 

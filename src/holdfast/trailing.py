@@ -31,7 +31,7 @@ _LOOKS = 8.0
 """Windows in a log from which on the extremes of many means count."""
 _ROUNDED = 1e-4
 """Rounding of a logged value."""
-_SCALE, _DOUBT = 5, 0.5
+_SCALE, _DOUBT = 5, 0.25
 """Rows of the means of which binary noise is expected, and the share of it that must be there."""
 _FIRST_ROWS = 16
 _LARGEST_COUNT = 64
@@ -172,7 +172,7 @@ def _are_whole(values: Values, counts: NDArray[np.int64]) -> Truths:
 
 def drawn_count(values: Values) -> Values:
     """[N]: the number of binary rewards that a row is the mean of, as `count_of` says it. It is infinite, too, where
-    the values vary by half of what such means would, or less: what repeats is not drawn anew."""
+    the values vary by a quarter of what such means would, or less: what repeats is not drawn anew."""
     counts, means = count_of(values), trailing_mean(values, _SCALE)
     expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / np.arange(1, len(values) + 1))
     return np.where(noise(values, _SCALE) < _DOUBT * expected, np.inf, counts)

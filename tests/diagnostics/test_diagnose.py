@@ -136,8 +136,8 @@ def test_one_cause_one_code() -> None:
 
 def test_a_suppressed_finding_suppresses_nothing() -> None:
     """Long rollouts are preferred, so the jump is not one, and the decay after it is not its consequence."""
-    assert remaining(TRN001=19, STP001=20, LLD002=25) == {"TRN001", "LLD002"}
-    assert remaining(TRN001=20, STP001=20, LLD002=25) == {"TRN001", "STP001"}
+    assert remaining(TRN001=20, STP001=20, LLD002=25) == {"TRN001", "LLD002"}
+    assert remaining(TRN001=21, STP001=20, LLD002=25) == {"TRN001", "STP001"}
 
 
 def test_a_decay_is_reported_as_it_gets_worse() -> None:

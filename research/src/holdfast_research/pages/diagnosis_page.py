@@ -266,22 +266,18 @@ def _goals_of_own(column: str, name: str, worth: str) -> tuple[Goal, ...]:
     )
 
 
+def _goals_of_public(reading: str, name: str) -> tuple[Goal, ...]:
+    bad, healthy = "bad runs with a finding", "healthy runs with a finding"
+    worth = "half are means of 8 rewards a row, the noisiest kind"
+    return (
+        Goal(f"{name}: {bad}", reading, ("counts", bad), 0.95, "a log like yours may not be among them"),
+        Goal(f"{name}: {healthy}", reading, ("counts", healthy), 0.05, worth, at_most=True),
+    )
+
+
 GOALS = (
-    Goal(
-        "public logs: bad runs with a finding",
-        "public_logs",
-        ("counts", "bad runs with a finding"),
-        0.95,
-        "a log like yours may not be among them",
-    ),
-    Goal(
-        "public logs: healthy runs with a finding",
-        "public_logs",
-        ("counts", "healthy runs with a finding"),
-        0.05,
-        "half are means of 8 rewards a row, the noisiest kind",
-        at_most=True,
-    ),
+    *_goals_of_public("public_logs_kept", "public logs, never seen"),
+    *_goals_of_public("public_logs", "public logs, seen"),
     *_goals_of_set("stock", "TRL runs of a stranger, stock log", "the nearest to yours, but tiny"),
     *_goals_of_set("observed", "the same runs, with the observer", "what `with_penalties(GRPOTrainer)` adds"),
     Goal(

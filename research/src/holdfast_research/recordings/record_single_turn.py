@@ -20,7 +20,7 @@ import numpy as np
 
 from holdfast.collapse import halved
 from holdfast_research.recordings.library import SETS, Recording, folder_of, log_file, packed, write_manifest
-from holdfast_research.recordings.outcomes import WINDOW, curve, outcome, series
+from holdfast_research.recordings.outcomes import CAUSES, WINDOW, curve, outcome, series
 from holdfast_research.recordings.record import versions
 from holdfast_research.recordings.single_turn import Run, record
 
@@ -45,7 +45,7 @@ def pack(run: Run, split: str, work: Path) -> Recording:
         host="trl",
         split=split,
         cause=cause,
-        also=run.also,
+        also=tuple(cause for cause in run.also if CAUSES[cause].acted(truth)),
         seed=run.seed,
         steps=len(truth),
         start=0 if run.healthy else run.start,

@@ -44,8 +44,10 @@ ENTROPY_TIMES = 1.5
 """Times the usual entropy. A batch of harder questions raises it by a tenth."""
 ENTROPY_NATS = 0.1
 """Nats per token by which it must rise too."""
-STEEPEST_SHARE = 0.5
+STEEPEST_SHARE = 0.4
 """Share of that rise that comes from one row to the next. A drift takes many rows."""
+BEST_ROWS, BACK_SHARE = 5, 0.2
+"""A break is over when the mean of five rows is within that share of the range of its best."""
 CALM_TIMES = 1.25
 """Times the mean of the rows before, up to which the row before a leap is as usual."""
 LENGTH_TIMES = 1.3
@@ -77,7 +79,18 @@ def breaks_at_once(rows: Rows) -> Signal | None:
     where &= np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1
     if not where.any():
         return None
-    return Signal(where, lambda: {REWARD: pay - lost, ENTROPY: most, "reward before": pay, "entropy before": nats})
+    return Signal(
+        where,
+        lambda: {REWARD: pay - lost, ENTROPY: most, "reward before": pay, "entropy before": nats},
+        normal=is_near_best(reward) & ~where,
+    )
+
+
+def is_near_best(reward: Values) -> Truths:
+    """[N]: where the reward has lost little of its best, or has come back."""
+    mean = trailing_mean(reward, BEST_ROWS)
+    best = highest(mean)
+    return best - mean <= BACK_SHARE * reward_range(best, lowest(reward))
 
 
 def leaps(values: Values) -> Values:
@@ -117,7 +130,8 @@ def breaks_at_first(rows: Rows) -> Signal:
     gone = held(reward <= GONE_SHARE * first, 2) & (first > by_chance)
     sudden = (delayed(reward, 2) > LOST_SHARE * first) | clips_much_so_far(rows)
     gone &= (row >= 2) & (row < FIRST_ROWS) & sudden & long_not_preferred(rows)
-    return Signal(gone & is_another_policy(rows), lambda: {REWARD: reward}, lambda: {"first": first})
+    where = gone & is_another_policy(rows)
+    return Signal(where, lambda: {REWARD: reward}, lambda: {"first": first}, is_near_best(reward) & ~where)
 
 
 def is_another_policy(rows: Rows) -> Truths:

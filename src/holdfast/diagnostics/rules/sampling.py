@@ -43,12 +43,14 @@ reliable searches stay within 0.02 once they have learned to search."""
 LEAK_MASS = 0.01
 """Mass lost since its highest value. A policy that sharpens gains mass."""
 
-UNLIKELY_NATS = 0.7
+UNLIKELY_NATS = 0.5
 """Nats per token. If the sampler is the policy, the mean of three rows stays below 0.2, with batches of eight rollouts.
 At temperature 1.6 it is 1 and more."""
 UNLIKELY_ROWS = 3
-UNLIKELY_ERRORS = 4.0
+UNLIKELY_ERRORS = 3.0
 """Standard errors: with eight short rollouts a row, chance makes 0.6."""
+CERTAINLY_UNLIKELY_NATS = 1.0
+"""Nats per token from which on the first rows are enough, though their noise is not known."""
 
 
 # ---- a mask leak
@@ -120,8 +122,9 @@ def samples_unlikely_tokens(rows: Rows) -> Signal:
     is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
     excess = -(reward * correct + (1 - reward) * incorrect) - entropy
     smooth = trailing_mean(excess, UNLIKELY_ROWS)
-    where = (smooth > np.maximum(UNLIKELY_NATS, margin(excess, UNLIKELY_ROWS, UNLIKELY_ERRORS))) & is_share
-    return Signal(where, lambda: {"surprise beyond entropy": smooth, ENTROPY: entropy})
+    by_chance = np.minimum(margin(excess, UNLIKELY_ROWS, UNLIKELY_ERRORS), CERTAINLY_UNLIKELY_NATS)
+    where = smooth > np.maximum(UNLIKELY_NATS, by_chance)
+    return Signal(where & is_share, lambda: {"surprise beyond entropy": smooth, ENTROPY: entropy})
 
 
 MSK001 = Rule(

@@ -127,9 +127,10 @@ STP001 = Rule(
         ),
         *BREAKS,
     ),
-    # In a policy that decays slowly, a jump is the end of that decay. After TRN001, correct rollouts are the short
-    # ones, and lose likelihood because long ones gain it.
-    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "TRN001"),
+    # With TRN001, correct rollouts are the short ones, and lose likelihood because long ones gain it.
+    suppressed_by=("TRN001",),
+    # In a policy that decays slowly, a jump is the end of that decay.
+    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
     meaning="One update moves the policy so far that the reward falls within a few steps, without an earlier decay.",
     impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
     "prevent it.",

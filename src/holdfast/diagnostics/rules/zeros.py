@@ -72,7 +72,7 @@ def groups_per_step(rows: Rows, groups: Values) -> Values:
     rewards = rows.log.series.get(REWARD)
     later = np.searchsorted(() if rewards is None else rewards.steps, rows.steps, side="right") > 1
     known = later & (rows.log.format not in ("console", "table"))
-    return np.where(known, np.maximum(np.floor(groups / np.diff(rows.steps, prepend=0)), 1.0), 1.0)
+    return np.where(known, np.maximum(np.floor(groups / np.maximum(np.diff(rows.steps, prepend=0), 1)), 1.0), 1.0)
 
 
 def one_row_is_enough(rows: Rows, share: Values, groups: Values) -> Truths:
