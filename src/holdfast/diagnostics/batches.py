@@ -104,12 +104,13 @@ class _Batches:
 
     def of_series(self, name: str, part: Series) -> Values:
         """[M]: the value of each joined row. Of values that are NaN, those of other rows count."""
-        values = part.values[self.kept]
-        ends = np.append(self.begins[1:], len(values))
+        values: Values = part.values[self.kept]
+        ends: Steps = np.append(self.begins[1:], len(values))
         if len(self.begins) == len(values):
             return values
         if name in _STATES:
-            return values[ends - 1]
+            newest: Values = values[ends - 1]
+            return newest
         if name.endswith(("max", "min")):
             extreme: Values = (np.fmax if name.endswith("max") else np.fmin).reduceat(values, self.begins)
             return extreme
