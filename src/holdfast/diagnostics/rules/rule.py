@@ -37,7 +37,7 @@ class Rows:
         the series. NaN before the first value, and everywhere if the series is not logged.
         """
         if name not in self.log.series:
-            return np.full(len(self.steps), np.nan)
+            return np.broadcast_to(np.nan, len(self.steps))
         known = finite(self.log.series[name])
         return as_of(known if of is None else Series(known.steps, of(known.values)), self.steps)
 

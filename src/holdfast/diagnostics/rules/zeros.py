@@ -130,7 +130,7 @@ def are_normal(rows: Rows) -> Signal:
     parts = {name: rows.latest(name) for name in (LOSS, CLIPPED, KL)}
     reasons = [text for name, text in ZEROS.items() if is_zero(name, parts[name])]
     where = np.arange(len(rows.steps)) == (0 if reasons and learns(rows) else -1)
-    return Signal(where, lambda: parts, lambda: {"reasons": np.full(len(where), " ".join(reasons))})
+    return Signal(where, lambda: parts, lambda: {"reasons": np.broadcast_to(" ".join(reasons), len(where))})
 
 
 def is_zero(name: str, values: Values) -> bool:
