@@ -106,7 +106,7 @@ def noise(values: Values, window: int) -> Values:
 def noise_of_mean(values: Values, window: int) -> Values:
     """[N]: standard deviation of the mean of `window` values around the curve, from the rows so far.
 
-    The largest of three estimates. The first is that of neighbours, as if each row were drawn anew. The others come
+    The largest of three estimates. The first is that of neighbours, as if rows were independent. The others come
     from the means themselves, one window and four windows apart, and so know noise with a memory. They use the median
     of bends, which neither a trend nor a single break moves, and need long logs.
     """
@@ -172,7 +172,7 @@ def _are_whole(values: Values, counts: NDArray[np.int64]) -> Truths:
 
 def drawn_count(values: Values) -> Values:
     """[N]: the number of binary rewards that a row is the mean of, as `count_of` says it. It is infinite, too, where
-    the values vary by a quarter of what such means would, or less: what repeats is not drawn anew."""
+    the values vary by a quarter of what such means would, or less: what repeats is not a new draw."""
     counts, means = count_of(values), trailing_mean(values, _SCALE)
     expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / np.arange(1, len(values) + 1))
     return np.where(noise(values, _SCALE) < _DOUBT * expected, np.inf, counts)

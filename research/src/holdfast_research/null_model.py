@@ -8,7 +8,7 @@ A healthy run is drawn, not trained. Its rewards are correct or not, for questio
 stays, rises, or rises to a plateau. Noise has a memory, and some runs see easy and hard questions by turns. The other
 series are those of a stock GRPOTrainer, or of one with our observer. No threshold of a rule was chosen from them.
 
-A cell is a number of rows and a number of completions a row. All else is drawn anew for each run. The rules are those
+A cell is a number of rows and a number of completions a row. Each run draws all else. The rules are those
 of `holdfast diagnose`, all together, and the count is of findings, not of notes.
 """
 
@@ -310,18 +310,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every verdict here")
     args = parser.parse_args()
     total = sum(runs_of(n, args.runs) for n in args.rows) * len(args.completions)
-    found: list[Verdict] = []
+    results: list[Verdict] = []
     for verdict in verdicts(args.rows, args.completions, args.runs, args.jobs):
-        found.append(verdict)
-        if len(found) % 50 == 0 or len(found) == total:
-            print(f"\r{len(found)} of {total} runs", end="", file=sys.stderr, flush=True)
+        results.append(verdict)
+        if len(results) % 50 == 0 or len(results) == total:
+            print(f"\r{len(results)} of {total} runs", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    print(table(found))
-    over = too_many(found)
+    print(table(results))
+    over = too_many(results)
     print(f"\nCells above {CELL_AT_MOST}: {'; '.join(over) if over else 'none'}.")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps([asdict(verdict) for verdict in found]) + "\n")
+        args.json.write_text(json.dumps([asdict(verdict) for verdict in results]) + "\n")
 
 
 if __name__ == "__main__":
