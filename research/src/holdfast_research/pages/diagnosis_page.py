@@ -66,7 +66,7 @@ def set_reading(written: Reading) -> dict[str, Any]:
         for name in ("stock", "observed"):
             some = [view for view in written["views"] if view["cause"] == cause and view["view"] == name]
             row = causes.setdefault(cause, {"runs": str(len(some))})
-            row[f"found, {name}"] = str(sum(view["found"] for view in some))
+            row[f"found, {name}"] = str(sum(view["has_finding"] for view in some))
             row[f"cause first, {name}"] = str(sum(view["right"] for view in some))
     return {"numbers": views, "causes": causes}
 
