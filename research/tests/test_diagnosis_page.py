@@ -28,7 +28,7 @@ def test_drawn_runs_are_counted_by_cell() -> None:
 
 def a_set() -> dict[str, Any]:
     def view(name: str, *, found: bool, right: bool) -> dict[str, Any]:
-        return {"cause": "truncation", "healthy": False, "view": name, "found": found, "right": right}
+        return {"cause": "truncation", "healthy": False, "view": name, "has_finding": found, "right": right}
 
     shares = {
         "found by the end": {"hits": 1, "of": 1},

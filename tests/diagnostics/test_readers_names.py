@@ -260,3 +260,10 @@ def test_the_page_shows_the_tables(host: str, table: tuple[Name, ...]) -> None:
 def test_the_page_shows_what_is_left_alone(host: str) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert left_of(host) in page, f"docs/logs.md lacks these rows:\n{left_of(host)}"
+
+
+def test_an_infinite_deviation_is_compared_without_a_warning() -> None:
+    steps = np.arange(1, 4)
+    infinite = Series(steps, np.array([0.5, np.inf, 0.25]))
+    with np.errstate(all="raise"):
+        assert by_version("trl", {"reward_std": infinite, "rewards/correct/std": infinite}) == ()

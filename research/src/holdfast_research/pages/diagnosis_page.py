@@ -278,7 +278,7 @@ def _goals_of_public(reading: str, name: str) -> tuple[Goal, ...]:
 GOALS = (
     *_goals_of_public("public_logs_kept", "public logs, never seen"),
     *_goals_of_public("public_logs", "public logs, seen"),
-    *_goals_of_set("stock", "TRL runs of a stranger, stock log", "the nearest to yours, but tiny"),
+    *_goals_of_set("stock", "TRL runs made apart, stock log", "the nearest to yours, but tiny"),
     *_goals_of_set("observed", "the same runs, with the observer", "what `with_penalties(GRPOTrainer)` adds"),
     Goal(
         "drawn healthy runs: findings per run in the worst cell",
@@ -311,13 +311,15 @@ the intervals assume. Pasted rows are from issue threads, one to eleven rows eac
 sentence that says why: W&B's sparklines alone, for one, hold no numbers.
 """
 _FOURTH = """\
-Runs of a stock `GRPOTrainer` on arithmetic, copying and sorting, made by someone who had not read the rules. The plan,
-with the causes and the right codes, was written before any run was made. Whether a fault acted was decided by the
-rewards alone. The rules were frozen, then this set was read, once. "stock" is what every user has; "every 4" and
-"every 10" are the same logs with that `logging_steps`; "observed" has what our observer adds.
+Runs of a stock `GRPOTrainer` on arithmetic, copying and sorting. Their author had not read the rules, and saw nothing
+of what they say. The plan, with the causes and the right codes, was written before any run was made. Whether a fault
+acted was decided by the rewards alone. The rules were frozen, then this set was read, once. "stock" is what every user
+has. "every 4" and "every 10" are the stock logs of runs that logged every step, with that `logging_steps`. "observed"
+has what our observer adds.
 
 These are the runs nearest to yours that we can make: another trainer, no search, single turns. They are also tiny: a
-fault strikes within a few updates, and entropy is of a vocabulary of dozens of symbols.
+fault strikes within a few updates, and entropy is of a vocabulary of dozens of symbols. A stock log cannot show some
+faults at all, such as feedback in the loss or a sampler with another temperature, and those count as not found.
 """
 _NULL = """\
 Healthy runs that were drawn, not trained: a stationary or rising reward of binary outcomes, with noise that remembers,
@@ -386,7 +388,7 @@ later were added where they say the same of the same fault: `SMP002` beside `SMP
 _SECTIONS = {
     "public_logs": ("Logs of public runs", _public, _PUBLIC),
     "public_logs_kept": ("Logs of public runs: the two thirds kept away", _public, ""),
-    "fourth": ("Runs of a stranger to the rules", _set, _FOURTH),
+    "fourth": ("Runs made apart from the rules", _set, _FOURTH),
     "null_model": ("Healthy runs, drawn", _null, _NULL),
     "own_recordings": ("Own recordings, each testbed left out once", _own, _OWN),
     "head_to_head": ("Beside two other tools", _head_to_head, _HEAD),

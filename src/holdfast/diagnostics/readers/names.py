@@ -381,7 +381,8 @@ def _is_of_groups(plain: Mapping[str, Series]) -> bool:
         return False
     steps = np.intersect1d(total.steps, functions[0].steps)
     a, b = (part.values[np.searchsorted(part.steps, steps)] for part in (total, functions[0]))
-    return bool((np.abs(a - b) > 1e-3 * np.abs(b)).any())
+    with np.errstate(invalid="ignore"):  # an infinite reward makes both infinite: not another number
+        return bool((np.abs(a - b) > 1e-3 * np.abs(b)).any())
 
 
 def _are_not_cut(plain: Mapping[str, Series]) -> bool:
