@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Check, Remedy, Rows, Rule, Signal
 from holdfast.trailing import Values, held
 
@@ -124,11 +125,18 @@ SAME_POLICY: Remedy = {
     "and that it samples without top-p and top-k. Correct the rest by truncated importance sampling.",
 }
 
+
+def samples_elsewhere(log: Log) -> bool:
+    """Whether an engine of its own samples. In our trainer, and in TRL without vLLM, the trainer itself does."""
+    return log.host not in ("holdfast", "trl") or any(measure.series in log.series for measure in MEASURES)
+
+
 SMP002 = Rule(
     code="SMP002",
     title="mismatch of sampler and trainer grows",
     needs=tuple((measure.series,) for measure in MEASURES),
     equal_needs=True,
+    applies=samples_elsewhere,
     checks=tuple(
         Check(
             series=(measure.series,),
