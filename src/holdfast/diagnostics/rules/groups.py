@@ -140,7 +140,7 @@ def is_unlikely(seen: Break) -> Truths:
 
 
 def may_be_broken(rows: Rows) -> Truths:
-    """[N]: where GRP001 reports a broken reward function, or may still do so. RWD001 then waits."""
+    """[N]: where GRP001 reports a broken reward function, or may still do so. RWD001 is silent there."""
     seen = break_of(rows)
     return seen.suspected & (is_unlikely(seen) | (seen.running <= ROWS_TO_DECIDE))
 

@@ -135,7 +135,7 @@ def are_normal(rows: Rows) -> Signal:
 
 
 def is_zero(name: str, values: Values) -> bool:
-    """Whether a series is 0: a loss nearly, in the first rows; clipping in every row; a KL in every row of a short log."""
+    """Whether a series is 0: a loss nearly, in the first rows; clipping in every row; a KL in a short log."""
     if name == LOSS:
         return bool((np.abs(values[:FIRST_ROWS]) <= NEAR_ZERO).all())
     return bool((values == 0).all()) and (name == CLIPPED or len(values) < FIRST_ROWS)
