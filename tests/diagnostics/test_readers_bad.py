@@ -436,3 +436,18 @@ def test_deviations_that_are_infinite_are_not_compared(tmp_path: Path, recwarn: 
     log = read_log(written(tmp_path, "".join(row.replace("STEP", str(step)) for step in (1, 2))))
     assert log.series["reward/std"].values.tolist() == [math.inf, math.inf]
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("outer", ["metrics", "train"])
+def test_rows_that_hold_their_metrics_in_an_object_are_read(tmp_path: Path, outer: str) -> None:
+    rows = [{"step": step, "time": 0.5, outer: {"reward": step / 4, "loss": 1.0}} for step in (1, 2)]
+    log = read_log(written(tmp_path, "".join(json.dumps(row) + "\n" for row in rows)))
+    assert log.series["reward/mean"].values.tolist() == [0.25, 0.5]
+    assert set(log.series) == {"reward/mean", "loss"}
+
+
+def test_lines_that_together_are_as_many_objects_are_still_read_one_by_one(tmp_path: Path) -> None:
+    two = '{"step": 3, "data": {}}, {"step": 4, "data": {}}\n'
+    log = read_log(written(tmp_path, PLAIN + two))
+    assert entropy(log) == {1: 0.5, 2: 0.25}
+    assert log.notes == ("Skipped the last line: not a complete JSON object (line 3).",)

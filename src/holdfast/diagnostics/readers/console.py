@@ -111,14 +111,15 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     return [Raw("verl", "verl", file.name, read[1], console.settings)] if read else []
 
 
-def _has_a_step(path: Path) -> bool:
+def has_step(path: Path) -> bool:
+    """Whether a file has a line of verl's."""
     return any(STEP.search(block) for block in islice(blocks(path, Tally(path)), _BLOCKS))
 
 
 CONSOLE = Reader(
     recognises=lambda path, start: True,
     read=_read,
-    lacks="has neither rows with a step nor lines like `step:1 - name:0.5 - …`, as in verl's console log",
+    lacks="has neither rows with a step nor lines like `step:1 - name:0.5 - …` or `step 1 loss 0.3 reward 0.5`",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
-    certain=_has_a_step,
+    certain=has_step,
 )

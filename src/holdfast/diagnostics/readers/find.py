@@ -20,6 +20,7 @@ from holdfast.diagnostics.readers.dicts import DICTS
 from holdfast.diagnostics.readers.event_file import TENSORBOARD
 from holdfast.diagnostics.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
 from holdfast.diagnostics.readers.mlflow_files import MLFLOW
+from holdfast.diagnostics.readers.prints import PRINTS
 from holdfast.diagnostics.readers.reader import LogFile, Reader
 from holdfast.diagnostics.readers.swanlab_file import SWANLAB
 from holdfast.diagnostics.readers.tables import TABLE
@@ -33,15 +34,16 @@ _logger = logging.getLogger("holdfast")
 
 READABLE = (
     "What can be read: what TRL, ms-swift, Unsloth, verl, slime, SkyRL or OpenRLHF print (`python train.py 2>&1 | tee "
-    "run.log`); a notebook's table; trainer_state.json (`trainer.save_state()` writes one), or the folder of a run; "
-    "metrics.jsonl of holdfast, prime-rl or tinker; verl's file log; a W&B history as CSV or JSONL; the files of W&B "
-    "(.wandb), TensorBoard, trackio, MLflow and SwanLab, and the folders they lie in"
+    "run.log`); lines such as `step 1 loss 0.3 reward 0.5`; a notebook's table; trainer_state.json "
+    "(`trainer.save_state()` writes one), or the folder of a run; metrics.jsonl of holdfast, prime-rl or tinker; "
+    "verl's file log; a W&B history as CSV or JSONL; the files of W&B (.wandb), TensorBoard, trackio, MLflow "
+    "and SwanLab, and the folders they lie in"
 )
 
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMMARY, CONSOLE)
+READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMMARY, PRINTS, CONSOLE)
 """Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 

@@ -34,6 +34,9 @@ class Frame:
 def frame_of(rows: Sequence[Row]) -> Frame | None:
     """The frame of a file, from its first rows; None if none of them has a step and they are not rows of a trainer."""
     names = {name for row in rows for name in row}
+    if rows and all(map(_is_nested, rows)):
+        host = host_of({name for row in rows for name in _unnested(row)})
+        return Frame("jsonl", "trl" if host == "unknown" else host, _nested, null_is_nan=True)
     if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
         return Frame("verl", "verl", _data, null_is_nan=True)
     if SWIFT_STEP in names:
@@ -102,6 +105,34 @@ def _data(row: Row) -> tuple[Any, Row]:
     """verl's `{"step": …, "data": {…}}`. Its writer has no NaN and writes null."""
     data = row.get("data")
     return row.get("step"), data if isinstance(data, dict) else {}
+
+
+def _is_nested(row: Row) -> bool:
+    """Whether a row has a step and otherwise objects, of which verl's `data` is not one."""
+    return (
+        "step" in row
+        and "data" not in row
+        and any(isinstance(value, dict) for value in row.values())
+        and not any(
+            isinstance(value, float)
+            for name, value in row.items()
+            if name not in ("step", "time", "timestamp", "epoch")
+        )
+    )
+
+
+def _unnested(row: Row) -> Row:
+    """The values of the objects in a row, by `object/name`; those of `metrics` by their names."""
+    result: Row = {}
+    for outer, value in row.items():
+        if isinstance(value, dict):
+            prefix = "" if outer in ("metrics", "logs") else f"{outer}/"
+            result |= {f"{prefix}{name}": inner for name, inner in value.items()}
+    return result
+
+
+def _nested(row: Row) -> tuple[Any, Row]:
+    return row.get("step"), _unnested(row)
 
 
 def _flat(row: Row) -> tuple[Any, Row]:
