@@ -147,7 +147,8 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
 
 
 def what_to_log(log: Log) -> str:
-    """One sentence: the settings and the observer that make the next log decide more; empty if this log has them."""
+    """One sentence: the settings and the observer that let the next log decide more codes; empty if this log has
+    them."""
     if log.host == "trl":
         gaps = np.diff(log.series["reward/mean"].steps) if "reward/mean" in log.series else np.empty(0)
         dense = log.settings.get("logging_steps") == 1 or (len(gaps) > 0 and bool((gaps == 1).all()))

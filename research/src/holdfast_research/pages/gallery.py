@@ -61,8 +61,8 @@ What `holdfast diagnose` prints about recorded runs: one for each of the most co
 are our own, of tiny models. The first is plain GRPO, which collapses by itself; the last is healthy. Into the others a
 fault was put from outside. Runs of TRL are shown with the series of a stock log.
 
-`holdfast diagnose LOG --html page.html` draws such charts for your own log, on a [page](report.md). In a clone, `python
--m holdfast_research.pages.gallery` makes this page.
+`holdfast diagnose LOG --html page.html` draws such charts for your own log, on a [page](report.md). This page is made
+by `python -m holdfast_research.pages.gallery`, in a clone.
 """
 
 
