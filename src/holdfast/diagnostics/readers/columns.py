@@ -242,7 +242,7 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
 
 
 def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDArray[np.int64]:
-    """[R]: steps that continue where a resumed run counted from the beginning, although its epochs or tokens did not."""
+    """[R]: steps that continue where a resumed run counts from the beginning, though its epochs or tokens do not."""
     points = [(row, last) for row, last in _resumes(steps, columns.again(steps)) if steps[row] <= steps[0]]
     sums = [column for name in CUMULATIVE if (column := columns.get(name)) is not None]
     for row, last in reversed(points):
