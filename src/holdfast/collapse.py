@@ -5,7 +5,7 @@ The reward is smoothed over its last `WINDOW` rows. A loss is a share of the rew
 lowest reward so far to the peak, and always includes 0. Where no reward is below 0, that is the share of the peak.
 Where one is below 0, a share of the peak would mean nothing: take -0.98 after -1. A loss must also exceed the noise. It
 is estimated from neighbouring rows, from neighbouring means, and from the number of binary rewards in a row, if that
-shows. The longer the log, the more means there are, and the further apart are the best and the lowest of them by
+shows. The longer the log, the more means there are, and the further apart the best and the lowest of them are by
 chance. So the standard errors below are those of short logs, and longer ones need more (`holdfast.trailing.needed`).
 
 * `dropped`: 20 % is lost, by more than 3 standard errors.
@@ -46,7 +46,7 @@ WINDOW = 5
 LONG_WINDOW = 2 * WINDOW
 """Rows in the longer mean, which shows a slow fall of a noisy reward."""
 LONGEST_WINDOWS = (8 * WINDOW, 32 * WINDOW)
-"""The same in long logs, of at least `FEWEST_WINDOWS` of them."""
+"""The same in long logs, of at least `FEWEST_WINDOWS` such windows."""
 FEWEST_WINDOWS = 4
 FEWEST = 3
 """Rows before a loss is looked for."""
@@ -74,7 +74,7 @@ class Smoothed:
     """[N]: the loss in standard errors of the difference of the two means."""
 
     def has_lost(self, share: float, errors: float) -> Truths:
-        """[N]: where it has lost that share or more, and by more than that many standard errors of a short log."""
+        """[N]: where it has lost `share` or more, by more than `errors` standard errors. Longer logs need more."""
         enough = self.surprise > needed(errors, self.window, len(self.means))
         return np.asarray((self.lost >= share - _ROUNDING) & enough)
 

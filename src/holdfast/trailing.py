@@ -26,7 +26,7 @@ _FEWEST_TO_CHOOSE = 4
 _FEWEST_BENDS = 8
 """Bends that do not overlap, before their median counts."""
 _CHECKPOINTS = 1.3
-"""A median of all rows so far is computed again when there are that many times more."""
+"""A median of all rows so far is computed again when there are this many times more."""
 _LOOKS = 8.0
 """Windows in a log from which on the extremes of many means count."""
 _ROUNDED = 1e-4
@@ -107,13 +107,13 @@ def noise_of_mean(values: Values, window: int) -> Values:
     """[N]: standard deviation of the mean of `window` values around the curve, from the rows so far.
 
     The largest of three estimates. The first is that of neighbours, as if rows were independent. The others come
-    from the means themselves, one window and four windows apart, and so know noise with a memory. They use the median
-    of bends, which neither a trend nor a single break moves, and need long logs.
+    from the means themselves, one window and four windows apart, so they include autocorrelated noise. They use the
+    median of bends, which neither a trend nor a single break moves, and need long logs.
     """
     spread = noise(values, window) / math.sqrt(window)
     means = trailing_mean(values, window)
     for apart in (window, 4 * window):
-        # Every window-th row: others repeat what these say. The last two windows are left out, as a break is not noise.
+        # Every window-th row, because others overlap. The last two windows are left out, because a break is not noise.
         bends = np.abs(means[2 * apart :] - 2 * means[apart:-apart] + means[: -2 * apart])[window - 1 :: window]
         first_row = 2 * apart + window - 1
         if len(bends) < _FEWEST_BENDS * apart // window:
@@ -125,7 +125,7 @@ def noise_of_mean(values: Values, window: int) -> Values:
 
 
 def running_median(values: Values) -> Values:
-    """[N]: the median of the values so far, brought up to date whenever there are a third more.
+    """[N]: the median of the values so far, updated whenever there are a third more values.
 
     >>> running_median(np.array([3.0, 1.0, 2.0])).tolist()
     [3.0, 2.0, 2.0]
@@ -171,15 +171,15 @@ def _are_whole(values: Values, counts: NDArray[np.int64]) -> Truths:
 
 
 def drawn_count(values: Values) -> Values:
-    """[N]: the number of binary rewards that a row is the mean of, as `count_of` says it. It is infinite, too, where
-    the values vary by a quarter of what such means would, or less: what repeats is not a new draw."""
+    """[N]: the number of binary rewards that a row is the mean of, by `count_of`. It is also infinite where the values
+    vary by at most a quarter of what such means would, because repeated values are not new draws."""
     counts, means = count_of(values), trailing_mean(values, _SCALE)
     expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / np.arange(1, len(values) + 1))
     return np.where(noise(values, _SCALE) < _DOUBT * expected, np.inf, counts)
 
 
 def binary_noise(means: Values, counts: Values) -> Values:
-    """[N]: standard deviation of the mean of so many binary values; 0 for a mean that is not between 0 and 1."""
+    """[N]: standard deviation of the mean of `counts` binary values; 0 for a mean that is not between 0 and 1."""
     return np.sqrt(np.maximum(means * (1 - means), 0.0) / counts)
 
 
@@ -195,8 +195,8 @@ def needed(errors: float, window: int, rows: int) -> Values:
 
 
 def margin(values: Values, window: int, errors: float) -> Values:
-    """[N]: how far noise alone may move the mean of `window` values from its best or lowest: that many standard errors
-    of the difference of two means in a short log, more in a long one."""
+    """[N]: how far noise alone may move the mean of `window` values from its best or lowest. It is `errors` standard
+    errors of the difference of two means in a short log, and more in a long one."""
     rows = np.minimum(np.arange(1, len(values) + 1), window)
     of_draws = highest(binary_noise(trailing_mean(values, window), drawn_count(values) * rows))
     spread = np.maximum(noise_of_mean(values, window), of_draws)

@@ -119,7 +119,7 @@ def rows_of(*steps: int, name: str = "actor/entropy") -> list[tuple[int, dict[st
         (
             (5, 6, 7, 1, 2),
             {1: 3, 2: 4},
-            "Steps begin again at 1 after step 7: the last run counts, 3 rows before it are left out.",
+            "Steps begin again at 1 after step 7: the last run was read, and 3 rows before it left out.",
         ),
         ((1, 2, 3, 2, 3, 1, 2), {1: 5, 2: 6}, "2 times, first from step 3 back to step 2: left out 5 rows"),
         ((1, 2, 900, 3, 4), {1: 0, 2: 1, 3: 3, 4: 4}, "once, from step 900 back to step 3: left out 1 row "),
@@ -286,7 +286,7 @@ def test_a_state_in_one_line_with_nan(tmp_path: Path, monkeypatch: pytest.Monkey
         ("_step,actor/entropy\n1,0.5\n2,0.25\n,9\n", "Skipped 1 row: no step (line 4)."),
         (
             "_step,actor/entropy\n1,0.5\n2,0.25\n" + "9" * 200_000 + ",1\n",
-            "Skipped 1 row: no CSV (line 4: field larger than field limit (131072)).",
+            "Skipped 1 row: not CSV (line 4: field larger than field limit (131072)).",
         ),
     ],
 )

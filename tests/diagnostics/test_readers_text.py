@@ -82,9 +82,7 @@ def test_texts_are_numbers_and_a_cut_row_is_noted() -> None:
 
 def test_without_bar_or_setting_the_steps_are_rows(tmp_path: Path) -> None:
     log = written(tmp_path, rows((0.1, 0.2, 0.3)))
-    assert steps(log) == [1, 2, 3] and log.notes == (
-        "The log shows no steps: here they count its rows, 1, 2, 3 and so on.",
-    )
+    assert steps(log) == [1, 2, 3] and log.notes == ("The log has no steps: its rows were numbered 1, 2, 3 and so on.",)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +115,7 @@ def test_the_bar_of_a_second_run_has_another_total(tmp_path: Path) -> None:
     text += "".join(f"{bar(5 * k, 50)}\r{row(k / 10, reward=0.75)}\n" for k in (1, 2, 3))
     log = written(tmp_path, text)
     assert steps(log) == [5, 10, 15] and values(log, "reward/mean") == [0.75] * 3
-    assert "the last run counts" in log.notes[0]
+    assert "the last run was read" in log.notes[0]
 
 
 def test_epochs_that_go_back_are_a_run_that_was_resumed(tmp_path: Path) -> None:
@@ -131,7 +129,7 @@ def test_processes_that_print_the_same_row_count_once(tmp_path: Path) -> None:
     text = "".join((row(k / 10, reward=k / 8) + "\n") * 4 for k in range(1, 6))
     log = written(tmp_path, text)
     assert steps(log) == [1, 2, 3, 4, 5] and values(log, "reward/mean") == [k / 8 for k in range(1, 6)]
-    assert log.notes[0].startswith("Every row is there 4 times")
+    assert log.notes[0].startswith("Every row occurs 4 times")
 
 
 def test_rows_of_a_dead_run_are_not_taken_for_copies(tmp_path: Path) -> None:
@@ -147,7 +145,7 @@ def test_steps_that_begin_again_while_the_run_goes_on_are_counted_on(tmp_path: P
     for line in lines[3:]:
         line["num_tokens"] -= 300  # another run
     log = written(tmp_path, "".join(json.dumps(line) + "\n" for line in lines), "log.jsonl")
-    assert steps(log) == [1, 2, 3] and "the last run counts" in log.notes[0]
+    assert steps(log) == [1, 2, 3] and "the last run was read" in log.notes[0]
 
 
 def test_rows_with_an_epoch_alone_are_numbered(tmp_path: Path) -> None:
@@ -239,5 +237,5 @@ def test_an_empty_cell_was_not_logged(tmp_path: Path) -> None:
 
 
 def test_sparklines_are_no_numbers(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="sparklines alone"):
+    with pytest.raises(DataError, match="only W&B's sparklines"):
         written(tmp_path, "wandb: Run history:\nwandb:   actor/entropy ▁▂▃▅▇\nwandb:   actor/lr ▁▁▁▁▁\n")

@@ -35,8 +35,8 @@ class Monitoring(TrainerCallback):
     """Reports each finding once, and may stop the run.
 
     A finding is a warning of the logger `holdfast`, on a line of its own, and an alert in trackio and W&B if the
-    trainer reports to them. All are in `findings.json` in `output_dir`: the JSON of `holdfast diagnose --json`. Notes
-    are only there. A resumed trainer reports only new findings.
+    trainer reports to them. `findings.json` in `output_dir`, the JSON of `holdfast diagnose --json`, has all
+    findings and notes. A resumed trainer reports only new findings.
 
     Args:
         on: codes to act on, or beginnings of codes, separated by commas, such as "STP001,RWD"; all codes if empty.

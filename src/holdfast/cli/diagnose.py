@@ -26,9 +26,7 @@ def diagnose(
     ] = None,
     select: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CODES", help="Report only these codes: codes or their beginnings, with commas: LLD,ENT001."
-        ),
+        typer.Option(metavar="CODES", help="Report only these codes, or codes that begin so, such as LLD,ENT001."),
     ] = None,
     explain: Annotated[
         str | None,
@@ -38,10 +36,10 @@ def diagnose(
         bool, typer.Option("--verbose", "-v", help="Also print all notes, and how to log the series that are missing.")
     ] = False,
 ) -> None:
-    """Find out from its log why a run is failing, and what to change.
+    """Find out from a log why a run is failing, and what to change.
 
-    Reads any log by its content. Without LOG, reads what is piped in. Writes
-    nothing, unless --html names a page.
+    The content of a log decides how it is read. Without LOG, reads standard input.
+    Writes nothing, unless --html names a page.
 
     [cyan]holdfast diagnose train.log[/cyan]                  the output of a trainer
 
@@ -56,8 +54,8 @@ def diagnose(
     [cyan]holdfast diagnose history.csv[/cyan]                an export of W&B
 
     Prints each finding with its code, the first step at which it is visible, the
-    evidence, and the settings to change. Notes are worth knowing, and no reason
-    to act. Codes that need series the log lacks are listed at the end.
+    evidence, and the settings to change. Notes are worth knowing, but no reason to
+    act. Codes that need series the log lacks are listed at the end.
 
     Exit codes: 0 no findings, 1 findings, 2 the log cannot be read.
     """

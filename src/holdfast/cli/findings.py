@@ -72,7 +72,7 @@ def _note(console: Console, note: Finding) -> None:
 
 
 def _cannot_tell(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
-    """What could not be checked. Few rows leave nearly everything open, so there it takes --verbose."""
+    """What could not be checked. With few rows that is nearly everything, so it is shown only with --verbose."""
     from holdfast.diagnostics.finding import too_short
 
     if not diagnosis.cannot_tell or (too_short(diagnosis) and not verbose):
@@ -91,7 +91,7 @@ def _cannot_tell(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> No
 
 
 def _count(console: Console, diagnosis: Diagnosis) -> None:
-    """The last line. Of a log with too few rows the headline has said it."""
+    """The last line. If a log has too few rows, the headline already says so."""
     from holdfast.diagnostics.finding import too_short
 
     if count := len(diagnosis.findings):

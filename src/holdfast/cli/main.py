@@ -94,7 +94,7 @@ def main(
           [cyan]holdfast train my.toml[/cyan]
 
       [cyan]holdfast diagnose train.log[/cyan]
-          reads the log of any trainer, and says why the run is failing and what
+          reads the log of any trainer, and finds why the run is failing and what
           to change. [cyan]holdfast watch[/cyan] does so while it trains
 
     [cyan]holdfast COMMAND --help[/cyan] explains a command. Exit code 2 means an error.

@@ -21,7 +21,8 @@ STDIN = "-"
 LogsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="LOG…", help="Files, folders, names of runs in runs/, addresses of services; `-` for standard input."
+        metavar="LOG…",
+        help="Files, folders, names of runs in runs/, or addresses such as wandb://…; `-` is standard input.",
     ),
 ]
 
@@ -30,7 +31,7 @@ def is_stream(source: str) -> bool:
     """Whether it is standard input or a named pipe, which can be read only once."""
     try:
         return source == STDIN or Path(source).is_fifo()
-    except (OSError, ValueError):  # reading it says why
+    except (OSError, ValueError):  # reading the path reports why
         return False
 
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _ROWS = 12
 """Rows of a live table that are shown at the start; plain lines start with the last row."""
 _REST = 20
-"""Looking at a log takes at most one part in so many of the time, however long the log is."""
+"""Reading a log takes at most one part in this many of the time, however long the log is."""
 _SERVICE = 30.0
-"""Seconds between two requests to a service, or more."""
+"""Fewest seconds between two requests to a service."""
 _COMMAND_SECONDS = 60.0
 """Seconds that the command of --exec may take."""
 _DEPTH, _MOST_FILES = 3, 10_000
@@ -44,13 +44,9 @@ OnFinding = Callable[["Finding", "Log"], None]
 def watch(
     source: Annotated[
         str | None,
-        typer.Argument(
-            metavar="LOG", help="What [cyan]holdfast diagnose[/cyan] reads: a file, a folder, a run's name, `-`."
-        ),
+        typer.Argument(metavar="LOG", help="Any log that [cyan]holdfast diagnose[/cyan] reads; `-` is standard input."),
     ] = None,
-    every: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Look at the log every so many seconds.")
-    ] = 5.0,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks at the log.")] = 5.0,
     command: Annotated[
         str | None,
         typer.Option("--exec", metavar="COMMAND", help="Run this shell command on each new finding."),
@@ -71,14 +67,16 @@ def watch(
 
     A pipe is passed on to standard output at once and unchanged, as `tee` does.
     Findings go to standard error, and the whole diagnosis when the pipe ends.
-    Ctrl-C waits for that end, as the trainer may still have something to say; a
-    second Ctrl-C does not.
+    Ctrl-C reaches the trainer too, so watch waits for its last output; a second
+    Ctrl-C ends watch at once.
 
-    The command of --exec gets the finding as JSON on its standard input, and
-    HOLDFAST_CODE, HOLDFAST_STEP, HOLDFAST_SUMMARY and HOLDFAST_RUN.
+    The command of --exec gets the finding as JSON on its standard input, and as
+    HOLDFAST_CODE, HOLDFAST_STEP, HOLDFAST_SUMMARY and HOLDFAST_RUN in its
+    environment.
 
-    Ends with the pipe, with the run of holdfast, or with Ctrl-C. Exit codes: 0 no
-    findings, 1 findings, 2 the log cannot be read.
+    Ends when the pipe ends, when a run of holdfast is finished, or with Ctrl-C.
+
+    Exit codes: 0 no findings, 1 findings, 2 the log cannot be read.
     """
     if source is None and sys.stdin.isatty():
         raise ConfigError("no log is given", hint=f"python train.py 2>&1 | {program()} watch -")
@@ -186,8 +184,8 @@ class Follower:
         read: reads the log. The last of its runs is followed.
         listener: gets new rows and findings.
         on_finding: is called with each new finding and the log.
-        rows: how many of the first rows it passes on.
-        several: whether several runs mean that there is no telling which to follow.
+        rows: how many rows it passes on at the first look, the last ones.
+        several: whether several runs are an error. In a file the last run is followed instead.
     """
 
     def __init__(
@@ -244,7 +242,7 @@ class Follower:
         return steps[bisect_right(steps, self._step) :]
 
     def _run_of(self, logs: tuple[Log, ...]) -> Log:
-        """The run that was followed before, or the last of a file: a run that began later in the same file."""
+        """The run to follow: the last one of a file, in which a later run may begin; otherwise the same as before."""
         if not self._several:
             return logs[-1]
         same = [log for log in logs if log.name == self._name] or list(logs)
@@ -296,7 +294,7 @@ def _stream_of(source: str) -> Iterator[IO[bytes]]:
 
 
 def _read_piped(path: Path) -> tuple[Log, ...]:
-    """The logs in what has come. Errors name the pipe, not the file."""
+    """The logs in what came through the pipe so far. Errors name the pipe, not the file."""
     from holdfast.diagnostics.readers import read_logs
 
     try:
@@ -321,7 +319,7 @@ def _until_the_end(relay: Relay, follower: Follower, every: float) -> None:
 
 @contextmanager
 def _second_ctrl_c_stops() -> Iterator[None]:
-    """The first Ctrl-C, which the trainer gets too, only says that a second one ends the block."""
+    """The first Ctrl-C, which the trainer gets too, only prints that a second one ends the block."""
     count = 0
 
     def interrupt(*_: object) -> None:
@@ -361,11 +359,11 @@ def in_a_line(finding: Finding) -> str:
 
 
 def _ignore(finding: Finding, log: Log) -> None:
-    """Nothing else is to be done with a finding."""
+    """Do nothing with a finding."""
 
 
 def _runner(command: str) -> OnFinding:
-    """What runs a shell command on each finding. A command that fails is a warning."""
+    """A function that runs a shell command on a finding. A command that fails gives a warning."""
 
     def run(finding: Finding, log: Log) -> None:
         from holdfast.diagnostics.finding import finding_json, to_text

@@ -1,7 +1,7 @@
 """Alerts of trackio and W&B: a finding reaches the dashboard, webhook or mail that the run has there.
 
-The tracker is the one that the run itself has started. Nothing is imported: a process without trackio or W&B has no
-run there to alert.
+The tracker is the one that the run itself has started. Nothing is imported, because a process that has not imported
+trackio or W&B has no run there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _logger = logging.getLogger("holdfast")
 def raise_alerts(finding: Finding) -> list[str]:
     """Raise an alert in each tracker with an active run. Returns the names of these trackers.
 
-    A tracker that fails is a logged warning, because no alert is worth a training run.
+    If a tracker fails, a warning is logged, because an alert must not end a training run.
     """
     title = f"holdfast: {finding.code} at step {finding.step}"  # W&B takes fewer than 64 characters
     text = f"{finding.summary} {finding.remedy}".replace("`", "").strip()
@@ -30,7 +30,7 @@ def raise_alerts(finding: Finding) -> list[str]:
             if module is not None and alert(module, title, text):
                 reached.append(name)
         except Exception as error:
-            _logger.warning("holdfast: %s took no alert about %s: %s", name, finding.code, error)
+            _logger.warning("holdfast: %s did not accept the alert about %s: %s", name, finding.code, error)
     return reached
 
 

@@ -16,7 +16,7 @@ REWARD, K = "reward/mean", "optimizer_steps_per_rollout"
 _OTHER = ("eval/", "train_", "total_flos")
 """Beginnings of what is logged outside of training steps: evaluations, and the summary at the end."""
 _STATES = ("lr", "epoch", "num_tokens")
-"""Series whose newest value counts. Others are averaged, or the largest or smallest counts, by their names."""
+"""Series whose newest value is used. For others it is the mean, or the largest or smallest value, if so named."""
 
 Steps = NDArray[np.int64]
 
@@ -25,7 +25,7 @@ def joined(log: Log) -> Log:
     """The log with one row for each rollout batch, at the step of its last row. Only logs of TRL are changed.
 
     A batch begins at a row with a reward. It is complete after as many rows as the shortest batch before it has. So
-    what is joined never depends on later rows. Further rows of a batch, and a batch that is not complete, are left out.
+    joined rows never depend on later rows. Further rows of a batch, and a batch that is not complete, are left out.
     The rows of the first batch stay as they are, unless the log says how many optimizer steps a batch has.
     """
     if log.host != "trl" or REWARD not in log.series:
@@ -55,8 +55,8 @@ def _merged(parts: list[Steps]) -> Steps:
 
 
 def _rows_per_batch(log: Log, step: int) -> int | None:
-    """The rows of a batch before any is complete, if the log says how many optimizer steps it has. `step` is that of
-    the first reward; if it is within the first batch, rows are as many steps apart."""
+    """The number of rows in a batch, if the log says how many optimizer steps a batch has. `step` is that of the first
+    reward. If it is within the first batch, it is also the number of steps between rows."""
     if K in log.series:
         steps = float(log.series[K].values[0]) if log.series[K].steps[0] <= step else 1.0
     else:
@@ -103,7 +103,7 @@ class _Batches:
         return cls(slice(None) if kept.all() else kept, begins, inside[begins])
 
     def of_series(self, name: str, part: Series) -> Values:
-        """[M]: the value of each joined row. Of values that are NaN, those of other rows count."""
+        """[M]: the value of each joined row. A NaN is ignored if another row of the batch has a value."""
         values: Values = part.values[self.kept]
         ends: Steps = np.append(self.begins[1:], len(values))
         if len(self.begins) == len(values):

@@ -147,7 +147,8 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
 
 
 def what_to_log(log: Log) -> str:
-    """One sentence: the settings and the observer that make the next log decide more; empty if this log has them."""
+    """One sentence: the settings and the observer that let the next log decide more codes; empty if this log has
+    them."""
     if log.host == "trl":
         gaps = np.diff(log.series["reward/mean"].steps) if "reward/mean" in log.series else np.empty(0)
         dense = log.settings.get("logging_steps") == 1 or (len(gaps) > 0 and bool((gaps == 1).all()))
@@ -160,7 +161,11 @@ def what_to_log(log: Log) -> str:
     if log.host == "verl":
         observed = any(name.startswith("drift/") for name in log.series)
         return "" if observed else f"To check more codes, train with {_VERL_LOSS}."
-    return "" if log.host == "holdfast" else "To check more codes, use holdfast's observers for TRL and verl (docs/engines.md)."
+    return (
+        ""
+        if log.host == "holdfast"
+        else "To check more codes, use holdfast's observers for TRL and verl (docs/engines.md)."
+    )
 
 
 def logged_by(host: Host, name: str) -> str | None:

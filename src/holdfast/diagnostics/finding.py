@@ -15,7 +15,7 @@ from holdfast.files import write_whole
 from holdfast.run_folder import FINDINGS
 
 Level = Literal["finding", "note"]
-"""A finding is a problem. A note is worth knowing, and no reason to act."""
+"""A finding is a problem. A note is worth knowing, but no reason to act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,10 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     """Problems, ordered by step."""
     notes: tuple[Finding, ...] = ()
-    """What is worth knowing and no problem, ordered by step: findings of level "note"."""
+    """What is worth knowing but not a problem, ordered by step: findings of level "note"."""
     cannot_tell: tuple[CannotTell, ...] = ()
     what_to_log: str = ""
-    """One sentence: what makes the next log decide more; empty if the log has it all."""
+    """One sentence: what to log next time, to check more codes; empty if this log has it all."""
     fall: Fall | None = None
     """When the reward first fell (`holdfast.collapse`); None if it did not."""
     halved: Fall | None = None
@@ -150,7 +150,8 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
 
 
 def too_short(diagnosis: Diagnosis) -> bool:
-    """Whether the log has too few rows to judge the course of the reward. Single rows are judged all the same."""
+    """Whether the log has too few rows to judge the course of the reward. Rules that need only single rows still
+    apply."""
     return diagnosis.facts.get("rows", 0) < WINDOW
 
 

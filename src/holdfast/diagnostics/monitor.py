@@ -15,8 +15,8 @@ from holdfast.diagnostics.rules import RULES
 from holdfast.diagnostics.rules.rule import Hit
 
 _JUDGED_EVERY = 2000
-"""Rows of a log for each row that the rules wait for. A rule looks at the whole log, so on a log of 20,000 rows they
-are applied to every tenth row, and the mean cost of a row does not grow."""
+"""The rules wait for one more row per this many rows of the log. A rule looks at the whole log. So on a log of 20,000
+rows the rules are applied at every tenth row, and the mean cost of a row does not grow."""
 
 
 class Monitor:

@@ -72,7 +72,7 @@ def set_reading(written: Reading) -> dict[str, Any]:
 
 
 def take(name: str, path: Path) -> Path:
-    """Keep what another command wrote as the reading of this name."""
+    """Keep the output of another command as the reading of this name."""
     written = json.loads(path.read_text(encoding="utf-8"))
     if name == "null_model":
         return readings.keep(name, "python -m holdfast_research.null_model --json FILE", null_reading(written))
@@ -84,7 +84,7 @@ def take(name: str, path: Path) -> Path:
 
 
 def page(kept: Mapping[str, Reading]) -> str:
-    """The page, of the readings by name."""
+    """The text of the page, from readings by name."""
     parts = [_TITLE, in_short(kept)]
     for name, (title, body, text) in _SECTIONS.items():
         if name in kept:
@@ -98,7 +98,7 @@ def _how(reading: Reading) -> str:
 
 
 def in_short(kept: Mapping[str, Reading]) -> str:
-    """The goals, what was reached, and what a number is worth to a reader."""
+    """The table of goals, what was reached, and what each number means on a reader's runs."""
     rows: dict[str, dict[str, str]] = {}
     for goal in GOALS:
         if goal.reading in kept:
@@ -224,7 +224,7 @@ _SETS = {
     "practice": "Single-turn runs for practice: stock logs of TRL",
     "fourth": "Single-turn runs, held out: stock logs of TRL",
     "public": "Public logs",
-    "null model": "Drawn healthy runs",
+    "null model": "Simulated healthy runs",
 }
 
 
@@ -238,7 +238,7 @@ class Goal:
     """The keys to its number in the reading."""
     level: float
     worth: str
-    """What the number is worth on a reader's runs."""
+    """What the number means on a reader's runs."""
     at_most: bool = False
 
 
@@ -268,7 +268,7 @@ def _goals_of_own(column: str, name: str, worth: str) -> tuple[Goal, ...]:
 
 def _goals_of_public(reading: str, name: str) -> tuple[Goal, ...]:
     bad, healthy = "bad runs with a finding", "healthy runs with a finding"
-    worth = "half are means of 8 rewards a row, the noisiest kind"
+    worth = "half have 8 rewards a row, the noisiest kind"
     return (
         Goal(f"{name}: {bad}", reading, ("counts", bad), 0.95, "a log like yours may not be among them"),
         Goal(f"{name}: {healthy}", reading, ("counts", healthy), 0.05, worth, at_most=True),
@@ -278,120 +278,121 @@ def _goals_of_public(reading: str, name: str) -> tuple[Goal, ...]:
 GOALS = (
     *_goals_of_public("public_logs_kept", "public logs, never seen"),
     *_goals_of_public("public_logs", "public logs, seen"),
-    *_goals_of_set("stock", "TRL runs made apart, stock log", "the nearest to yours, but tiny"),
+    *_goals_of_set("stock", "blind TRL runs, stock log", "most like yours, but tiny"),
     *_goals_of_set("observed", "the same runs, with the observer", "what `with_penalties(GRPOTrainer)` adds"),
     Goal(
-        "drawn healthy runs: findings per run in the worst cell",
+        "simulated healthy runs: findings per run in the worst cell",
         "null_model",
         ("worst",),
         0.02,
-        "as far as your noise is like theirs",
+        "if your noise is like theirs",
         at_most=True,
     ),
-    *_goals_of_own("each testbed left out", "own recordings", "too good: the rules were made on most of these runs"),
-    *_goals_of_own("TRL's stock logs, each testbed left out", "own recordings, TRL's stock logs", "too good as well"),
+    *_goals_of_own("each testbed left out", "our recordings", "too good: the rules were made on most of these runs"),
+    *_goals_of_own("TRL's stock logs, each testbed left out", "our recordings, TRL's stock logs", "too good as well"),
 )
 
 _TITLE = """\
 # How often `diagnose` is right
 
-Rules that fit the runs they were made on say little about yours. So the rules were read on five kinds of runs, from
-those nearest to yours to those nearest to us. Every number is of a command below, with its date and the commit of the
-rules. Counts have their Wilson intervals at 95 %. A finding is a problem; notes do not count.
+How well rules fit the runs they were made on says little about yours. So the rules were measured on several kinds of
+runs, from those most like yours to our own. Every number comes from a command below, with its date and the commit of
+the rules. Shares have 95 % Wilson intervals. A finding is a problem; notes do not count.
 """
 _PUBLIC = """\
-Logs that others published, as their trainers wrote them. What became of each run is what its author measured: the
-accuracy of the final checkpoint, or the words of a maintainer. These logs were looked at while the rules were written:
-what rows mean, which names they have, and where earlier rules spoke without cause. So they are a check, not a test. The
-test are two thirds of the collection, which were kept away from us and are read with the same command. The logs are
-others' data and not in this repository.
+Logs that others published, as their trainers wrote them. The outcome of each run is what its author measured, such as
+the accuracy of the final checkpoint, or what a maintainer wrote. We looked at these logs while writing the rules: what
+rows mean, which names they use, and where earlier rules raised false alarms. So they are a check, not a test. The test
+is the other two thirds of the collection, which were kept from us and are read with the same command. The logs are
+others' data, and are not in this repository.
 
-Most logs are of one author's two sweeps, one of them with eight rewards a row. So they are far less independent than
-the intervals assume. Pasted rows are from issue threads, one to eleven rows each. A log that cannot be read gets a
-sentence that says why: W&B's sparklines alone, for one, hold no numbers.
+Most logs are from two sweeps by one author, one of them with eight rewards a row. So they are far less independent than
+the intervals assume. Pasted rows are from issue threads, one to eleven rows each. A log that cannot be read gets an
+error that says why. W&B's sparklines, for example, contain no numbers.
 """
 _FOURTH = """\
-Runs of a stock `GRPOTrainer` on arithmetic, copying and sorting. Their author had not read the rules, and saw nothing
-of what they say. The plan, with the causes and the right codes, was written before any run was made. Whether a fault
-acted was decided by the rewards alone. The rules were frozen, then this set was read, once. "stock" is what every user
-has. "every 4" and "every 10" are the stock logs of runs that logged every step, with that `logging_steps`. "observed"
-has what our observer adds.
+Runs of a stock `GRPOTrainer` on arithmetic, copying and sorting, made by someone who had not read the rules. The plan,
+with the causes and the right codes, was written before any run was made. The rewards alone decided whether a fault took
+effect. The rules were frozen, and then this set was read once. "stock" is the log that every user has; "every 4" and
+"every 10" are the same logs with that `logging_steps`; "observed" also has the series of our observer.
 
-These are the runs nearest to yours that we can make: another trainer, no search, single turns. They are also tiny: a
-fault strikes within a few updates, and entropy is of a vocabulary of dozens of symbols. A stock log cannot show some
-faults at all, such as feedback in the loss or a sampler with another temperature, and those count as not found.
+Of the runs that we can make, these are the most like yours: another trainer, no search, single turns. But they are
+tiny. A fault takes effect within a few updates, and the vocabulary has only dozens of symbols. A stock log cannot
+show some faults at all, such as feedback in the loss or a sampler with another temperature. They count as not found.
 """
 _NULL = """\
-Healthy runs that were drawn, not trained: a stationary or rising reward of binary outcomes, with noise that remembers,
-easy and hard questions by turns, and every series that a stock log has. They show what no library of runs can: the rate
-of findings against the length of a log and the number of completions a row is a mean of.
+Healthy runs that were simulated, not trained: a stationary or rising mean of binary rewards, with autocorrelated noise,
+alternating easy and hard questions, and every series of a stock log. They show what no library of runs can: how the
+rate of false findings depends on the length of the log and on the number of completions in a row.
 
-The noise of these runs is an assumption. What it leaves out, no rate here covers: questions that change, a grader with
-drift, restarts. And a cell has few runs: of 200 with a true rate of 0.01, one cell in twenty is above 0.02.
+The noise of these runs is an assumption. The rates do not cover what it leaves out: questions that change, a grader
+that drifts, restarts. And a cell has few runs: at a true rate of 0.01, one cell of 200 runs in twenty is above 0.02.
 """
 _OWN = """\
-The library of recorded runs: search agents of the local trainer and of TRL, and single-turn tasks in TRL, each with a
-fault put in from outside. A testbed is one recipe, world and model. How strict the rules are, a factor on every
-threshold in standard errors, was chosen on all other testbeds and judged on the one left out.
+The library of recorded runs: search agents of the local trainer and of TRL, and single-turn tasks in TRL, healthy or
+with a fault put in from outside. A testbed is one recipe, world and model. The strictness of the rules is a factor on
+every threshold in standard errors. For each testbed, it was chosen on all others and judged on the one left out.
 
-Thresholds in other units, shares and nats, are the same in all columns. They were chosen on two thirds of these runs,
-so that these numbers are too good. A finding says that a fall is near, and seldom that a peak is: the lead is a few
-rollout batches.
+Thresholds in other units, such as shares and nats, are the same in all columns. They were chosen on two thirds of these
+runs, so these numbers are too good. The lead is a few rollout batches: a finding usually comes shortly before the
+reward falls, and seldom before its peak.
 """
 _HEAD = """\
 Two other tools judge such logs: post-training-toolkit of Microsoft, a callback for TRL, and rldk. Each was installed
-from its repository, at the commit below, and ran with its own defaults, twice. "As the trainer logs" is the callback
-that each ships, fed row after row. "Names mapped by hand" gives them every series that measures what their rules look
-for, under the name they look for, which is kinder than their documentation.
+from its repository, at the commit below, and run with its defaults in two ways. "As the trainer logs" feeds the
+callback that each ships, row after row. "Names mapped by hand" gives it every series that its rules need, under the
+name that they look for. That is kinder than their documentation.
 
 "Serious" is what a tool itself would stop a run for: high and critical alarms of the toolkit, stop actions of rldk's
-preset `grpo_safe`, and our findings. "Any" adds medium and low alarms, warnings, and our notes, those included that say
-that a zero is normal. An alarm anywhere in a faulty run counts as found, so that a tool which always speaks finds
-everything: read both columns together. A cause counts as named if any alarm of the run names it, in a generous reading.
+preset `grpo_safe`, and our findings. "Any" adds medium and low alarms, warnings, and our notes, even notes that a zero
+is normal. An alarm anywhere in a faulty run counts as found. So a tool that always raises an alarm finds everything:
+read the columns of faulty and healthy runs together. A cause counts as named if any alarm of the run names it, read
+generously.
 
-Where either tool speaks about healthy runs, it is most often a floor on entropy, of 1 and of 1.8 nats. Many policies
-are below them from the first step.
+Most alarms of the other tools on healthy runs come from a floor on entropy, of 1 and of 1.8 nats. Many policies are
+below it from the first step.
 """
 _HISTORY = """\
-Three sets of own recordings were held out, one after the other, each read once by the rules of its day, and used to
-change them afterwards. They are part of the library above now. To repeat a reading, check out its commit.
+Three sets of our own recordings were held out, one after the other. Each was read once by the rules of its day, and
+then used to improve them. Now they are part of the library above. To repeat a reading, check out its commit.
 """
 _UNKNOWN = """\
 ## What no log can tell
 
-* Whether the reward is what you want. A reward function that pays for the wrong thing gives a healthy log, unless
-  another function's mean is logged beside it.
+* Whether the reward is what you want. A reward function that rewards the wrong thing gives a healthy log, unless the
+  mean of another function is logged too.
 * Whether questions leaked, or whether a held-out score will follow the training reward.
 * What happened between two rows. With `logging_steps=10` a run can break and end within one row.
-* Which of two causes came first, if both show in the same row.
+* Which of two causes came first, if both begin to show in the same row.
 * A fault from the first step on, if nothing changes afterwards: the log has nothing to compare with. Only absolute
-  levels tell, and those differ between models.
+  levels could show it, and those differ between models.
 * What the log lacks. `holdfast diagnose` lists the codes that it could not check, and what logs their series.
 """
 _THRESHOLDS = """\
 ## Where the thresholds come from
 
-* In standard errors: from reasoning about noise, checked with the drawn runs, which have no part in any other number.
-* In shares, nats and times: from the calibration and tuning sides of the recorded runs, and from practice runs of TRL.
+* In standard errors: from reasoning about noise, checked on the simulated runs, which no other number uses.
+* In shares, nats and multiples: from the calibration and tuning splits of the recorded runs, and from practice runs of
+  TRL.
 * Absolute levels of KL, entropy and sampler gaps: from what trainers' documentation and published logs show as normal.
-* The public logs at hand showed which rules spoke without cause. No threshold was set to the value that suits them.
+* The public logs that we had showed which rules raised false alarms. No threshold was fitted to them.
 * The held-out runs had no part in any threshold.
 
-`src/holdfast/diagnostics/rules` has each as a constant with its reason.
+In `src/holdfast/diagnostics/rules`, each threshold is a constant with its reason.
 """
 _RIGHT = """\
 ## Which codes count as right
 
-By what was done to a run. Both columns were written before the runs of their held-out sets were made. Codes that came
-later were added where they say the same of the same fault: `SMP002` beside `SMP001`.
+For each fault that was put in. Both columns were written before the runs of their held-out sets were made. A code that
+came later was added where it reports the same fault, such as `SMP002` next to `SMP001`.
 """
 _SECTIONS = {
     "public_logs": ("Logs of public runs", _public, _PUBLIC),
-    "public_logs_kept": ("Logs of public runs: the two thirds kept away", _public, ""),
-    "fourth": ("Runs made apart from the rules", _set, _FOURTH),
-    "null_model": ("Healthy runs, drawn", _null, _NULL),
-    "own_recordings": ("Own recordings, each testbed left out once", _own, _OWN),
-    "head_to_head": ("Beside two other tools", _head_to_head, _HEAD),
+    "public_logs_kept": ("Logs of public runs, never seen", _public, ""),
+    "fourth": ("Blind runs: made by someone who had not seen the rules", _set, _FOURTH),
+    "null_model": ("Simulated healthy runs", _null, _NULL),
+    "own_recordings": ("Our recordings, each testbed left out once", _own, _OWN),
+    "head_to_head": ("Compared with two other tools", _head_to_head, _HEAD),
     "history": ("Earlier held-out readings", _history, _HISTORY),
 }
 

@@ -57,12 +57,12 @@ RUNS = (
 
 _INTRODUCTION = """# Gallery
 
-What `holdfast diagnose` prints about recorded runs, one for each of the commonest faults, and one that is healthy. The
-runs are ours, of tiny models. A fault was put into each from outside, except into the first and the last: the first is
-plain GRPO that collapses. Runs of TRL are shown as a stock log shows them.
+What `holdfast diagnose` prints about recorded runs: one for each of the most common faults, and a healthy one. The runs
+are our own, of tiny models. The first is plain GRPO, which collapses by itself; the last is healthy. Into the others a
+fault was put from outside. Runs of TRL are shown with the series of a stock log.
 
-`holdfast diagnose LOG --html page.html` writes a [page](report.md) like these charts for any log of yours. In a clone
-`python -m holdfast_research.pages.gallery` makes this page.
+`holdfast diagnose LOG --html page.html` draws such charts for your own log, on a [page](report.md). This page is made
+by `python -m holdfast_research.pages.gallery`, in a clone.
 """
 
 

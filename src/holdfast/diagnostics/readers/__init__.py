@@ -23,7 +23,7 @@ from holdfast.errors import DataError
 _logger = logging.getLogger("holdfast")
 
 _HOST_NAMES: Mapping[Host, str] = {"trl": "TRL", "unknown": "the host"}
-"""How messages name a host, where that is not its name here."""
+"""How messages name a host, if not by its name in `Host`."""
 
 
 def read_log(path: str | Path) -> Log:
@@ -39,11 +39,11 @@ def read_log(path: str | Path) -> Log:
 
 def read_logs(path: str | Path) -> tuple[Log, ...]:
     """Every run at a path: in a folder of runs, in a tracker's database, or in the CSV of a chart with one column per
-    run. A run that several files of a folder have is read once.
+    run. A run that is in several files of a folder is read once.
 
     An address such as `wandb://entity/project/run` is read from the service. "-" is standard input, and a pipe is read
-    to its end. A file of a folder that is not a log, or is empty, is left out
-    with a logged warning. Raises `DataError` if no run is left.
+    to its end. In a folder, a file that is empty or not a log is left out with a logged warning. Raises `DataError` if
+    no run is left.
     """
     if is_address(path):
         return _at_service(str(path))
@@ -58,12 +58,12 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
 def _is_pipe(path: Path) -> bool:
     try:
         return path.is_fifo()
-    except (OSError, ValueError):  # said when the path is read
+    except (OSError, ValueError):  # reading the path reports why
         return False
 
 
 def _from_pipe(pipe: IO[bytes], name: str) -> tuple[Log, ...]:
-    """The logs in a pipe. Readers read a file twice, so a file it has to be."""
+    """The logs in a pipe, which is copied to a file because readers read twice."""
     with spooled(pipe, "stdin") as path:
         try:
             return _logs_at(path)

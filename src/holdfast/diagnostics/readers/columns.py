@@ -160,7 +160,7 @@ class Columns:
             if len(self._columns) == MOST_NAMES:
                 raise DataError(
                     f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics by "
-                    "step. Name the file that holds one row of metrics a step"
+                    "step. Give the file that has one row of metrics per step"
                 )
             column = self._columns[name] = (array("I"), array("d"))
         return column
@@ -210,8 +210,8 @@ def _kind(value: Any) -> str:
 
 
 def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArray[np.int64]]:
-    """Series by the names of the host, and every step that logged anything. Rows of one step are merged, and the
-    later of two values counts. Rows that a resumed run wrote again are left out. Empties `columns`."""
+    """Series by the names of the host, and every step that logged anything. Rows with the same step are merged, and the
+    later of two values is used. Rows that a resumed run wrote again are left out. Empties `columns`."""
     steps = columns.steps()
     alive = columns.filled()
     if (np.diff(steps) < 0).any():
@@ -242,14 +242,14 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
 
 
 def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDArray[np.int64]:
-    """[R]: steps that go on where a resumed run counted from the beginning, although its epochs or tokens went on."""
+    """[R]: steps that continue where a resumed run counts from the beginning, though its epochs or tokens do not."""
     points = [(row, last) for row, last in _resumes(steps, columns.again(steps)) if steps[row] <= steps[0]]
     sums = [column for name in CUMULATIVE if (column := columns.get(name)) is not None]
     for row, last in reversed(points):
         before_after = [(values[rows < row], values[rows >= row]) for rows, values in sums]
         if any(len(a) and len(b) and b[0] > np.max(a) for a, b in before_after):
             steps = np.append(steps[:row], steps[row:] + last + 1 - steps[row])
-            tally.add(f"steps begin again after step {last}, but the run went on: they are counted on from there")
+            tally.add(f"steps begin again after step {last}, but it is the same run: they were counted on from there")
     return steps
 
 
@@ -266,8 +266,8 @@ def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> N
     row, last = points[0]
     if steps[row] <= steps[0]:
         tally.add(
-            f"steps begin again at {steps[row]} after step {last}: the last run counts, {{n rows}} before it are left "
-            "out",
+            f"steps begin again at {steps[row]} after step {last}: the last run was read, and {{n rows}} before it "
+            "left out",
             count=int((~alive).sum()),
         )
         return alive
@@ -283,14 +283,14 @@ def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> N
 def _resumes(steps: NDArray[np.int64], again: NDArray[np.intp]) -> Iterator[tuple[int, int]]:
     """(row, highest step before it) of every row at which a resumed run began.
 
-    Such a row has a series again at a step that is behind. A row that is behind, but whose series are not, is of a part
-    of the trainer that is late, or of an evaluation. So is a row whose series are behind, if the rows after it are
-    beyond the highest step again. These belong to their steps, and nothing is left out.
+    At such a row a series goes back in its steps. A row that is behind other rows, but whose series do not go back, is
+    from an evaluation or from a part of the trainer that is late. So is a row whose series go back, if the next rows
+    are beyond the highest step again. These rows belong to their steps, and nothing is left out.
     """
     highest, end, begun = -1, 0, 0
     changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(steps))
     for row in np.flatnonzero(again >= 0).tolist():
-        if again[row] < begun:  # of a part of the trainer that goes back after the others
+        if again[row] < begun:  # from a part of the trainer that goes back after the others
             continue
         if row > end:
             highest, end = max(highest, int(steps[end:row].max())), row

@@ -89,7 +89,7 @@ def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            tally.add("skipped {n rows}: no CSV", reader.line_num, str(error))
+            tally.add("skipped {n rows}: not CSV", reader.line_num, str(error))
             continue
         if cells:
             yield reader.line_num, cells

@@ -40,8 +40,8 @@ def _errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def _connect(path: Path, tally: Tally) -> Connection:
-    """A connection that cannot write. A database whose writer is gone is opened as a file that does not change, because
-    SQLite would otherwise make files beside it. Raises `DataError` if it cannot be read."""
+    """A connection that cannot write. A database whose writer is gone is opened as an immutable file, because SQLite
+    would otherwise create files next to it. Raises `DataError` if it cannot be read."""
     import sqlite3
 
     with path.open("rb") as file:

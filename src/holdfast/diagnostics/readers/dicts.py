@@ -136,7 +136,7 @@ class Dicts:
             self.tally.add("skipped {n rows}: cut off", self._open_at, begun[0])
 
     def _announced_in(self, text: str) -> int | None:
-        """The step in the words before a dict, such as `rollout 12:`, which may stand on the line before."""
+        """The step in the words before a dict, such as `rollout 12:`, which may be on the line before."""
         if not text.strip():
             text, self._before = self._before, ""
         match = _ANNOUNCED.search(text)
@@ -157,7 +157,8 @@ class Dicts:
 
 class _Bars:
     """The progress bars without a description: that of the training, and those of evaluations, which have other totals.
-    The first is that of the training. If it stands still from row to row, another run has begun, with another total."""
+    The first is that of the training. If its count does not change from row to row, another run with another total has
+    begun."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}

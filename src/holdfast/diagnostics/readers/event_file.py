@@ -1,7 +1,7 @@
-"""TensorBoard's event files, `events.out.tfevents.*`: one, or those of a folder, which one run wrote.
+"""TensorBoard's event files, `events.out.tfevents.*`: one file, or a folder of files that one run wrote.
 
 A record is a length (8 bytes), its checksum, an `Event` (event.proto), and its checksum: masked CRC-32C, as in every
-TFRecord. Read are an event's step and the numbers of its summary. Written and checked with tensorboard 2.21.
+TFRecord. An event's step and the numbers of its summary are read. Written and checked with tensorboard 2.21.
 """
 
 from __future__ import annotations

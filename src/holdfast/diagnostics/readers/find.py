@@ -37,7 +37,7 @@ READABLE = (
     "run.log`); lines such as `step 1 loss 0.3 reward 0.5`; a notebook's table; trainer_state.json "
     "(`trainer.save_state()` writes one), or the folder of a run; metrics.jsonl of holdfast, prime-rl or tinker; "
     "verl's file log; a W&B history as CSV or JSONL; the files of W&B (.wandb), TensorBoard, trackio, MLflow "
-    "and SwanLab, and the folders they lie in"
+    "and SwanLab, and their folders"
 )
 
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
@@ -48,7 +48,7 @@ READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMM
 that reader comes last."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-_NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's words about itself
+_NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's logs about itself
 _MOST_FILES = 1000
 _MOST_BESIDE = 50
 _DEPTH = 3
@@ -140,7 +140,7 @@ def _stored(folder: Path) -> LogFile | None:
 
 
 def _beside(folder: Path, depth: int = 2) -> Iterator[LogFile]:
-    """Trackers' files of runs in the output folder of a trainer. They go on after the last checkpoint."""
+    """Trackers' files of runs in the output folder of a trainer. They have rows after the last checkpoint."""
     if (run := _stored(folder)) is not None:
         yield replace(run, beside=True)
         return
@@ -152,9 +152,8 @@ def _beside(folder: Path, depth: int = 2) -> Iterator[LogFile]:
 def _newest(states: list[Path]) -> LogFile:
     """The newest state of a run, from its folder and its checkpoints (highest number first).
 
-    A checkpoint can be newer than the state in the folder, if the run was continued. It can also be newer than one with
-    a higher number that an earlier run left. Within one run the highest number counts, because copies can have any
-    times.
+    A checkpoint is newer than the state in the folder if the run was continued. It may also be newer than one with a
+    higher number that an earlier run left. Within one run the highest number is read, because copies may have any time.
     """
     newest = max(states, key=lambda state: state.stat().st_mtime)
     last = next((state for state in states if _CHECKPOINT.fullmatch(state.parent.name)), newest)
@@ -163,7 +162,7 @@ def _newest(states: list[Path]) -> LogFile:
     if _continues(newest, last):
         return _file(last)
     name, left = newest.parent.name, last.parent.name
-    why = f"read {name}: {left} has a higher number, but is older and of another run. Name {left} itself to read that"
+    why = f"read {name}: {left} has a higher number, but is older and from another run. To read it, give its path"
     return replace(_file(newest), note=why)
 
 

@@ -166,7 +166,7 @@ TABLES: Mapping[Host, tuple[Name, ...]] = {
 }
 
 GROUP_STD = Name("reward_std", "reward/group_std")
-"""TRL before 0.27 logs the mean over groups of their deviations, later versions that of the rollout batch."""
+"""TRL before 0.27 logs the mean of the groups' standard deviations; later versions log that of the rollout batch."""
 
 OLDER: Mapping[Host, Mapping[str, str]] = {
     "trl": {"completion_length": "completions/mean_length", "clip_ratio": "clip_ratio/region_mean"},
@@ -182,15 +182,15 @@ OLDER: Mapping[Host, Mapping[str, str]] = {
 LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
     "trl": {
         "loss": "the whole loss: with KL, entropy bonus and penalty",
-        "tools/failure_frequency": "counts calls that the policy wrote badly among the failures",
-        "rewards/<function>/mean": "what a function called `em` or `f1` measures is its author's business",
+        "tools/failure_frequency": "also counts malformed calls by the policy as failures",
+        "rewards/<function>/mean": "a function called `em` or `f1` need not measure that",
     },
     "verl": {
-        "critic/rewards/mean": "less the KL penalty, where that is in the reward",
-        "actor/pg_loss": "holds the penalty, when our loss function is used",
+        "critic/rewards/mean": "minus the KL penalty, if that is in the reward",
+        "actor/pg_loss": "includes the penalty if our loss function is used",
         "actor/ppo_kl": "per token; ours is a sum over a rollout",
-        "num_turns/mean": "counts messages, the user's included",
-        "timing_s/step": "evaluation included",
+        "num_turns/mean": "counts messages, including the user's",
+        "timing_s/step": "includes evaluation",
     },
 }
 """Names that look alike and mean something else; they keep their own names."""
@@ -371,8 +371,8 @@ def by_version(host: Host, series: Mapping[str, Series]) -> tuple[Name, ...]:
 
 
 def _is_of_groups(plain: Mapping[str, Series]) -> bool:
-    """Whether `reward_std` is a mean over groups: no log of a function has a deviation (TRL before 0.17), or the
-    deviation of the only function, which is over the rollout batch, is another number."""
+    """Whether `reward_std` is a mean over groups. Either no function has an `/std` (TRL before 0.17), or the `/std` of
+    the only function, which is over the rollout batch, differs from it."""
     total = plain.get("reward_std")
     functions = [part for name, part in plain.items() if name.startswith("rewards/") and name.endswith("/std")]
     if total is None or not functions:

@@ -107,8 +107,8 @@ class Numbering:
         ranks = _ranks(np.stack([epoch, np.nan_to_num(rate), norm], 1))
         if ranks > 1:
             tally.add(
-                f"every row is there {ranks} times, as if {ranks} processes printed it: it was read once; where they "
-                "differ, the last counts"
+                f"every row occurs {ranks} times, as if {ranks} processes printed it: it was read once, with the last "
+                "value where they differ"
             )
         first = slice(None, None, ranks)
         counts = np.repeat(_counts(epoch[first]), ranks)[: len(epoch)]
@@ -119,12 +119,12 @@ class Numbering:
         if len(bars) and every is None:
             every = max(1, round(int(seen[bars[-1]]) / int(counts[bars[-1]])))
         if every is None and len(epoch) > 1:
-            tally.add("the log shows no steps: here they count its rows, 1, 2, 3 and so on")
+            tally.add("the log has no steps: its rows were numbered 1, 2, 3 and so on")
         return counts * (every or 1)
 
 
 def _moderate(value: Any) -> float:
-    """The number that a value is or says, NaN for any other and for one that no epoch or rate can be."""
+    """A value, or the number in a text; NaN for anything else, and for numbers too large for an epoch or a rate."""
     number = number_in(value) if isinstance(value, str) else value
     return float(number) if isinstance(number, float | int) and abs(number) <= _HUGE else nan
 

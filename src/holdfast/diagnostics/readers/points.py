@@ -18,8 +18,8 @@ _MOST_RESTARTS = 1000
 class Points:
     """Collects values in the order in which they were logged.
 
-    A run that was resumed goes back in the steps of a series. Series may have different steps, such as those of the
-    machine's load beside those of the trainer: that one is behind another says nothing.
+    A resumed run goes back in the steps of a series. Series may have different steps, such as those of the machine's
+    load and those of the trainer, so a series that is behind another does not show a resumed run.
     """
 
     def __init__(self, tally: Tally) -> None:

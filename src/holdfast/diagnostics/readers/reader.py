@@ -163,9 +163,9 @@ class LogFile:
     settings: Path | None = None
     """The run's config.toml."""
     note: str = ""
-    """Why this file was chosen and not another of the folder, if that may surprise."""
+    """Why this file of the folder was chosen, if that may be surprising."""
     beside: bool = False
-    """Whether it lies in the folder of another log, and is read only if it has the same run."""
+    """Whether it is in the folder of another log. Then it is read only if it has the same run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,4 +195,4 @@ class Reader(Generic[AnyStr]):
     certain: Callable[[Path], bool] = lambda path: True
     """Whether a file of a folder is certainly a log, for a reader that recognises almost any file."""
     of_run: Callable[[Path], Path | None] = lambda folder: None
-    """What it reads of a folder that is the folder of one run: a file, or the folder itself; None for any other."""
+    """For the folder of one run: what to read, a file or the folder itself. None for any other folder."""

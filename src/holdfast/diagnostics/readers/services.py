@@ -1,7 +1,7 @@
 """Runs at a service by their addresses: `wandb://entity/project/run`, `mlflow://run`, `trackio://project/run`.
 
-W&B and MLflow are asked through their own packages, which the extra `track` installs and which know the keys and
-servers of the user. trackio keeps its databases on this machine, and they are read as files.
+W&B and MLflow are queried through their own packages, which the extra `track` installs and which know the user's keys
+and servers. trackio keeps its databases on the local machine, where they are read as files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _asked(address: str, ask: Callable[[], Any], hint: str) -> Any:
     """What a service answers; its refusals, of whatever kind, as one sentence."""
     try:
         return ask()
-    except Exception as error:  # the clients raise errors of their own, of requests, and of the system
+    except Exception as error:  # the clients raise their own errors, those of requests, and OSError
         why = str(error).strip().splitlines()
         raise DataError(f"{address} cannot be read: {why[0] if why else type(error).__name__}", hint=hint) from None
 
@@ -88,7 +88,9 @@ def _mlflow(address: str, parts: list[str]) -> list[Raw]:
     except ImportError:
         raise MissingExtra("mlflow", "track") from None
     hint = "Set MLFLOW_TRACKING_URI to the server; the address is mlflow://RUN, with the run's id"
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # else it tries for minutes to reach no server
+    os.environ.setdefault(
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1"
+    )  # otherwise it tries for minutes to reach a server that is down
     *server, name = parts
     client = _asked(address, lambda: MlflowClient(f"http://{server[0]}" if server else None), hint)
     run = _asked(address, lambda: client.get_run(name), hint)

@@ -12,7 +12,7 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None, "
 
 
 def setting(text: str) -> object:
-    """The value that a text stands for; a text that stands for none is kept.
+    """The value that a text represents, or the text itself.
 
     >>> setting("1e-06"), setting("True"), setting("null"), setting("'a b'"), setting("grpo")
     (1e-06, True, None, 'a b', 'grpo')
@@ -27,7 +27,7 @@ def setting(text: str) -> object:
 
 
 def read_yaml(path: Path) -> dict[str, object]:
-    """The single values of a YAML file by dotted names, those of lists left out; {} without the file.
+    """The scalar values of a YAML file by dotted names, without lists; {} if there is no file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

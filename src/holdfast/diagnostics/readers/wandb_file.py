@@ -28,7 +28,7 @@ _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _RUN_ID, _RUN_CONFIG, _RUN_NAME = 1, 4, 8
 _KEY, _NESTED_KEY, _VALUE_JSON = 1, 2, 16
 _TYPED = range(3, 9)
-# Items with a short name and a number or a word: nearly all. The lengths are told by the other bytes' count.
+# Items with a short name and a number or a word: nearly all. Whether all bytes matched is checked by their count.
 _NUMBERS = re.compile(rb"\n.[\n\x12].([ -~]+)\x82\x01.([-+.\w]+)", re.DOTALL)
 _AROUND = 7  # bytes of an item that are neither of its name nor of its value
 _MANY = 500

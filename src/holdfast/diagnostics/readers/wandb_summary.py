@@ -1,4 +1,4 @@
-"""What W&B prints at the end of a run: the last values as a row. Its sparklines show shapes, and no numbers."""
+"""What W&B prints at the end of a run: the last values, read as a row. Its sparklines contain no numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
                 row[match[1]] = value
     if not row:
         return []
-    tally.add("this is W&B's summary: the last value of every series")
+    tally.add("the log has only W&B's summary: the last value of every series")
     frame = history_frame(row) if {*AXES} & {*row} else stepless_frame(row)
     read = None if frame is None else read_rows([([place], [row])], tally, frame)
     return [Raw("console", read[0].host, file.name, read[1], {})] if read else []
@@ -41,7 +41,7 @@ def _has_summary(path: Path, start: str) -> bool:
 SUMMARY = Reader(
     recognises=_has_summary,
     read=_read,
-    lacks="has W&B's sparklines alone, which show shapes and no numbers: export the run's history, "
-    "`run.history().to_csv(…)`, or name its folder wandb/run-…",
+    lacks="has only W&B's sparklines, which contain no numbers: export the run's history with "
+    "`run.history().to_csv(…)`, or give its folder wandb/run-…",
     suffixes=(),
 )

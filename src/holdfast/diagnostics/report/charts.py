@@ -260,7 +260,7 @@ def _reward_functions(names: set[str]) -> Chart:
     rows = tuple(
         Row(label, (Line(name, label, "ink"),), optional=True) for name, label in list(labels.items())[:_MOST_FUNCTIONS]
     )
-    caption = "The mean of each. One that falls while the reward rises is what the others are paid for."
+    caption = "The mean of each. If one falls while the reward rises, the policy gives it up for the others."
     return Chart("functions", "Reward functions", caption, rows if len(rows) > 1 else ())
 
 

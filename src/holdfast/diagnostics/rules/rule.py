@@ -69,7 +69,7 @@ class Signal:
     """Other values that the message mentions, [N]."""
     normal: Truths | None = None
     """[N]: the rows at which the series are back to normal. If the log ends with such a row, the finding is a note.
-    None for what does not pass: a NaN stays a finding."""
+    None for what does not pass, such as a NaN: it stays a finding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def many_are_truncated(rows: Rows) -> Signal:
 
 
 def truncation_limits_reward(rows: Rows) -> Signal:
-    """Most are truncated since the first row, the reward does not rise, and is no higher than the others can earn."""
+    """Most are truncated since the first row. The reward does not rise, or exceed what the other rollouts can earn."""
     share, reward = rows.columns
     smooth, pay = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
     top = np.maximum(highest(reward), 1.0)
@@ -81,7 +81,7 @@ FROM_THE_START = (
         series=(TRUNCATED, REWARD),
         signal=truncation_limits_reward,
         message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and about as many have "
-        "since the log began. The reward does not rise, and is no higher than the other rollouts can earn.",
+        "since the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
         min_rows=ROWS_IF_MOST,
     ),
     Check(
