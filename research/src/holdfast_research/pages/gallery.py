@@ -7,6 +7,7 @@ Every run is one of the recordings, so the page changes only with the rules.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,8 @@ RUNS = (
     Shown("The likelihood of correct rollouts decays, and the reward follows", FOLDER, "collapse-grpo-80-s3",
           ("displacement/correct", "likelihood/correct")),
     Shown("One step is too large", PRACTICE, "giant-counting", ("entropy/mean", "rollout/length"), stock=True),
-    Shown("A reward function is hacked", PRACTICE, "uniform-interleaving", ("rewards/correct/mean",), stock=True),
+    Shown("A reward function is hacked", PRACTICE, "uniform-interleaving",
+          ("rewards/placed/mean", "rewards/style/mean"), stock=True),
     Shown("A reward function broke", PRACTICE, "broken-counting", ("rollout/mixed_group_fraction",), stock=True),
     Shown("Rollouts are cut off", PRACTICE, "cut-doubling", ("rollout/truncated_fraction",), stock=True),
     Shown("The gradient does not reach the weights", PRACTICE, "cut-gradient-doubling", ("grad/norm",), stock=True),
@@ -84,7 +86,7 @@ def section(shown: Shown, folder: Path) -> str:
 def printed(log_file: Path) -> str:
     """What the command prints about a log."""
     command = [sys.executable, "-m", "holdfast", "diagnose", str(log_file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "80"})
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "80"})
     if done.returncode > 1:
         raise RuntimeError(done.stderr)
     return done.stdout.strip()
