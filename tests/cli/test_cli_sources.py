@@ -88,3 +88,34 @@ def test_a_reader_of_the_output_that_leaves_early_causes_no_traceback(tmp_path: 
     )
     done = subprocess.run(["sh", "-c", f"({command}) | true"], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+def _started(arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """`holdfast` under a shell, which can close its output and limit its files."""
+    command = f"{sys.executable} -m holdfast {arguments}"
+    return subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False, **more)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_an_output_that_is_full_is_an_error_in_one_sentence(option: str) -> None:
+    done = _started(f"diagnose - {option} > /dev/full", input=ROWS)
+    assert (done.returncode, done.stderr) == (2, "error: the output cannot be written: the disk is full\n")
+
+
+def test_an_output_that_was_closed_changes_nothing() -> None:
+    done = _started("diagnose - >&-", input=ROWS)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of a file's size")
+def test_a_pipe_that_does_not_fit_on_the_disk_is_an_error() -> None:
+    done = _started("diagnose -", input=ROWS * 20, preexec_fn=_small_files)
+    assert done.returncode == 2
+    assert "files may not grow further" in done.stderr and "hint: set TMPDIR" in done.stderr
+
+
+def _small_files() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))

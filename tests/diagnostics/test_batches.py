@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from holdfast.diagnostics.batches import joined
 from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.log import Log, Series
 from holdfast.diagnostics.monitor import Monitor
 
 from .conftest import log_of
@@ -160,3 +161,13 @@ def test_the_monitor_says_the_same_as_the_file() -> None:
         found += [(f.code, f.step) for f in monitor.observe(i + 1, row)]  # type: ignore[arg-type]
     assert found == [(f.code, f.step) for f in diagnose(log).findings]
     assert [code for code, _ in found] == ["RWD001"] and found[0][1] % 4 == 0
+
+
+def test_a_first_reward_at_step_0_says_nothing_about_the_rows_of_a_batch() -> None:
+    log = log_of({"reward/mean": [0.1, NONE, 0.2, NONE], "optimizer_steps_per_rollout": [4.0] * 4}, host="trl")
+    from_zero = replace(
+        log,
+        steps=log.steps - 1,
+        series={name: Series(part.steps - 1, part.values) for name, part in log.series.items()},
+    )
+    assert table(joined(from_zero), "reward/mean") == {0: 0.1, 3: 0.2}

@@ -423,3 +423,16 @@ def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog:
     (tmp_path / "good" / "metrics.jsonl").unlink()
     with pytest.raises(DataError, match="has no row of metrics"):
         read_logs(tmp_path)
+
+
+def test_a_progress_bar_with_a_huge_count_says_nothing(tmp_path: Path) -> None:
+    row = "{'loss': 0.1, 'grad_norm': 0.5, 'learning_rate': 1e-06, 'reward': 0.25}"
+    text = "".join(f" 50%|#####     | {'9' * 30}/{'9' * 31} [00:01<00:01]\n{row}\n" for _ in range(3))
+    assert read_log(written(tmp_path, text, "train.log")).steps.tolist() == [1, 2, 3]
+
+
+def test_deviations_that_are_infinite_are_not_compared(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    row = '{"step": STEP, "reward": 0.5, "reward_std": Infinity, "rewards/em/std": Infinity}\n'
+    log = read_log(written(tmp_path, "".join(row.replace("STEP", str(step)) for step in (1, 2))))
+    assert log.series["reward/std"].values.tolist() == [math.inf, math.inf]
+    assert not recwarn.list

@@ -23,7 +23,7 @@ from holdfast.cli import (
 )
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.plugins import PluginGroup
-from holdfast.cli.terminal import HELP_OPTIONS, complain, err, out, survive_any_encoding
+from holdfast.cli.terminal import HELP_OPTIONS, complain, err, give_up_output, out, survive_any_output
 from holdfast.errors import HoldfastError
 from holdfast.files import UNWRITABLE
 
@@ -38,16 +38,19 @@ class _Group(PluginGroup):
         return [*_ORDER, *(name for name in super().list_commands(ctx) if name not in _ORDER)]
 
     def invoke(self, ctx: Any) -> Any:
-        survive_any_encoding()
+        survive_any_output()
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
             complain(error)
             raise typer.Exit(2) from None
         except OSError as error:
-            if error.errno not in UNWRITABLE or error.filename is None:
+            if error.errno not in UNWRITABLE:
                 raise
-            complain(HoldfastError(f"{error.filename} cannot be read or written: {UNWRITABLE[error.errno]}"))
+            if error.filename is None:  # of a file that was open, which standard output is
+                give_up_output()
+            what = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
+            complain(HoldfastError(f"{what}: {UNWRITABLE[error.errno]}"))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             err().print("Stopped.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from pathlib import Path
 from typing import IO, Any
 
+from holdfast.cli.terminal import give_up_output
 from holdfast.files import UNWRITABLE
 
 _MOST = 1 << 16
@@ -72,6 +72,5 @@ def _pass_on(chunk: bytes) -> bool:
         sys.stdout.buffer.flush()
         return True
     except OSError:
-        # What is still buffered must not fail again when the program ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_output()
         return False

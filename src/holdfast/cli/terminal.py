@@ -39,11 +39,23 @@ def is_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and sys.stdout.isatty() and "CI" not in os.environ
 
 
-def survive_any_encoding() -> None:
-    """Show a question mark for a character that the terminal cannot show, instead of failing."""
+def survive_any_output() -> None:
+    """Show a question mark for a character that the terminal cannot show, and write to nowhere where an output was
+    closed before the start, instead of failing."""
+    # The descriptors are opened in their order, so each takes its own.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+
+
+def give_up_output() -> None:
+    """Drop what standard output still holds if it cannot be written: it must not fail again when the program ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(error: HoldfastError) -> None:

@@ -63,7 +63,7 @@ def _rows_per_batch(log: Log, step: int) -> int | None:
         names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
         known = [value for name in names if isinstance(value := log.settings.get(name), int) and value > 0]
         steps = known[0] * known[1] / known[2] if len(known) == len(names) else 1.0
-    return int(steps) // step if 2 * step <= steps < np.inf else None
+    return int(steps) // step if 0 < 2 * step <= steps < np.inf else None
 
 
 def _places(rows: Steps, starts: Steps, known: int | None) -> tuple[Steps, Steps]:

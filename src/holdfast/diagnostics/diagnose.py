@@ -156,11 +156,11 @@ def what_to_log(log: Log) -> str:
         observed = has(log, "optimizer_steps_per_rollout")
         parts += [] if observed else ["train with `with_penalties(GRPOTrainer)`, which leaves the loss as it is"]
         *before, last = parts or [""]
-        return f"For more, {', '.join(before)}{' and ' if before else ''}{last}." if last else ""
+        return f"To check more codes, {', '.join(before)}{' and ' if before else ''}{last}." if last else ""
     if log.host == "verl":
         observed = any(name.startswith("drift/") for name in log.series)
-        return "" if observed else f"For more, train with {_VERL_LOSS}."
-    return "" if log.host == "holdfast" else "For more, use holdfast's observers for TRL and verl (docs/engines.md)."
+        return "" if observed else f"To check more codes, train with {_VERL_LOSS}."
+    return "" if log.host == "holdfast" else "To check more codes, use holdfast's observers for TRL and verl (docs/engines.md)."
 
 
 def logged_by(host: Host, name: str) -> str | None:

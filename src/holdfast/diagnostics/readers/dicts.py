@@ -33,7 +33,7 @@ FLAT = re.compile(r"\{\s*['\"][^{}]*\}")
 _BEGUN = re.compile(r"\{\s*['\"]")
 _PLAIN = re.compile(r"(?:[^{\x1b]*\r)?\{'[^{]*$")
 _NAMES = re.compile(r"['\"](\w+)['\"]:")
-_BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d+)/(\d+)\s*\[")
+_BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d{1,15})/(\d{1,15})\s*\[")
 _RANK = re.compile(r"\s*(\[?\w*rank\W?\d+\]?:?|\([^()]*pid=[^()]*\)|Train(ing)?:)?\s*", re.IGNORECASE)
 _WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
 _JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}

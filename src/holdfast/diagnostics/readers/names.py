@@ -381,8 +381,8 @@ def _is_of_groups(plain: Mapping[str, Series]) -> bool:
         return False
     steps = np.intersect1d(total.steps, functions[0].steps)
     a, b = (part.values[np.searchsorted(part.steps, steps)] for part in (total, functions[0]))
-    with np.errstate(invalid="ignore"):  # an infinite reward makes both infinite: not another number
-        return bool((np.abs(a - b) > 1e-3 * np.abs(b)).any())
+    both = np.isfinite(a) & np.isfinite(b)
+    return bool((np.abs(a[both] - b[both]) > 1e-3 * np.abs(b[both])).any())
 
 
 def _are_not_cut(plain: Mapping[str, Series]) -> bool:

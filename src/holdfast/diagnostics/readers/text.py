@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import IO
 
 from holdfast.errors import DataError
+from holdfast.files import UNWRITABLE
 
 _LONGEST_EXAMPLE = 60
 
@@ -108,13 +109,26 @@ def blocks(path: Path, tally: Tally) -> Iterator[str]:
 
 @contextmanager
 def spooled(stream: IO[bytes], name: str) -> Iterator[Path]:
-    """A temporary file `name` with all of a stream that can be read once only. What came before an error is kept."""
+    """A temporary file `name` with all of a stream that can be read once only. What came before the stream failed is
+    kept. Raises `DataError` if the file cannot be written."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
-        with path.open("wb") as file, suppress(OSError):
-            while block := stream.read(BLOCK):
-                file.write(block)
+        try:
+            with path.open("wb") as file:
+                for block in _until_it_fails(stream):
+                    file.write(block)
+        except OSError as error:
+            raise DataError(
+                f"{name} cannot be kept in {folder}: {UNWRITABLE.get(error.errno or 0, error.strerror)}",
+                hint="set TMPDIR to a folder with more space",
+            ) from None
         yield path
+
+
+def _until_it_fails(stream: IO[bytes]) -> Iterator[bytes]:
+    with suppress(OSError):
+        while block := stream.read(BLOCK):
+            yield block
 
 
 def head(path: Path) -> str:

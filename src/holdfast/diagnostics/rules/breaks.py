@@ -1,8 +1,8 @@
 """A policy that breaks from one row to the next: checks of STP001 on series that every trainer logs.
 
-A single update that is far too large does two things at once: the reward is lost, and the policy is another one. Its
-entropy, its length or the share of clipped tokens then jumps in the same rows. A reward that is lost alone has other
-causes: harder questions, a grader that went down. Entropy that rises first and slowly is a drift (ENT001).
+A single update that is far too large does two things at once: the reward is lost, and the policy changes. Its entropy,
+its length or the share of clipped tokens jumps in the same rows. A reward that is lost alone has other causes: harder
+questions, or a grader that went down. Entropy that rises first and slowly is a drift (ENT001).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ STEEPEST_SHARE = 0.4
 BEST_ROWS, BACK_SHARE = 5, 0.2
 """A break is over when the mean of five rows is within that share of the range of its best."""
 CALM_TIMES = 1.25
-"""Times the mean of the rows before, up to which the row before a leap is as usual."""
+"""The row before a leap is as usual if it is at most this many times the mean of the rows before it."""
 LENGTH_TIMES = 1.3
 CLIPPED_FRACTION = 0.1
 CLIP_JUMP_FRACTION, CLIP_JUMP_TIMES = 0.08, 4.0
 """Share of clipped tokens, and times its usual value. Harder questions clip up to 6 %."""
 LONG_PREFERRED_LOSS = 0.08
-"""Minus the loss, in the mean of eight rows. Where the loss is a mean over tokens, that is their mean advantage: long
-rollouts are preferred. An entropy bonus makes it negative too. Either is a cause of its own."""
+"""Minus the loss, in the mean of eight rows. Where the loss is a mean over tokens, that is their mean advantage:
+long rollouts are preferred. An entropy bonus makes the loss negative too. Either is a different cause."""
 
 FIRST_ROWS = 6
 """A break by the very first updates shows in these rows. There are too few of them to know the noise."""
@@ -117,12 +117,12 @@ def clip_jumps(clipped: Values) -> Values:
 
 
 def searches_work(rows: Rows) -> Truths:
-    """[N]: where no retriever fails, as far as the log shows. Other observations raise entropy at once too."""
+    """[N]: where no retriever fails, as far as the log shows. One that fails raises entropy too."""
     return ~((rows.latest(FAILED_SEARCHES) > MAX_FAILED_FRACTION) | (rows.latest(EMPTY) > MAX_EMPTY_FRACTION))
 
 
 def breaks_at_first(rows: Rows) -> Signal:
-    """In one of the first rows the reward is gone, in the next too, and the policy is not what it was."""
+    """The reward is gone in one of the first rows and in the next, and the policy has changed."""
     (reward,) = rows.columns
     row = np.arange(len(reward))
     first = delayed(trailing_mean(reward, FIRST_ROWS), 2)  # the mean of all rows before the last two
@@ -137,7 +137,7 @@ def breaks_at_first(rows: Rows) -> Signal:
 def is_another_policy(rows: Rows) -> Truths:
     """[N]: where entropy or length is far from its first value, or many tokens were clipped so far."""
     entropy, length = rows.latest(ENTROPY, times_first), rows.latest(LENGTH, times_first)
-    # NaN, where one is not logged, shows nothing.
+    # A series that is not logged is NaN, and every comparison with it is false.
     return (
         (entropy > ENTROPY_TIMES)
         | (entropy < 1 / ENTROPY_TIMES)

@@ -2,7 +2,7 @@
 
 Trainers log the KL to the reference per token, most of them as the estimate r - 1 - log r with r = reference / policy
 (Schulman's k3). It is never negative, and a single token that the reference finds absurd makes a spike of any height.
-So a row counts by being above a level, not by how far.
+So what counts is whether a row is above a level, not how far.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ BAND_NATS = 1.0
 """Nats per token. Language models that learn stay between 0.0005 and 0.3. At 1, the reference gives an average token of
 the policy a third of the probability that the policy gives it."""
 LEARNED_SHARE = 0.25
-"""Share of its range that the reward has gained. A small model that learns a task from nothing leaves its reference
-behind and is well."""
+"""Share of its range that the reward has gained. A small model that learns a task from scratch leaves its reference and
+is healthy."""
 
 RUNAWAY_TIMES = 5.0
 """Times the KL when the reward was first near its best. Ordinary learning multiplies it before that."""
 NEAR_BEST_SHARE = 0.1
-"""Share of its range that the reward was below its best by then."""
+"""How far below its best the reward still was then, as a share of its range."""
 RUNAWAY_NATS = 0.3
 """Nats per token. Below that the policy is still near its reference."""
 
@@ -57,7 +57,7 @@ def has_learned(rows: Rows) -> Truths:
 
 
 def leaves_band(rows: Rows) -> Signal:
-    """The KL stays above what a language model needs, and the reward has little to show for it."""
+    """The KL stays above what a language model needs, and the reward has gained little."""
     (kl,) = rows.columns
     smooth, learned = trailing_mean(kl, ROWS), has_learned(rows)
     return Signal(stays_above(kl, BAND_NATS) & ~learned, lambda: {KL: smooth}, normal=~stays_above(kl, BAND_NATS / 2))
@@ -84,23 +84,23 @@ KLD001 = Rule(
         Check(
             series=(KL,),
             signal=leaves_band,
-            message="The KL to the reference is {kl/reference:.2g} nats per token, and the reward has hardly risen for "
-            "it.",
+            message="The KL to the reference is {kl/reference:.2g} nats per token, but the reward has hardly risen.",
             look_at=(KL, REWARD),
         ),
         Check(
             series=(KL, REWARD),
             signal=runs_away,
-            message="The KL to the reference runs away while the reward falls: {kl/reference:.2g} nats per token, and "
-            "{then:.2g} when the reward was first near its best.",
+            message="The KL to the reference runs away while the reward falls: {kl/reference:.2g} nats per token, "
+            "against {then:.2g} when the reward was first near its best.",
         ),
     ),
-    # Those say why it leaves, and what to change.
+    # These say why the policy leaves, and what to change.
     suppressed_by=("MSK001", "SMP001", "STP001"),
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
-    meaning="The policy is far from its reference without a reward that rises, or moves away as the reward falls.",
-    impact="The policy leaves the language of its reference. Texts degenerate, gradients spike, and where the KL is in "
-    "the loss or in the reward it outweighs the task.",
+    meaning="The policy is far from its reference although the reward has hardly risen, or it moves away while the "
+    "reward falls.",
+    impact="The policy no longer writes like its reference. Texts degenerate and gradients spike. If the KL is in "
+    "the loss or in the reward, it outweighs the task.",
     remedy={
         "holdfast": f"Lower {LEARNING_RATE['holdfast']}, or raise `loss.kl_coef`. Go back to a checkpoint from before "
         "the KL rose.",
@@ -110,7 +110,7 @@ KLD001 = Rule(
         "unknown": "Lower the learning rate, or raise the coefficient of the KL. Go back to a checkpoint from before "
         "the KL rose.",
     },
-    limitations="The level is that of a language model: 1 nat per token. A small model that learns from nothing may "
-    "pass it, and is not reported once its reward has gained a quarter of its range. Single spikes are ignored: one "
-    "token makes them. Without a reference (`beta=0`) nothing measures this.",
+    limitations="The threshold of 1 nat per token suits language models. A small model trained from scratch may pass "
+    "it, and is not reported once its reward has gained a quarter of its range. Single spikes are ignored, because "
+    "one token can cause them. Without a reference (`beta=0`) no trainer measures this.",
 )

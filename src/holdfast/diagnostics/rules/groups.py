@@ -25,8 +25,8 @@ CONTRAST: Mapping[tuple[str, ...], Callable[..., Values]] = {
     ("reward/std",): lambda deviation: (deviation > 0).astype(float),
     ("reward/max", "reward/min"): lambda largest, smallest: (largest > smallest).astype(float),
 }
-"""Series that show whether rewards differ, the best first, and what they make of it: the share of groups with different
-rewards, or 1 where any rewards differ and 0 where none do."""
+"""Series that show whether rewards differ, the best first -> the share of groups with different rewards, or 1 where any
+rewards differ and 0 where none do."""
 
 ROWS = 5
 MIXED_NOW, MIXED_EVER = 0.05, 0.2
@@ -41,11 +41,11 @@ BROKEN_ROWS = 3
 BROKEN_LOST_SHARE = 0.5
 """Share of the range that the reward loses when it becomes constant."""
 BEFORE_LOST_SHARE = 0.4
-"""Share of the range that it may have lost before: a policy that decays gets there step by step."""
+"""Share of the range that it may have lost before. A policy that decays loses more, step by step."""
 ROWS_TO_DECIDE = 8
-"""Rows without contrast after which it is decided."""
+"""Rows without contrast after which a break is either found or ruled out."""
 CHANCE = 1e-2
-"""Of so many rows without contrast in succession, given how common they were before, at any row so far."""
+"""Probability of so many consecutive rows without contrast, given how common they were before, at any row so far."""
 SAME_TEXT_SHARE, SAME_TEXT_ERRORS = 0.3, 4.0
 """Change of entropy and length, as a share or in standard deviations, within which the rollouts are as before."""
 
@@ -65,8 +65,11 @@ def compares_in_groups(log: Log) -> bool:
 
 
 def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
-    """Almost no group has had different rewards since the start. `zero` chooses rows up to which every reward was 0;
-    otherwise those where one was not. If not `sure`, the newest row decides, however few there are."""
+    """Almost no group has had different rewards since the start.
+
+    With `zero`, only rows up to which every reward was 0 count; without it, only the others. With `sure`, it takes
+    enough rows to rule out chance; without it, the newest row decides.
+    """
     share = CONTRAST[rows.names](*rows.columns)
     smooth = trailing_mean(share, ROWS)
     never = (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER)
@@ -91,7 +94,7 @@ class Break:
     flat: Truths
     """No rollout's reward differs from another's."""
     suspected: Truths
-    """The reward was well before these rows, and the rollouts did not change."""
+    """The reward was higher before these rows, and the rollouts did not change."""
     running: Rank
     """Rows in succession with this reward."""
     begins: Rank
@@ -129,7 +132,7 @@ def becomes_constant(rows: Rows) -> Signal:
 
 
 def is_unlikely(seen: Break) -> Truths:
-    """[N]: where so many rows in succession without contrast are not a matter of chance."""
+    """[N]: where so many consecutive rows without contrast are unlikely by chance."""
     earlier = np.maximum(seen.begins - 1, 0)
     usual = (np.cumsum(seen.flat)[earlier] + 0.5) / (seen.begins + 1)
     longest = np.maximum.accumulate(seen.running)[earlier]
@@ -137,7 +140,7 @@ def is_unlikely(seen: Break) -> Truths:
 
 
 def may_be_broken(rows: Rows) -> Truths:
-    """[N]: where GRP001 says that the reward function broke, or may still say so. A fall is not one then."""
+    """[N]: where GRP001 reports a broken reward function, or may still do so. RWD001 is silent there."""
     seen = break_of(rows)
     return seen.suspected & (is_unlikely(seen) | (seen.running <= ROWS_TO_DECIDE))
 
@@ -155,22 +158,22 @@ def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
 
 
 CHECK_REWARD: Remedy = {
-    "holdfast": "First check the reward: read some rollouts in `trajectories.jsonl`. Do right answers get none? If the "
-    "reward is sound, start from a better policy (`warm_start.steps`) or add a denser reward such as "
-    "`reward.f1 = 1.0`.",
-    "trl": "First check the reward function: call it on a completion that is right. Often it does not find the answer "
-    "in the text, or `max_completion_length` leaves no room for one; `log_completions=True` shows completions. If the "
+    "holdfast": "First check the reward: read some rollouts in `trajectories.jsonl`. Do correct answers get 0? If "
+    "the reward is sound, start from a better policy (`warm_start.steps`) or add a denser reward such as `reward.f1 "
+    "= 1.0`.",
+    "trl": "First check the reward function: call it on a correct completion. Often it does not find the answer in "
+    "the text, or `max_completion_length` leaves no room for one; `log_completions=True` shows completions. If the "
     "function is sound, use easier questions or a denser reward.",
-    "verl": "First check the reward function: call it on a response that is right. Often it does not find the answer "
-    "in the text, or `data.max_response_length` leaves no room for one. If the function is sound, use easier "
-    "questions or a denser reward.",
-    "unknown": "First check the reward function: call it on a rollout that is right. Often it does not find the answer "
-    "in the text. If the function is sound, use easier questions or a denser reward.",
+    "verl": "First check the reward function: call it on a correct response. Often it does not find the answer in "
+    "the text, or `data.max_response_length` leaves no room for one. If the function is sound, use easier questions "
+    "or a denser reward.",
+    "unknown": "First check the reward function: call it on a correct rollout. Often it does not find the answer in "
+    "the text. If the function is sound, use easier questions or a denser reward.",
 }
 
 
 REPAIR_REWARD: Remedy = {
-    "holdfast": "Check what the reward needs, and read rollouts of that step in `trajectories.jsonl`. Then "
+    "holdfast": "Check what the reward depends on, and read rollouts of that step in `trajectories.jsonl`. Then "
     "`holdfast resume` the run: its weights are sound.",
     "trl": "Check the services and files that your reward functions need, and let them raise an error rather than "
     "return 0. Then resume from the last checkpoint: its weights are sound.",
@@ -189,11 +192,11 @@ def contrast_checks() -> tuple[Check, ...]:
             series=names,
             signal=partial(never_differ, zero=zero, sure=sure),
             message=(
-                "Every rollout has had reward 0 since the log begins."
+                "Every rollout has had reward 0 since the log began."
                 if zero
                 else "Groups have no contrast: in {equal:.0%} of them all rollouts have the same reward."
             )
-            + ("" if sure else " A longer log shows whether that is chance."),
+            + ("" if sure else " A longer log would show whether this is chance."),
             better=tuple(kinds[:rank]),
             remedy=CHECK_REWARD if zero else None,
             level="finding" if sure else "note",
@@ -221,9 +224,9 @@ GRP001 = Rule(
         *contrast_checks(),
     ),
     meaning="In almost all groups every rollout has the same reward, since the start of the run or from one step on.",
-    impact="Group-relative advantages are then 0, so nothing is learned. Since the start: the task is too hard or too "
-    "easy, or the reward function does not distinguish rollouts. From one step on, while entropy and length are as "
-    "before: the reward function broke. A policy that fails writes other texts.",
+    impact="Group-relative advantages are then 0, so nothing is learned. Since the start: the task is too hard or "
+    "too easy, or the reward function does not distinguish rollouts. From one step on, with entropy and length as "
+    "before: the reward function broke. A failing policy would write different texts.",
     remedy={
         "holdfast": "Start from a better policy (`warm_start.steps`), add a denser reward such as `reward.f1 = 1.0`, "
         "or raise `train.group_size`.",
@@ -233,8 +236,8 @@ GRP001 = Rule(
         "unknown": "Raise the group size, use easier or harder questions, or a denser reward.",
     },
     limitations="Groups that are all correct at the end of learning are not a finding. A reward with a small random "
-    "part has contrast without meaning. A log of few rows gets a note: small batches lack contrast by chance. "
-    "A trainer that logs only the largest and smallest reward shows no contrast only if all rewards are equal. "
-    "A reward function that breaks is found if the log has entropy or length, and if it fails for every rollout. If "
-    "all rollouts are truncated, TRN001 says so instead.",
+    "part has contrast without meaning. A short log gets a note, because small batches lack contrast by chance. "
+    "Where only the largest and smallest rewards are logged, contrast is missing only if all rewards are equal. A "
+    "broken reward function is found only if it fails for every rollout and the log has entropy or length. If all "
+    "rollouts are truncated, TRN001 reports that instead.",
 )

@@ -1,4 +1,4 @@
-"""Reward functions that trade places (RWD003): one of them falls while the reward that is their sum holds or rises."""
+"""Reward functions that diverge (RWD003): one falls while another rises, and the total reward holds or rises."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.trailing import Values, highest, last_where, lowest, margin, trail
 REWARD = "reward/mean"
 ROWS = 5
 HOLDS_WITHIN_SHARE = 0.1
-"""Share of its range that the reward may lose since the function was at its best."""
+"""Share of its range that the reward may have lost since the function was at its best."""
 RISE_ERRORS = 4.0
 """Standard errors by which another function has risen since then."""
 
@@ -25,8 +25,8 @@ FORM = re.compile(
     r"format|tag|xml|json|len(gth)?(?![a-z])|short|concise|brevity|steps?(?![a-z])|style|language|repet|penalty|count",
     re.IGNORECASE,
 )
-"""Names of functions that pay for the form of a rollout. What they pay for may become less while the answers improve,
-so their fall is a note."""
+"""Names of functions that reward the form of a rollout. Such a function may fall while the answers improve, so its fall
+is a note."""
 
 
 def functions_of(log: Log) -> tuple[str, ...]:
@@ -40,9 +40,9 @@ def has_functions(log: Log) -> bool:
 
 
 def trade_places(rows: Rows, *, form: bool) -> Signal | None:
-    """A function has fallen for good, the reward has not, and another function has risen since the first was best.
+    """A function has fallen and the reward has not, and another function has risen since the first was at its best.
 
-    With `form`, only functions whose name says that they pay for the form of a rollout may fall; otherwise only others.
+    With `form`, only functions whose names speak of form may be the falling one; without it, only the others.
     """
     (reward,) = rows.columns
     known = {name: column for name in functions_of(rows.log) if not np.isnan(column := rows.latest(name)).any()}
@@ -87,39 +87,40 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
 
 RWD003 = Rule(
     code="RWD003",
-    title="reward functions trade places",
+    title="reward functions diverge",
     needs=((REWARD,),),
     applies=has_functions,
     checks=(
         Check(
             series=(REWARD,),
             signal=partial(trade_places, form=False),
-            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose, and the "
-            "reward did not fall: {reward/mean:.3g}, after {reward before:.3g}.",
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. The total "
+            "reward hides this: it was {reward before:.3g} and is {reward/mean:.3g}.",
             min_rows=ROWS,
         ),
         Check(
             series=(REWARD,),
             signal=partial(trade_places, form=True),
-            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. Its name "
-            "says that it pays for the form of a rollout, so this may be as you want it.",
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. By its "
+            "name it rewards form, not correctness, so this may be what you want.",
             min_rows=ROWS,
             level="note",
         ),
     ),
-    meaning="One reward function falls for good while another rises, so the reward holds or rises.",
-    impact="The policy earns its reward by what is easy, such as form or length, and gives up what the other function "
-    "measures. If that is correctness, this is reward hacking, and the reward does not show it.",
+    meaning="One reward function falls and stays down while another rises, so the total reward holds or rises.",
+    impact="The policy collects the easy reward, such as that for format or length, and gives up what the other "
+    "function measures. If that is correctness, this is reward hacking, and the total reward hides it.",
     remedy={
         "holdfast": "Weigh correctness more: raise `reward.em` or `reward.f1`, and lower `reward.format` and "
         "`reward.retrieval`. Read some rollouts in `trajectories.jsonl`.",
-        "trl": "Raise the weight of the function that fell in `reward_weights`, or let the other function pay only if "
-        "the first does. Read some completions with `log_completions=True`.",
-        "verl": "Change the reward function: weigh what fell more, or let the other part pay only if the first does.",
-        "unknown": "Weigh the function that fell more, or let the other function pay only if the first does. Read some "
-        "rollouts.",
+        "trl": "In `reward_weights`, raise the weight of the function that fell. Or let the function that rose give "
+        "a reward only where the other one does. Read some completions with `log_completions=True`.",
+        "verl": "Change the reward function: give more weight to the part that fell. Or let the part that rose give "
+        "a reward only where the other one does.",
+        "unknown": "Give more weight to the function that fell. Or let the function that rose give a reward only "
+        "where the other one does. Read some rollouts.",
     },
-    limitations="It needs `rewards/<function>/mean` of two functions or more. It does not know which of them matters: "
-    "the fall of one whose name speaks of form, such as format or length, is a note. Everything that one function "
-    "hides, such as a grader that can be fooled, stays hidden.",
+    limitations="It needs `rewards/<function>/mean` of two or more functions. It does not know which of them "
+    "matters. The fall of a function named after form, such as format or length, is only a note. Flaws inside a "
+    "single function, such as a grader that can be fooled, do not show.",
 )

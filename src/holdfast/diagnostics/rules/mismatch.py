@@ -2,7 +2,7 @@
 
 Two engines compute the probability of the same token with other kernels, so they never agree exactly. In bfloat16 the
 mean absolute difference is 0.002 to 0.02 nats per token, and rises with entropy. Mixtures of experts and 8-bit rollouts
-reach 0.05. Threads on broken set-ups report 0.2 to 0.4. A difference of probabilities is smaller than that of
+reach 0.05. Issue threads about broken set-ups report 0.2 to 0.4. A difference of probabilities is smaller than that of
 their logarithms. A KL is about half the square of a difference.
 """
 
@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.rules.rule import Check, Remedy, Rows, Rule, Signal
 from holdfast.trailing import Values, held
 
@@ -27,11 +28,11 @@ class Measure:
     broken: float
     """From here on, rollouts do not come from the policy that is trained."""
     grown: float
-    """What a mismatch that grows must reach. Below it there is nothing to worry about."""
+    """A mismatch that grows must reach this. Below it, there is nothing to worry about."""
     times: float
-    """Times the mismatch with which the run began."""
+    """How many times the mismatch at the start it must be."""
     text: str
-    """For the messages: what differs by how much."""
+    """For the messages: what differs, and by how much."""
 
 
 MEASURES = (
@@ -40,14 +41,14 @@ MEASURES = (
         broken=0.15,
         grown=0.03,
         times=4.0,
-        text="their log-probs of sampled tokens differ by {sampler/logprob_abs_gap:.2g} nats in the mean",
+        text="their log-probs of sampled tokens differ by {sampler/logprob_abs_gap:.2g} nats on average",
     ),
     Measure(
         series="sampler/prob_abs_gap",
         broken=0.06,
         grown=0.015,
         times=4.0,
-        text="their probabilities of sampled tokens differ by {sampler/prob_abs_gap:.2g} in the mean",
+        text="their probabilities of sampled tokens differ by {sampler/prob_abs_gap:.2g} on average",
     ),
     Measure(
         series="sampler/mismatch_kl",
@@ -115,26 +116,34 @@ def level_checks() -> tuple[Check, ...]:
 
 SAME_POLICY: Remedy = {
     "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a bug.",
-    "trl": "Check that vLLM has the weights, the precision and the prompt of the trainer, and its newest supported "
-    "version. Set `top_p=1.0`, `top_k=0` and `min_p=None`, and keep `vllm_importance_sampling_correction=True`.",
+    "trl": "Check that vLLM has the weights, the precision and the prompt of the trainer. Use the newest vLLM "
+    "version that your TRL supports. Set `top_p=1.0`, `top_k=0` and `min_p=None`, and keep "
+    "`vllm_importance_sampling_correction=True`.",
     "verl": "Check that the rollout engine has the weights, the precision and the prompt of the actor. Set "
     "`actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`, and use "
     "`algorithm.rollout_correction`.",
-    "unknown": "Check that the sampler has the weights, the precision, the temperature and the prompt of the trainer, "
-    "and that it samples without top-p and top-k. Correct the rest by truncated importance sampling.",
+    "unknown": "Check that the sampler has the weights, the precision, the temperature and the prompt of the "
+    "trainer, and that it samples without top-p and top-k. Correct what remains by truncated importance sampling.",
 }
+
+
+def samples_elsewhere(log: Log) -> bool:
+    """Whether an engine of its own samples. In our trainer, and in TRL without vLLM, the trainer itself does."""
+    return log.host not in ("holdfast", "trl") or any(measure.series in log.series for measure in MEASURES)
+
 
 SMP002 = Rule(
     code="SMP002",
-    title="mismatch of sampler and trainer grows",
+    title="mismatch between sampler and trainer grows",
     needs=tuple((measure.series,) for measure in MEASURES),
     equal_needs=True,
+    applies=samples_elsewhere,
     checks=tuple(
         Check(
             series=(measure.series,),
             signal=partial(grows, measure=measure),
             message=f"Sampler and trainer drift apart: {measure.text}, "
-            "and {usual:.2g} when the run began. Entropy does not explain it.",
+            "against {usual:.2g} when the run began. A change in entropy does not explain it.",
             min_rows=FEWEST_ROWS,
         )
         for measure in MEASURES
@@ -143,19 +152,20 @@ SMP002 = Rule(
     # In a policy that breaks, unlikely tokens are sampled, and on those the engines differ most.
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
     meaning="The log-probs of sampler and trainer differ several times as much as when the run began.",
-    impact="Rollouts no longer come from the policy that is trained, so updates push in a direction that the log-probs "
-    "do not show. In published collapses this grows first, and the reward falls soon after.",
+    impact="Rollouts no longer come from the policy that is trained, so the importance ratios are wrong. In "
+    "published collapses the mismatch grows first, and the reward falls soon after.",
     remedy={
         "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a "
         "bug.",
-        "trl": "Go back to a checkpoint from before it grew, and lower `learning_rate`. Keep "
+        "trl": "Go back to a checkpoint from before the mismatch grew, and lower `learning_rate`. Keep "
         "`vllm_importance_sampling_correction=True`. Check that vLLM gets the new weights after every update.",
-        "verl": "Go back to a checkpoint from before it grew, and lower `actor_rollout_ref.actor.optim.lr`. Use "
-        "`algorithm.rollout_correction`. Check that the rollout engine gets the new weights after every update.",
-        "unknown": "Go back to a checkpoint from before it grew, and lower the learning rate. Mask or truncate the "
-        "importance weights between sampler and trainer. For a mixture of experts, replay its routing. Check that the "
-        "sampler gets the new weights after every update.",
+        "verl": "Go back to a checkpoint from before the mismatch grew, and lower "
+        "`actor_rollout_ref.actor.optim.lr`. Use `algorithm.rollout_correction`. Check that the rollout engine gets "
+        "the new weights after every update.",
+        "unknown": "Go back to a checkpoint from before the mismatch grew, and lower the learning rate. Mask or "
+        "truncate the importance weights between sampler and trainer. For a mixture of experts, replay its routing. "
+        "Check that the sampler gets the new weights after every update.",
     },
-    limitations="The level at which a run starts is not judged here but by SMP001. Differences below 0.03 nats are "
-    "ignored, and so is growth in step with entropy.",
+    limitations="This rule judges growth only; SMP001 judges the level at which a run starts. Log-prob differences "
+    "below 0.03 nats are ignored, and so is growth in proportion to entropy.",
 )

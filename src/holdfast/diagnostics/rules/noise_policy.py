@@ -34,14 +34,14 @@ ENT003 = Rule(
         Check(
             series=(ENTROPY,),
             signal=is_noise,
-            message="The policy samples noise: an entropy of {entropy/mean:.2g} nats is a choice among {tokens:.0f} "
-            "equally likely tokens, at every token.",
+            message="The policy samples noise: its entropy of {entropy/mean:.2g} nats is that of a choice among "
+            "{tokens:.0f} equally likely tokens.",
         ),
     ),
     suppressed_by_earlier=("MSK001", "SMP001", "STP001", "LLD003", "ISD001", "KLD001", "ENT001", "GRD002", "RWD001"),
-    meaning="Entropy is far above that of text: the policy chooses among hundreds of tokens every time.",
-    impact="Such rollouts are noise, and nothing can be learned from their rewards. From the first row on it means "
-    "that the model is not what you think: another checkpoint, another chat template, broken weights.",
+    meaning="Entropy is far above that of text: at every token, the policy chooses among hundreds.",
+    impact="Such rollouts are noise, and nothing can be learned from their rewards. If it is so from the first row "
+    "on, the model is not what you think: a wrong checkpoint, a wrong chat template, or broken weights.",
     remedy={
         "holdfast": "Check `model.path` and `model.chat_template`, and read rollouts in `trajectories.jsonl`.",
         "trl": "Read completions with `log_completions=True`. Check the checkpoint, its chat template, and that its "
@@ -50,6 +50,6 @@ ENT003 = Rule(
         "and its precision.",
         "unknown": "Read some rollouts. Check the checkpoint, its chat template and its precision.",
     },
-    limitations="5 nats per token, in two rows or in the first. A model that is trained from nothing with a large "
-    "vocabulary starts above that. Where a trainer sums entropy over tokens, the level means nothing.",
+    limitations="The threshold is 5 nats per token, in two rows or in the first one. A model with a large vocabulary "
+    "that is trained from scratch starts above it. If the trainer sums entropy over tokens, the level means nothing.",
 )

@@ -1,4 +1,4 @@
-"""What the observer in TRL takes for correct (OBS001)."""
+"""What the observer in TRL counts as correct (OBS001)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_one_sided(rows: Rows) -> Signal:
 
 OBS001 = Rule(
     code="OBS001",
-    title="correct and incorrect not told apart",
+    title="correct and incorrect not distinguished",
     needs=((K, MIXED),),
     applies=is_observed,
     checks=(
@@ -48,14 +48,14 @@ OBS001 = Rule(
         ),
     ),
     meaning="The observer counts nearly all rollouts as correct, or nearly all as incorrect, although rewards differ.",
-    impact="The rules LLD001 to LLD004 compare correct rollouts before and after an update. They say nothing if none "
-    "is correct, and little if all are. A penalty preserves none or all.",
+    impact="The rules LLD001 to LLD004 compare correct rollouts before and after an update. They find nothing if no "
+    "rollout counts as correct, and little if all do. A penalty then preserves no rollouts, or all of them.",
     remedy={
-        "holdfast": "Choose the threshold of a correct rollout between the rewards of incorrect and of correct ones.",
+        "holdfast": "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
         "trl": "Pass `with_penalties(..., correct_above=X)`, where X is between the rewards of incorrect and of "
         "correct rollouts. The default is 0.5, which suits rewards of 0 and 1.",
-        "verl": "Choose the threshold of a correct rollout between the rewards of incorrect and of correct ones.",
-        "unknown": "Choose the threshold of a correct rollout between the rewards of incorrect and of correct ones.",
+        "verl": "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
+        "unknown": "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
     },
-    limitations="This is a note, and no finding. It needs five rows with different rewards.",
+    limitations="This is a note, not a finding. It needs five rows in which rewards differ within groups.",
 )

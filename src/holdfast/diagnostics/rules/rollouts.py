@@ -177,7 +177,7 @@ TRN001 = Rule(
         "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
     },
-    limitations="A rise, a start at 75 % or more, and growth that advantages prefer all count. Late in other collapses "
-    "rollouts ramble, and this is a symptom: look at earlier findings. Long rollouts are not reported while the "
-    "reward rises with them.",
+    limitations="It finds a rise, a start at 75 % or more, and growth that advantages prefer. Late in other "
+    "collapses rollouts ramble, and truncation is a symptom: look at earlier findings. Long rollouts are not "
+    "reported while the reward rises with them.",
 )

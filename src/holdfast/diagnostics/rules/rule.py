@@ -21,6 +21,10 @@ Remedy = Mapping[Host, str]
 """What to change, by host. Settings are in backticks; the text for `unknown` names no setting."""
 
 
+NOTHING: Remedy = {"unknown": ""}
+"""For what has passed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Some series of a log where all of them have a value."""
@@ -135,10 +139,12 @@ class Check:
         begun = log.until(step)
         shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
         look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
-        summary, level = self.message.format_map(numbers), self.level
-        if back is not None:
-            summary, level = f"{summary} It was back to normal at step {rows.steps[back]}.", "note"
-        return Hit(step, summary, known, look_at, self.remedy, level)
+        summary = self.message.format_map(numbers)
+        if back is None:
+            return Hit(step, summary, known, look_at, self.remedy, self.level)
+        return Hit(
+            step, f"{summary} It was back to normal at step {rows.steps[back]}.", known, look_at, NOTHING, "note"
+        )
 
 
 def first_that_lasts(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:

@@ -220,8 +220,8 @@ SMP001 = Rule(
         "weights after every update.",
     },
     limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding: most such runs stay stable for many "
-    "steps. It becomes one if a quarter of the mass is lost. Or if advantages in the tail are negative and "
-    "the mass shrinks, which needs `advantage/tail_mean`. Numerical differences of 0.01 nats or less are ignored. "
-    "Where only absolute differences are logged, they must be above 0.15 nats, or 0.06 in probability, since the first "
-    "row.",
+    "steps. It becomes one if a quarter of the mass is lost. It also does if advantages in the tail are negative and "
+    "the mass shrinks; that needs `advantage/tail_mean`. Numerical differences of 0.01 nats or less are ignored. "
+    "Where only absolute differences are logged, they must exceed 0.15 nats, or 0.06 in probability, from the first "
+    "row on; a KL must exceed 0.1 nats.",
 )

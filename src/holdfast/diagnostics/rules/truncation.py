@@ -12,14 +12,14 @@ TRUNCATED, REWARD, MIXED = "rollout/truncated_fraction", "reward/mean", "rollout
 MUCH_FRACTION = 0.5
 """Half of the rollouts. Reasoning runs often begin with a tenth to a third, and learn to be shorter."""
 MOST_FRACTION = 0.75
-"""Three quarters of them, if the reward is to be limited by it. Runs with half or two thirds may be well."""
+"""Three quarters of them, for truncation to limit the reward. Runs with half or two thirds may be healthy."""
 ROWS_IF_ALL = 10
-"""Rows in which the reward may begin to rise although all rollouts are truncated."""
+"""Rows within which the reward may begin to rise although all rollouts are truncated."""
 ROWS_WITHOUT_CONTRAST = 3
-"""The same if the rollouts of a group all have the same reward: then nothing can be learned."""
+"""The same if the rollouts of each group all have the same reward, because then nothing can be learned."""
 LEAST_MIXED = 0.05
 ROWS_IF_MOST = 20
-"""The same if three quarters are truncated or more."""
+"""The same if three quarters or more are truncated."""
 REWARD_ROWS = 5
 RISE_ERRORS = 4.0
 """Standard errors by which the reward has risen."""
@@ -39,7 +39,7 @@ def reward_has_risen(rows: Rows) -> Truths:
 
 
 def all_are_truncated(rows: Rows) -> Signal:
-    """Since the first row, while the reward does not rise."""
+    """All are truncated since the first row, and the reward does not rise."""
     (share,) = rows.columns
     row, risen = np.arange(len(share)), reward_has_risen(rows)
     same_rewards = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS_WITHOUT_CONTRAST)) <= LEAST_MIXED
@@ -52,13 +52,13 @@ def all_are_truncated(rows: Rows) -> Signal:
 
 
 def many_are_truncated(rows: Rows) -> Signal:
-    """Half or more since the first row."""
+    """Half or more are truncated since the first row."""
     (share,) = rows.columns
     return Signal(np.cumsum(share < MUCH_FRACTION) == 0, lambda: {TRUNCATED: share})
 
 
 def truncation_limits_reward(rows: Rows) -> Signal:
-    """Most since the first row; the reward does not rise, and it is what the others can earn."""
+    """Most are truncated since the first row, the reward does not rise, and is no higher than the others can earn."""
     share, reward = rows.columns
     smooth, pay = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
     top = np.maximum(highest(reward), 1.0)
@@ -75,21 +75,21 @@ FROM_THE_START = (
     Check(
         series=(TRUNCATED,),
         signal=all_are_truncated,
-        message="All rollouts have run out of turns or tokens since the log begins.",
+        message="All rollouts have run out of turns or tokens since the log began.",
     ),
     Check(
         series=(TRUNCATED, REWARD),
         signal=truncation_limits_reward,
-        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, as many did since the "
-        "log begins. The reward does not rise, and is no more than the others can earn.",
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and about as many have "
+        "since the log began. The reward does not rise, and is no higher than the other rollouts can earn.",
         min_rows=ROWS_IF_MOST,
     ),
     Check(
         series=(TRUNCATED,),
         signal=many_are_truncated,
-        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they are sound, they "
-        "get their reward for being cut off, not for what they would have said.",
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they are sound, "
+        "they lose their reward because they were cut off, not because their answer is wrong.",
         level="note",
     ),
 )
-"""The checks of TRN001 that need no rise."""
+"""The checks of TRN001 that do not need a rise of the truncated share."""

@@ -135,9 +135,10 @@ STP001 = Rule(
     impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
     "prevent it.",
     remedy=SMALLER_STEPS,
-    limitations="Logs without displacement or ratio/log_product: more than 10 % of tokens clipped, and twice the "
-    "previous maximum or a falling reward. Clipping per sequence clips that many by design, so there a falling "
-    "reward is enough. After LLD001 to LLD003 a jump is the end of that decay, and this rule finds nothing.",
+    limitations="A log without displacement and `ratio/log_product` needs other evidence: more than 10 % of tokens "
+    "clipped, and twice the previous maximum or a falling reward. Or the reward is lost within three rows while "
+    "entropy or clipping jumps. Clipping per sequence clips that many by design, so there a falling reward is "
+    "enough. After LLD001 to LLD003 a jump is the end of that decay, and this rule finds nothing.",
 )
 
 ISD001 = Rule(
@@ -170,13 +171,13 @@ EXPLOSION_TIMES = 10.0
 ABOVE_LARGEST_TIMES = 2.0
 """Times the largest norm before. If many groups have no contrast, norms of 0 and of 9 alternate."""
 BACK_TIMES = 3.0
-"""Times the norm that was usual before it, in the mean of the last rows, at which an explosion is over."""
+"""An explosion is over when the mean of the last rows is below this many times the norm that was usual before it."""
 USUAL_NORM_ROWS = 10
 """The usual norm is the mean of this many rows, and ends two rows before."""
 
 
 def explodes(rows: Rows) -> Signal | None:
-    """The gradient norm is far above its usual value and above every earlier one. A norm of 0 is none: without
+    """The gradient norm is far above its usual value and above every earlier one. Norms of 0 are left out: without
     contrast there is no gradient."""
     (norm,) = rows.columns
     known = norm[last_where(norm > 0)]
@@ -224,7 +225,7 @@ GRD001 = Rule(
     meaning="The gradient norm stays more than ten times above its usual value.",
     impact="With norm clipping the step has a bounded size but a random direction. Without it the weights are ruined.",
     remedy=SMALLER_STEPS,
-    limitations="Single spikes are ignored. A norm logged after clipping cannot explode.",
+    limitations="Single spikes are ignored. A norm that is logged after clipping never shows an explosion.",
 )
 
 GRD002 = Rule(

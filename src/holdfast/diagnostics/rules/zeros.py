@@ -1,4 +1,4 @@
-"""Zeros: of the gradient, which are a fault (GRD003), and of loss, clipping and KL, which are not (ZER001)."""
+"""Zeros: a gradient of 0 is a fault (GRD003); a loss, clip ratio or KL of 0 is often normal (ZER001)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from holdfast.trailing import Truths, Values, held, rows_since
 NORM, REWARD, LOSS, CLIPPED, KL, RATE = "grad/norm", "reward/mean", "loss", "clip/fraction", "kl/reference", "lr"
 
 STD = ("reward/std",)
-"""Over the rollout batch: above 0 it says nothing about groups."""
+"""Standard deviation over the whole rollout batch. Above 0, it does not show that any group differs."""
 CHANCE = 1e-3
-"""Of a gradient of 0 by chance: in a log of TRL a row may average over several steps, and its gradient is the last."""
+"""Probability of a gradient of 0 by chance. In a log of TRL a row may average several steps, but its gradient is that
+of the last."""
 MANY_GROUPS = 64
 ENOUGH_GROUPS = 16
-"""Groups in a row from which on one row is enough, if their contrast is not rare."""
+"""One row is enough if it has this many groups and contrast is common among them."""
 MIXED_ENOUGH = 0.4
+"""Share of mixed groups from which contrast counts as common."""
 ROUNDING = 1e-3
-"""Of a printed share, times a number of groups."""
+"""Tolerance of a printed share times a number of groups."""
 UNKNOWN_SHARE = 0.2
 """Share of the groups that counts as mixed where the log only says that some are."""
 LARGEST_SHARE = 0.99
 KL_MOVES = 1e-4
-"""Nats. A KL that grows by more, and to twice its value, shows that the policy moves: then the norm is not measured."""
+"""Nats. A KL that more than doubles, by more than this, shows that the policy moves: the norm is not measured."""
 
 NEAR_ZERO = 0.005
-"""A loss that is printed as 0, or is the KL times its coefficient in the first steps."""
+"""Below this, a loss is printed as 0, or is only the KL times its coefficient in the first steps."""
 FIRST_ROWS = 5
 
 
@@ -51,15 +53,15 @@ def is_cut(rows: Rows) -> Signal | None:
 
 
 def differing(rows: Rows) -> Values:
-    """[N]: the share of groups with different rewards: a chance, as far as the log shows, that the step of the gradient
-    had one."""
+    """[N]: the share of groups with different rewards. As far as the log shows, it is the chance that a group of the
+    step that the gradient belongs to had contrast."""
     mixed, contrast = rows.latest(MIXED), contrast_of(rows)
     share = np.where(np.isnan(mixed), UNKNOWN_SHARE * (contrast > 0), mixed)
     return np.clip(share, 0.0, LARGEST_SHARE)
 
 
 def fewest_groups(share: Values) -> Values:
-    """[N]: the smallest number of groups of which a share can be; `MANY_GROUPS` for that many or more."""
+    """[N]: the smallest number of groups that can give this share; `MANY_GROUPS` for that many or more."""
     result = np.full(len(share), float(MANY_GROUPS))
     for groups in range(MANY_GROUPS - 1, 0, -1):
         result[np.abs(groups * share - np.round(groups * share)) < ROUNDING] = groups
@@ -67,7 +69,7 @@ def fewest_groups(share: Values) -> Values:
 
 
 def groups_per_step(rows: Rows, groups: Values) -> Values:
-    """[N]: how many groups an optimizer step has at least. It is 1 where steps are only counted rows, and in the first
+    """[N]: the least number of groups in an optimizer step. It is 1 where steps are only row numbers, and in the first
     batch, whose number of steps is not known yet."""
     rewards = rows.log.series.get(REWARD)
     later = np.searchsorted(() if rewards is None else rewards.steps, rows.steps, side="right") > 1
@@ -76,7 +78,7 @@ def groups_per_step(rows: Rows, groups: Values) -> Values:
 
 
 def one_row_is_enough(rows: Rows, share: Values, groups: Values) -> Truths:
-    """[N]: where a row is a single optimizer step with many groups: the log says so, or the policy never moved."""
+    """[N]: where a row with many groups is a single optimizer step, or the KL shows that the policy never moved."""
     single = rows.log.settings.get("logging_steps") == 1
     still = (rows.latest(KL) == 0) & ~(rows.latest(RATE) == 0)
     result: Truths = (still | single) & (groups >= ENOUGH_GROUPS) & (share >= MIXED_ENOUGH)
@@ -106,27 +108,26 @@ GRD003 = Rule(
     # Without a reward there is nothing to learn from.
     suppressed_by=("GRD002",),
     meaning="The gradient norm is exactly 0 in batches whose groups have different rewards.",
-    impact="Advantages are there and do not reach the weights. The path from the loss to the weights is cut, or the "
-    "mask of the loss is empty.",
+    impact="Advantages are not 0, but they do not reach the weights. The path from the loss to the weights is cut, "
+    "or the loss mask is empty.",
     remedy={
-        "holdfast": "Check that the model has weights that are trained, and that `model.autocast` keeps their "
-        "gradient.",
-        "trl": "Check that weights are trained: count `requires_grad`. With LoRA and `gradient_checkpointing=True` "
-        "call `model.enable_input_require_grads()`. Check the loss mask: `mask_truncated_completions=True` empties it "
-        "where all completions are cut off. If it happens on several nodes only, compare with one process.",
-        "verl": "Check that weights are trained, with LoRA above all. Check that the `response_mask` of your agent "
-        "loop marks sampled tokens.",
-        "unknown": "Check that weights are trained, and that the mask of the loss is not empty.",
+        "holdfast": 'Check that the model has trainable weights. Try `model.autocast = "none"`.',
+        "trl": "Check that some parameters have `requires_grad` set. With LoRA and `gradient_checkpointing=True` "
+        "call `model.enable_input_require_grads()`. Check the loss mask: `mask_truncated_completions=True` empties "
+        "it where all completions are cut off. If this happens only on several nodes, try a single process.",
+        "verl": "Check that some parameters are trainable, above all with LoRA. Check that the `response_mask` of "
+        "your agent loop is 1 on sampled tokens.",
+        "unknown": "Check that some parameters are trainable, and that the loss mask is not empty.",
     },
-    limitations="Some trainers log a norm of 0 where they do not measure it; a KL that grows shows that. A row may "
-    "average over several steps while its gradient is that of the last. So one row is enough only if it has many "
-    "groups and the KL is exactly 0 or `logging_steps` is known to be 1. Otherwise rows are needed until chance is "
-    "ruled out.",
+    limitations="Some trainers log a norm of 0 because they do not measure it; a KL that grows shows that. A row may "
+    "average the rewards of several steps, while its gradient is that of the last step. So one row is enough only if "
+    "it has many groups, and the KL is exactly 0 or `logging_steps` is known to be 1. Otherwise the rule waits for "
+    "more rows, until chance is unlikely.",
 )
 
 
 def are_normal(rows: Rows) -> Signal:
-    """The log shows zeros that have a harmless reason. It is about the log as a whole, so the first row has it."""
+    """The log has zeros with a harmless reason. This concerns the whole log, so it is reported at the first row."""
     parts = {name: rows.latest(name) for name in (LOSS, CLIPPED, KL)}
     reasons = [text for name, text in ZEROS.items() if is_zero(name, parts[name])]
     where = np.arange(len(rows.steps)) == (0 if reasons and learns(rows) else -1)
@@ -134,7 +135,7 @@ def are_normal(rows: Rows) -> Signal:
 
 
 def is_zero(name: str, values: Values) -> bool:
-    """Whether a series is 0 where a rollout batch begins: a loss nearly so in the first rows, a KL in all of a few."""
+    """Whether a series is 0: a loss nearly, in the first rows; clipping in every row; a KL in a short log."""
     if name == LOSS:
         return bool((np.abs(values[:FIRST_ROWS]) <= NEAR_ZERO).all())
     return bool((values == 0).all()) and (name == CLIPPED or len(values) < FIRST_ROWS)
@@ -148,12 +149,9 @@ def learns(rows: Rows) -> bool:
 
 
 ZEROS = {
-    LOSS: "A loss near 0 is normal. Advantages of a group sum to 0, and with one optimizer step per rollout batch "
-    "every ratio is 1. So the policy's part of the loss is near 0, but its gradient is not. A loss that grows is the "
-    "KL times its coefficient.",
-    CLIPPED: "A clip ratio of 0 is normal. On the first optimizer step of a rollout batch the policy equals the old "
-    "policy, so no ratio leaves the clip range.",
-    KL: "A KL of 0 is normal in the first steps, where the policy still equals the reference.",
+    LOSS: "A loss near 0 is normal. The advantages of a group sum to 0, so the loss is near 0 but its gradient is not.",
+    CLIPPED: "A clip ratio of 0 is normal. In the first optimizer step of a rollout batch every ratio is 1.",
+    KL: "A KL of 0 is normal in the first steps: the policy still equals its reference.",
 }
 
 ZER001 = Rule(
@@ -164,9 +162,11 @@ ZER001 = Rule(
     every_row=True,
     checks=(Check(series=(REWARD,), signal=are_normal, message="{reasons}", level="note"),),
     suppressed_by=("GRD002", "GRD003", "GRP001"),
-    meaning="The loss, the clip ratio or the KL is 0 for a harmless reason, and the policy learns all the same.",
-    impact="A loss of GRPO says little. It is 0 in value and not in gradient as long as the policy equals the old "
-    "policy. Watch the reward.",
-    remedy=dict.fromkeys(("holdfast", "trl", "verl", "unknown"), "Change nothing: the reward says whether it learns."),
-    limitations="This is a note, and no finding. It needs a gradient above 0 or a KL that grows.",
+    meaning="The loss, the clip ratio or the KL is 0 for a harmless reason, and the policy is still being updated.",
+    impact="The value of a GRPO loss says little about progress. While the policy equals the old policy the loss is "
+    "0, but its gradient is not. A loss that grows slowly is usually the KL times its coefficient.",
+    remedy=dict.fromkeys(
+        ("holdfast", "trl", "verl", "unknown"), "Change nothing. The reward shows whether the policy learns."
+    ),
+    limitations="This is a note, not a finding. It needs a gradient above 0 or a KL that grows.",
 )
