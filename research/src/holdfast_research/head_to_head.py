@@ -348,7 +348,8 @@ def main() -> None:
     result = compared(cases, {tool: python.absolute() for tool, python in given.items() if python is not None})
     print(table(result))
     if options.keep:
-        command = "python -m holdfast_research.head_to_head --toolkit-python P --rldk-python P"
+        command = "python -m holdfast_research.head_to_head --toolkit-python P --rldk-python P --sets "
+        command += f"{' '.join(options.sets)} --null {options.null}{' --public DIR' if options.public else ''}"
         print(readings.keep(options.keep, command, result))
 
 
