@@ -56,13 +56,13 @@ def test_a_set_is_counted_by_cause() -> None:
 def test_the_page_has_what_was_read_and_whether_it_is_enough() -> None:
     text = page({"null_model": {**STAMP, **null_reading([verdict(20, 8), verdict(20, 8, "GRD001")])}})
     assert "abc1234" in text and "2026-01-01" in text
-    summary = next(line for line in text.splitlines() if line.startswith("| drawn healthy runs"))
+    summary = next(line for line in text.splitlines() if line.startswith("| simulated healthy runs"))
     assert "| 0.5 | at most 0.02 | no |" in summary
-    assert "Own recordings, each testbed" not in text and "two other tools" not in text
+    assert "Our recordings, each testbed" not in text and "two other tools" not in text
 
     text = page({"fourth": {**STAMP, **set_reading(a_set())}})
     reached = [
-        line.split("|")[4].strip() for line in text.splitlines() if line.startswith(("| TRL runs", "| the same"))
+        line.split("|")[4].strip() for line in text.splitlines() if line.startswith(("| blind TRL runs", "| the same"))
     ]
     assert reached == ["yes", "no", "yes"] * 2
 

@@ -64,4 +64,4 @@ def test_a_tracker_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, capl
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=SimpleNamespace(alert=fail)))
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         assert raise_alerts(FINDING) == []
-    assert "wandb took no alert about STP001: no network" in caplog.text
+    assert "wandb did not accept the alert about STP001: no network" in caplog.text

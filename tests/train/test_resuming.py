@@ -162,7 +162,13 @@ def test_a_stop_in_the_middle_of_a_prefill_says_how_to_go_on(
     shutil.copytree(whole, run_dir)
     (run_dir / "results.json").unlink()
     shutil.rmtree(step_folder(run_dir, 6))
-    monkeypatch.setattr(HFPolicy, "_prefill_pass", lambda *_: os.kill(os.getpid(), sent))
+
+    def stopped(*_: object) -> None:
+        os.kill(os.getpid(), sent)
+        for _ in range(1000):  # another thread may get the signal first; the handler runs here within a moment
+            time.sleep(0.01)
+
+    monkeypatch.setattr(HFPolicy, "_prefill_pass", stopped)
     result = CliRunner().invoke(app, ["resume", str(run_dir)])
     assert result.exit_code == code, result.output
     assert f"Stopped. Step 4 is saved. To continue from there:\n  holdfast resume {run_dir}\n" in result.stderr

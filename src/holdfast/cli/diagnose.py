@@ -38,7 +38,7 @@ def diagnose(
 ) -> None:
     """Find out from a log why a run is failing, and what to change.
 
-    The content of a log decides how it is read. Without LOG, reads standard input.
+    The content of a log decides how it is read. Without LOG, reads stdin.
     Writes nothing, unless --html names a page.
 
     [cyan]holdfast diagnose train.log[/cyan]                  the output of a trainer
@@ -53,9 +53,9 @@ def diagnose(
 
     [cyan]holdfast diagnose history.csv[/cyan]                an export of W&B
 
-    Prints each finding with its code, the first step at which it is visible, the
-    evidence, and the settings to change. Notes are worth knowing, but no reason to
-    act. Codes that need series the log lacks are listed at the end.
+    Prints each finding with its code, the first step at which it is visible,
+    the evidence, and the settings to change. Notes are worth knowing, but no
+    reason to act. Codes that need series the log lacks are listed at the end.
 
     Exit codes: 0 no findings, 1 findings, 2 the log cannot be read.
     """
