@@ -48,8 +48,8 @@ def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None],
 @pytest.mark.parametrize(
     ("host", "version", "sentence"),
     [
-        ("trl", "1.15.2", "trl 1.15.2 is installed, but 1.16 or newer, below 2, is needed"),
-        ("trl", "2.0.0", "trl 2.0.0 is installed, but 1.16 or newer, below 2, is needed"),
+        ("trl", "1.14.0", "trl 1.14.0 is installed, but 1.15 or newer, below 2, is needed"),
+        ("trl", "2.0.0", "trl 2.0.0 is installed, but 1.15 or newer, below 2, is needed"),
         ("verl", "0.7.1", "verl 0.7.1 is installed, but holdfast needs 0.9."),
         ("verl", "0.10.0.dev0", "verl 0.10.0.dev0 is installed, but holdfast needs 0.9."),
     ],

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -176,12 +177,14 @@ class SearchRollouts:
         from holdfast.rollout.hf import HFPolicy
 
         args = trainer.args
+        name = "gradient_checkpointing_kwargs"  # TRL 1.15 has no such argument
+        since = {name: getattr(args, name)} if name in signature(unwrap_model_for_generation).parameters else {}
         with (
             unwrap_model_for_generation(
                 trainer.model_wrapped,
                 trainer.accelerator,
                 gather_deepspeed3_params=args.ds3_gather_for_generation,
-                gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+                **since,
             ) as model,
             torch.no_grad(),
             trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),

@@ -78,8 +78,8 @@ def trl_lines() -> Iterator[Line]:
     if (installed := _version("trl")) is None:
         yield False, f"trl is not installed in this environment. {_INSTALL_TRL}"
         return
-    if not _between(installed, (1, 16), (2, 0)):
-        yield False, f"trl {installed} is installed, but 1.16 or newer, below 2, is needed. {_INSTALL_TRL}"
+    if not _between(installed, (1, 15), (2, 0)):
+        yield False, f"trl {installed} is installed, but 1.15 or newer, below 2, is needed. {_INSTALL_TRL}"
         return
     yield True, f"trl {installed}, transformers {_version('transformers')}"
     schedule = (
