@@ -1,4 +1,4 @@
-"""A recipe for verl 0.9: overrides of `verl.trainer.main_ppo`."""
+"""A recipe for verl 0.8 or 0.9: overrides of `verl.trainer.main_ppo`."""
 
 from __future__ import annotations
 
