@@ -3,7 +3,7 @@
     pip install -c constraints.txt -e '.[train,trl]'
     python benchmarks/trainers.py
     python benchmarks/trainers.py --recipe quickstart --steps 20 --seeds 1
-    python benchmarks/trainers.py --recipe flaky --trainers local trl-vllm --coef 1 --seeds 1 -- --world.model.heads 2
+    python benchmarks/trainers.py --recipe flaky --trainers local trl-vllm --coef 2 --seeds 1 -- --world.model.heads 2
 
 Every run starts from the same warm-started model. The local arms are `holdfast train`; TRL's are the script that
 `holdfast launch trl` writes from the same recipe. `trl-vllm` is that script with `use_vllm=True`, on a CPU. It
@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="rollout batches")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--trainers", nargs="+", choices=NAMES, default=["local", "trl"])
+    parser.add_argument("--model", type=Path, help="a warm-started model; else one is made")
     parser.add_argument("--coef", type=float, default=0.5, help="of LLDS")
     parser.add_argument("--minutes", type=float, help="end a run after this long")
     parser.add_argument("--out", type=Path, default=Path("runs/trainers"), help="folder of the run folders")
@@ -171,7 +172,7 @@ def main() -> None:
         coef=options.coef,
         minutes=options.minutes,
     )
-    model = warm_start(plan)
+    model = options.model or warm_start(plan)
     with ThreadPoolExecutor(options.jobs) as pool:
         for finished, _ in zip(runs, pool.map(lambda r: train(r, plan, model), runs), strict=True):
             print(f"{finished.trainer}, {finished.penalty}, seed {finished.seed}: done", flush=True)

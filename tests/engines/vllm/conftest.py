@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from holdfast.retrieval.types import Document
 from holdfast.search.protocol import CLEAN, render_prompt
 from holdfast.world.model import build_model, build_tokenizer
 
-from .on_cpu import VARIABLES, prepare
+from .on_cpu import VARIABLES, free_port, prepare
 
 collect_ignore = ["on_cpu.py"]  # a script
 POSITIONS = 1024
@@ -101,9 +100,7 @@ def retriever() -> BM25Retriever:
 @pytest.fixture(scope="session")
 def served(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of `vllm serve` with the tiny model under the name `tiny`, as TRL asks for it to be started."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("served") / "vllm.log"
     command = [str(Path(sys.executable).with_name("vllm")), "serve", str(tiny.folder), "--served-model-name", "tiny"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
