@@ -61,6 +61,24 @@ def test_a_host_of_another_version(
     assert sentence in holdfast("doctor", host, code=1).stdout
 
 
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        (
+            "0.17.1",
+            "PROBLEM  vllm 0.17.1 is installed, but verl 0.9.1 needs 0.18 or newer. Run: pip install 'vllm>=0.18'",
+        ),
+        ("0.27.0+cpu", "ok       vllm 0.27.0+cpu"),
+        (None, "ok       vllm is not installed here"),
+    ],
+)
+def test_vllm_in_the_environment_of_verl(
+    holdfast: Run, installed: Callable[..., None], version: str | None, sentence: str
+) -> None:
+    installed(verl="0.9.1", plugin=False, **({"vllm": version} if version else {}))
+    assert sentence in holdfast("doctor", "verl", code=1).stdout
+
+
 def test_trl_is_told_about_the_schedule(holdfast: Run, installed: Callable[..., None]) -> None:
     installed(trl="1.16.0", transformers="5.20.0")
     text = holdfast("doctor", "trl").stdout

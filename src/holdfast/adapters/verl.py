@@ -17,6 +17,7 @@ for. `holdfast doctor verl` reads the last one from the configuration.
 
 from __future__ import annotations
 
+import platform
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from torch import Tensor
 from verl.trainer.ppo import core_algos
 from verl.workers.config import PolicyLossConfig
 
+from holdfast import __version__
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
 from holdfast.adapters.verl_term import CountedMean, Log, base_name, measure, per_token, refuse_split_actions
 from holdfast.errors import ConfigError
@@ -56,8 +58,15 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     """`holdfast_custom`: the import path of a class derived from `holdfast.penalties.Penalty`, as module:Class."""
     penalty_settings: Any = None
     """`holdfast_custom`: its other arguments, a mapping."""
+    holdfast_version: str | None = None
+    """The holdfast that every machine must have. `holdfast launch` writes its own."""
 
     def __post_init__(self) -> None:
+        if self.holdfast_version not in (None, __version__):
+            raise ConfigError(
+                f"policy_loss.holdfast_version = {self.holdfast_version}, but {platform.node()} has holdfast "
+                f"{__version__}; install one version on every machine, or write the folder again with `holdfast launch`"
+            )
         if self.loss_mode in LOSSES:
             _plan(self.loss_mode, self)
             return

@@ -99,6 +99,16 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
         yield False, f"verl {installed} is installed, but holdfast needs 0.9. Run: pip install 'verl==0.9.*'"
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"
+    vllm = _version("vllm")
+    if vllm is None:
+        yield True, "vllm is not installed here; machines that make rollouts with it need it"
+    elif _between(vllm, (0, 18), (1, 0)):
+        yield True, f"vllm {vllm}"
+    else:
+        yield (
+            False,
+            f"vllm {vllm} is installed, but verl {installed} needs 0.18 or newer. Run: pip install 'vllm>=0.18'",
+        )
     yield from _plugin_lines()
     absent = [package for module, package in _VERL_NEEDS.items() if find_spec(module) is None]
     if absent:
