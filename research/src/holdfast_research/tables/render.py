@@ -40,6 +40,8 @@ def comma_separated(blocks: Sequence[Block]) -> str:
     sets = list(dict.fromkeys(name for block in blocks for name in block.sets))
     fields = ["table", "row", "source", *sets, "general", "multi_hop", "average", "low", "high"]
     fields += [
+        *[f"f1_{name}" for name in sets],
+        "f1_average",
         "gain_points",
         "gain_percent",
         "gain_over",
@@ -66,6 +68,8 @@ def comma_separated(blocks: Sequence[Block]) -> str:
                 "average": _full(row.average),
                 "low": _full(row.interval[0] if row.interval else None),
                 "high": _full(row.interval[1] if row.interval else None),
+                **{f"f1_{name}": _full(value) for name, value in row.f1.items()},
+                "f1_average": _full(row.f1_average),
                 "gain_points": _full(100 * gain.points if gain else None),
                 "gain_percent": _full(100 * gain.percent if gain and gain.percent is not None else None),
                 "gain_over": gain.over if gain else "",
@@ -111,7 +115,8 @@ def latex(blocks: Sequence[Block]) -> str:
 def _header(block: Block) -> list[str]:
     """Columns: sets of one kind, their mean, those of the other, theirs, the rest, the average, the gain."""
     titles = [TITLES.get(name, name) for name in _ordered(block)]
-    return ["EM", *titles, "general", "multi-hop", "average", "gain"]
+    f1 = ["F1"] if _has_f1(block) else []
+    return ["EM", *titles, "general", "multi-hop", "average", *f1, "gain"]
 
 
 def _cells(block: Block, row: TableRow) -> list[str]:
@@ -123,8 +128,14 @@ def _cells(block: Block, row: TableRow) -> list[str]:
         _number(block.mean_over(row, GENERAL_SETS)),
         _number(block.mean_over(row, MULTI_HOP_SETS)),
         average,
+        *([_number(row.f1_average)] if _has_f1(block) else []),
         _gain(block, row),
     ]
+
+
+def _has_f1(block: Block) -> bool:
+    """Whether the average F1 has a column: where a paper prints it. Your own is always in the CSV."""
+    return any(row.f1_average is not None and row.source != OWN for row in block.rows)
 
 
 def _ordered(block: Block) -> list[str]:
