@@ -39,9 +39,9 @@ def comma_separated(blocks: Sequence[Block]) -> str:
     """One row per row of every table, numbers in full."""
     sets = list(dict.fromkeys(name for block in blocks for name in block.sets))
     fields = ["table", "row", "source", *sets, "general", "multi_hop", "average", "low", "high"]
+    with_f1 = any(map(_has_f1, blocks))
+    fields += [*[f"f1_{name}" for name in sets], "f1_average"] if with_f1 else []
     fields += [
-        *[f"f1_{name}" for name in sets],
-        "f1_average",
         "gain_points",
         "gain_percent",
         "gain_over",
@@ -68,8 +68,6 @@ def comma_separated(blocks: Sequence[Block]) -> str:
                 "average": _full(row.average),
                 "low": _full(row.interval[0] if row.interval else None),
                 "high": _full(row.interval[1] if row.interval else None),
-                **{f"f1_{name}": _full(value) for name, value in row.f1.items()},
-                "f1_average": _full(row.f1_average),
                 "gain_points": _full(100 * gain.points if gain else None),
                 "gain_percent": _full(100 * gain.percent if gain and gain.percent is not None else None),
                 "gain_over": gain.over if gain else "",
@@ -80,6 +78,9 @@ def comma_separated(blocks: Sequence[Block]) -> str:
                 "scorer": row.scorer,
                 "remarks": "; ".join(row.remarks),
             }
+            if with_f1:
+                written |= {f"f1_{name}": _full(value) for name, value in row.f1.items()}
+                written |= {"f1_average": _full(row.f1_average)}
             writer.writerow(written)
     return file.getvalue()
 
@@ -134,7 +135,7 @@ def _cells(block: Block, row: TableRow) -> list[str]:
 
 
 def _has_f1(block: Block) -> bool:
-    """Whether the average F1 has a column: where a paper prints it. Your own is always in the CSV."""
+    """Whether the average F1 has a column: where a paper prints it."""
     return any(row.f1_average is not None and row.source != OWN for row in block.rows)
 
 
