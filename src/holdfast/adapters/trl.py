@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from holdfast.adapters.trl_mask import MaskMixin, warning
 from holdfast.adapters.trl_observe import Observer
 from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
 from holdfast.errors import ConfigError
@@ -66,6 +67,7 @@ def with_penalties(
     correct_above: float = 0.5,
     displacement_every: int = 10,
     displacement_rows: int = 64,
+    mask_logprobs: bool = False,
 ) -> T:
     """A subclass of a `GRPOTrainer` that adds `penalty` to the loss and `holdfast/...` to the log.
 
@@ -79,13 +81,16 @@ def with_penalties(
         displacement_every: measure displacement on every n-th rollout batch, at the cost of two forward passes; 0 is
             never.
         displacement_rows: on at most this many rollouts, over all processes.
+        mask_logprobs: take the log-probs of the loss over the tokens that the sampler can draw. For a sampler that
+            `top_p`, `top_k` or `min_p` truncates; see `holdfast.adapters.trl_mask`.
 
     Returns:
         A class to use in place of the given one: same arguments, same checkpoints.
 
     Raises:
         ConfigError: the class or the penalty is of another kind, or the installed TRL is too old. When the trainer is
-            constructed: a schedule under which the penalty is always zero, or an unknown loss type.
+            constructed: a schedule under which the penalty is always zero, an unknown loss type, or a sampler whose
+            mask cannot be recomputed.
     """
     from trl import GRPOTrainer
 
@@ -116,10 +121,15 @@ def with_penalties(
             f"displacement_every={displacement_every}, displacement_rows={displacement_rows}: use 0 (never) or more "
             "for the first and at least 1 for the second"
         )
-    settings = Settings(penalty, correct_above, displacement_every, displacement_rows)
+    settings = Settings(penalty, correct_above, displacement_every, displacement_rows, mask_logprobs)
     name = f"{trainer_class.__name__}With{type(penalty).__name__}" if penalty else f"Observed{trainer_class.__name__}"
-    mixin = _mixin(trainer_class)
-    return type(name, (mixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
+    if mask_logprobs and _is_unsloth(trainer_class):
+        raise ConfigError(
+            "mask_logprobs=True with a trainer of Unsloth, which never makes the logits that a mask needs. Leave it out "
+            "and sample from the whole distribution: top_p=1, top_k=0, min_p=None"
+        )
+    bases = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, trainer_class)
+    return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
 
 
 def _is_unsloth(trainer_class: type) -> bool:
@@ -145,6 +155,7 @@ class Settings:
     correct_above: float
     displacement_every: int
     displacement_rows: int
+    mask_logprobs: bool
 
 
 class PenaltyMixin(_Trainer):
@@ -159,6 +170,8 @@ class PenaltyMixin(_Trainer):
             check_config(kwargs["args"], penalty)  # before a model is loaded
         super().__init__(*args, **kwargs)
         check_config(self.args, penalty)
+        if not self.holdfast_settings.mask_logprobs and (leak := warning(self.args)):
+            warn(leak)
         self._observer = self._observer_class(self, every=self.holdfast_settings.displacement_every)
         self._loss_watch = LossWatch()
         self._reward_watch = RewardWatch(self.holdfast_settings.correct_above)

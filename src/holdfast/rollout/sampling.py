@@ -110,7 +110,11 @@ def sampling_mask_ids(logits: Tensor, tokens: Tensor, *, top_p: float, top_k: in
         int32 `[N, n]`, -1 where a row has fewer ids than the fullest one.
     """
     logits = logits.float()
-    ranked, order = truncate((logits - logits.amax(-1, keepdim=True)).exp_(), top_p, top_k)
+    return drawable_ids(*truncate((logits - logits.amax(-1, keepdim=True)).exp_(), top_p, top_k), tokens)
+
+
+def drawable_ids(ranked: Tensor, order: Tensor, tokens: Tensor) -> Tensor:
+    """What `sampling_mask_ids` returns, of the masses and ids `[N, k]` that `truncate` returned."""
     ids = order.masked_fill(ranked == 0, -1)[:, : int((ranked > 0).sum(-1).max())] if len(order) else order[:, :0]
     beyond = ~(ids == tokens[:, None]).any(-1, keepdim=True)
     if bool(beyond.any()):
