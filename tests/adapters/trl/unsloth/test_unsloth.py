@@ -23,7 +23,7 @@ if os.environ.get("UNSLOTH_ALLOW_CPU") != "1":
 os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", tempfile.mkdtemp())
 os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 
-import trl  # noqa: E402
+import trl
 
 FROM_BEFORE = trl.GRPOTrainer
 pytest.importorskip("unsloth")
