@@ -103,8 +103,9 @@ def checks(config: Any) -> Iterator[Check]:
         yield Check(
             True,
             f"note: rollout.top_p={rollout.top_p:g} and rollout.top_k={rollout.top_k} truncate the sampler, while "
-            "verl's log-probs are over the whole vocabulary, and nothing in verl keeps the sampling mask. This mismatch "
-            "alone can make a run collapse: set actor_rollout_ref.rollout.top_p=1 and actor_rollout_ref.rollout.top_k=-1",
+            "verl's log-probs are over the whole vocabulary, and nothing in verl keeps the sampling mask. This "
+            "mismatch alone can make a run collapse: set actor_rollout_ref.rollout.top_p=1 and "
+            "actor_rollout_ref.rollout.top_k=-1",
         )
     if rollout.agent.default_agent_loop == "holdfast_search" and not rollout.agent.agent_loop_config_path:
         yield Check(

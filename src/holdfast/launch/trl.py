@@ -142,8 +142,8 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     if config.sampling.mask_logprobs and loss.kl_coef and config.train.optimizer_steps_per_rollout == 1:
         yield (
             "sampling.mask_logprobs = true with loss.kl_coef above 0 and train.optimizer_steps_per_rollout = 1: TRL "
-            "takes the log-probs of the reference before those that the mask is found with. Take 2 steps or more, or set "
-            "loss.kl_coef = 0"
+            "takes the log-probs of the reference before those that the mask is found with. Take 2 steps or more, or "
+            "set loss.kl_coef = 0"
         )
     if loss.kl_coef and loss.kl_estimator != "k3":
         yield f"loss.kl_estimator = {loss.kl_estimator!r}: TRL estimates the KL with 'k3' only"
