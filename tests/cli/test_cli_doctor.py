@@ -130,8 +130,7 @@ def test_verl_0_8_is_told_by_the_environment(
     installed(verl="0.8.0", transformers="5.10.4")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    _, (found, text), *_ = doctor.verl_lines([])
-    assert found is good and sentence in text
+    assert any(found is good and sentence in text for found, text in doctor.verl_lines([]))
 
 
 def test_a_verl_that_cannot_be_imported_is_said(
