@@ -95,6 +95,7 @@ CPU = (
     f"++{ROLLOUT}.n_gpus_per_node=1",
     f"{ROLLOUT}.agent.num_workers=1",
     "++reward.num_workers=1",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
 )
 """What a CPU needs, and sizes for a small machine."""
 
