@@ -40,6 +40,8 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.penalty.preserve": ("positive",),
     "loss.penalty.normalizer": ("preserved",),
     "loss.penalty.answer_weight": ("0.5",),
+    "loss.penalty.answer_base": ("0.5", "--loss.penalty.answer_weight=adaptive-paper"),
+    "loss.penalty.answer_target": ("3", "--loss.penalty.answer_weight=adaptive-paper"),
     "loss.penalty.tau": ("0.9", "--loss.penalty.name=sapo"),
     "loss.penalty.path": ("own_code_of_launch:Ramp", *CUSTOM),
     "loss.penalty.settings": ("margin = 0.5", *CUSTOM),

@@ -51,7 +51,7 @@ def test_trl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
         "max_completion_length": 4096,
         "report_to": "none",
     })  # fmt: skip
-    assert 'LLDS(coef=0.2, preserve="nonnegative", gate="action", threshold=0.0, answer_weight=1.0)' in script(made)
+    assert 'LLDS(coef=0.2, preserve="nonnegative", gate="action", threshold=0.0, answer_weight=1.0, ' in script(made)
 
 
 def test_verl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
@@ -210,7 +210,7 @@ def test_penalties_in_the_script(recipe: MakeRecipe) -> None:
     assert "import with_penalties" in none
     assert not [name for name in ("LLDS", "SAPO", "NLL") if name in none]
     adaptive = script(plan("trl", recipe("--loss.penalty.answer_weight=adaptive-paper")))
-    assert 'answer_weight="adaptive-paper"' in adaptive
+    assert 'answer_weight="adaptive-paper", answer_base=1.0, answer_target=2.0)' in adaptive
 
 
 def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,8 @@ class SearchRollouts:
     and `trajectory`. A failed rollout has an all-zero mask: nothing is learned from it.
 
     Raises, when called:
-        ConfigError: `mask_truncated_completions`, which would treat every rollout as truncated.
+        ConfigError: `mask_truncated_completions`, which would treat every rollout as truncated; without vLLM, min_p or
+            a sampler set in `generation_kwargs`.
         DataError: a prompt that is not a question.
         RolloutError: too many rollouts failed.
     """
@@ -182,12 +184,22 @@ class SearchRollouts:
         from holdfast.rollout.hf import HFPolicy
 
         args = trainer.args
+        name = "gradient_checkpointing_kwargs"  # TRL 1.15 has no such argument
+        since = {name: getattr(args, name)} if name in signature(unwrap_model_for_generation).parameters else {}
+        sampling = {"temperature": trainer.temperature, "top_p": trainer.top_p, "top_k": trainer.top_k or 0}
+        unused = sorted({"min_p", *sampling} & set(args.generation_kwargs or {}))
+        if trainer.min_p or unused:
+            raise ConfigError(
+                f"{' and '.join(['min_p'] * bool(trainer.min_p) + [f'generation_kwargs[{n!r}]' for n in unused])}: "
+                "without use_vllm, SearchRollouts samples at temperature, top_p and top_k of the GRPOConfig and knows "
+                "nothing else. Set those, or use_vllm=True"
+            )
         with (
             unwrap_model_for_generation(
                 trainer.model_wrapped,
                 trainer.accelerator,
                 gather_deepspeed3_params=args.ds3_gather_for_generation,
-                gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+                **since,
             ) as model,
             torch.no_grad(),
             trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
@@ -199,7 +211,6 @@ class SearchRollouts:
                     autocast_dtype=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
                     max_tokens=self.protocol.max_total_tokens,
                 )
-            sampling = {"temperature": trainer.temperature, "top_p": trainer.top_p, "top_k": trainer.top_k or 0}
             yield self._policy.with_sampling(**sampling)
 
 

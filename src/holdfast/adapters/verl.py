@@ -1,6 +1,7 @@
-"""verl 0.9: policy losses with a likelihood-preserving penalty, registered with verl.
+"""verl 0.8 and 0.9: policy losses with a likelihood-preserving penalty, registered with verl.
 
-    pip install 'holdfast-rl[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
+    pip install 'holdfast-rl[verl]'          # verl 0.9 imports this module by itself: entry point group `verl.plugins`
+    export VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl    # verl 0.8 has no plugins; for every process
     actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds
 
 Each of `LOSSES` calls a registered base loss (`base_loss_mode`, by default `vanilla`) and adds coef × penalty, reduced
@@ -136,8 +137,10 @@ class _Loss:
 
 def _register() -> None:
     version = verl.__version__
-    if not version.startswith("0.9."):
-        sentence = f"verl {version} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"
+    if not version.startswith(("0.8.", "0.9.")):
+        sentence = (
+            f"verl {version} is installed, but holdfast.adapters.verl needs 0.8 or 0.9. Run: pip install 'verl==0.9.*'"
+        )
         print(f"holdfast: no losses registered: {sentence}", file=sys.stderr)  # verl hides what a plugin raises
         raise ConfigError(sentence)
     if all(name in core_algos.POLICY_LOSS_REGISTRY for name in LOSSES):

@@ -1,4 +1,4 @@
-"""verl 0.9: a search agent as an agent loop, with holdfast's protocol, against any `/retrieve` server.
+"""verl 0.8 and 0.9: a search agent as an agent loop, with holdfast's protocol, against any `/retrieve` server.
 
 verl reads a YAML file, the value of `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
 
@@ -38,7 +38,7 @@ from holdfast.rollout.policy import Completion
 from holdfast.rollout.searching import PATIENCE
 from holdfast.rollout.state import RolloutState
 from holdfast.search.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
-from holdfast.search.tokens import decode, token_span
+from holdfast.search.tokens import decode, encode, token_span
 from holdfast.trajectory import Status, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,14 @@ class SearchAgentLoop(AgentLoopBase):
         if self._from_data and not self.tokenizer.chat_template:  # verl would fail; a base model reads plain text
             return plain_prompt("\n".join(message["content"] for message in messages), self.tokenizer)
         if self._from_data:
-            return list(self.continuous_token_builder.build_initial_tokens(messages))
+            builder = getattr(self, "continuous_token_builder", None)
+            if builder is not None:
+                return list(builder.build_initial_tokens(messages))
+            # verl 0.8, whose own method would cut a long prompt from the left.
+            text = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False, **self.apply_chat_template_kwargs
+            )
+            return encode(self.tokenizer, text)
         extra = row.get("extra_info") or {}
         question = row.get("question") or extra.get("question") or messages[-1]["content"]
         return render_prompt(str(question), self._protocol, self.tokenizer)

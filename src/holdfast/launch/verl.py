@@ -1,4 +1,4 @@
-"""A recipe for verl 0.9: overrides of `verl.trainer.main_ppo`."""
+"""A recipe for verl 0.8 or 0.9: overrides of `verl.trainer.main_ppo`."""
 
 from __future__ import annotations
 
@@ -95,8 +95,9 @@ REFUSED: Mapping[str, str] = {
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
         "preserved tokens, which is logged as penalty/preserved_fraction"
     ),
-    "loss.penalty.answer_weight": (
-        "a loss function of verl does not see which tokens are the answer. Leave it at 1.0, or use TRL"
+    **dict.fromkeys(
+        ("loss.penalty.answer_weight", "loss.penalty.answer_base", "loss.penalty.answer_target"),
+        "a loss function of verl does not see which tokens are the answer. Leave it at its default, or use TRL",
     ),
 }
 

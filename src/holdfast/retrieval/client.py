@@ -46,6 +46,7 @@ from holdfast.retrieval.wire import (
     parse_answer,
     request_body,
     retrieve_url,
+    retry_after,
 )
 
 T = TypeVar("T")
@@ -193,7 +194,7 @@ class AsyncHTTPRetriever:
                         f"{self.url} sent more than {MOST_BYTES >> 20} MiB; ask for fewer passages at once",
                         response.status_code,
                     )
-            return _Answer(response.status_code, _seconds(response.headers.get("retry-after")), bytes(received))
+            return _Answer(response.status_code, retry_after(response.headers.get("retry-after")), bytes(received))
 
 
 class HTTPRetriever:
@@ -258,10 +259,3 @@ class _LoopThread:
 def _pause(backoff: float, attempt: int) -> float:
     """Seconds before retry 1, 2, …: `backoff`, twice that, …, each times a random number between 0.5 and 1.5."""
     return float(backoff * 2 ** (attempt - 1) * _jitter.uniform(0.5, 1.5))
-
-
-def _seconds(retry_after: str | None) -> float:
-    try:
-        return max(float(retry_after or 0), 0.0)
-    except ValueError:  # a date
-        return 0.0
