@@ -47,7 +47,9 @@ class Run:
         return [row[name] for row in self.trainer.state.log_history if name in row]
 
 
-def make_run(tiny: Tiny, retriever: BM25Retriever, folder: Path, **settings: Any) -> Run:
+def make_run(
+    tiny: Tiny, retriever: BM25Retriever, folder: Path, *, mask_logprobs: bool = False, **settings: Any
+) -> Run:
     """Four optimizer steps for each batch of 16 rollouts, with LLDS. In pairs, so that some groups are all wrong: their
     advantage is 0, they are preserved, and the others' gradients move them."""
     functions, weights = reward_functions({"em": 1.0})
@@ -59,7 +61,9 @@ def make_run(tiny: Tiny, retriever: BM25Retriever, folder: Path, **settings: Any
             run.batches.append((inputs, batch))
             return batch
 
-    run.trainer = with_penalties(Kept, LLDS(coef=0.2, gate="action"), displacement_every=1)(
+    run.trainer = with_penalties(
+        Kept, LLDS(coef=0.2, gate="action"), displacement_every=1, mask_logprobs=mask_logprobs
+    )(
         str(tiny.folder),
         functions,
         args=GRPOConfig(
@@ -140,13 +144,12 @@ def colocated(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_colocated_rollouts_are_trained_on_as_they_were_sampled(colocated: Run) -> None:
     assert colocated.trainer.state.global_step == 8 and len(colocated.batches) == 2
     check_rollouts(colocated)
-    print("GAP", [float(gap(batch).mean()) for _, batch in colocated.batches], [float(gap(batch).max()) for _, batch in colocated.batches])
-    assert all(0 < float(gap(batch).mean()) < 0.01 for _, batch in colocated.batches)
+    # TRL names no dtype, so its vLLM computes in bfloat16; the trainer in float32.
+    assert all(0 < float(gap(batch).mean()) < 0.05 for _, batch in colocated.batches)
 
 
 def test_the_penalty_works_from_the_second_optimizer_step(colocated: Run) -> None:
     active = colocated.series("holdfast/penalty/active_fraction")
-    print("ACTIVE", active)
     assert len(active) == 8
     assert active[0] == active[4] == 0.0, "on the first step of a batch the policy is the old one"
     assert max(active[1:4]) > 0 and max(active[5:8]) > 0
@@ -165,7 +168,6 @@ def test_vllm_has_the_weights_of_the_trainer(colocated: Run, tiny: Tiny) -> None
         pair = (request.token_ids, completion.token_ids)
         now += [abs(a - b) for a, b in zip(completion.logprobs, tiny.logprobs(*pair, trained), strict=True)]
         before += [abs(a - b) for a, b in zip(completion.logprobs, tiny.logprobs(*pair, start), strict=True)]
-    print("NOW", sum(now) / len(now), sum(before) / len(before))
     assert sum(now) / len(now) < 0.1
     assert sum(before) / len(before) > 5 * sum(now) / len(now), "the update changed nothing that could be told"
 
@@ -181,10 +183,12 @@ def test_its_log_has_no_findings(colocated: Run) -> None:
 # ---- by a server
 
 
-def test_weights_go_to_a_server_by_nccl_alone(served: str, tiny: Tiny, tmp_path: Path) -> None:
+def test_weights_go_to_a_server_by_nccl_alone(
+    served: str, tiny: Tiny, retriever: BM25Retriever, tmp_path: Path
+) -> None:
     """So on a machine without a GPU a trainer cannot be made; the tests below leave the weights as they are."""
     with pytest.raises(NotImplementedError, match="NCCL"):
-        make_run(tiny, BM25Retriever.build([]), tmp_path, vllm_mode="server", vllm_server_base_url=served, max_steps=4)
+        make_run(tiny, retriever, tmp_path, vllm_mode="server", vllm_server_base_url=served, max_steps=4)
 
 
 @pytest.fixture
@@ -218,3 +222,29 @@ def test_rollouts_by_a_server_are_trained_on_as_they_were_sampled(
         here = generate(HFPolicy(tiny.model, tiny.tokenizer, greedy=True, max_tokens=POSITIONS), turns(tiny))
     facts = [[(c.token_ids, c.text, c.stop_reason) for c in completions] for completions in (there, here)]
     assert facts[0] == facts[1]
+
+
+@pytest.mark.usefixtures("without_new_weights")
+@pytest.mark.parametrize("mask_logprobs", [True, False])
+def test_log_probs_of_a_truncated_sampler_are_those_over_the_mask(
+    served: str, tiny: Tiny, retriever: BM25Retriever, tmp_path: Path, mask_logprobs: bool
+) -> None:
+    """Both are of the tokens that top-k and top-p keep; without the mask, the loss is over the whole vocabulary."""
+    run = make_run(
+        tiny,
+        retriever,
+        tmp_path,
+        mask_logprobs=mask_logprobs,
+        vllm_mode="server",
+        vllm_server_base_url=served,
+        max_steps=4,
+        top_k=12,
+        top_p=0.6,
+    )
+    run.trainer.train()
+    ((_, batch),) = run.batches
+    (reported,) = run.series("holdfast/sampler/logprob_gap")
+    if mask_logprobs:
+        assert float(gap(batch).max()) < 1e-3 and abs(reported) < 1e-4
+    else:
+        assert reported > 0.02 and float(gap(batch).max()) > 0.2
