@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl import PenaltyMixin
-from holdfast.adapters.trl_observe import Observer, Truncation
+from holdfast.adapters.trl_mask import Truncation
+from holdfast.adapters.trl_observe import Observer
 from holdfast.errors import ConfigError
 
 _LOSS = "UnslothEfficientGRPO"

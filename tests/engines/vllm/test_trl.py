@@ -61,9 +61,8 @@ def make_run(
             run.batches.append((inputs, batch))
             return batch
 
-    run.trainer = with_penalties(
-        Kept, LLDS(coef=0.2, gate="action"), displacement_every=1, mask_logprobs=mask_logprobs
-    )(
+    adapted = with_penalties(Kept, LLDS(coef=0.2, gate="action"), displacement_every=1, mask_logprobs=mask_logprobs)
+    run.trainer = adapted(
         str(tiny.folder),
         functions,
         args=GRPOConfig(
@@ -224,27 +223,24 @@ def test_rollouts_by_a_server_are_trained_on_as_they_were_sampled(
     assert facts[0] == facts[1]
 
 
+@pytest.mark.parametrize("min_p", [None, 0.15])
 @pytest.mark.usefixtures("without_new_weights")
-@pytest.mark.parametrize("mask_logprobs", [True, False])
-def test_log_probs_of_a_truncated_sampler_are_those_over_the_mask(
-    served: str, tiny: Tiny, retriever: BM25Retriever, tmp_path: Path, mask_logprobs: bool
+def test_the_mask_of_a_truncated_sampler_is_recomputed(
+    served: str, tiny: Tiny, retriever: BM25Retriever, tmp_path: Path, min_p: float | None
 ) -> None:
-    """Both are of the tokens that top-k and top-p keep; without the mask, the loss is over the whole vocabulary."""
-    run = make_run(
-        tiny,
-        retriever,
-        tmp_path,
-        mask_logprobs=mask_logprobs,
-        vllm_mode="server",
-        vllm_server_base_url=served,
-        max_steps=4,
-        top_k=12,
-        top_p=0.6,
-    )
-    run.trainer.train()
-    ((_, batch),) = run.batches
-    (reported,) = run.series("holdfast/sampler/logprob_gap")
-    if mask_logprobs:
-        assert float(gap(batch).max()) < 1e-3 and abs(reported) < 1e-4
-    else:
-        assert reported > 0.02 and float(gap(batch).max()) > 0.2
+    """vLLM's processed log-probs are over its sampling mask. With `mask_logprobs` TRL's old ones are of the same
+    distribution, for every token; without it they miss the mass outside the mask."""
+    sampler = {"top_p": 0.7, "top_k": 40, "min_p": min_p, "temperature": 1.3}
+    settings = {"vllm_mode": "server", "vllm_server_base_url": served, "max_steps": 4, **sampler}
+    masked = make_run(tiny, retriever, tmp_path / "masked", mask_logprobs=True, **settings)
+    masked.trainer.train()
+    ((_, batch),) = masked.batches
+    assert float(gap(batch).max()) < 1e-3, "float32 on both sides"
+    assert abs(masked.series("holdfast/sampler/logprob_gap")[0]) < 1e-3
+    assert masked.series("holdfast/sampler/mask_mass")[0] < 0.98
+    assert masked.series("holdfast/sampler/mask_in_loss") == [1.0]
+
+    whole = make_run(tiny, retriever, tmp_path / "whole", **settings)
+    whole.trainer.train()
+    ((_, batch),) = whole.batches
+    assert float(gap(batch).max()) > 0.1 and whole.series("holdfast/sampler/logprob_gap")[0] > 0.01
