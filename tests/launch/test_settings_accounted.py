@@ -54,6 +54,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.kl_estimator": ("k2",),
     "train.group_size": ("10",),
     "train.micro_batch_tokens": ("4096",),
+    "sampling.mask_logprobs": ("true", "--sampling.top_k=512"),
     "track.wandb": ("project",),
     "guard.codes": ("LLD",),
     "guard.action": ("stop",),

@@ -261,3 +261,18 @@ def test_a_truncated_sampler_is_told_of(host: str, recipe: MakeRecipe) -> None:
     told = "top_p = 0.95 and top_k = 0 truncate the sampler"
     assert [note for note in plan(host, recipe("--sampling.top_p=0.95")).notes if note.startswith(told)]
     assert not [note for note in plan(host, recipe()).notes if "truncate" in note]
+
+
+def test_the_sampling_mask_goes_to_trl_alone(recipe: MakeRecipe) -> None:
+    """With it nothing is told of the truncation; it needs old log-probs where there is a reference."""
+    masked = ["--sampling.top_p=0.95", "--sampling.top_k=512", "--sampling.mask_logprobs=true"]
+    made = plan("trl", recipe(*masked))
+    assert "    mask_logprobs=True,\n" in script(made)
+    assert not [note for note in made.notes if "truncate" in note]
+    assert "mask_logprobs" not in script(plan("trl", recipe(*masked[:2])))
+    with pytest.raises(ConfigError, match=r"sampling.mask_logprobs = True.*top_k = 0, or use TRL"):
+        plan("verl", recipe(*masked))
+    once = ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"]
+    plan("trl", recipe(*masked, *once, "--loss.kl_coef=0"))
+    with pytest.raises(ConfigError, match=r"loss\.kl_coef = 0"):
+        plan("trl", recipe(*masked, *once, "--loss.kl_coef=0.001"))
