@@ -20,8 +20,8 @@ def penalty_of(section: Mapping[str, Any] | None, host: str) -> Penalty | None:
     Raises:
         ConfigError: a name or value that does not exist, or that this host's loss cannot honour.
 
-    >>> penalty_of({"coef": 0.5, "gate": "token"}, "prime-rl")
-    LLDS(coef=0.5, gate='token')
+    >>> penalty_of({"coef": 0.5, "gate": "token"}, "prime-rl").gate
+    'token'
     """
     if not section:
         return None
