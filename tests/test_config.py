@@ -199,7 +199,7 @@ def test_suggestions_are_settings() -> None:
 
 def test_a_section_is_no_setting() -> None:
     assert refusal("--loss.penalty", "3").startswith(
-        "--loss.penalty: this is a section of 10 settings; name one of them, such as loss.penalty.name"
+        "--loss.penalty: this is a section of 12 settings; name one of them, such as loss.penalty.name"
     )
 
 
@@ -389,6 +389,8 @@ VALUES = {
     "normalizer": "preserved",
     "threshold": "0.01",
     "answer_weight": "0.5",
+    "answer_base": "0.5",
+    "answer_target": "3.0",
     "tau": "0.9",
     "path": "my_code:Hinge",
     "settings": "margin = 0.5",
@@ -405,6 +407,7 @@ def test_a_setting_is_the_methods_or_refused(name: str, key: str) -> None:
     overrides = ["--loss.penalty.name", name, f"--loss.penalty.{key}", VALUES[key]]
     needed = ["--loss.penalty.path=my_code:Ramp"] if name == "custom" else []
     if key in PENALTIES[name].model_fields:
+        needed += ["--loss.penalty.answer_weight=adaptive-paper"] if key in ("answer_base", "answer_target") else []
         changed, usual = (load(overrides=[*needed, *words]).loss.penalty for words in (overrides, overrides[:2]))
         assert changed != usual and type(changed) is PENALTIES[name]
     else:

@@ -48,6 +48,15 @@ def test_the_section_of_a_recipe_is_the_value() -> None:
     assert LLDS().term == LLDS() and NoPenalty().term is None
 
 
+@pytest.mark.parametrize("searches", [0.0, 0.5, 1.0, 1.75, 2.0, 3.5])
+def test_a_schedule_rises_to_its_base_at_its_target(searches: float) -> None:
+    paper = LLDS(answer_weight="adaptive-paper", answer_base=0.8, answer_target=4.0)
+    code = LLDS(answer_weight="adaptive-code", answer_base=0.5, answer_target=3.0)
+    assert paper.weight_at(searches) == pytest.approx(min(1.0, 0.8 * searches / 4))
+    assert code.weight_at(searches) == pytest.approx(min(1.0, 0.5 * max(searches - 1, 0) / 2))
+    assert LLDS(answer_weight="adaptive-paper").weight_at(searches) == min(searches / 2, 1), "v2: V_B = 2"
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -59,6 +68,11 @@ def test_the_section_of_a_recipe_is_the_value() -> None:
         (lambda: SAPO(preserve="best"), "SAPO(preserve='best') must be 'nonnegative', 'positive', "),  # type: ignore[arg-type]
         (lambda: SAPO(tau=0), "SAPO(tau=0) must be more than 0"),
         (lambda: NLL(coeff=0.5), "NLL(coeff=0.5): there is no such argument; did you mean coef?"),  # type: ignore[call-arg]
+        (lambda: LLDS(answer_weight="adaptive-code", answer_target=1.0), "loss.penalty.answer_target = 1.0 with "),
+        (lambda: LLDS(answer_weight="adaptive-paper", answer_target=0), "LLDS(answer_target=0) must be more than 0"),
+        (lambda: LLDS(answer_weight="adaptive-paper", answer_base=1.5), "LLDS(answer_base=1.5) must be 1 or less"),
+        (lambda: LLDS(answer_base=0.5), "loss.penalty.answer_base = 0.5 with loss.penalty.answer_weight = 1.0: only a"),
+        (lambda: LLDS(answer_weight=0.0, answer_target=3.0), "loss.penalty.answer_target = 3.0 with "),
         (lambda: LLDS(coef=-1, threshold=-1), "LLDS(coef=-1) must be 0 or more; LLDS(threshold=-1) must be 0 or more"),
     ],
 )

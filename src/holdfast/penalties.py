@@ -169,6 +169,25 @@ class LLDS(_RolloutPenalty):
     """Nats per token that a decrease must exceed to count."""
     answer_weight: AnswerWeight = 1.0
     """LLDS-MA: weight of answer tokens, fixed or by the schedule of the paper or of the authors' code."""
+    answer_base: float = Field(1.0, ge=0, le=1)
+    """Weight of answer tokens that a schedule gives once rollouts have `answer_target` searches."""
+    answer_target: float = Field(2.0, gt=0)
+    """Searches per rollout at which a schedule gives `answer_base`; above 1 for `adaptive-code`."""
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        for key in ("answer_base", "answer_target"):
+            value = getattr(self, key)
+            if not self.uses_search_count and value != type(self).model_fields[key].default:
+                yield (
+                    f"loss.penalty.{key} = {value} with loss.penalty.answer_weight = {self.answer_weight}: only a "
+                    "schedule reads it. Set loss.penalty.answer_weight = 'adaptive-paper', or leave it out"
+                )
+        if self.answer_weight == "adaptive-code" and self.answer_target <= 1:
+            yield (
+                f"loss.penalty.answer_target = {self.answer_target} with loss.penalty.answer_weight = 'adaptive-code': "
+                "this schedule begins at one search. Set it above 1, published: 2"
+            )
 
     @property
     def uses_answer_mask(self) -> bool:
@@ -184,11 +203,13 @@ class LLDS(_RolloutPenalty):
         """`answer_weight`, or what its schedule gives."""
         from holdfast.losses import adaptive_answer_weight
 
-        if self.answer_weight == "adaptive-paper":
-            return float(adaptive_answer_weight(mean_valid_searches, schedule="paper"))
-        if self.answer_weight == "adaptive-code":
-            return float(adaptive_answer_weight(mean_valid_searches, schedule="code"))
-        return float(self.answer_weight)
+        if not isinstance(self.answer_weight, str):
+            return float(self.answer_weight)
+        schedule: Literal["paper", "code"] = "paper" if self.answer_weight == "adaptive-paper" else "code"
+        weight = adaptive_answer_weight(
+            mean_valid_searches, schedule=schedule, target=self.answer_target, base=self.answer_base
+        )
+        return float(weight)
 
     def per_token(
         self,

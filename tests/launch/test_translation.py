@@ -51,7 +51,7 @@ def test_trl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
         "max_completion_length": 4096,
         "report_to": "none",
     })  # fmt: skip
-    assert 'LLDS(coef=0.2, preserve="nonnegative", gate="action", threshold=0.0, answer_weight=1.0)' in script(made)
+    assert 'LLDS(coef=0.2, preserve="nonnegative", gate="action", threshold=0.0, answer_weight=1.0, ' in script(made)
 
 
 def test_verl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
@@ -210,7 +210,7 @@ def test_penalties_in_the_script(recipe: MakeRecipe) -> None:
     assert "import with_penalties" in none
     assert not [name for name in ("LLDS", "SAPO", "NLL") if name in none]
     adaptive = script(plan("trl", recipe("--loss.penalty.answer_weight=adaptive-paper")))
-    assert 'answer_weight="adaptive-paper"' in adaptive
+    assert 'answer_weight="adaptive-paper", answer_base=1.0, answer_target=2.0)' in adaptive
 
 
 def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:
@@ -261,6 +261,21 @@ def test_a_truncated_sampler_is_told_of(host: str, recipe: MakeRecipe) -> None:
     told = "top_p = 0.95 and top_k = 0 truncate the sampler"
     assert [note for note in plan(host, recipe("--sampling.top_p=0.95")).notes if note.startswith(told)]
     assert not [note for note in plan(host, recipe()).notes if "truncate" in note]
+
+
+def test_the_sampling_mask_goes_to_trl_alone(recipe: MakeRecipe) -> None:
+    """With it nothing is told of the truncation; it needs old log-probs where there is a reference."""
+    masked = ["--sampling.top_p=0.95", "--sampling.top_k=512", "--sampling.mask_logprobs=true"]
+    made = plan("trl", recipe(*masked))
+    assert "    mask_logprobs=True,\n" in script(made)
+    assert not [note for note in made.notes if "truncate" in note]
+    assert "mask_logprobs" not in script(plan("trl", recipe(*masked[:2])))
+    with pytest.raises(ConfigError, match=r"sampling.mask_logprobs = True.*top_k = 0, or use TRL"):
+        plan("verl", recipe(*masked))
+    once = ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"]
+    plan("trl", recipe(*masked, *once, "--loss.kl_coef=0"))
+    with pytest.raises(ConfigError, match=r"loss\.kl_coef = 0"):
+        plan("trl", recipe(*masked, *once, "--loss.kl_coef=0.001"))
 
 
 # ---- remedies that a host has under another name

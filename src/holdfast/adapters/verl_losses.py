@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.errors import ConfigError
 from holdfast.penalties import LLDS, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty, custom_problems
 
-_UNSUPPORTED = ("normalizer", "answer_weight")
+_UNSUPPORTED = ("normalizer", "answer_weight", "answer_base", "answer_target")
 """Settings that a verl loss cannot honour: it gets neither another count nor the answer's tokens."""
 
 

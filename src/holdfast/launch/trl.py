@@ -40,10 +40,12 @@ SCRIPT: Mapping[str, str] = {
     "model.lora_alpha": "peft_config",
     "model.chat_template": "SearchRollouts",
     "run.max_failed_fraction": "SearchRollouts",
+    "faults.search_failure_rate": "SearchRollouts",
     **dict.fromkeys(section("reward"), "reward_functions"),
     **dict.fromkeys(section("loss.penalty", but=("normalizer",)), "with_penalties"),
     "train.displacement_every": "with_penalties",
     "train.displacement_rows": "with_penalties",
+    "sampling.mask_logprobs": "with_penalties",
     "eval.questions": "eval_dataset",
     "track.wandb": "WANDB_PROJECT in run.sh",
     "guard.codes": "Monitoring",
@@ -60,8 +62,6 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
-    "faults.search_failure_rate": "it injects faults on purpose, and SearchRollouts cannot. Leave it at 0",
-    "sampling.mask_logprobs": "the log-probs of TRL's loss are over the whole vocabulary. Sample untruncated instead",
     "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
     **REMEDIES_OF_OURS,
     "loss.sampler_weights.aggregate": "TRL's weight of a sequence is the product of its ratios. Leave it at 'product'",
@@ -104,7 +104,7 @@ def _extras(config: Config) -> Iterator[str]:
 
 
 def _differences(config: Config) -> Iterator[str]:
-    yield from truncation(config)
+    yield from truncation(config, "Set sampling.mask_logprobs = true with sampling.top_k = 512, or")
     yield "TRL keeps the newest checkpoints, and not the best on dev"
     yield "TRL evaluates with samples at the training temperature, and reports no greedy scores"
     if config.loss.off_policy_threshold is not None:
@@ -146,6 +146,12 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
             "loss.reduction = 'seq-mean-token-sum' with loss.ratio = 'token': TRL has this mean only for ratios of "
             "sequences. Set loss.ratio = 'sequence', or the reduction to 'seq-mean-token-sum-norm', the same divided "
             "by a constant"
+        )
+    if config.sampling.mask_logprobs and loss.kl_coef and config.train.optimizer_steps_per_rollout == 1:
+        yield (
+            "sampling.mask_logprobs = true with loss.kl_coef above 0 and train.optimizer_steps_per_rollout = 1: TRL "
+            "takes the log-probs of the reference before those that the mask is found with. Take 2 steps or more, or "
+            "set loss.kl_coef = 0"
         )
     if loss.kl_coef and loss.kl_estimator != "k3":
         yield f"loss.kl_estimator = {loss.kl_estimator!r}: TRL estimates the KL with 'k3' only"

@@ -1,10 +1,11 @@
-"""A recipe for verl 0.9: overrides of `verl.trainer.main_ppo`."""
+"""A recipe for verl 0.8 or 0.9: overrides of `verl.trainer.main_ppo`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from holdfast import __version__
 from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.config import Config
 from holdfast.launch import verl_files
@@ -86,7 +87,10 @@ REFUSED: Mapping[str, str] = {
         "rollouts of verl run on many machines and ask a server. Start `holdfast serve` with this folder, and set "
         "retrieval.url to its address"
     ),
-    "sampling.mask_logprobs": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
+    "sampling.mask_logprobs": (
+        "the log-probs of verl's loss are over the whole vocabulary. Set sampling.top_p = 1 and sampling.top_k = 0, or "
+        "use TRL"
+    ),
     "warm_start.steps": (
         "verl's trainer has no warm start. Make the model with `holdfast warm-start RECIPE`, set "
         "model.path to the folder it names, and warm_start.steps = 0"
@@ -97,8 +101,9 @@ REFUSED: Mapping[str, str] = {
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
         "preserved tokens, which is logged as penalty/preserved_fraction"
     ),
-    "loss.penalty.answer_weight": (
-        "a loss function of verl does not see which tokens are the answer. Leave it at 1.0, or use TRL"
+    **dict.fromkeys(
+        ("loss.penalty.answer_weight", "loss.penalty.answer_base", "loss.penalty.answer_target"),
+        "a loss function of verl does not see which tokens are the answer. Leave it at its default, or use TRL",
     ),
 }
 
@@ -337,6 +342,7 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     assert mode is not None  # `_problems` has refused it
     yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
+    yield Option(f"+{prefix}.holdfast_version", __version__, "every machine must have this one")
     base = {"cispo": "cispo", "dppo": "dppo_tv"}.get(config.loss.surrogate, "vanilla")
     base = "gspo" if config.loss.ratio == "sequence" else base
     yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio, loss.surrogate")

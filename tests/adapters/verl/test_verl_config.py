@@ -14,6 +14,7 @@ import torch
 
 pytest.importorskip("verl")
 
+import verl
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 from tensordict import TensorDict
@@ -52,6 +53,14 @@ def test_the_overrides_compose_and_instantiate() -> None:
     )
     assert own.clip_cov_ratio == 0.0002  # verl's own fields stay
     assert own.rollout_correction.get("rollout_rs") is None
+
+
+@pytest.mark.parametrize("truncated", ["top_p=0.95", "top_k=50"])
+def test_a_truncated_sampler_gets_a_note(truncated: str) -> None:
+    """verl has nothing that keeps its mask. It is no problem by itself: published runs sampled so."""
+    (note,) = [finding for finding in check(f"actor_rollout_ref.rollout.{truncated}") if "truncate" in finding.text]
+    assert note.passed and "actor_rollout_ref.rollout.top_p=1 and actor_rollout_ref.rollout.top_k=-1" in note.text
+    assert not [finding for finding in check() if "truncate" in finding.text]
 
 
 def test_an_unknown_field_is_refused() -> None:
@@ -177,7 +186,7 @@ def test_the_doctor_prints_it_all(capsys: pytest.CaptureFixture[str]) -> None:
         return CliRunner().invoke(app, ["doctor", "verl", *arguments])
 
     done = run()
-    assert "ok       verl 0.9.1" in done.stdout
+    assert f"ok       verl {verl.__version__}" in done.stdout
     assert "policy losses in verl's registry: holdfast_observe, holdfast_llds, " in done.stdout
     assert all(override in done.stdout for override in EXAMPLE)
     done = run(*EXAMPLE, "data.train_batch_size=256")

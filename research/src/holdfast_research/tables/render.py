@@ -39,6 +39,8 @@ def comma_separated(blocks: Sequence[Block]) -> str:
     """One row per row of every table, numbers in full."""
     sets = list(dict.fromkeys(name for block in blocks for name in block.sets))
     fields = ["table", "row", "source", *sets, "general", "multi_hop", "average", "low", "high"]
+    with_f1 = any(map(_has_f1, blocks))
+    fields += [*[f"f1_{name}" for name in sets], "f1_average"] if with_f1 else []
     fields += [
         "gain_points",
         "gain_percent",
@@ -76,6 +78,9 @@ def comma_separated(blocks: Sequence[Block]) -> str:
                 "scorer": row.scorer,
                 "remarks": "; ".join(row.remarks),
             }
+            if with_f1:
+                written |= {f"f1_{name}": _full(value) for name, value in row.f1.items()}
+                written |= {"f1_average": _full(row.f1_average)}
             writer.writerow(written)
     return file.getvalue()
 
@@ -111,7 +116,8 @@ def latex(blocks: Sequence[Block]) -> str:
 def _header(block: Block) -> list[str]:
     """Columns: sets of one kind, their mean, those of the other, theirs, the rest, the average, the gain."""
     titles = [TITLES.get(name, name) for name in _ordered(block)]
-    return ["EM", *titles, "general", "multi-hop", "average", "gain"]
+    f1 = ["F1"] if _has_f1(block) else []
+    return ["EM", *titles, "general", "multi-hop", "average", *f1, "gain"]
 
 
 def _cells(block: Block, row: TableRow) -> list[str]:
@@ -123,8 +129,14 @@ def _cells(block: Block, row: TableRow) -> list[str]:
         _number(block.mean_over(row, GENERAL_SETS)),
         _number(block.mean_over(row, MULTI_HOP_SETS)),
         average,
+        *([_number(row.f1_average)] if _has_f1(block) else []),
         _gain(block, row),
     ]
+
+
+def _has_f1(block: Block) -> bool:
+    """Whether the average F1 has a column: where a paper prints it."""
+    return any(row.f1_average is not None and row.source != OWN for row in block.rows)
 
 
 def _ordered(block: Block) -> list[str]:

@@ -45,6 +45,9 @@ class TableRow:
     interval: tuple[float, float] | None = None
     """95 % interval of the average, over questions; of one seed."""
     seeds: int = 1
+    f1: Mapping[str, float] = field(default_factory=dict)
+    """Token F1 by set; empty where a paper has none."""
+    f1_average: float | None = None
     against: str | None = None
     printed_gain: float | None = None
     """In percent, of a published row, as its paper has it."""
@@ -123,7 +126,11 @@ def published_block(model: str) -> Block:
     if model not in BLOCKS:
         raise DataError(f"--published {model}: no rows are known for it; there are {', '.join(BLOCKS)}")
     rows = tuple(_published_row(row) for row in BLOCKS[model])
-    notes = [f"{name}: {why}" for (block, name), why in DISPUTED.items() if block == model]
+    cells: dict[tuple[str, str], list[str]] = {}
+    for (block, name, cell), why in DISPUTED.items():
+        if block == model:
+            cells.setdefault((name, why), []).append(TITLES.get(cell, cell))
+    notes = [f"{name}, {' and '.join(disputed)}: {why}" for (name, why), disputed in cells.items()]
     return Block(title=f"Published, {model}", sets=tuple(TITLES)[:7], rows=rows, notes=tuple(notes))
 
 
@@ -146,6 +153,7 @@ def joined(block: Block, published: Block) -> Block:
 def _row_of(name: str, results: Sequence[Mapping[str, Any]], against: str | None) -> TableRow:
     first = results[0]
     values = {name: mean(r["sets"][name]["em"] for r in results) for name in first["sets"]}
+    f1 = {name: mean(r["sets"][name]["f1"] for r in results) for name in first["sets"]}
     failed = sum(r["micro"]["failed"] for r in results)
     remarks = [f"{first['method']}, {first['prompt']} prompt"]
     if first["samples"] > 1:
@@ -161,6 +169,8 @@ def _row_of(name: str, results: Sequence[Mapping[str, Any]], against: str | None
         source=OWN,
         values=values,
         average=mean(values.values()),
+        f1=f1,
+        f1_average=mean(f1.values()),
         interval=tuple(interval) if interval else None,
         seeds=len(results),
         against=against,
@@ -178,6 +188,8 @@ def _published_row(row: Published) -> TableRow:
         source=source.cites,
         values=row.values,
         average=row.average,
+        f1=row.f1,
+        f1_average=row.f1_average,
         against=row.against,
         printed_gain=row.printed_gain,
         decoding=source.decoding,
