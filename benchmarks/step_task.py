@@ -34,9 +34,12 @@ class Task:
     observation_tokens: int = 500
     hidden: int = 64
     layers: int = 3
+    heads: int = 4
     words: int = 600
     """Words of the vocabulary, besides 256 bytes."""
     seed: int = 0
+    device: str = "cpu"
+    """`cpu`, or `cuda`: both arms then work in bf16."""
 
     def __post_init__(self) -> None:
         if self.turn_tokens * (1 - self.spread) < 16:
@@ -88,7 +91,7 @@ class Task:
         """The tiny model of the quickstart, untrained, which never ends a text by itself."""
         from holdfast.world.model import build_model
 
-        model = build_model(tokenizer, seed=self.seed, hidden=self.hidden, layers=self.layers)
+        model = build_model(tokenizer, seed=self.seed, hidden=self.hidden, layers=self.layers, heads=self.heads)
         model.config.eos_token_id = model.generation_config.eos_token_id = None
         return model
 

@@ -18,8 +18,7 @@ import torch
 from holdfast.search.env import make_observation
 from holdfast.search.protocol import parse_action
 from holdfast.trajectory import Search
-from measuring import seconds_now
-from step_own_arm import Stopwatch, action_text, protocol_for
+from step_own_arm import Stopwatch, action_text, protocol_for, seconds_when_idle
 from step_task import Script, Task
 
 
@@ -95,7 +94,7 @@ class Rollouts:
     def _sample(self, model: Any, contexts: list[list[int]], limits: list[int]) -> list[list[int]]:
         from transformers import GenerationConfig, StoppingCriteriaList
 
-        batch = self.tokenizer.pad({"input_ids": contexts}, padding_side="left", return_tensors="pt")
+        batch = self.tokenizer.pad({"input_ids": contexts}, padding_side="left", return_tensors="pt").to(model.device)
         width = batch["input_ids"].shape[1]
         model.generation_config.eos_token_id = None  # the trainer sets it; here no text may end by itself
         output = model.generate(
@@ -108,7 +107,7 @@ class Rollouts:
                 max_new_tokens=max(limits),
                 pad_token_id=self.tokenizer.pad_token_id,
             ),
-            stopping_criteria=StoppingCriteriaList([StopAfter(width, torch.tensor(limits))]),
+            stopping_criteria=StoppingCriteriaList([StopAfter(width, torch.tensor(limits, device=model.device))]),
         )
         return [row[:limit] for row, limit in zip(output[:, width:].tolist(), limits, strict=True)]
 
@@ -132,11 +131,11 @@ def serve(task: Task, answer: Callable[[dict[str, Any] | None], bool]) -> None:
                 if not answer(self.report):
                     raise StopIteration
                 rollouts.watch.seconds.clear()
-                self.started = seconds_now()
+                self.started = seconds_when_idle()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step % task.updates == 0:
-                seconds = {"step": seconds_now() - self.started} | rollouts.watch.seconds
+                seconds = {"step": seconds_when_idle() - self.started} | rollouts.watch.seconds
                 seconds["old log-probs"] = seconds.pop("batch") - seconds["rollout"]
                 seconds["optimizer steps"] = seconds["step"] - seconds["rollout"] - seconds["old log-probs"]
                 self.report = {"seconds": seconds, "counts": rollouts.counts | {"updates": task.updates}}
@@ -151,8 +150,8 @@ def serve(task: Task, answer: Callable[[dict[str, Any] | None], bool]) -> None:
             callbacks=[Steps()],
             args=GRPOConfig(
                 output_dir=folder,
-                use_cpu=True,
-                bf16=False,
+                use_cpu=task.device == "cpu",
+                bf16=task.device != "cpu",
                 gradient_checkpointing=False,
                 per_device_train_batch_size=task.rows // task.updates,
                 gradient_accumulation_steps=1,

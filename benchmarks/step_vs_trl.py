@@ -82,7 +82,8 @@ def work(arm: str, task: Task) -> None:
 
     def answer(report: dict[str, Any] | None) -> bool:
         """Report on the last step; whether there is another."""
-        print("@" + json.dumps((report or {}) | {"memory_mb": memory_mb(), "peak_mb": peak_memory_mb()}), flush=True)
+        memory = {"memory_mb": memory_mb(), "peak_mb": peak_memory_mb(), "gpu_peak_gb": gpu_peak_gb()}
+        print("@" + json.dumps((report or {}) | memory), flush=True)
         return sys.stdin.readline().strip() == "step"
 
     if arm == "trl":
@@ -96,6 +97,13 @@ def work(arm: str, task: Task) -> None:
         report = None
         while answer(report):
             report = step()
+
+
+def gpu_peak_gb() -> float:
+    """The most memory of a GPU that this process ever held in tensors."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_initialized() else 0.0
 
 
 def measure(task: Task, arms: list[str], rounds: int) -> dict[str, Any]:
@@ -113,6 +121,7 @@ def measure(task: Task, arms: list[str], rounds: int) -> dict[str, Any]:
         arm: {
             "memory_before_mb": workers[arm].memory_before,
             "peak_mb": reports[arm][-1]["peak_mb"],
+            "gpu_peak_gb": reports[arm][-1]["gpu_peak_gb"],
             "steps": steps_of_arm[1:],
         }
         for arm, steps_of_arm in reports.items()

@@ -3,10 +3,14 @@
     pip install -c constraints.txt -e '.[train,trl]'
     python benchmarks/trainers.py
     python benchmarks/trainers.py --recipe quickstart --steps 20 --seeds 1
+    python benchmarks/trainers.py --recipe flaky --trainers local trl-vllm --coef 2 --seeds 1 -- --world.model.heads 2
 
 Every run starts from the same warm-started model. The local arms are `holdfast train`; TRL's are the script that
-`holdfast launch trl` writes from the same recipe, unedited. The penalty has the policy loss's denominator, the one that
-both trainers have. A finished run is read, not repeated, so a stopped experiment continues where it was.
+`holdfast launch trl` writes from the same recipe. `trl-vllm` is that script with `use_vllm=True`, on a CPU. It
+needs the environment of `make contracts-vllm`, and heads of 32 dimensions. The penalty has the policy loss's
+denominator, the one that both trainers have. A finished run is read, not repeated, so a stopped experiment continues
+where it was. With `--minutes` a run that takes longer is ended, and read as far as it came. Settings after `--` go to
+every run.
 """
 
 from __future__ import annotations
@@ -21,13 +25,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-TRAINERS = ("local", "trl")
-PENALTIES = {
-    "GRPO": ["--loss.penalty.name", "none"],
-    "LLDS": ["--loss.penalty.name", "llds", "--loss.penalty.coef", "0.5"],
-}
+NAMES = {"local": "holdfast train", "trl": "TRL", "trl-vllm": "TRL, vLLM"}
+PENALTIES = {"GRPO": ["--loss.penalty.name", "none"], "LLDS": ["--loss.penalty.name", "llds"]}
 WINDOW = 5
-NAMES = {"local": "holdfast train", "trl": "TRL"}
+ON_CPU = Path(__file__).parents[1] / "tests" / "engines" / "vllm" / "on_cpu.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all runs share."""
+
+    recipe: str
+    settings: list[str]
+    out: Path
+    steps: int
+    coef: float
+    minutes: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,46 +57,58 @@ class Run:
         return (self.folder / "done").is_file()
 
 
-def holdfast(*arguments: str, log: Path) -> None:
+def holdfast(*arguments: str, log: Path, seconds: float | None = None) -> None:
     """A command of holdfast in a process of its own, output to `log`."""
-    run([sys.executable, "-m", "holdfast", *arguments], log)
+    run([sys.executable, "-m", "holdfast", *arguments], log, seconds=seconds)
 
 
-def run(command: list[str], log: Path, where: Path | None = None) -> None:
-    """Run it on one thread and without network; stop with its log's name when it fails."""
+def run(command: list[str], log: Path, where: Path | None = None, seconds: float | None = None) -> None:
+    """Run it on one thread and without network; end it after `seconds`. Stop with its log's name when it fails."""
     offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"), "1")
     environment = os.environ | offline | {"OMP_NUM_THREADS": "1"}
-    with log.open("w") as out:
-        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=where)
+    with log.open("a") as out:
+        try:
+            done = subprocess.run(
+                command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=where, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            return
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:4])} … failed, see {log}")
 
 
-def warm_start(recipe: str, out: Path) -> Path:
+def warm_start(plan: Plan) -> Path:
     """The folder of the model that all runs start from."""
-    folder = out / "start"
+    folder = plan.out / "start"
     if not (folder / "done").is_file():
-        where = ["--run.dir", str(out), "--run.name", "start", "--overwrite", "--run.threads", "1"]
-        holdfast("warm-start", recipe, *where, log=out / "start.log")
+        where = ["--run.dir", str(plan.out), "--run.name", "start", "--overwrite", "--run.threads", "1"]
+        holdfast("warm-start", plan.recipe, *plan.settings, *where, log=plan.out / "start.log")
         (folder / "done").touch()
     return next(path.parent for path in sorted(folder.rglob("config.json")))
 
 
-def train(planned: Run, recipe: str, model: Path, steps: int) -> None:
+def train(planned: Run, plan: Plan, model: Path) -> None:
     """One run; nothing when it is there already."""
     if planned.done:
         return
-    settings = [*PENALTIES[planned.penalty], "--model.path", str(model.resolve()), "--run.seed", str(planned.seed)]
+    seconds = plan.minutes and 60 * plan.minutes
+    settings = [*plan.settings, *PENALTIES[planned.penalty], "--model.path", str(model.resolve())]
+    settings += ["--loss.penalty.coef", str(plan.coef)] if planned.penalty != "GRPO" else []
     settings += ["--warm_start.steps", "0", "--world.scripts.plain_steps", "0", "--run.device", "cpu"]
-    settings += ["--train.steps", str(steps), "--checkpoint.every", str(steps), "--run.threads", "1"]
+    settings += ["--run.seed", str(planned.seed), "--train.steps", str(plan.steps), "--run.threads", "1"]
+    settings += ["--checkpoint.every", str(min(plan.steps, 2) if seconds else plan.steps)]
     log = planned.folder.with_suffix(".log")
     if planned.trainer == "local":
         where = ["--run.dir", str(planned.folder.parent), "--run.name", planned.folder.name, "--overwrite"]
-        holdfast("train", recipe, *settings, *where, log=log)
+        holdfast("train", plan.recipe, *settings, *where, log=log, seconds=seconds)
     else:
         where = ["--run.dir", ".", "--run.name", "run", "--out", str(planned.folder), "--overwrite"]
-        holdfast("launch", "trl", recipe, *settings, *where, log=log)
-        run([sys.executable, "train.py"], log, planned.folder)
+        holdfast("launch", "trl", plan.recipe, *settings, *where, log=log)
+        script = planned.folder / "train.py"
+        if planned.trainer == "trl-vllm":
+            script.write_text(script.read_text().replace("use_vllm=False,", "use_vllm=True,"))
+        first = [str(ON_CPU)] if planned.trainer == "trl-vllm" else []
+        run([sys.executable, *first, "train.py"], log, planned.folder, seconds)
     (planned.folder / "done").touch()
 
 
@@ -93,8 +118,9 @@ def series(planned: Run) -> list[dict[str, float]]:
         lines = [json.loads(line) for line in (planned.folder / "metrics.jsonl").read_text().splitlines()]
         names = {"reward": "reward/mean", "entropy": "entropy/mean", "displacement": "displacement/correct"}
     else:
-        newest = max((planned.folder / "run").glob("checkpoint-*"), key=lambda p: int(p.name.rpartition("-")[2]))
-        lines = json.loads((newest / "trainer_state.json").read_text())["log_history"]
+        states = (planned.folder / "run").glob("checkpoint-*/trainer_state.json")
+        newest = max(states, key=lambda p: int(p.parent.name.rpartition("-")[2]))
+        lines = json.loads(newest.read_text())["log_history"]
         names = {"reward": "reward", "entropy": "entropy", "displacement": "holdfast/displacement/correct"}
     rows = [line for line in lines if names["reward"] in line]
     return [{key: row[name] for key, name in names.items() if name in row} for row in rows]
@@ -122,22 +148,33 @@ def main() -> None:
     parser.add_argument("--recipe", default="collapse", help="a shipped recipe, or a file")
     parser.add_argument("--steps", type=int, default=60, help="rollout batches")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
+    parser.add_argument("--trainers", nargs="+", choices=NAMES, default=["local", "trl"])
+    parser.add_argument("--model", type=Path, help="a warm-started model; else one is made")
+    parser.add_argument("--coef", type=float, default=0.5, help="of LLDS")
+    parser.add_argument("--minutes", type=float, help="end a run after this long")
     parser.add_argument("--out", type=Path, default=Path("runs/trainers"), help="folder of the run folders")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("settings", nargs="*", help="settings of every run, after --")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
     runs = [
-        Run(trainer, penalty, seed, options.out.resolve() / f"{trainer}-{penalty.lower()}-s{seed}")
+        Run(trainer, penalty, seed, out / f"{trainer}-{penalty.lower()}-s{seed}")
         for seed in options.seeds
         for penalty in PENALTIES
         for trainer in options.trainers
     ]
-    model = warm_start(options.recipe, options.out.resolve())
+    plan = Plan(
+        recipe=options.recipe,
+        settings=options.settings,
+        out=out,
+        steps=options.steps,
+        coef=options.coef,
+        minutes=options.minutes,
+    )
+    model = options.model or warm_start(plan)
     with ThreadPoolExecutor(options.jobs) as pool:
-        for finished, _ in zip(
-            runs, pool.map(lambda r: train(r, options.recipe, model, options.steps), runs), strict=True
-        ):
+        for finished, _ in zip(runs, pool.map(lambda r: train(r, plan, model), runs), strict=True):
             print(f"{finished.trainer}, {finished.penalty}, seed {finished.seed}: done", flush=True)
     columns = ["trainer", "loss", "seed", "reward, 5-step means", "peak", "lowest after", "entropy", "displacement"]
     lines = [
@@ -145,7 +182,9 @@ def main() -> None:
         "|---" * len(columns) + "|",
         *(describe(r) for r in sorted(runs, key=lambda r: (r.penalty, r.trainer, r.seed))),
     ]
-    (options.out / "trainers.md").write_text("\n".join(lines) + "\n")
+    (out / "trainers.md").write_text("\n".join(lines) + "\n")
+    curves = {r.folder.name: series(r) for r in runs}
+    (out / "trainers.json").write_text(json.dumps(curves, indent=1) + "\n")
     print("\n".join(lines))
 
 

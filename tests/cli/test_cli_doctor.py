@@ -48,10 +48,10 @@ def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None],
 @pytest.mark.parametrize(
     ("host", "version", "sentence"),
     [
-        ("trl", "1.15.2", "trl 1.15.2 is installed, but 1.16 or newer, below 2, is needed"),
-        ("trl", "2.0.0", "trl 2.0.0 is installed, but 1.16 or newer, below 2, is needed"),
-        ("verl", "0.7.1", "verl 0.7.1 is installed, but holdfast needs 0.9."),
-        ("verl", "0.10.0.dev0", "verl 0.10.0.dev0 is installed, but holdfast needs 0.9."),
+        ("trl", "1.14.0", "trl 1.14.0 is installed, but 1.15 or newer, below 2, is needed"),
+        ("trl", "2.0.0", "trl 2.0.0 is installed, but 1.15 or newer, below 2, is needed"),
+        ("verl", "0.7.1", "verl 0.7.1 is installed, but holdfast needs 0.8 or 0.9."),
+        ("verl", "0.10.0.dev0", "verl 0.10.0.dev0 is installed, but holdfast needs 0.8 or 0.9."),
     ],
 )
 def test_a_host_of_another_version(
@@ -59,6 +59,24 @@ def test_a_host_of_another_version(
 ) -> None:
     installed(**{host: version})
     assert sentence in holdfast("doctor", host, code=1).stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        (
+            "0.17.1",
+            "PROBLEM  vllm 0.17.1 is installed, but verl 0.9.1 needs 0.18 or newer. Run: pip install 'vllm>=0.18'",
+        ),
+        ("0.27.0+cpu", "ok       vllm 0.27.0+cpu"),
+        (None, "ok       vllm is not installed here"),
+    ],
+)
+def test_vllm_in_the_environment_of_verl(
+    holdfast: Run, installed: Callable[..., None], version: str | None, sentence: str
+) -> None:
+    installed(verl="0.9.1", plugin=False, **({"vllm": version} if version else {}))
+    assert sentence in holdfast("doctor", "verl", code=1).stdout
 
 
 def test_trl_is_told_about_the_schedule(holdfast: Run, installed: Callable[..., None]) -> None:
@@ -90,7 +108,28 @@ def test_how_verl_finds_us(
     installed(verl="0.9.1", plugin=plugin)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    ((found, text),) = doctor._plugin_lines()
+    ((found, text),) = doctor._plugin_lines(has_plugins=True)
+    assert found is good and sentence in text
+
+
+@pytest.mark.parametrize(
+    ("environment", "good", "sentence"),
+    [
+        ({}, False, "verl 0.8 has no plugins; set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl for every process"),
+        ({"VERL_USE_EXTERNAL_MODULES": "holdfast.adapters.verl"}, True, "because VERL_USE_EXTERNAL_MODULES names it"),
+    ],
+)
+def test_verl_0_8_is_told_by_the_environment(
+    installed: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    good: bool,
+    sentence: str,
+) -> None:
+    installed(verl="0.8.0", transformers="5.10.4")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    _, (found, text), *_ = doctor.verl_lines([])
     assert found is good and sentence in text
 
 

@@ -90,6 +90,11 @@ class CompletionServer:
     replies: list[tuple[int, bytes]] = field(default_factory=list)
     hold: threading.Event | None = None
     """When set to an event, calls wait for it."""
+    pages: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    """Path -> (status, JSON) of what is read; 404 for others."""
+    retry_after: str | None = None
+    """Sent with every status but 200."""
+    usage: dict[str, int] = field(default_factory=dict)
 
 
 @pytest.fixture
@@ -107,8 +112,10 @@ def completion_server() -> Iterator[CompletionServer]:
                 state.hold.wait(30)
             if answer is None:
                 assert state.saying is not None
-                answer = json.dumps({"object": "text_completion", "choices": [state.saying(body)]}).encode()
+                answer = json.dumps({"choices": [state.saying(body)], "usage": state.usage}).encode()
             self.send_response(status)
+            if state.retry_after is not None and status != 200:
+                self.send_header("Retry-After", state.retry_after)
             # With status 201 the server dies in the middle of its answer.
             self.send_header("Content-Length", str(len(answer) + (10 if status == 201 else 0)))
             self.end_headers()
@@ -118,6 +125,15 @@ def completion_server() -> Iterator[CompletionServer]:
             self.wfile.write(b"" if status == 202 else answer)
             if status == 201:
                 self.close_connection = True
+
+        def do_GET(self) -> None:
+            state.headers.append(dict(self.headers))
+            status, payload = state.pages.get(self.path, (404, {"detail": "Not Found"}))
+            answer = json.dumps(payload).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
 
         def log_message(self, *_: Any) -> None:
             """Nothing on the console."""

@@ -10,6 +10,7 @@ from holdfast.config import dump, load
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.evals.methods import METHODS
 from holdfast.evals.model import agent_protocol, open_model, retriever_for, run_of, settings_of
+from holdfast.rollout.servers import Server
 from holdfast.search.protocol import R1
 
 
@@ -47,7 +48,8 @@ def test_settings_stand_above_a_runs_own(run: Path) -> None:
 
 def test_a_server_is_asked_without_the_runs_truncation(run: Path) -> None:
     config, folder = settings_of(str(run), [], [])
-    subject = open_model(str(run), config, folder, samples=1, server="http://127.0.0.1:1", tokenizer="none")
+    server = Server(url="http://127.0.0.1:1/v1/completions", model="m")
+    subject = open_model(str(run), config, folder, samples=1, server=server, tokenizer="none")
     assert subject.policy.top_p == 1.0 and subject.decoding == "sampled at temperature 1"
     subject.policy.close()
 

@@ -13,6 +13,7 @@ import torch
 
 import holdfast.losses as losses
 from holdfast.losses import (
+    cispo_loss,
     clipped_policy_loss,
     kl_loss,
     llds_penalty,
@@ -31,6 +32,8 @@ LOSSES = {
     "clipped sequence": lambda lp, old, a, m, ids: clipped_policy_loss(
         lp, old, a, m, ratio="sequence", sequence_ids=ids
     ),
+    "clipped action": lambda lp, old, a, m, ids: clipped_policy_loss(lp, old, a, m, ratio="action", sequence_ids=ids),
+    "cispo": lambda lp, old, a, m, ids: cispo_loss(lp, old, a, m, clip_high=0.1, sequence_ids=ids),
     "dual clip": lambda lp, old, a, m, ids: clipped_policy_loss(lp, old, a, m, dual_clip=3.0, sequence_ids=ids),
     "k3": lambda lp, old, a, m, ids: kl_loss(lp, old, m),
     "k2": lambda lp, old, a, m, ids: kl_loss(lp, old, m, estimator="k2"),
@@ -46,7 +49,15 @@ LOSSES = {
     "sapo 0.8": lambda lp, old, a, m, ids: sapo_penalty(lp, old, a, m, tau=0.8, sequence_ids=ids),
 }
 PENALTIES = ["llds action", "llds response", "lld", "llds answers", "llds threshold", "sapo", "sapo 0.8"]
-SUM_OVER_SEQUENCES = ["clipped sequence", "llds action", "llds response", "llds answers", "llds threshold"]
+STOP_GRADIENT = ("clipped action", "clipped sequence", "cispo")
+SUM_OVER_SEQUENCES = [
+    "clipped action",
+    "clipped sequence",
+    "llds action",
+    "llds response",
+    "llds answers",
+    "llds threshold",
+]
 every_loss = pytest.mark.parametrize("name", LOSSES)
 
 
@@ -225,7 +236,7 @@ def test_statistics_and_reductions_read_nothing_back_either():
         mask.sum().item()  # what the tests above rely on
 
 
-@pytest.mark.parametrize("name", [n for n in LOSSES if n != "clipped sequence"])  # a stop-gradient form; see below
+@pytest.mark.parametrize("name", [n for n in LOSSES if n not in STOP_GRADIENT])  # of those below and in the loops
 def test_gradcheck(name):
     """Analytic against numeric gradients, away from the kinks."""
     lp, old, a, mask, ids = batch(seed=3)

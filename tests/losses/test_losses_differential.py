@@ -77,12 +77,12 @@ def random_batch(seed: int) -> list[Sequence]:
 # The formulas, one token at a time. Each returns {token: (value, d value / d l)} for the tokens in the mask.
 
 
-def naive_clipped(s, low, high, dual, ratio):
+def naive_clipped(s, low, high, dual, ratio, actions=None):
     out = {}
     tokens = s.tokens()
-    mean = sum(s.l[k] - s.old[k] for k in tokens) / len(tokens) if tokens else 0.0
     for k in tokens:
-        x = mean if ratio == "sequence" else s.l[k] - s.old[k]
+        unit = {"token": [k], "sequence": tokens, "action": [j for j in tokens if actions and actions[j] == actions[k]]}
+        x = sum(s.l[j] - s.old[j] for j in unit[ratio]) / len(unit[ratio])
         moving = -20 <= x <= 20
         r = math.exp(min(max(x, -20), 20))
         value, slope = -s.A * r, -s.A * r if moving else 0.0
@@ -237,11 +237,16 @@ def test_losses_equal_the_loops(chunk):
         low, high, dual = rng.choice(((0.2, 0.2, None), (0.2, 0.28, 3.0), (3e-4, 4e-4, None), (0.0, 0.0, 1.5)))
         for x in layouts(batch, rng):
             common = (x.l, x.old, x.A, x.mask)
-            for ratio in ("token", "sequence"):
+            explicit = rng.random() < 0.7
+            for ratio in ("token", "action", "sequence"):
                 loss = clipped_policy_loss(
-                    *common, clip_low=low, clip_high=high, dual_clip=dual, ratio=ratio, sequence_ids=x.ids
+                    *common, clip_low=low, clip_high=high, dual_clip=dual, ratio=ratio, sequence_ids=x.ids,
+                    action_ids=x.action_ids if explicit else None,
+                )  # fmt: skip
+                actions = [s.action if explicit else naive_runs(s.mask) for s in batch]
+                x.check(
+                    loss, [naive_clipped(s, low, high, dual, ratio, a) for s, a in zip(batch, actions, strict=True)]
                 )
-                x.check(loss, [naive_clipped(s, low, high, dual, ratio) for s in batch])
             for estimator in ("k3", "k2"):
                 x.check(kl_loss(x.l, x.ref, x.mask, estimator=estimator), [naive_kl(s, estimator) for s in batch])
             x.check(nll_loss(x.l, x.A, x.mask), [naive_nll(s) for s in batch])

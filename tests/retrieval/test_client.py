@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigError, RetrievalError, RetrieverGarbled, RetrieverRefused, RetrieverTimeout
+from holdfast.errors import (
+    ConfigError,
+    RetrievalError,
+    RetrieverGarbled,
+    RetrieverRefused,
+    RetrieverTimeout,
+    RetrieverUnreachable,
+)
 from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
@@ -105,6 +112,43 @@ def test_nobody_there(search: Search) -> None:
         search(address, ["lake"], 2, retries=1, backoff=0.001)
 
 
+def test_a_server_that_restarts_is_waited_for(
+    retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the retries; and one that stayed away for all of the patience is not waited for by the next search."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            client.url = server.url + "/retrieve"
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{closed.getsockname()[1]}/retrieve"
+    server = retrieve_server(bm25)
+    client = AsyncHTTPRetriever(gone, retries=1, backoff=0.001, patience=20)
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    assert asyncio.run(client.search(["lake"], 2)) == bm25.search(["lake"], 2)
+    assert len(pauses) == client.stats.retries == 5 and pauses[1:] == [1.0] * 4
+
+    client.url, pauses[:] = gone, [0.0] * 5
+    with pytest.raises(RetrieverUnreachable):
+        asyncio.run(client.search(["lake"], 2))
+    assert 20 <= sum(pauses[5:]) < 30
+    tried = len(pauses)
+    with pytest.raises(RetrieverUnreachable):
+        asyncio.run(client.search(["lake"], 2))
+    assert len(pauses) == tried + 1, "the retry alone"
+
+    client.url = server.url + "/retrieve"
+    asyncio.run(client.search(["lake"], 2))
+    client.url, before = gone, len(pauses)
+    with pytest.raises(RetrieverUnreachable):
+        asyncio.run(client.search(["lake"], 2))
+    assert len(pauses) - before > 2, "one that has answered again is waited for again"
+
+
 def test_proxy_variables_are_not_read(
     search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +159,7 @@ def test_proxy_variables_are_not_read(
     assert search(retrieve_server(bm25).url, ["lake"], 1)
 
 
-@pytest.mark.parametrize("settings", [{"timeout": 0.0}, {"retries": -1}, {"backoff": -0.1}])
+@pytest.mark.parametrize("settings", [{"timeout": 0.0}, {"retries": -1}, {"backoff": -0.1}, {"patience": -1.0}])
 @pytest.mark.parametrize("client", [HTTPRetriever, AsyncHTTPRetriever])
 def test_numbers_that_cannot_work(client: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="the timeout must be above 0 seconds, the others 0 or more"):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from holdfast.rollout.sampling import counter_uniform, draw, pick_most_likely, sampling_mask_ids, seed_key
+from holdfast.rollout.sampling import counter_uniform, draw, pick_most_likely, sampling_mask_ids, seed_key, truncate
 
 
 def test_counter_is_splitmix64() -> None:
@@ -160,6 +160,14 @@ def test_top_k_keeps_what_sorting_the_whole_vocabulary_would_keep():
     only = torch.full_like(logits, -torch.inf).scatter(-1, order[:, :9], logits.gather(-1, order[:, :9]))
     kept, sorted_first = draw(logits, uniforms, top_k=9), draw(only, uniforms, top_k=50)
     assert torch.equal(kept.tokens, sorted_first.tokens)
+
+
+def test_the_most_likely_of_equals_are_those_with_the_lowest_ids():
+    mass = torch.randn(40, 300, generator=torch.Generator().manual_seed(1)).exp()
+    for values in (mass, mass.round(), torch.zeros(2, 300), mass * 1e-42):  # the last: below the smallest normal float
+        ranked, ids = truncate(values, 1.0, 17)
+        expected = values.sort(stable=True, dim=-1, descending=True)
+        assert torch.equal(ranked, expected.values[:, :17]) and torch.equal(ids, expected.indices[:, :17])
 
 
 def test_logits_that_are_not_numbers_give_log_probs_that_are_not():

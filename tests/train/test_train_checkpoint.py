@@ -74,6 +74,22 @@ def test_the_optimizer_comes_back_exactly(tmp_path: Path, language_model: Langua
             assert torch.equal(fresh.state[p][key], value) and fresh.state[p][key].dtype == value.dtype
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, True), (True, None)])
+def test_an_optimizer_goes_on_where_it_is_fused_and_where_it_is_not(
+    tmp_path: Path, language_model: LanguageModel, before: bool | None, after: bool | None
+) -> None:
+    parameters = list(language_model.model.parameters())
+    first = torch.optim.AdamW(parameters, lr=1e-2, fused=before)
+    for p in parameters:
+        p.grad = torch.full_like(p, 0.1)
+    first.step()
+    save_checkpoint(tmp_path / "c", language_model, optimizer=first, state={})
+    second = torch.optim.AdamW(parameters, lr=1e-2, fused=after)
+    load_optimizer(tmp_path / "c", second)
+    second.step()
+    assert {float(second.state[p]["step"]) for p in parameters} == {2.0}
+
+
 def test_an_optimizer_that_never_stepped_is_empty(tmp_path: Path, language_model: LanguageModel) -> None:
     optimizer = torch.optim.AdamW(language_model.model.parameters())
     save_checkpoint(tmp_path / "c", language_model, optimizer=optimizer, state={})

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from holdfast.adapters.trl_mask import MaskMixin, warning
 from holdfast.adapters.trl_observe import Observer
 from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
 from holdfast.errors import ConfigError
@@ -44,7 +45,7 @@ __all__ = ["LLDS", "NLL", "SAPO", "with_penalties"]
 
 T = TypeVar("T", bound=type)
 
-_TESTED = (1, 16), (2, 0)  # from, below
+_TESTED = (1, 15), (2, 0)  # from, below
 
 # TRL's `loss_type` -> `mode` of `reduce_loss`; `reduction` has the denominators.
 _MODES = {
@@ -66,6 +67,7 @@ def with_penalties(
     correct_above: float = 0.5,
     displacement_every: int = 10,
     displacement_rows: int = 64,
+    mask_logprobs: bool = False,
 ) -> T:
     """A subclass of a `GRPOTrainer` that adds `penalty` to the loss and `holdfast/...` to the log.
 
@@ -79,23 +81,32 @@ def with_penalties(
         displacement_every: measure displacement on every n-th rollout batch, at the cost of two forward passes; 0 is
             never.
         displacement_rows: on at most this many rollouts, over all processes.
+        mask_logprobs: take the log-probs of the loss over the tokens that the sampler can draw. For a sampler that
+            `top_p`, `top_k` or `min_p` truncates; see `holdfast.adapters.trl_mask`.
 
     Returns:
         A class to use in place of the given one: same arguments, same checkpoints.
 
     Raises:
         ConfigError: the class or the penalty is of another kind, or the installed TRL is too old. When the trainer is
-            constructed: a schedule under which the penalty is always zero, or an unknown loss type.
+            constructed: a schedule under which the penalty is always zero, an unknown loss type, or a sampler whose
+            mask cannot be recomputed.
     """
     from trl import GRPOTrainer
 
     installed = version("trl")
     numbers = tuple(int(part) for part in installed.split(".")[:2])
     if not _TESTED[0] <= numbers < _TESTED[1]:
-        raise ConfigError(f"trl {installed} is installed, but this adapter needs 1.16 or newer, below 2: {_INSTALL}")
+        raise ConfigError(f"trl {installed} is installed, but this adapter needs 1.15 or newer, below 2: {_INSTALL}")
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
+        given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"
+        if _is_unsloth(GRPOTrainer):
+            raise ConfigError(
+                f"{given}: this class is not the one that Unsloth put in the place of TRL's GRPOTrainer. Write `import "
+                "unsloth` before every import of trl"
+            )
         raise ConfigError(
-            f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r}): it needs TRL's GRPOTrainer or a "
+            f"{given}: it needs TRL's GRPOTrainer or a "
             "subclass of it; other trainers have no loss of that shape to add to"
         )
     if penalty is not None and not isinstance(penalty, Penalty):
@@ -110,9 +121,27 @@ def with_penalties(
             f"displacement_every={displacement_every}, displacement_rows={displacement_rows}: use 0 (never) or more "
             "for the first and at least 1 for the second"
         )
-    settings = Settings(penalty, correct_above, displacement_every, displacement_rows)
+    settings = Settings(penalty, correct_above, displacement_every, displacement_rows, mask_logprobs)
     name = f"{trainer_class.__name__}With{type(penalty).__name__}" if penalty else f"Observed{trainer_class.__name__}"
-    return type(name, (PenaltyMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
+    if mask_logprobs and _is_unsloth(trainer_class):
+        raise ConfigError(
+            "mask_logprobs=True with a trainer of Unsloth, which makes no logits that a mask could act on. Leave it out "
+            "and sample from the whole distribution: top_p=1, top_k=0, min_p=None"
+        )
+    bases = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, trainer_class)
+    return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
+
+
+def _is_unsloth(trainer_class: type) -> bool:
+    return any(base.__name__.startswith(("Unsloth", "_Unsloth")) for base in trainer_class.__mro__)
+
+
+def _mixin(trainer_class: type) -> type[PenaltyMixin]:
+    if not _is_unsloth(trainer_class):
+        return PenaltyMixin
+    from holdfast.adapters.trl_unsloth import unsloth_mixin
+
+    return unsloth_mixin(trainer_class)
 
 
 _INSTALL = "pip install 'holdfast-rl[trl]'"
@@ -126,12 +155,14 @@ class Settings:
     correct_above: float
     displacement_every: int
     displacement_rows: int
+    mask_logprobs: bool
 
 
 class PenaltyMixin(_Trainer):
     """The methods that `with_penalties` adds to the trainer; each calls `super()`."""
 
     holdfast_settings: Settings
+    _observer_class = Observer
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         penalty = self.holdfast_settings.penalty
@@ -139,7 +170,9 @@ class PenaltyMixin(_Trainer):
             check_config(kwargs["args"], penalty)  # before a model is loaded
         super().__init__(*args, **kwargs)
         check_config(self.args, penalty)
-        self._observer = Observer(self, every=self.holdfast_settings.displacement_every)
+        if not self.holdfast_settings.mask_logprobs and (leak := warning(self.args)):
+            warn(leak)
+        self._observer = self._observer_class(self, every=self.holdfast_settings.displacement_every)
         self._loss_watch = LossWatch()
         self._reward_watch = RewardWatch(self.holdfast_settings.correct_above)
         self._rewards: Tensor | None = None
@@ -226,12 +259,16 @@ class PenaltyMixin(_Trainer):
         with self._recording(mask) as host_pass:
             loss = super()._compute_loss(model, inputs)
         assert host_pass.logprobs is not None
+        return self._extended(loss, inputs, host_pass.logprobs, mask)
+
+    def _extended(self, loss: Tensor, inputs: dict[str, Any], logprobs: Tensor, mask: Tensor) -> Tensor:
+        """The host's loss plus the penalty. `logprobs` float [B, T] with gradient, `mask` bool [B, T]."""
         penalty = self.holdfast_settings.penalty
         old = inputs.get("old_per_token_logps")
-        old = host_pass.logprobs.detach() if old is None else old
+        old = logprobs.detach() if old is None else old
         advantages = inputs["advantages"]
         advantages = advantages[:, None] if advantages.dim() == 1 else advantages
-        arguments = (host_pass.logprobs, old, advantages, mask)
+        arguments = (logprobs, old, advantages, mask)
         self._observer.micro_batch(inputs, *arguments, host=loss)
         if penalty is not None:
             action_ids = inputs.get("holdfast_action_ids")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.adapters.trl_mask import WHOLE_LOGPS, Truncation
 from holdfast.losses import action_ids_from_mask, merge_stats, penalty_stats, ratio_stats
 from holdfast.metrics import (
     advantage_metrics,
@@ -25,41 +26,12 @@ from holdfast.metrics import (
     rows_to_probe,
     tail_sums,
 )
-from holdfast.rollout.sampling import truncate
 from holdfast.rollout.support import accepts_logits_to_keep
 from holdfast.trajectory import Trajectory
 
 _CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # loss types whose clip `clip/fraction` describes
 _IMAGES = ("pixel_values", "num_images")
 _MASS_ROWS, _MASS_TOKENS = 8, 64  # per process; 300 MB of logits at a vocabulary of 150,000
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """How TRL's sampler truncates the policy's distribution, in the order of transformers and vLLM."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-
-    @classmethod
-    def of(cls, trainer: Any) -> Truncation:
-        """From the trainer's arguments; `generation_kwargs` overrule the rest, as they do in TRL."""
-        given = {name: getattr(trainer, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-        given |= {name: value for name, value in (trainer.args.generation_kwargs or {}).items() if name in given}
-        top_p, min_p = given["top_p"], given["min_p"]
-        return cls(given["temperature"], max(given["top_k"] or 0, 0), 1.0 if top_p is None else top_p, min_p or 0.0)
-
-    @property
-    def active(self) -> bool:
-        """Whether any token can be left out."""
-        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
-
-    def mask_mass(self, logits: Tensor) -> Tensor:
-        """float [N], of logits [N, V]: the probability of the tokens that can be drawn."""
-        mass, _ = truncate((logits / self.temperature).softmax(-1), self.top_p, self.top_k)
-        return mass.masked_fill(mass < self.min_p * mass[:, :1], 0.0).sum(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +76,23 @@ class Observer:
         advantages = batch["advantages"]
         metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
         old, sampled = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
+        whole = batch.get(WHOLE_LOGPS)
         if old is not None and sampled is not None:
             gap = torch.where(mask, sampled - old, 0.0).nansum() / mask.sum().clamp(min=1)
             metrics["sampler/logprob_gap"] = float(gap)
+        if whole is not None:
+            masses = torch.where(mask, (whole - old).exp(), 0.0)
+            metrics["sampler/mask_mass"] = float(masses.sum() / mask.sum().clamp(min=1))
+        if self.trainer.holdfast_settings.mask_logprobs:
+            metrics["sampler/mask_in_loss"] = 1.0
         self._log(self._mean_over_processes(metrics))
-        if self.trainer.rollout_func is None:
+        if self.trainer.rollout_func is None and whole is None:
             self._log_mass(batch, mask)
         if trajectories is not None and advantages.numel() == len(trajectories):
             self._log_tail(advantages.flatten(), mask, trajectories)
         if old is not None:
-            self._log_likelihood([(likelihood_rows(old, mask, action_ids_of(batch, mask)), batch["holdfast_correct"])])
+            rows = likelihood_rows(old if whole is None else whole, mask, action_ids_of(batch, mask))
+            self._log_likelihood([(rows, batch["holdfast_correct"])])
 
     def start_displacement(self, batch: dict[str, Any], mask: Tensor, *, rows: int) -> None:
         """Remember some rollouts' likelihood under the weights that made them."""
@@ -192,7 +171,8 @@ class Observer:
         self._stats.append(stats)
         self._add("loss/host", host)
         if inputs.get("old_per_token_logps") is None:
-            rows = likelihood_rows(old_logprobs, mask, action_ids_of(inputs, mask))
+            whole = inputs.get(WHOLE_LOGPS)
+            rows = likelihood_rows(old_logprobs if whole is None else whole, mask, action_ids_of(inputs, mask))
             self._rows.append((rows, inputs["holdfast_correct"]))
 
     @torch.no_grad()
@@ -242,7 +222,7 @@ class Observer:
     def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
         """The policy's probability inside the sampling mask of TRL's sampler. A truncated sampler's is measured on a
         few tokens of a few rollouts: the whole vocabulary at every token would not fit into memory."""
-        sampler = Truncation.of(self.trainer)
+        sampler = Truncation.of(self.trainer.args)
         if not sampler.active:
             self._log({"sampler/mask_mass": 1.0})
             return

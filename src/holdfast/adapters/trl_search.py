@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from inspect import signature
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ from holdfast.errors import ConfigError, DataError, MissingExtra, RolloutError
 from holdfast.metrics import retrieval_metrics, rollout_metrics
 from holdfast.retrieval.types import Retriever
 from holdfast.rewards import EM, check_weights, score_trajectory
-from holdfast.rollout.agent import Task, run_rollouts
+from holdfast.rollout.agent import Task, lose_searches, run_rollouts
 from holdfast.rollout.policy import Completion, Policy, Request, StopReason, rollout_seed
 from holdfast.rollout.searching import PATIENCE, RolloutStats
 from holdfast.search.protocol import CLEAN, SearchProtocol, render_prompt
@@ -98,12 +100,14 @@ class SearchRollouts:
         seed: of the sampler when the trainer's model samples. vLLM has its own seed.
         max_failed: stop the run when a larger fraction of a batch's rollouts fails.
         eval_retriever: the retriever in evaluation; None is the same one.
+        search_failure_rate: fault injection: probability that a search of a training rollout returns nothing.
 
     The dict holds what TRL requires, and `env_mask` (1 on sampled tokens), `action_ids`, `answer_mask`, `searches`
     and `trajectory`. A failed rollout has an all-zero mask: nothing is learned from it.
 
     Raises, when called:
-        ConfigError: `mask_truncated_completions`, which would treat every rollout as truncated.
+        ConfigError: `mask_truncated_completions`, which would treat every rollout as truncated; without vLLM, min_p or
+            a sampler set in `generation_kwargs`.
         DataError: a prompt that is not a question.
         RolloutError: too many rollouts failed.
     """
@@ -117,10 +121,12 @@ class SearchRollouts:
         seed: int = 0,
         max_failed: float = 0.5,
         eval_retriever: Retriever | None = None,
+        search_failure_rate: float = 0.0,
     ) -> None:
         self.retriever, self.eval_retriever = retriever, eval_retriever or retriever
         self.protocol, self.chat_template = protocol, chat_template
         self.seed, self.max_failed = seed, max_failed
+        self.search_failure_rate = search_failure_rate
         self._policy: HFPolicy | None = None
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
@@ -130,8 +136,9 @@ class SearchRollouts:
                 "mask_truncated_completions=True: TRL takes a completion for truncated when it does not end with the "
                 "end-of-sequence token, and rollouts end with a closing tag, so all would be masked. Set it to False"
             )
-        tokenizer = trainer.processing_class
-        step = (self.seed, "train" if trainer.model.training else "eval", trainer.state.global_step)
+        tokenizer, training = trainer.processing_class, trainer.model.training
+        step = (self.seed, "train" if training else "eval", trainer.state.global_step)
+        faulty = training and self.search_failure_rate
         tasks = [
             Task(
                 id=f"{i}",
@@ -146,10 +153,11 @@ class SearchRollouts:
             trajectories = run_rollouts(
                 tasks,
                 policy=policy,
-                retriever=self.retriever if trainer.model.training else self.eval_retriever,
+                retriever=self.retriever if training else self.eval_retriever,
                 protocol=self.protocol,
                 tokenizer=tokenizer,
                 patience=PATIENCE,
+                wrap=partial(lose_searches, probability=self.search_failure_rate) if faulty else None,
                 stats=stats,
             )
         failed = [t for t in trajectories if t.status.is_failure]
@@ -176,12 +184,22 @@ class SearchRollouts:
         from holdfast.rollout.hf import HFPolicy
 
         args = trainer.args
+        name = "gradient_checkpointing_kwargs"  # TRL 1.15 has no such argument
+        since = {name: getattr(args, name)} if name in signature(unwrap_model_for_generation).parameters else {}
+        sampling = {"temperature": trainer.temperature, "top_p": trainer.top_p, "top_k": trainer.top_k or 0}
+        unused = sorted({"min_p", *sampling} & set(args.generation_kwargs or {}))
+        if trainer.min_p or unused:
+            raise ConfigError(
+                f"{' and '.join(['min_p'] * bool(trainer.min_p) + [f'generation_kwargs[{n!r}]' for n in unused])}: "
+                "without use_vllm, SearchRollouts samples at temperature, top_p and top_k of the GRPOConfig and knows "
+                "nothing else. Set those, or use_vllm=True"
+            )
         with (
             unwrap_model_for_generation(
                 trainer.model_wrapped,
                 trainer.accelerator,
                 gather_deepspeed3_params=args.ds3_gather_for_generation,
-                gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+                **since,
             ) as model,
             torch.no_grad(),
             trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
@@ -193,7 +211,6 @@ class SearchRollouts:
                     autocast_dtype=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
                     max_tokens=self.protocol.max_total_tokens,
                 )
-            sampling = {"temperature": trainer.temperature, "top_p": trainer.top_p, "top_k": trainer.top_k or 0}
             yield self._policy.with_sampling(**sampling)
 
 

@@ -1,6 +1,7 @@
-"""verl 0.9: policy losses with a likelihood-preserving penalty, registered with verl.
+"""verl 0.8 and 0.9: policy losses with a likelihood-preserving penalty, registered with verl.
 
-    pip install 'holdfast-rl[verl]'          # verl imports this module by itself: entry point group `verl.plugins`
+    pip install 'holdfast-rl[verl]'          # verl 0.9 imports this module by itself: entry point group `verl.plugins`
+    export VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl    # verl 0.8 has no plugins; for every process
     actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds
 
 Each of `LOSSES` calls a registered base loss (`base_loss_mode`, by default `vanilla`) and adds coef × penalty, reduced
@@ -17,6 +18,7 @@ for. `holdfast doctor verl` reads the last one from the configuration.
 
 from __future__ import annotations
 
+import platform
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,7 @@ from torch import Tensor
 from verl.trainer.ppo import core_algos
 from verl.workers.config import PolicyLossConfig
 
+from holdfast import __version__
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
 from holdfast.adapters.verl_term import CountedMean, Log, base_name, measure, per_token, refuse_split_actions
 from holdfast.errors import ConfigError
@@ -56,8 +59,15 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     """`holdfast_custom`: the import path of a class derived from `holdfast.penalties.Penalty`, as module:Class."""
     penalty_settings: Any = None
     """`holdfast_custom`: its other arguments, a mapping."""
+    holdfast_version: str | None = None
+    """The holdfast that every machine must have. `holdfast launch` writes its own."""
 
     def __post_init__(self) -> None:
+        if self.holdfast_version not in (None, __version__):
+            raise ConfigError(
+                f"policy_loss.holdfast_version = {self.holdfast_version}, but {platform.node()} has holdfast "
+                f"{__version__}; install one version on every machine, or write the folder again with `holdfast launch`"
+            )
         if self.loss_mode in LOSSES:
             _plan(self.loss_mode, self)
             return
@@ -127,8 +137,10 @@ class _Loss:
 
 def _register() -> None:
     version = verl.__version__
-    if not version.startswith("0.9."):
-        sentence = f"verl {version} is installed, but holdfast.adapters.verl needs 0.9. Run: pip install 'verl==0.9.*'"
+    if not version.startswith(("0.8.", "0.9.")):
+        sentence = (
+            f"verl {version} is installed, but holdfast.adapters.verl needs 0.8 or 0.9. Run: pip install 'verl==0.9.*'"
+        )
         print(f"holdfast: no losses registered: {sentence}", file=sys.stderr)  # verl hides what a plugin raises
         raise ConfigError(sentence)
     if all(name in core_algos.POLICY_LOSS_REGISTRY for name in LOSSES):

@@ -1,4 +1,4 @@
-"""verl 0.9: a search agent as an agent loop, with holdfast's protocol, against any `/retrieve` server.
+"""verl 0.8 and 0.9: a search agent as an agent loop, with holdfast's protocol, against any `/retrieve` server.
 
 verl reads a YAML file, the value of `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
 
@@ -35,9 +35,10 @@ from holdfast.errors import ConfigError, RetrievalError
 from holdfast.retrieval.client import AsyncHTTPRetriever
 from holdfast.rewards import EM, check_weights, score_trajectory
 from holdfast.rollout.policy import Completion
+from holdfast.rollout.searching import PATIENCE
 from holdfast.rollout.state import RolloutState
-from holdfast.search.protocol import PRESETS, SearchProtocol, render_prompt
-from holdfast.search.tokens import decode, token_span
+from holdfast.search.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
+from holdfast.search.tokens import decode, encode, token_span
 from holdfast.trajectory import Status, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class SearchAgentLoop(AgentLoopBase):
         max_turns, max_turn_tokens, max_observation_tokens, topk: as in a recipe's `[protocol]`; None is the preset's.
             The rollout as a whole ends with verl's `response_length`.
         reward: weights of reward parts (`em`, `f1`, `format`, `retrieval`); None leaves scoring to verl.
-        timeout, retries: of a search; see `holdfast.retrieval.client`.
+        timeout, retries, patience: of a search, in seconds, attempts and seconds; see `holdfast.retrieval.client`.
         others: the arguments that verl passes to every agent loop.
 
     Raises:
@@ -81,6 +82,7 @@ class SearchAgentLoop(AgentLoopBase):
         reward: Mapping[str, float] | None = EM,
         timeout: float = 30.0,
         retries: int = 2,
+        patience: float = PATIENCE,
         **others: Any,
     ) -> None:
         _refuse_unknown(others)
@@ -112,7 +114,7 @@ class SearchAgentLoop(AgentLoopBase):
         self._weights = None if reward is None else dict(reward)
         if self._weights is not None:
             check_weights(self._weights)
-        self._retriever = (retriever, timeout, retries)
+        self._retriever = (retriever, timeout, retries, patience)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """One rollout of `row`, the columns of the data set. `[]` for one that failed, where verl can do without it."""
@@ -150,17 +152,26 @@ class SearchAgentLoop(AgentLoopBase):
         """Not in an executor, as verl's own loops do it: encoding a passage switches the tokenizer to plain characters
         for a moment, and a prompt encoded by another thread in that moment would lose its special tokens."""
         messages = [dict(message) for message in row["raw_prompt"]]
+        if self._from_data and not self.tokenizer.chat_template:  # verl would fail; a base model reads plain text
+            return plain_prompt("\n".join(message["content"] for message in messages), self.tokenizer)
         if self._from_data:
-            return list(self.continuous_token_builder.build_initial_tokens(messages))
+            builder = getattr(self, "continuous_token_builder", None)
+            if builder is not None:
+                return list(builder.build_initial_tokens(messages))
+            # verl 0.8, whose own method would cut a long prompt from the left.
+            text = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False, **self.apply_chat_template_kwargs
+            )
+            return encode(self.tokenizer, text)
         extra = row.get("extra_info") or {}
         question = row.get("question") or extra.get("question") or messages[-1]["content"]
         return render_prompt(str(question), self._protocol, self.tokenizer)
 
     async def _search(self, query: str) -> Any:
-        address, timeout, retries = self._retriever
+        address, timeout, retries, patience = self._retriever
         clients = _clients.setdefault(asyncio.get_running_loop(), {})
         if self._retriever not in clients:
-            clients[self._retriever] = AsyncHTTPRetriever(address, timeout=timeout, retries=retries)
+            clients[self._retriever] = AsyncHTTPRetriever(address, timeout=timeout, retries=retries, patience=patience)
         try:
             return (await clients[self._retriever].search([query], self._protocol.topk))[0]
         except RetrievalError as error:

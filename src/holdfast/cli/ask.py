@@ -19,6 +19,7 @@ from holdfast.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_check
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from holdfast.cli.transcript import Writer
     from holdfast.rollout.agent import SearchAgent
     from holdfast.trajectory import Trajectory, Turn
 
@@ -38,6 +39,17 @@ def ask(
     checkpoint: Annotated[
         str, typer.Option(metavar="WHICH", help="Checkpoint: `last`, `best` on dev, a step, or a folder.")
     ] = "last",
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The run's model is on this OpenAI-compatible server, such as vLLM."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its name there. Default: the one model of the server.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Environment variable of the API key. Default: OPENAI_API_KEY."),
+    ] = None,
 ) -> None:
     """Ask a trained agent a question, and watch it search and answer.
 
@@ -47,10 +59,18 @@ def ask(
     [cyan]holdfast ask runs/quickstart "Who is the mentor of …?"[/cyan]
 
     [cyan]holdfast ask runs/quickstart --checkpoint best < questions.txt[/cyan]
+
+    [cyan]holdfast ask runs/quickstart --server http://127.0.0.1:8001[/cyan]
     """
+    if server is None and (model or api_key_env):
+        raise ConfigError(f"{'--model' if model else '--api-key-env'} goes with --server; leave it out")
     folder, question = _which(run, question)
     console = out()
-    agent = _load(folder, _checkpoint(folder, checkpoint), greedy=greedy)
+    which = _checkpoint(folder, checkpoint)
+    if server is None:
+        agent = _load(folder, which, greedy=greedy)
+    else:
+        agent = _load_served(folder, which, server, model, api_key_env, greedy=greedy)
     if question is not None:
         answer(agent, question, console)
     elif sys.stdin.isatty() and is_live(console):
@@ -65,18 +85,37 @@ def ask(
 
 
 def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
-    """Roll out one question and print each token, then the answer or the reason why it is missing."""
+    """Roll out one question and print each token, then the answer or the reason why it is missing.
+
+    A server gives whole turns; these are printed as they come.
+    """
     from holdfast.cli.transcript import Writer
 
     writer = Writer(console)
     if echo:
         writer.line("question", question)
-    show = _Show(agent, writer)
-    agent.policy.on_token = show.token
+    show: _ShowTurns | _Show = _ShowTurns(agent, writer)
+    if hasattr(agent.policy, "on_token"):
+        show = _Show(agent, writer)
+        agent.policy.on_token = show.token
     trajectory = agent.ask(question, seed=secrets.randbits(63), on_turn=show.turn)
     if trajectory.answer is None:
         writer.line("answers", f"nothing: {_why(trajectory, agent)}", style="red")
     return trajectory
+
+
+class _ShowTurns:
+    """Prints each turn and its observation."""
+
+    def __init__(self, agent: SearchAgent, writer: Writer) -> None:
+        self._agent, self._writer = agent, writer
+
+    def turn(self, _task: Any, turn: Turn) -> None:
+        from holdfast.cli.transcript import show_turn
+
+        show_turn(self._writer, turn.text, self._agent.protocol)
+        if turn.observation_text:
+            self._writer.passages(turn.observation_text, self._agent.protocol)
 
 
 class _Show:
@@ -153,6 +192,17 @@ def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
         from holdfast.loading import load_agent
 
         return load_agent(folder, checkpoint, greedy=greedy)
+
+
+def _load_served(
+    folder: Path, checkpoint: str, address: str, model: str | None, key_variable: str | None, *, greedy: bool
+) -> SearchAgent:
+    with train_extra(err(), "loading the agent"):
+        from holdfast.evals.model import load_served_agent
+        from holdfast.rollout.servers import find_server, key_in
+
+        server = find_server(address, model, api_key=key_in(key_variable))
+        return load_served_agent(folder, server, checkpoint, greedy=greedy)
 
 
 def _welcome(folder: Path, console: Console) -> None:

@@ -78,8 +78,8 @@ def trl_lines() -> Iterator[Line]:
     if (installed := _version("trl")) is None:
         yield False, f"trl is not installed in this environment. {_INSTALL_TRL}"
         return
-    if not _between(installed, (1, 16), (2, 0)):
-        yield False, f"trl {installed} is installed, but 1.16 or newer, below 2, is needed. {_INSTALL_TRL}"
+    if not _between(installed, (1, 15), (2, 0)):
+        yield False, f"trl {installed} is installed, but 1.15 or newer, below 2, is needed. {_INSTALL_TRL}"
         return
     yield True, f"trl {installed}, transformers {_version('transformers')}"
     schedule = (
@@ -95,11 +95,21 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
     if (installed := _version("verl")) is None:
         yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return
-    if not _between(installed, (0, 9), (0, 10)):
-        yield False, f"verl {installed} is installed, but holdfast needs 0.9. Run: pip install 'verl==0.9.*'"
+    if not _between(installed, (0, 8), (0, 10)):
+        yield False, f"verl {installed} is installed, but holdfast needs 0.8 or 0.9. Run: pip install 'verl==0.9.*'"
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"
-    yield from _plugin_lines()
+    vllm = _version("vllm")
+    if vllm is None:
+        yield True, "vllm is not installed here; machines that make rollouts with it need it"
+    elif _between(vllm, (0, 18), (1, 0)):
+        yield True, f"vllm {vllm}"
+    else:
+        yield (
+            False,
+            f"vllm {vllm} is installed, but verl {installed} needs 0.18 or newer. Run: pip install 'vllm>=0.18'",
+        )
+    yield from _plugin_lines(has_plugins=_between(installed, (0, 9), (0, 10)))
     absent = [package for module, package in _VERL_NEEDS.items() if find_spec(module) is None]
     if absent:
         missing = f"{', '.join(absent)} missing, which verl's trainer or its agent loops need"
@@ -118,13 +128,16 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
         yield True, "to check the overrides of your run, give them after `holdfast doctor verl`"
 
 
-def _plugin_lines() -> Iterator[Line]:
+def _plugin_lines(*, has_plugins: bool) -> Iterator[Line]:
     plugins = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
     modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "")
     declared = any(point.name == "holdfast" for point in entry_points(group="verl.plugins"))
     allowed = plugins.lower() == "auto" or "holdfast" in (name.strip() for name in plugins.lower().split(","))
     if "holdfast.adapters.verl" in modules.split(","):
         yield True, "verl imports holdfast.adapters.verl because VERL_USE_EXTERNAL_MODULES names it"
+    elif not has_plugins:
+        setting = "VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl"
+        yield False, f"verl 0.8 has no plugins; set {setting} for every process, or install verl 0.9"
     elif not declared:
         yield False, f"the installed holdfast declares no verl plugin; {_DECLARE}"
     elif not allowed:

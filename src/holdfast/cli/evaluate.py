@@ -11,6 +11,7 @@ import typer
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
+from holdfast.errors import ConfigError
 
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
 """The names in `holdfast.evals.methods`, which is slow to import for a help text. A test compares the two."""
@@ -44,12 +45,13 @@ def evaluate() -> None:
 def run(
     ctx: typer.Context,
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MODEL",
-            help="A run folder, a checkpoint, a model folder, a name on the hub, or the name of a server's model.",
+            help="A run folder, a checkpoint, a model folder, a name on the hub, or the name of a server's model. With "
+            "--server, a run gives the recipe. Default: the one model of the server.",
         ),
-    ],
+    ] = None,
     method: Annotated[
         str, typer.Option(metavar="METHOD", help=f"How the model answers: {', '.join(METHOD_NAMES)}.")
     ] = "search-r1",
@@ -63,7 +65,16 @@ def run(
         ),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(metavar="URL", help="Use a model on this OpenAI-compatible server.")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Use a model on this OpenAI-compatible server. A chat endpoint is given with its path, "
+            "/v1/chat/completions.",
+        ),
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Environment variable of the API key. Default: OPENAI_API_KEY."),
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -128,11 +139,21 @@ def run(
     settings: list[str] = ctx.meta["settings"]
     chosen = method_named(method)
     with train_extra(err(), "loading PyTorch and transformers"):
-        from holdfast.evals.model import open_model, retriever_for, settings_of
+        from holdfast.evals.model import open_model, retriever_for, run_at, settings_of
         from holdfast.evals.questions import load_questions
         from holdfast.evals.run import Evaluation
         from holdfast.language_model import set_up_torch
+        from holdfast.rollout.servers import find_server, key_in
 
+    endpoint = None
+    if server is not None:
+        served = None if model is None or run_at(in_runs(model)) else model
+        endpoint = find_server(server, served, api_key=key_in(api_key_env))
+        model = model or endpoint.model
+    elif model is None:
+        raise ConfigError("MODEL is missing: give a run folder, a model folder, a name on the hub, or --server")
+    elif api_key_env is not None:
+        raise ConfigError(f"--api-key-env {api_key_env} goes with --server; leave it out")
     model = in_runs(model)
     config, run_dir = settings_of(model, settings, data or [])
     data = data or (["world"] if config.data.train == "world" else ["test"])
@@ -149,7 +170,7 @@ def run(
             run_dir,
             samples=samples,
             given=settings,
-            server=server,
+            server=endpoint,
             tokenizer=tokenizer,
             checkpoint=checkpoint,
         )

@@ -66,8 +66,8 @@ class PromptEncoder:
 def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> Agent[Attempt]:
     """A conversation as an agent of the scheduler.
 
-    Its status is `ERROR` when the context does not fit the model or a call fails, and `RETRIEVAL_FAILED` when a search
-    fails.
+    Its status is `TRUNCATED` when its own text has filled the model's context, `ERROR` when the context does not fit
+    from the start or a call fails, and `RETRIEVAL_FAILED` when a search fails.
     """
     steps: list[Step] = []
     passages: list[str] = []
@@ -88,6 +88,8 @@ def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> A
         if isinstance(request, Prompt):
             context = encoder(request.user) + encode(encoder.tokenizer, request.begun)
             room = encoder.positions - len(context)
+            if room < 1 and any("says" in step for step in steps):
+                return Attempt(status=Status.TRUNCATED, steps=steps, passages=passages)
             if room < 1:
                 return failed(
                     Status.ERROR, f"a context of {len(context)} tokens fills the model's {encoder.positions:g}"

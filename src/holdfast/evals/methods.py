@@ -333,6 +333,10 @@ class Method:
     single_call: bool = False
     """Whether the whole output is scored too, as some published rows seem to have been."""
 
+    def continues(self, protocol: SearchProtocol) -> bool:
+        """Whether the model continues an answer that it has begun: after a search, or by the next sentence."""
+        return protocol.max_turns > 1 if self.conversation is None else not self.single_call
+
     def searches_allowed(self, protocol: SearchProtocol) -> str:
         """What tables print: `none`, or how many searches a question may have."""
         if not self.searches:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +14,15 @@ from typing import Any
 
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError, ModelError
-from holdfast.evals.methods import Method
+from holdfast.evals.methods import METHODS, Method
 from holdfast.evals.questions import WORLD
 from holdfast.language_model import load_model, pick_device
 from holdfast.loading import load_protocol, load_recipe, load_retriever
+from holdfast.rollout.agent import SearchAgent
+from holdfast.rollout.chat import ChatPolicy, ChatWords
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.openai import OpenAIPolicy, WordTokenizer
+from holdfast.rollout.servers import Server
 from holdfast.rollout.support import text_config
 from holdfast.run_folder import MODEL, checkpoints_of, is_run
 from holdfast.search.protocol import SearchProtocol
@@ -37,7 +39,7 @@ class EvaluatedModel:
     policy: Any
     tokenizer: Any
     positions: float
-    """The most tokens of a context; infinite when only the server knows."""
+    """The most tokens of a context; infinite when a server does not say."""
     local: bool
     """True when rounding makes answers depend on the others in their batch: see `run.py`."""
     weights: str
@@ -55,13 +57,17 @@ def run_of(path: Path) -> Path | None:
     return next((folder for folder in (path, *parents) if is_run(folder)), None)
 
 
+def run_at(model: str) -> Path | None:
+    """`run_of` a text that may be anything; None when it is not a path."""
+    return run_of(Path(model)) if Path(model).exists() else None
+
+
 def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tuple[Config, Path | None]:
     """The recipe under which a model is evaluated, and its run folder if it has one.
 
     Raises `ConfigError` for settings that cannot work together.
     """
-    path = Path(model)
-    run = run_of(path) if path.exists() else None
+    run = run_at(model)
     words = [] if run else ["--model.path", model]
     given = set(parse_overrides(settings, Config))
     if passages := given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:
@@ -81,7 +87,7 @@ def open_model(
     *,
     samples: int | None,
     checkpoint: str = "last",
-    server: str | None = None,
+    server: Server | None = None,
     tokenizer: str | None = None,
     given: Sequence[str] = (),
 ) -> EvaluatedModel:
@@ -96,35 +102,32 @@ def open_model(
     if samples is not None:
         truncation = "".join((f", top-p {top_p:g}" if top_p < 1 else "", f", top-k {top_k}" if top_k else ""))
         decoding = f"sampled at temperature {temperature:g}{truncation}"
+
+    def folder() -> str | Path:
+        if run is None:
+            return model
+        return model_folder(run, checkpoint if Path(model).resolve() == run.resolve() else model)
+
     if server is not None:
         if top_k:
             raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API has no such setting")
-        server_tokenizer = _tokenizer_for(model, tokenizer, config)
-        policy: Any = OpenAIPolicy(
-            server,
-            model,
-            server_tokenizer,
-            temperature=0.0 if samples is None else temperature,
-            top_p=top_p,
-            api_key=os.environ.get("OPENAI_API_KEY"),
-        )
+        name, server_tokenizer = _tokenizer_for(server, tokenizer, folder, config)
         return EvaluatedModel(
-            name=model,
+            name=server.model,
             config=config,
-            policy=policy,
+            policy=policy_of(
+                server, server_tokenizer, temperature=0.0 if samples is None else temperature, top_p=top_p
+            ),
             tokenizer=server_tokenizer,
-            positions=math.inf,
+            positions=server.context or math.inf,
             local=False,
-            weights=policy.url,
+            weights=server.url,
             decoding=decoding,
-            tokenizer_name=tokenizer or model,
+            tokenizer_name=name,
         )
     if tokenizer is not None:
         raise ConfigError("--tokenizer goes with --server; a model that is loaded here brings its own")
-    folder: str | Path = model
-    if run is not None:
-        folder = model_folder(run, checkpoint if Path(model).resolve() == run.resolve() else model)
-    language_model = load_model(config.model, folder, pick_device(config.run.device))
+    language_model = load_model(config.model, folder(), pick_device(config.run.device))
     policy = HFPolicy(
         language_model.model,
         language_model.tokenizer,
@@ -142,9 +145,48 @@ def open_model(
         tokenizer=language_model.tokenizer,
         positions=positions,
         local=True,
-        weights=_weights(folder),
+        weights=_weights(folder()),
         decoding=decoding,
     )
+
+
+def load_served_agent(run: Path, server: Server, checkpoint: str, *, greedy: bool) -> SearchAgent:
+    """The agent of a run whose model is on a server. The checkpoint gives the tokenizer.
+
+    Raises `ConfigError` for a chat endpoint that cannot continue an answer.
+    """
+    config = load_recipe(run)
+    model = open_model(str(run), config, run, samples=None if greedy else 1, checkpoint=checkpoint, server=server)
+    protocol = within(load_protocol(config), model.positions)
+    refuse_unfit(model, METHODS["search-r1"], protocol)
+    return SearchAgent(
+        policy=model.policy,
+        retriever=load_retriever(config),
+        protocol=protocol,
+        chat_template=config.model.chat_template,
+    )
+
+
+def within(protocol: SearchProtocol, positions: float) -> SearchProtocol:
+    """The protocol, with rollouts no longer than the contexts of the model."""
+    return replace(protocol, max_total_tokens=int(min(protocol.max_total_tokens, positions)))
+
+
+def policy_of(server: Server, tokenizer: Any, **sampling: float) -> OpenAIPolicy:
+    """The policy for a server's kind of endpoint."""
+    return (ChatPolicy if server.is_chat else OpenAIPolicy)(server, tokenizer, **sampling)
+
+
+def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
+    """Raise `ConfigError` for a chat endpoint that cannot continue an answer, when the method needs that."""
+    if not isinstance(model.policy, ChatPolicy) or not method.continues(protocol):
+        return
+    if (fault := model.policy.fault_in_continuing()) is not None:
+        raise ConfigError(
+            f"--method {method.name} continues an answer that the model has begun, which {model.policy.url} does not "
+            f"do exactly ({fault}). Chat endpoints of hosted models (OpenAI, Anthropic) cannot; use --method direct, "
+            "cot, rag or r1, or a server with /v1/completions"
+        )
 
 
 def agent_protocol(method: Method, config: Config) -> SearchProtocol:
@@ -186,21 +228,30 @@ def _truncation(config: Config, given: Sequence[str]) -> tuple[float, int]:
     return top_p, config.sampling.top_k if "sampling.top_k" in names else 0
 
 
-def _tokenizer_for(model: str, tokenizer: str | None, config: Config) -> Any:
-    """The tokenizer that writes prompts for a server's model."""
-    if tokenizer == "none":
-        return WordTokenizer()
+def _tokenizer_for(
+    server: Server, given: str | None, folder: Callable[[], str | Path], config: Config
+) -> tuple[str, Any]:
+    """(name, the tokenizer that writes prompts for a server's model)."""
+    if server.is_chat and given not in (None, "none"):
+        raise ConfigError(f"--tokenizer {given}: {server.url} applies the chat template itself; leave --tokenizer out")
+    if server.is_chat:
+        return "none", ChatWords()
+    if given == "none":
+        return given, WordTokenizer()
     from transformers import AutoTokenizer
 
-    name = tokenizer or model
+    name = given or str(folder())
+    if given is None and not Path(name).is_dir():
+        name = server.source or name
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
+        return name, AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
     except Exception as error:  # transformers raises a dozen kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
         raise ModelError(
             f"the tokenizer {name!r} cannot be loaded ({reason}), and the chat template of the server's model is "
-            "unknown without it. Give --tokenizer with a folder or hub id; or --tokenizer none, which "
-            "sends plain text and counts words as tokens"
+            "unknown without it. Give --tokenizer with a folder or hub id; or --server with the path "
+            "/v1/chat/completions, where the server applies the template; or --tokenizer none, which sends plain text "
+            "and counts words as tokens"
         ) from None
 
 

@@ -17,7 +17,7 @@ from holdfast.data import Example
 from holdfast.errors import RolloutError
 from holdfast.evals.agents import Attempt, PromptEncoder, converse, run_search_agent
 from holdfast.evals.methods import LIMITS, SINGLE_HOP_LIMITS, Method
-from holdfast.evals.model import EvaluatedModel, agent_protocol
+from holdfast.evals.model import EvaluatedModel, agent_protocol, refuse_unfit, within
 from holdfast.evals.questions import digest
 from holdfast.evals.results import MULTI_HOP_SETS, results_of, set_of
 from holdfast.evals.state import FAILED, EvalFolder, Row
@@ -25,7 +25,7 @@ from holdfast.listener import Listener
 from holdfast.rollout.agent import Task
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.scheduler import Agent, run_agents
-from holdfast.rollout.searching import SEARCH, SearchQueue
+from holdfast.rollout.searching import PATIENCE, SEARCH, SearchQueue
 from holdfast.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
 from holdfast.search.protocol import render_prompt
 
@@ -61,7 +61,9 @@ class Evaluation:
         self.model, self.method, self.examples, self.retriever = model, method, examples, retriever
         self.samples, self.scorer, self.row = samples, scorer, row
         self.bare = bare and method.bare is not None
-        self.protocol = agent_protocol(method, model.config)
+        protocol = agent_protocol(method, model.config)
+        self.protocol = within(protocol, model.positions)
+        self._asked_tokens = protocol.max_total_tokens
         self._failed_in_a_row = 0
 
     def settings(self) -> dict[str, Any]:
@@ -97,6 +99,13 @@ class Evaluation:
         failed.
         """
         folder = EvalFolder(out)
+        refuse_unfit(self.model, self.method, self.protocol)
+        if self.method.conversation is None and (fits := self.protocol.max_total_tokens) < self._asked_tokens:
+            listener.note(
+                f"a context of the model has {fits} tokens, fewer than protocol.max_total_tokens = "
+                f"{self._asked_tokens}: turns that do not fit count as cut. --protocol.max_total_tokens {fits} says so "
+                "in the recipe"
+            )
         settings = self.settings() | {"batch": batch if self.model.local else None}
         done = folder.begin(settings)
         count = self.samples or 1
@@ -129,7 +138,7 @@ class Evaluation:
         if self.retriever is None:
             attempts = run_agents(agents, policy=self.model.policy, tools={})
         else:
-            with closing(SearchQueue(self.retriever, self.protocol.topk)) as queue:
+            with closing(SearchQueue(self.retriever, self.protocol.topk, patience=PATIENCE)) as queue:
                 attempts = run_agents(agents, policy=self.model.policy, tools={SEARCH: queue})
         return [self._row(example, k, attempt) for (example, k), attempt in zip(requested, attempts, strict=True)]
 

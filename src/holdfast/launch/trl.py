@@ -39,6 +39,7 @@ SCRIPT: Mapping[str, str] = {
     "model.lora_alpha": "peft_config",
     "model.chat_template": "SearchRollouts",
     "run.max_failed_fraction": "SearchRollouts",
+    "faults.search_failure_rate": "SearchRollouts",
     **dict.fromkeys(section("reward"), "reward_functions"),
     **dict.fromkeys(section("loss.penalty", but=("normalizer",)), "with_penalties"),
     "train.displacement_every": "with_penalties",
@@ -59,7 +60,6 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
-    "faults.search_failure_rate": "it injects faults on purpose, and SearchRollouts cannot. Leave it at 0",
     "sampling.mask_logprobs": "the log-probs of TRL's loss are over the whole vocabulary. Sample untruncated instead",
     "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
     "loss.penalty.normalizer": (

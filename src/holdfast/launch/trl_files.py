@@ -134,7 +134,7 @@ trainer = Trainer(
         seed=args.seed,
         max_failed={max_failed},
         eval_retriever=retrievers.eval,
-    ),
+{faults}    ),
 {lora})
 
 trainer.train(resume_from_checkpoint="--resume" in sys.argv)
@@ -154,7 +154,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
     ours = module == Penalty.__module__
     name = penalty.partition("(")[0]
     arguments = [*([penalty] if penalty else []), *_observing(config)]
-    lora = config.model.lora_rank
+    lora, lost = config.model.lora_rank, config.faults.search_failure_rate
     chat_template = config.model.chat_template
     if chat_template not in ("auto", "none"):
         chat_template = str(Path(chat_template).resolve())
@@ -172,6 +172,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
         eval_questions=config.eval.questions,
         chat_template=literal(chat_template),
         max_failed=config.run.max_failed_fraction,
+        faults=f"        search_failure_rate={lost},  # on purpose\n" if lost else "",
         last_eval=""
         if _ends_evaluated(config)
         else "trainer.evaluate()  # max_steps is not a multiple of eval_steps\n",

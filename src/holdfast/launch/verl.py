@@ -1,10 +1,11 @@
-"""A recipe for verl 0.9: overrides of `verl.trainer.main_ppo`."""
+"""A recipe for verl 0.8 or 0.9: overrides of `verl.trainer.main_ppo`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from holdfast import __version__
 from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.config import Config
 from holdfast.launch import verl_files
@@ -285,6 +286,7 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     assert mode is not None  # `_problems` has refused it
     yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
+    yield Option(f"+{prefix}.holdfast_version", __version__, "every machine must have this one")
     base = "gspo" if config.loss.ratio == "sequence" else "vanilla"
     yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio")
     correction = verl_files.Reference("algorithm.rollout_correction")

@@ -20,6 +20,7 @@ AGENT_LOOPS = "agent_loops.yaml"
 AGENT = "holdfast_search"
 """Name of the agent loop, in every row of the questions."""
 
+_MODULES = "VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
 _PLAIN = re.compile(r"[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
 _WORDS = {"true", "false", "null", "nan", "inf"}  # except these
 
@@ -83,6 +84,7 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
             "#   on the first        ray start --head",
             "#   on each other       ray start --address=FIRST:6379",
             "#   on the first        ./run.sh",
+            "# With verl 0.8, set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl on each before `ray start`.",
         ]
     head += [
         "#",
@@ -109,7 +111,8 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
         'if [ "${1:-}" = --check ]; then exec holdfast doctor verl "${overrides[@]}" "${@:2}"; fi',
         'exec python3 -m verl.trainer.main_ppo "${overrides[@]}" "$@"',
     ]
-    return "\n".join([*head, "set -euo pipefail", 'cd "$(dirname "$0")"', "", "overrides=(", *body, ")", *tail]) + "\n"
+    begin = ["set -euo pipefail", 'cd "$(dirname "$0")"', f"export {_MODULES}  # for verl 0.8, which has no plugins"]
+    return "\n".join([*head, *begin, "", "overrides=(", *body, ")", *tail]) + "\n"
 
 
 def _override(option: Option) -> str:

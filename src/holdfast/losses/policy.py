@@ -1,4 +1,4 @@
-"""Policy losses: the clipped surrogate, the likelihood of positive rollouts, and the KL to a reference."""
+"""Policy losses: the clipped surrogate, CISPO, the likelihood of positive rollouts, and the KL to a reference."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from holdfast.losses._tensors import (
     check_logprobs,
     check_paired,
     check_per_row,
+    run_index,
+    run_sums,
     sequence_sums,
 )
+from holdfast.losses.masks import action_ids_from_mask
 
 
 def clipped_policy_loss(
@@ -28,7 +31,8 @@ def clipped_policy_loss(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     dual_clip: float | None = None,
-    ratio: Literal["token", "sequence"] = "token",
+    ratio: Literal["token", "action", "sequence"] = "token",
+    action_ids: Tensor | None = None,
     sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """The clipped surrogate of PPO and GRPO, per token, to be minimised.
@@ -38,10 +42,13 @@ def clipped_policy_loss(
 
         ratio="token":     r_k = exp(l_k − l_old,k)                                     PPO, GRPO, DAPO
         ratio="sequence":  r_k = s·exp(l_k − sg[l_k]),  s = exp(mean_j(l_j − l_old,j))   GSPO
+        ratio="action":    the same with the mean over the tokens of the action            ours
 
     With `ratio="sequence"` every token of a sequence has the value s and the gradient of its own log-prob (the form
     called GSPO-token). Under `seq-mean-token-mean` this is GSPO's gradient; per-token advantages work too. GSPO's paper
-    clips at 3e-4 below and 4e-4 above; LLDS's authors use it with the default 0.2.
+    clips at 3e-4 below and 4e-4 above; LLDS's authors use it with the default 0.2. An action lies between the two: one
+    model turn is the unit that the environment answers to, so a search that moved is clipped as a whole and the
+    answer after it is not.
 
     Args:
         logprobs: float [..., T], log-probs of the sampled tokens under the policy being updated, in nats.
@@ -50,9 +57,11 @@ def clipped_policy_loss(
         loss_mask: bool [..., T], True on tokens the model sampled.
         clip_low, clip_high: how far the ratio may move before the gradient stops. DAPO's clip-higher: 0.2 and 0.28.
         dual_clip: bound on ratio · |A| for A < 0, above 1 (often 3). None: unbounded, as in Search-R1, LLDS and SAPO.
-        ratio: one importance ratio per token, or one per sequence.
-        sequence_ids: int [..., T], which sequence of a packed row a token is in. Needed for 1-D tokens when
-            `ratio="sequence"`.
+        ratio: one importance ratio per token, per action or per sequence.
+        action_ids: int [..., T], 0 outside actions, k on the k-th. None: runs of `loss_mask`, which merge actions that
+            have no observation between them. Read by ratio="action".
+        sequence_ids: int [..., T], which sequence of a packed row a token is in. Needed for 1-D tokens unless
+            `ratio="token"`.
 
     Returns:
         float [..., T], unreduced, exactly 0 with zero gradient outside the mask.
@@ -70,16 +79,13 @@ def clipped_policy_loss(
     >>> [round(x, 4) for x in loss[0].tolist()]
     [-1.0, -1.2]
     """
-    if not 0 <= clip_low <= 1:
-        raise ValueError(f"clip_low={clip_low} must be between 0 and 1: the ratio is kept above 1 - clip_low")
-    if not clip_high >= 0:
-        raise ValueError(f"clip_high={clip_high} must not be negative: the ratio is kept below 1 + clip_high")
+    _check_clip(clip_low, clip_high)
     if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f"dual_clip={dual_clip} must be above 1, or it would cut tokens that have not moved")
     logprobs = check_logprobs(logprobs, loss_mask)
     advantage = check_per_row("advantages", advantages, logprobs, sequence_ids).to(logprobs.dtype)
     advantage = torch.where(loss_mask, advantage, 0.0)
-    log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, sequence_ids)
+    log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, sequence_ids, action_ids)
     importance_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     clipped_ratio = importance_ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(-advantage * importance_ratio, -advantage * clipped_ratio)
@@ -89,20 +95,105 @@ def clipped_policy_loss(
 
 
 def importance_log_ratio(
-    logprobs: Tensor, old_logprobs: Tensor, loss_mask: Tensor, ratio: str, sequence_ids: Tensor | None
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    loss_mask: Tensor,
+    ratio: str,
+    sequence_ids: Tensor | None,
+    action_ids: Tensor | None = None,
 ) -> Tensor:
     """Log of the importance ratio, [..., T], unclamped, 0 outside the mask. Private to the package."""
-    check_choice("ratio", ratio, ("token", "sequence"))
+    check_choice("ratio", ratio, ("token", "action", "sequence"))
     check_ids("sequence_ids", sequence_ids, logprobs)
+    check_ids("action_ids", action_ids, logprobs)
     old_logprobs = check_paired("old_logprobs", old_logprobs, logprobs)
     log_ratio = torch.where(loss_mask, logprobs - old_logprobs, 0.0)
     if ratio == "token":
         return log_ratio
-    check_layout(logprobs, sequence_ids, "ratio='sequence'")
     value = log_ratio.detach()
-    lengths = sequence_sums(loss_mask.to(logprobs.dtype), sequence_ids).clamp(min=1)
-    mean = sequence_sums(value, sequence_ids) / lengths
+    mean = unit_means(value, loss_mask, ratio, sequence_ids, action_ids)
     return torch.where(loss_mask, mean, 0.0) + (log_ratio - value)
+
+
+def unit_means(
+    values: Tensor, loss_mask: Tensor, level: str, sequence_ids: Tensor | None, action_ids: Tensor | None
+) -> Tensor:
+    """Mean of `values` (0 outside the mask) over the masked tokens of each action or sequence: [..., T] or [..., 1].
+
+    Private to the package.
+    """
+    lengths = unit_sums(loss_mask.to(values.dtype), loss_mask, level, sequence_ids, action_ids).clamp(min=1)
+    return unit_sums(values, loss_mask, level, sequence_ids, action_ids) / lengths
+
+
+def unit_sums(
+    values: Tensor, loss_mask: Tensor, level: str, sequence_ids: Tensor | None, action_ids: Tensor | None
+) -> Tensor:
+    """As `unit_means`, the sum."""
+    check_layout(values, sequence_ids, f"an importance ratio of each {level}")
+    if level == "sequence":
+        return sequence_sums(values, sequence_ids)
+    if action_ids is None:
+        action_ids = action_ids_from_mask(loss_mask, sequence_ids=sequence_ids)
+    index = run_index(action_ids) if sequence_ids is None else run_index(action_ids, sequence_ids)
+    return run_sums(values, index)[index].view(values.shape)
+
+
+def cispo_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    loss_mask: Tensor,
+    *,
+    clip_low: float = 1.0,
+    clip_high: float = 4.0,
+    sequence_ids: Tensor | None = None,
+) -> Tensor:
+    """CISPO's loss, per token, to be minimised: the ratio is clipped as a weight, so that no token loses its gradient.
+
+        loss_k = −sg[clip(r_k, 1 − clip_low, 1 + clip_high)]·A·l_k        r_k = exp(l_k − l_old,k)
+
+    Its value is a weighted log-likelihood, so only its gradient can be compared with `clipped_policy_loss`. With bounds
+    that are never reached the two gradients are equal: −r_k·A·∇l_k.
+
+    Args:
+        logprobs: float [..., T], under the policy being updated, in nats.
+        old_logprobs: float [..., T], under the policy frozen for this rollout batch. Detached.
+        advantages: float [..., 1] or [..., T]. Detached.
+        loss_mask: bool [..., T].
+        clip_low, clip_high: bounds of the weight, 1 − clip_low and 1 + clip_high. clip_low = 1 removes the lower one.
+        sequence_ids: int [..., T] for packed rows. Nothing is summed over a sequence here; if given, advantages must be
+            per token.
+
+    Returns:
+        float [..., T], unreduced, exactly 0 with zero gradient outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or settings that cannot work.
+
+    Source: MiniMax-M1 (arXiv 2506.13585), which sets no lower bound and names no upper one. TRL's `epsilon_high` is the
+    largest weight itself, 1 + clip_high here; it recommends 5, after ScaleRL (2510.13786). verl bounds the weight on
+    both sides, by default with PPO's 0.2.
+
+    >>> logprobs, old = torch.tensor([[-1.0]], requires_grad=True), torch.tensor([[-1.6931472]])
+    >>> cispo_loss(logprobs, old, torch.tensor([[1.0]]), torch.tensor([[True]]), clip_high=0.5).sum().backward()
+    >>> logprobs.grad.tolist()  # the ratio 2 weighs 1.5
+    [[-1.5]]
+    """
+    _check_clip(clip_low, clip_high)
+    logprobs = check_logprobs(logprobs, loss_mask)
+    check_ids("sequence_ids", sequence_ids, logprobs)
+    advantage = check_per_row("advantages", advantages, logprobs, sequence_ids).to(logprobs.dtype)
+    log_ratio = importance_log_ratio(logprobs.detach(), old_logprobs, loss_mask, "token", sequence_ids)
+    weight = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(1 - clip_low, 1 + clip_high)
+    return torch.where(loss_mask, -weight * advantage, 0.0) * torch.where(loss_mask, logprobs, 0.0)
+
+
+def _check_clip(clip_low: float, clip_high: float) -> None:
+    if not 0 <= clip_low <= 1:
+        raise ValueError(f"clip_low={clip_low} must be between 0 and 1: the ratio is kept above 1 - clip_low")
+    if not clip_high >= 0:
+        raise ValueError(f"clip_high={clip_high} must not be negative: the ratio is kept below 1 + clip_high")
 
 
 def nll_loss(logprobs: Tensor, advantages: Tensor, loss_mask: Tensor) -> Tensor:

@@ -82,7 +82,8 @@ def ratio_stats(
     *,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
-    ratio: Literal["token", "sequence"] = "token",
+    ratio: Literal["token", "action", "sequence"] = "token",
+    action_ids: Tensor | None = None,
     sequence_ids: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """How far the policy has moved from the old policy of `clipped_policy_loss` (same arguments).
@@ -107,7 +108,7 @@ def ratio_stats(
     token_log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, "token", sequence_ids)
     log_ratio = token_log_ratio
     if ratio != "token":
-        log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, sequence_ids)
+        log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, sequence_ids, action_ids)
     ratios = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     masked_ratios = torch.where(loss_mask, ratios, 0.0)
     token_count, sequence_count = loss_mask.sum(), count_sequences(loss_mask, sequence_ids)

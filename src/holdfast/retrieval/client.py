@@ -16,6 +16,7 @@ nearby. `HOLDFAST_TOKEN` is read: a server that was started with it requires it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -45,12 +46,15 @@ from holdfast.retrieval.wire import (
     parse_answer,
     request_body,
     retrieve_url,
+    retry_after,
 )
 
 T = TypeVar("T")
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 _CONCURRENT_ATTEMPTS = 64
+_LONGEST_PAUSE = 10.0
+"""Seconds between attempts at a server that cannot be reached."""
 _jitter = random.Random()  # separate, so that a retry does not change anybody's seeded random numbers
 
 
@@ -82,17 +86,21 @@ class AsyncHTTPRetriever:
         timeout: seconds for one attempt, from connecting to the last byte.
         retries: attempts after the first.
         backoff: mean seconds before the second attempt; doubles with each further attempt.
+        patience: seconds for which a server that cannot be reached is tried after that: it may be restarting. One that
+            stays away that long is not waited for again until it has answered.
 
     Raises:
         ConfigError: the address, a number or `HOLDFAST_TOKEN` is not valid.
         MissingExtra: httpx is not installed.
     """
 
-    def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
-        if not (timeout > 0 and retries >= 0 and backoff >= 0):
+    def __init__(
+        self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5, patience: float = 0.0
+    ) -> None:
+        if not (timeout > 0 and retries >= 0 and backoff >= 0 and patience >= 0):
             raise ConfigError(
-                f"a retriever cannot have timeout={timeout}, retries={retries}, backoff={backoff}; the timeout must "
-                "be above 0 seconds, the others 0 or more"
+                f"a retriever cannot have timeout={timeout}, retries={retries}, backoff={backoff}, "
+                f"patience={patience}; the timeout must be above 0 seconds, the others 0 or more"
             )
         self.url = retrieve_url(address)
         try:
@@ -104,7 +112,8 @@ class AsyncHTTPRetriever:
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         if token := environment_token():
             self._headers["Authorization"] = f"Bearer {token}"
-        self._retries, self._backoff, self._timeout = retries, backoff, timeout
+        self._retries, self._backoff, self._timeout, self._patience = retries, backoff, timeout, patience
+        self._given_up = False
         # A search waits for its turn as long as it must; only an attempt that was sent can time out.
         self._turns = asyncio.Semaphore(_CONCURRENT_ATTEMPTS)
         self.stats = ClientStats()
@@ -125,18 +134,28 @@ class AsyncHTTPRetriever:
 
     async def _answer(self, body: bytes) -> _Answer:
         """The first attempt's answer that needs no retry, or else the last attempt's."""
-        for attempt in range(self._retries + 1):
-            last, wait = attempt == self._retries, 0.0
+        waited = 0.0
+        for attempt in itertools.count():
+            last, wait = attempt >= self._retries, 0.0
             try:
                 answer = await self._attempt(body)
+                self._given_up = False
                 if last or answer.status not in RETRIED_STATUSES:
                     return answer
                 wait = min(answer.retry_after, self._timeout)
-            except (RetrieverUnreachable, RetrieverTimeout, RetrieverGarbled):
+            except RetrieverUnreachable:
+                self._given_up = self._given_up or (last and waited >= self._patience)
+                if last and self._given_up:
+                    raise
+            except (RetrieverTimeout, RetrieverGarbled):
                 if last:
                     raise
             self.stats.retries += 1
-            await asyncio.sleep(max(_pause(self._backoff, attempt + 1), wait))
+            pause = max(_pause(self._backoff, attempt + 1), wait)
+            if last:
+                pause = min(max(pause, 1.0), _LONGEST_PAUSE)
+                waited += pause
+            await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
     async def _attempt(self, body: bytes) -> _Answer:
@@ -175,7 +194,7 @@ class AsyncHTTPRetriever:
                         f"{self.url} sent more than {MOST_BYTES >> 20} MiB; ask for fewer passages at once",
                         response.status_code,
                     )
-            return _Answer(response.status_code, _seconds(response.headers.get("retry-after")), bytes(received))
+            return _Answer(response.status_code, retry_after(response.headers.get("retry-after")), bytes(received))
 
 
 class HTTPRetriever:
@@ -183,8 +202,10 @@ class HTTPRetriever:
 
     in_process = False
 
-    def __init__(self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5) -> None:
-        self._settings = (address, timeout, retries, backoff)
+    def __init__(
+        self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5, patience: float = 0.0
+    ) -> None:
+        self._settings = (address, timeout, retries, backoff, patience)
         self._start()
         self.url = self._client.url
 
@@ -204,8 +225,8 @@ class HTTPRetriever:
         self._end()
 
     def _start(self) -> None:
-        address, timeout, retries, backoff = self._settings
-        self._client = AsyncHTTPRetriever(address, timeout=timeout, retries=retries, backoff=backoff)
+        address, timeout, retries, backoff, patience = self._settings
+        self._client = AsyncHTTPRetriever(address, timeout=timeout, retries=retries, backoff=backoff, patience=patience)
         self._process = os.getpid()
         self._thread = _LoopThread()
         self._end = weakref.finalize(self, _LoopThread.close, self._thread)  # a run need not close its retriever
@@ -238,10 +259,3 @@ class _LoopThread:
 def _pause(backoff: float, attempt: int) -> float:
     """Seconds before retry 1, 2, …: `backoff`, twice that, …, each times a random number between 0.5 and 1.5."""
     return float(backoff * 2 ** (attempt - 1) * _jitter.uniform(0.5, 1.5))
-
-
-def _seconds(retry_after: str | None) -> float:
-    try:
-        return max(float(retry_after or 0), 0.0)
-    except ValueError:  # a date
-        return 0.0

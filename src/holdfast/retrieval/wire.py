@@ -17,7 +17,9 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -166,6 +168,24 @@ def _unicode(text: str, url: str) -> str:
     except UnicodeEncodeError:
         raise RetrieverGarbled(f"{url} returned a text with half of a character in it: {_shortened(text)}") from None
     return text
+
+
+def retry_after(header: str | None) -> float:
+    """Seconds that a `Retry-After` header asks to wait, given as a number or as a date; 0 when it does not say.
+
+    >>> retry_after("2.5"), retry_after(None), retry_after("Wed, 21 Oct 2015 07:28:00 GMT")
+    (2.5, 0.0, 0.0)
+    """
+    if header is None:
+        return 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return max(seconds, 0.0) if math.isfinite(seconds) else 0.0
 
 
 def quoted(body: bytes) -> str:

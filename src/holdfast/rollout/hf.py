@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from holdfast.errors import ConfigError, ModelError
 from holdfast.rollout.cache import Row, SlotCache, SlotTable
+from holdfast.rollout.casting import CastWeights
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.rollout.support import (
@@ -77,7 +78,8 @@ class HFPolicy:
         temperature: > 0.
         top_p, top_k: truncate the sampler (see `sampling.draw`); 1.0 and 0 sample from the whole vocabulary.
         device: moves the model there; None leaves it where it is.
-        autocast_dtype: e.g. `torch.bfloat16`, runs forward passes under autocast.
+        autocast_dtype: e.g. `torch.bfloat16`, runs forward passes under autocast. The weights of linear layers are cast
+            once for each batch of rollouts, and the casts kept until it ends.
         on_token: called with (request id, token id) as each token is sampled.
         greedy: take the most likely token instead of sampling.
         max_rows: rollouts whose keys are in memory at once; others queue.
@@ -139,6 +141,7 @@ class HFPolicy:
         self._waited = 0
         self._decoding = 0
         self._batch: _Batch | None = None
+        self._cast: CastWeights | None = None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; computing starts at the next `poll`.
@@ -147,6 +150,8 @@ class HFPolicy:
         the model's positions.
         """
         if not self._rows:
+            if self.autocast_dtype is not None:
+                self._cast = CastWeights(self.model, self.autocast_dtype)
             self._measure_room()
         for request in requests:
             row = self._rows.get(request.id) or Row(id=request.id, context=[])
@@ -355,12 +360,13 @@ class HFPolicy:
 
     @contextmanager
     def _ready_to_sample(self) -> Iterator[None]:
-        """No gradients; dropout off; and no gradient checkpointing, under which transformers drop the cache."""
+        """No gradients; dropout off; no gradient checkpointing, under which transformers drop the cache; weights cast
+        already."""
         training = self.model.training
         if training:
             self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._cast.in_place() if self._cast else nullcontext():
                 yield
         finally:
             if training:

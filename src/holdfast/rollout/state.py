@@ -70,6 +70,8 @@ class RolloutState:
             self.status = Status.OK
         elif len(self.turns) >= self._protocol.max_turns or len(self.context) >= self._protocol.max_total_tokens:
             self.status = Status.TRUNCATED
+        elif ids is None and not text and completion.stop_reason == "length":
+            self.status = Status.TRUNCATED  # the server counts its tokens, and has room for none
         elif isinstance(action, Search):
             return action.query
         else:

@@ -257,9 +257,7 @@ def render_prompt(
     prompt = prompt_text(question, protocol)
     template = _template(tokenizer, chat_template)
     if template is None:
-        ids = list(tokenizer(prompt)["input_ids"])
-        # Some tokenizers end every text with EOS, but the rollout has only begun.
-        return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
+        return plain_prompt(prompt, tokenizer)
     where = "the tokenizer's chat template" if chat_template == "auto" else f"chat template {chat_template}"
     try:
         messages = [{"role": "user", "content": prompt}]
@@ -277,6 +275,13 @@ def render_prompt(
     if question.strip() not in text:
         raise ConfigError(f"{where} drops the user's message; it must write the content of every message of `messages`")
     return encode(tokenizer, text)  # the template writes its own BOS
+
+
+def plain_prompt(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of a prompt for a model without a chat template, with a BOS if the tokenizer adds one."""
+    ids = list(tokenizer(text)["input_ids"])
+    # Some tokenizers end every text with EOS, but the rollout has only begun.
+    return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
 
 
 _DATE = "26 Jul 2024"

@@ -217,7 +217,9 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
                     f"{folder}: the optimizer state of parameter {name} has shape {list(value.shape)}, but the model's "
                     f"parameter has {list(parameter.shape)}: this is another model's checkpoint"
                 )
-            moments[part] = value.to(parameter.device) if value.dim() else value
+            # A fused optimizer reads the count of steps where the parameter is, any other on the CPU.
+            moves = value.dim() or optimizer.defaults.get("fused")
+            moments[part] = value.to(parameter.device) if moves else value
         if moments:
             optimizer.state[parameter] = moments
     if saved:

@@ -100,7 +100,12 @@ class Learner:
         self.sampling, self.reference = sampling, reference
         self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
         self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-            self.parameters, lr=train.lr, weight_decay=train.weight_decay, betas=(0.9, 0.999)
+            self.parameters,
+            lr=train.lr,
+            weight_decay=train.weight_decay,
+            betas=(0.9, 0.999),
+            # One pass over weights, gradients and moments instead of a dozen. On a CPU it would round otherwise.
+            fused=language_model.device.type == "cuda" or None,
         )
         self._train = train
 

@@ -34,13 +34,44 @@ LR, STEPS = 1e-3, 3
 def test_equal_weights_after_equal_steps(
     make_trainer: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, reduction: str, penalty: str
 ) -> None:
-    """Three optimizer steps over one rollout batch; from the second on the penalties are at work.
+    """Three optimizer steps over one rollout batch; from the second on the penalties are at work."""
+    loss = loss_of(reduction, penalty)
+    compare(make_trainer, talking_model, monkeypatch, loss, Sampling(), loss_type=loss_type)
+
+
+@pytest.mark.parametrize("sampling", [{"top_p": 0.6, "top_k": 40}, {"temperature": 1.3, "top_k": 3}])
+def test_equal_weights_over_the_sampling_mask(
+    make_trainer: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+) -> None:
+    """`mask_logprobs` is the same in both; without it in TRL, the weights would differ."""
+    loss = loss_of("token-mean", "llds")
+    masked = Sampling(**sampling, mask_logprobs=True)
+    compare(make_trainer, talking_model, monkeypatch, loss, masked, loss_type="dapo", **sampling)
+    with pytest.raises(AssertionError):
+        unmasked = Sampling(**sampling)
+        compare(make_trainer, talking_model, monkeypatch, loss, masked, in_trl=unmasked, loss_type="dapo", **sampling)
+
+
+def loss_of(reduction: str, penalty: str) -> Loss:
+    settings = {"name": penalty, **({} if penalty == "none" else {"coef": 0.5})}
+    return Loss.model_validate({"kl_coef": 0.0, "reduction": reduction, "penalty": settings})
+
+
+def compare(
+    make_trainer: Any,
+    talking_model: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    loss: Loss,
+    sampling: Sampling,
+    *,
+    in_trl: Sampling | None = None,
+    **more: Any,
+) -> None:
+    """Train in both, and assert equal weights.
 
     Both get TRL's advantages, which divide by the standard deviation plus 1e-4 (ours plus 1e-6), and no weight decay,
     which TRL does not apply to norms.
     """
-    settings = {"name": penalty, **({} if penalty == "none" else {"coef": 0.5})}
-    loss = Loss.model_validate({"kl_coef": 0.0, "reduction": reduction, "penalty": settings})
     functions, weights = reward_functions({"em": 1.0, "f1": 0.5})
     questions = [
         Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
@@ -48,7 +79,12 @@ def test_equal_weights_after_equal_steps(
     ]
     limits = {"max_turns": 3, "max_turn_tokens": 12, "max_observation_tokens": 40, "max_total_tokens": 140}
     trainer = make_trainer(
-        with_penalties(trl.GRPOTrainer, loss.penalty.term, displacement_every=0),
+        with_penalties(
+            trl.GRPOTrainer,
+            loss.penalty.term,
+            displacement_every=0,
+            mask_logprobs=(in_trl or sampling).mask_logprobs,
+        ),
         model=talking_model,
         rollout_func=SearchRollouts(
             BM25Retriever.build([Document("d", '"Mora"\nThe lake of Mora is near the town.')]),
@@ -57,7 +93,7 @@ def test_equal_weights_after_equal_steps(
         reward_funcs=functions,
         reward_weights=weights,
         train_dataset=question_dataset(questions),
-        loss_type=loss_type,
+        **more,
         per_device_train_batch_size=12,
         gradient_accumulation_steps=1,
         steps_per_generation=1,
@@ -86,7 +122,7 @@ def test_equal_weights_after_equal_steps(
 
     model = copy.deepcopy(talking_model)
     train = Train(lr=LR, weight_decay=0.0, grad_clip=1.0)
-    learner = Learner(LanguageModel(model=model, tokenizer=None), Objective(loss), train, Sampling())
+    learner = Learner(LanguageModel(model=model, tokenizer=None), Objective(loss), train, sampling)
     minis, *_ = learner.old_pass(batch, [[list(range(len(batch)))]])
     parameters = learner.parameters
     learner.step(minis * STEPS, mean_searches=0.0)

@@ -89,7 +89,7 @@ def test_a_count_that_trl_does_not_have(make_trainer: Any) -> None:
         make_trainer(with_penalties(trl.GRPOTrainer, LLDS(normalizer="preserved")))
 
 
-@pytest.mark.parametrize("installed", ["1.15.2", "0.29.0", "2.0.0"])
+@pytest.mark.parametrize("installed", ["1.14.0", "0.29.0", "2.0.0"])
 def test_another_trl(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(adapter, "version", lambda name: installed)
     with pytest.raises(ConfigError, match=rf"trl {installed} is installed, but .* pip install 'holdfast-rl\[trl\]'"):

@@ -60,6 +60,7 @@ def searching(make_trainer: Any, talking_model: Any) -> Any:
             retriever or BM25Retriever.build(PASSAGES),
             SMALL,
             max_failed=more.pop("max_failed", 0.5),
+            search_failure_rate=more.pop("search_failure_rate", 0.0),
         )
         return make_trainer(
             with_penalties(trl.GRPOTrainer, penalty, displacement_every=1),
@@ -190,6 +191,25 @@ def test_the_advantage_where_the_sampler_cuts_is_that_of_the_episodes(
     whole = searching(None)  # nothing is cut, so there is nothing to say
     whole.train()
     assert not any("holdfast/advantage/tail_mean" in row for row in whole.state.log_history)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_searches_are_lost_in_training_only(rate: float, searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hits: dict[bool, list[int]] = {True: [], False: []}
+    batch_of = trl.GRPOTrainer._generate_and_score_completions
+
+    def keep(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = batch_of(self, inputs)
+        turns = [turn for row in inputs for turn in row["trajectory"].turns if isinstance(turn.action, Search)]
+        hits[self.model.training] += [len(turn.hits) for turn in turns if turn.observation]
+        return batch
+
+    monkeypatch.setattr(trl.GRPOTrainer, "_generate_and_score_completions", keep)
+    trainer = searching(max_steps=6, learning_rate=1e-9, search_failure_rate=rate)
+    trainer.train()
+    trainer.evaluate(question_dataset(QUESTIONS))
+    assert hits[True] and hits[False] and all(hits[False])
+    assert all(hits[True]) if rate == 0 else not any(hits[True])
 
 
 def test_a_failed_search_is_no_wrong_answer() -> None:

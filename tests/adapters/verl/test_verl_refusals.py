@@ -33,6 +33,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"loss_mode": "vanilla", "penalty_coef": 0.1},
         "set loss_mode to one of holdfast_observe",
     ),
+    "another holdfast": (
+        {"holdfast_version": "0.0.1"},
+        "install one version on every machine, or write the folder again",
+    ),
     "tokens rejected": (
         {"rollout_correction": {"rollout_rs": "seq_sum_k1, token_k3"}},
         "rejecting tokens splits actions",

@@ -1,0 +1,468 @@
+"""The parts of gpu.py. Each runs in a process of its own and writes a line of JSON for each thing it has measured."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import importlib.util
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rollout
+from gpu_hardware import SHAPES, Shape, limits_of, parameters_of, seconds_of, step_bytes, update_flops, wait_for
+from holdfast.batch import TokenBatch
+from holdfast.collapse import collapsed, curve_of
+from holdfast.config import validate
+from holdfast.language_model import prepare
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.policy import Request
+from holdfast.train.learner import make_learner
+
+ROOT = Path(__file__).resolve().parents[1]
+OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"), "1")
+LIMITS = "limits.json"
+TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where a part runs, how large, for how long, and where its results go."""
+
+    part: str
+    folder: Path
+    device: torch.device
+    toy: bool
+    deadline: float
+    """Of `time.monotonic`: what has not begun by then is left out."""
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.deadline - time.monotonic()
+
+    def write(self, row: dict[str, Any]) -> None:
+        line = json.dumps(row)
+        print(line, flush=True)
+        with (self.folder / f"{self.part}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    @contextmanager
+    def arm(self, **labels: Any) -> Iterator[dict[str, Any]]:
+        """A row to fill. It is written with the peak memory, or with the error that ended the arm; the next goes on."""
+        row = dict(labels)
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        try:
+            yield row
+        except torch.OutOfMemoryError:
+            row["error"] = "out of memory"
+        except Exception as error:
+            traceback.print_exc()
+            row["error"] = (f"{type(error).__name__}: {error}".strip().splitlines() or [""])[0][:200]
+        if self.device.type == "cuda":
+            row["peak_gb"] = torch.cuda.max_memory_allocated(self.device) / 1e9
+        self.write(row)
+
+    def limits(self) -> dict[str, Any]:
+        """Of the device: as the part of that name has measured them, else measured now."""
+        path = self.folder / LIMITS
+        if not path.is_file():
+            path.write_text(json.dumps(limits_of(self.device, toy=self.toy)))
+        return json.loads(path.read_text())
+
+    def environment(self) -> dict[str, str]:
+        """For processes of their own: wall-clock seconds are measured, so no CPU thread is counted."""
+        kept = os.environ if self.toy else {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        return {**kept, **OFFLINE}
+
+
+def measure_limits(bench: Bench) -> None:
+    with bench.arm(kind="limits") as row:
+        row |= bench.limits()
+
+
+# ---- tests
+
+
+def run_tests(bench: Bench) -> None:
+    with bench.arm(kind="tests") as row:
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider", "tests/gpu"]
+        done = subprocess.run(command, cwd=ROOT, env=bench.environment(), capture_output=True, text=True)
+        print(done.stdout[-8000:], done.stderr[-2000:])
+        counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", done.stdout)}
+        row |= {"code": done.returncode, "counts": counts}
+        row["failed"] = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+
+
+# ---- rollouts
+
+
+def words() -> tuple[str, ...]:
+    rng = random.Random("lexicon")
+    return tuple("".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3)) for _ in range(700))
+
+
+def silent_tokenizer() -> Any:
+    """A tokenizer of made-up words that knows no token that ends a text. Models have more ids than it knows."""
+    from holdfast.world.model import build_tokenizer
+
+    tokenizer = copy.deepcopy(build_tokenizer([" ".join(words())], words()))
+    tokenizer.eos_token = None
+    return tokenizer
+
+
+def random_prompts(rows: int, length: int, vocabulary: int) -> list[list[int]]:
+    rng = random.Random(0)
+    return [[rng.randrange(2, vocabulary) for _ in range(length)] for _ in range(rows)]
+
+
+def ours(policy: HFPolicy, prompts: list[list[int]], new: int) -> None:
+    """`new` tokens for every prompt, by our policy."""
+    requests = [
+        Request(id=str(i), token_ids=tuple(p), max_new_tokens=new, stop=(), seed=i) for i, p in enumerate(prompts)
+    ]
+    policy.submit(requests)
+    done = 0
+    while done < len(prompts):
+        done += len(policy.poll())
+    policy.release([request.id for request in requests])
+
+
+@torch.inference_mode()
+def theirs(model: Any, prompts: list[list[int]], new: int) -> None:
+    """The same by `generate` of transformers, which is TRL's path without vLLM."""
+    ids = torch.tensor(prompts, device=model.device)
+    model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=new,
+        do_sample=True,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+
+
+def seconds_per_token(device: torch.device, generate: Callable[[int], None], new: int) -> dict[str, float]:
+    """Seconds of one decoding step: a long turn less a turn of one token, which is the prefill."""
+    generate(2)
+    steps, prefills = [], []
+    for _ in range(3):
+        prefills.append(seconds_of(device, partial(generate, 1)))
+        steps.append((seconds_of(device, partial(generate, 1 + new)) - prefills[-1]) / new)
+    return {"step_s": max(statistics.median(steps), TINY), "prefill_s": statistics.median(prefills)}
+
+
+def work_per_token(device: torch.device, generate: Callable[[int], None], new: int = 8) -> dict[str, float]:
+    """What a decoding step asks of PyTorch and of the device, by its profiler."""
+    totals = []
+    for tokens in (1, 1 + new):
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        if device.type == "cuda":
+            kinds.append(torch.profiler.ProfilerActivity.CUDA)
+        with torch.profiler.profile(activities=kinds) as profile:
+            generate(tokens)
+            wait_for(device)
+        counts: Counter[str] = Counter()
+        for event in profile.key_averages():
+            counts["operations"] += event.count * event.key.startswith("aten::")
+            counts["casts"] += event.count * (event.key == "aten::_to_copy")
+            counts["kernels"] += event.count * ("LaunchKernel" in event.key)
+            counts["waits"] += event.count * ("StreamSynchronize" in event.key)
+            counts["device_us"] += getattr(event, "self_device_time_total", 0)
+        totals.append(counts)
+    before, after = totals
+    return {f"{name}_per_step": (after[name] - before[name]) / new for name in after}
+
+
+def measure_decoding(bench: Bench, shape: Shape, size: str) -> None:
+    """64 rows of equal length, so that nothing but decoding is measured."""
+    rows, length, new = (4, 16, 8) if bench.toy else (64, 512, 128)
+    prompts, tokenizer = random_prompts(rows, length, shape.vocabulary), silent_tokenizer()
+    limits, model = bench.limits(), shape.build().to(bench.device)
+    labels = {"kind": "decode", "size": size, "rows": rows, "prompt": length, "new": new}
+    labels["floor_s"] = step_bytes(shape, rows, length + new / 2, 2) / (limits["copy_gb_s"] * 1e9)
+
+    def measure(row: dict[str, Any], generate: Callable[[int], None]) -> None:
+        row |= seconds_per_token(bench.device, generate, new)
+        row |= {"tokens_per_s": rows / row["step_s"], "share_of_floor": labels["floor_s"] / row["step_s"]}
+        row |= work_per_token(bench.device, generate)
+
+    with bench.arm(arm="holdfast, fp32 weights, autocast", **labels) as row:
+        measure(row, partial(ours, HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16), prompts))
+    model = model.to(torch.bfloat16)
+    with bench.arm(arm="holdfast, bf16 weights", **labels) as row:
+        measure(row, partial(ours, HFPolicy(model, tokenizer), prompts))
+    with bench.arm(arm="transformers generate, bf16 weights", **labels) as row:
+        measure(row, partial(theirs, model, prompts))
+    del model
+    if importlib.util.find_spec("vllm") is not None:
+        with bench.arm(arm="vLLM, bf16 weights", **labels) as row:
+            row |= seconds_per_token(bench.device, with_vllm(shape, prompts, new), new)
+            row |= {"tokens_per_s": rows / row["step_s"], "share_of_floor": labels["floor_s"] / row["step_s"]}
+
+
+def with_vllm(shape: Shape, prompts: list[list[int]], new: int) -> Callable[[int], None]:
+    """Decoding by vLLM in this process, with weights that it draws itself."""
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    from transformers import Qwen2Config
+    from vllm import LLM, SamplingParams
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = shape.config(Qwen2Config)
+        config.architectures = ["Qwen2ForCausalLM"]
+        config.save_pretrained(folder)
+        silent_tokenizer().save_pretrained(folder)
+        engine = LLM(
+            model=folder,
+            load_format="dummy",
+            dtype="bfloat16",
+            max_model_len=len(prompts[0]) + new + 8,
+            max_num_seqs=len(prompts),
+            gpu_memory_utilization=0.6,
+            enable_prefix_caching=False,
+        )
+
+    def generate(tokens: int) -> None:
+        sampling = SamplingParams(max_tokens=tokens, temperature=1.0, ignore_eos=True, detokenize=False)
+        engine.generate([{"prompt_token_ids": ids} for ids in prompts], sampling, use_tqdm=False)
+
+    return generate
+
+
+def measure_rollouts(bench: Bench, shape: Shape, size: str) -> None:
+    """Ragged rollouts of several turns, as benchmarks/rollout.py has them: what a trainer waits for."""
+    sizes = {"questions": 2, "group": 2, "turn_tokens": 4, "observation_tokens": 30}
+    if not bench.toy:
+        sizes = {"questions": 8, "group": 8, "turn_tokens": 64, "observation_tokens": 300}
+    tokenizer = silent_tokenizer()
+    work = rollout.make_work(argparse.Namespace(seed=0, spread=0.5, **sizes), 2 if bench.toy else 4, tokenizer)
+    model = shape.build().to(bench.device)
+    labels = {"kind": "rollouts", "size": size, "rollouts": len(work.tasks), "sampled": work.sampled}
+    policies: dict[str, Callable[[], HFPolicy]] = {
+        "holdfast, fp32 weights, autocast": lambda: HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16),
+        "holdfast, bf16 weights": lambda: HFPolicy(model.to(torch.bfloat16), tokenizer),
+        "transformers generate, bf16 weights": lambda: HFPolicy(model.to(torch.bfloat16), tokenizer),
+    }
+    for arm, make in policies.items():
+        with bench.arm(arm=arm, **labels) as row:
+            policy = make()
+            run = rollout.run_generate if "generate" in arm else partial(rollout.run_loop, forget=False)
+            row["seconds"] = min(
+                seconds_of(bench.device, lambda run=run, policy=policy: run(policy, work, tokenizer)) for _ in range(2)
+            )
+            row["tokens_per_s"] = work.sampled / row["seconds"]
+
+
+def measure_size(bench: Bench, size: str) -> None:
+    shape = SHAPES["toy" if bench.toy else size]
+    measure_decoding(bench, shape, size)
+    measure_rollouts(bench, shape, size)
+
+
+# ---- updates
+
+
+def random_batch(rows: int, length: int, vocabulary: int) -> TokenBatch:
+    """Rows of equal length: a prompt, and four actions with an observation of the same length between them."""
+    generator = torch.Generator().manual_seed(0)
+    actions = torch.arange(length) // max(length // 8, 1)  # eight pieces; the odd ones are sampled
+    action_ids = torch.where(actions % 2 == 1, (actions + 1) // 2, 0).expand(rows, length).contiguous()
+    sign = torch.tensor([1.0, -1.0]).repeat(rows)[:rows]
+    return TokenBatch(
+        token_ids=torch.randint(2, vocabulary, (rows, length), generator=generator),
+        attention_mask=torch.ones(rows, length, dtype=torch.long),
+        loss_mask=action_ids > 0,
+        action_ids=action_ids,
+        answer_mask=action_ids == action_ids.max(),
+        rollout_logprobs=torch.zeros(rows, length),
+        advantages=sign[:, None],
+        rewards=(sign > 0).float(),
+        correct=sign > 0,
+        group_ids=torch.arange(rows) // 2,
+        valid=torch.ones(rows, dtype=torch.bool),
+    )
+
+
+def measure_update(bench: Bench, size: str) -> None:
+    """Two optimizer steps of 4,096 tokens each, in one micro-batch each, with LLDS and all statistics."""
+    shape = SHAPES["toy" if bench.toy else size]
+    rows, length, steps = (4, 64, 2) if bench.toy else (8, 1024, 2)
+    config = validate(
+        {
+            "loss": {"kl_coef": 0.0, "penalty": {"name": "llds", "gate": "action"}},
+            "train": {
+                "optimizer_steps_per_rollout": steps,
+                "micro_batch_tokens": rows * length // steps,
+                "lr": 1e-6,
+                "displacement_every": 0,
+            },
+        }
+    )
+    tokens = rows * length // steps
+    with bench.arm(
+        kind="update", arm="holdfast", size=size, tokens=tokens, parameters=sum(parameters_of(shape))
+    ) as row:
+        limits = bench.limits()
+        learner = make_learner(config, prepare(shape.build(), silent_tokenizer(), config.model, bench.device))
+        batch = random_batch(rows, length, shape.vocabulary).to(bench.device)
+        generator = torch.Generator().manual_seed(0)
+        spent: Counter[str] = Counter()
+        optimizer_step = learner._clipped_step
+
+        def clocked_step() -> float:
+            norm: list[float] = []
+            spent["optimizer"] += seconds_of(bench.device, lambda: norm.append(optimizer_step()))
+            return norm[0]
+
+        learner._clipped_step = clocked_step  # type: ignore[method-assign]
+        measured = []
+        for _ in range(4):
+            spent.clear()
+            plan = learner.plan(batch, generator)
+            old: list[Any] = []
+            old_s = seconds_of(bench.device, lambda plan=plan, old=old: old.append(learner.old_pass(batch, plan)))
+            step_s = seconds_of(bench.device, lambda old=old: learner.step(old[0].minibatches, mean_searches=1.0))
+            measured.append((step_s / steps, spent["optimizer"] / steps, old_s / steps))
+        step_s, optimizer_s, old_s = (statistics.median(values) for values in zip(*measured[1:], strict=True))
+        usual, needed = update_flops(shape, [length] * (rows // steps), int(batch.loss_mask.sum()) // steps)
+        peak = limits["peak_tflop_s"] * 1e12
+        row |= {"step_s": step_s, "optimizer_s": optimizer_s, "old_pass_s": old_s, "tokens_per_s": tokens / step_s}
+        row |= {"mfu": usual / step_s / peak, "needed_share_of_peak": needed / step_s / peak}
+
+
+# ---- a whole step, beside TRL
+
+
+def measure_step(bench: Bench) -> None:
+    sizes = "--hidden 512 --layers 12 --heads 8 --words 6000 --questions 8 --group 8 --turn-tokens 64 --rounds 3"
+    if bench.toy:
+        sizes = "--hidden 16 --layers 1 --words 400 --questions 2 --group 2 --updates 2 --turns 3 --rounds 1"
+        sizes += " --observation-tokens 60"
+    arms = ["holdfast"] + ["trl"] * (importlib.util.find_spec("trl") is not None and not bench.toy)
+    with bench.arm(kind="step") as row:
+        path = bench.folder / "step_vs_trl.json"
+        command = [sys.executable, "benchmarks/step_vs_trl.py", *sizes.split(), "--device", bench.device.type]
+        command += ["--arms", *arms, "--json", str(path)]
+        done = subprocess.run(command, cwd=ROOT, env=bench.environment(), capture_output=True, text=True)
+        print(done.stdout[-4000:], done.stderr[-4000:])
+        if done.returncode:
+            raise RuntimeError(f"step_vs_trl.py ended with code {done.returncode}; the log of this part says why")
+        results = json.loads(path.read_text())
+        row["counts"] = results["holdfast"]["steps"][0]["counts"]
+        for arm in arms:
+            steps = [step["seconds"] for step in results[arm]["steps"]]
+            row[arm] = {name: statistics.median(step[name] for step in steps) for name in steps[0]}
+            row[arm]["gpu_peak_gb"] = results[arm]["gpu_peak_gb"]
+        if "trl" in arms:
+            row["trl_over_holdfast"] = row["trl"]["step"] / row["holdfast"]["step"]
+
+
+# ---- flaky
+
+
+def measure_flaky(bench: Bench, hidden: int) -> None:
+    """GRPO and LLDS from one warm start, side by side, seed after seed, for as long as the part may last."""
+    folder = bench.folder / f"flaky-{hidden}"
+    environment = bench.environment() | {"HOLDFAST_CACHE": str(bench.folder / "cache")}
+    settings = f"--run.dir {folder} --world.model.hidden {hidden} --checkpoint.every 0 --eval.every 0"
+    settings += f" --run.device {bench.device.type}"
+    if bench.toy:
+        settings += " --warm_start.steps 1 --world.scripts.plain_steps 1 --world.scripts.count 20 --train.steps 2"
+        settings += " --train.questions 2 --train.group_size 2 --world.people 60 --world.train_questions 20"
+        settings += " --world.dev_questions 4 --world.test_questions 4"
+
+    def start(command: str, name: str, *more: str) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "holdfast", command, "flaky", *settings.split(), "--run.name", name, *more]
+        with (bench.folder / f"flaky-{hidden}-{name}.log").open("w") as log:
+            return subprocess.Popen(words, cwd=bench.folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+    def finish(process: subprocess.Popen[bytes]) -> bool:
+        """Whether it ended by itself before the deadline."""
+        try:
+            process.wait(timeout=max(bench.left, 1))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait(timeout=20)
+            return False
+        return True
+
+    with bench.arm(kind="flaky", hidden=hidden, arm="warm start") as row:
+        started = time.monotonic()
+        process = start("warm-start", "start")
+        row["finished"] = finish(process) and process.returncode == 0
+        row["seconds"] = time.monotonic() - started
+    penalties = {"GRPO": "none", "LLDS": "llds"}
+    for seed in range(1 if bench.toy else 5):
+        if bench.left < 30:
+            break
+        running = {
+            arm: start("train", f"{name}-{seed}", "--run.seed", str(seed), "--loss.penalty.name", name)
+            for arm, name in penalties.items()
+        }
+        for arm, process in running.items():
+            with bench.arm(kind="flaky", hidden=hidden, arm=arm, seed=seed) as row:
+                row["finished"] = finish(process)
+                row |= read_run(folder / f"{penalties[arm]}-{seed}")
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """What a run has logged so far."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
+    rewards = [row["reward/mean"] for row in rows]
+    tail = rewards[-5:]
+    return {
+        "steps": len(rows),
+        "step_s": statistics.median(row["time/step_s"] for row in rows),
+        "rollout_s": statistics.median(row["time/rollout_s"] for row in rows),
+        "retrieval_s": statistics.median(row.get("retrieval/seconds", 0.0) for row in rows),
+        "first_reward": statistics.mean(rewards[:5]),
+        "last_reward": statistics.mean(tail),
+        "collapsed": collapsed(curve_of(rewards)) is not None,
+    }
+
+
+PARTS: dict[str, tuple[float, Callable[[Bench], None]]] = {
+    "limits": (45, measure_limits),
+    "tests": (150, run_tests),
+    "rollouts-50m": (90, partial(measure_size, size="50m")),
+    "rollouts-0.5b": (150, partial(measure_size, size="0.5b")),
+    "rollouts-1.5b": (180, partial(measure_size, size="1.5b")),
+    "update-50m": (45, partial(measure_update, size="50m")),
+    "update-0.5b": (60, partial(measure_update, size="0.5b")),
+    "update-1.5b": (90, partial(measure_update, size="1.5b")),
+    "step": (180, measure_step),
+    "flaky-64": (165, partial(measure_flaky, hidden=64)),
+    "flaky-128": (165, partial(measure_flaky, hidden=128)),
+    "flaky-256": (165, partial(measure_flaky, hidden=256)),
+}
+"""Name -> seconds it may take at most, and what it does. 1,485 seconds together."""
+
+
+def run_part(bench: Bench) -> None:
+    """Run one part, with an empty file of results to begin with."""
+    (bench.folder / f"{bench.part}.jsonl").write_text("")
+    PARTS[bench.part][1](bench)

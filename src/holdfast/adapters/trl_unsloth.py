@@ -1,0 +1,165 @@
+"""Unsloth's GRPOTrainer: what `with_penalties` does differently there.
+
+    import unsloth  # first
+    from trl import GRPOTrainer
+
+    Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2, gate="action"))
+
+`import unsloth` replaces TRL's GRPOTrainer by a generated one, whose `compute_loss` never calls `_compute_loss`. Its
+loss is computed by `UnslothEfficientGRPO.apply`, a global of the generated module. While a loss is computed, an object
+stands there that calls the original and adds the penalty. Nothing of Unsloth is copied, and nothing stays replaced.
+
+Source: unsloth 2026.10.9 and unsloth_zoo 2026.10.9, `rl_replacements.py` of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.adapters.trl import PenaltyMixin
+from holdfast.adapters.trl_observe import Observer, Truncation
+from holdfast.errors import ConfigError
+
+_LOSS = "UnslothEfficientGRPO"
+_IMAGES = ("pixel_values", "pixel_values_videos")
+_OLDEST = (2026, 10)
+"""Of unsloth_zoo. Earlier ones divide the loss of `dapo` by another number."""
+
+_INSTALL = "pip install -U unsloth unsloth_zoo"
+
+
+def unsloth_mixin(trainer_class: type) -> type[PenaltyMixin]:
+    """What `with_penalties` adds to a class of Unsloth. Raises `ConfigError` as `_namespace_of`."""
+    return type("UnslothMixin", (_UnslothMixin,), {"_namespace": _namespace_of(trainer_class)})
+
+
+def _namespace_of(trainer_class: type) -> dict[str, Any]:
+    """The globals in which Unsloth's `compute_loss` finds its loss.
+
+    Raises:
+        ConfigError: this Unsloth computes its loss in another way, or divides it by another number.
+    """
+    try:
+        installed = version("unsloth_zoo")
+    except PackageNotFoundError:
+        installed = "0.0"
+    numbers = tuple(int(part) for part in installed.split(".")[:2])
+    for base in trainer_class.__mro__:
+        namespace: dict[str, Any] = getattr(vars(base).get("compute_loss"), "__globals__", {})
+        if hasattr(namespace.get(_LOSS), "apply") and numbers >= _OLDEST:
+            return namespace
+    raise ConfigError(
+        f"with_penalties({trainer_class.__name__}): the loss of unsloth_zoo {installed} cannot be extended; 2026.10 or "
+        f"newer is needed. Run `{_INSTALL}`, or train without `import unsloth`"
+    )
+
+
+_Extend = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
+"""extend(loss, logprobs, old_logprobs, mask): the loss to use instead. All but the loss [B, W], as Unsloth has them."""
+
+
+@contextmanager
+def _extended_loss(namespace: dict[str, Any], extend: _Extend) -> Iterator[None]:
+    """Within this context Unsloth's loss goes through `extend`."""
+    original = namespace[_LOSS]
+    namespace[_LOSS] = _Loss(original, extend)
+    try:
+        yield
+    finally:
+        namespace[_LOSS] = original
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """Stands in for `UnslothEfficientGRPO`."""
+
+    original: Any
+    extend: _Extend
+
+    def apply(self, logprobs: Tensor, old: Tensor | None, *arguments: Any) -> tuple[Any, ...]:
+        """As the original, whose first value is the loss. Its seventh argument is the mask."""
+        loss, *more = self.original.apply(logprobs, old, *arguments)
+        return self.extend(loss, logprobs, old, arguments[4]), *more
+
+
+def completion_columns(ids: Tensor, completion: int, width: int, pad: int) -> Tensor:
+    """int [B, T]: where the T completion tokens stand in Unsloth's tensors [B, `width`].
+
+    Unsloth moves the padding of a row to its end and keeps the last `width` columns.
+
+    Args:
+        ids: int [B, L], prompt and completion.
+        completion: T.
+        width: T plus the longest padding before a prompt.
+        pad: the id of padding.
+    """
+    order = (ids == pad).to(torch.int8).argsort(dim=1, stable=True)
+    return order.argsort(dim=1)[:, -completion:] - (ids.size(1) - width)
+
+
+def _of_completion(packed: Tensor, batch: dict[str, Any], pad: int) -> Tensor:
+    """[B, T] of Unsloth's [B, W]; prompts with images are not moved, and W is T."""
+    width, completion = packed.size(1), batch["completion_ids"].size(1)
+    if any(batch.get(name) is not None for name in _IMAGES):
+        return packed[:, -completion:]
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    return packed.gather(1, completion_columns(ids, completion, width, pad))
+
+
+class _Observer(Observer):
+    """Reads log-probs in Unsloth's layout."""
+
+    def rollout_batch(self, batch: dict[str, Any], *arguments: Any) -> None:
+        """As the parent's."""
+        old = batch.get("old_per_token_logps")
+        pad = self.trainer.processing_class.pad_token_id
+        batch = batch if old is None else batch | {"old_per_token_logps": _of_completion(old, batch, pad)}
+        super().rollout_batch(batch, *arguments)
+
+    def _likelihood(self, forward: tuple[Any, ...], mask: Tensor) -> Tensor:
+        ids, _, completion = forward
+        pad = self.trainer.processing_class.pad_token_id
+        width = completion + int((ids[:, :-completion] == pad).sum(1).max())
+        columns = completion_columns(ids, completion, width, pad)
+        packed = torch.zeros(len(mask), width, dtype=torch.bool, device=mask.device).scatter(1, columns, mask)
+        return super()._likelihood(forward, packed)
+
+    def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
+        """Only what is known without a forward pass: Unsloth's models do not take the positions as a tensor."""
+        if not Truncation.of(self.trainer).active:
+            self._log({"sampler/mask_mass": 1.0})
+
+
+class _UnslothMixin(PenaltyMixin):
+    """The methods that `with_penalties` adds to Unsloth's trainer."""
+
+    _namespace: dict[str, Any]
+    _observer_class = _Observer
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Unsloth's loss plus the penalty; in evaluation Unsloth's alone."""
+        if not self.model.training:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        if self.holdfast_settings.penalty is not None and inputs.get("unsloth_sample_weight") is not None:
+            raise ConfigError(
+                "UNSLOTH_GRPO_ZERO_VARIANCE_EXCLUDE or UNSLOTH_GRPO_LOSS_AGGREGATION is set: Unsloth then weights each "
+                "rollout of its loss, and a penalty would be divided by another number. Unset both"
+            )
+        pad = self.processing_class.pad_token_id
+
+        def extend(loss: Tensor, logprobs: Tensor, old: Tensor | None, mask: Tensor) -> Tensor:
+            self._loss_watch.on_compute_loss()
+            inside = _of_completion(mask, inputs, pad).bool()
+            old = None if old is None else torch.where(inside, _of_completion(old, inputs, pad), 0.0)
+            logprobs = torch.where(inside, _of_completion(logprobs, inputs, pad), 0.0)
+            return self._extended(loss, inputs | {"old_per_token_logps": old}, logprobs, inside)
+
+        with _extended_loss(self._namespace, extend):
+            return super().compute_loss(model, inputs, *args, **kwargs)

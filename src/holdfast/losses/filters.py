@@ -1,0 +1,182 @@
+"""Masks of the tokens that stay in the policy loss, after remedies that leave some out: DPPO, OPSM, void turns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.losses._tensors import (
+    check_flags,
+    check_ids,
+    check_layout,
+    check_logprobs,
+    check_mask,
+    check_paired,
+    check_per_row,
+    sequence_sums,
+)
+
+
+@torch.no_grad()
+def dppo_mask(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    loss_mask: Tensor,
+    *,
+    low: float = 0.2,
+    high: float = 0.2,
+    sequence_ids: Tensor | None = None,
+) -> Tensor:
+    """The tokens that DPPO trains on: a trust region on probabilities, in place of PPO's clip on ratios.
+
+        A > 0:  keep unless π_k − μ_k > high            π_k = exp(l_k),  μ_k = exp(l_old,k)
+        A < 0:  keep unless μ_k − π_k > low
+        A = 0:  keep
+
+    |π_k − μ_k| is the total variation between the two policies when they choose between this token and any other. A
+    ratio says little of rare tokens, whose probability hardly moves when it doubles, and much too little of likely
+    ones. Beside the mask DPPO does not clip: the loss is −r·A, that of `clipped_policy_loss` with clip_low = 1 and an
+    infinite clip_high.
+
+    Args:
+        logprobs: float [..., T], under the policy being updated, in nats. Detached.
+        old_logprobs: float [..., T]: the paper takes those of the sampler, verl those of the old policy.
+        advantages: float [..., 1] or [..., T].
+        loss_mask: bool [..., T].
+        low, high: how far a probability may fall, or rise, in 0 to 1.
+        sequence_ids: int [..., T] for packed rows; advantages must then be per token.
+
+    Returns:
+        bool [..., T], False outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or bounds that cannot work.
+
+    Source: DPPO, binary total variation (arXiv 2602.04879); bounds of 0.2 are prime-rl's.
+
+    A token that rose from 0.2 to 0.5 is left out for A > 0, though not one that rose from 0.001 to 0.003.
+
+    >>> old, new = torch.tensor([[0.2, 0.001]]).log(), torch.tensor([[0.5, 0.003]]).log()
+    >>> dppo_mask(new, old, torch.tensor([[1.0]]), torch.ones(1, 2, dtype=torch.bool)).tolist()
+    [[False, True]]
+    """
+    for name, bound in (("low", low), ("high", high)):
+        if not 0 <= bound < 1:
+            raise ValueError(f"{name}={bound} must be in 0 to 1: it bounds the change of a probability")
+    logprobs = check_logprobs(logprobs, loss_mask)
+    check_ids("sequence_ids", sequence_ids, logprobs)
+    advantages = check_per_row("advantages", advantages, logprobs, sequence_ids)
+    rise = logprobs.exp() - check_paired("old_logprobs", old_logprobs, logprobs).exp()
+    outside = ((advantages > 0) & (rise > high)) | ((advantages < 0) & (-rise > low))
+    return loss_mask & ~outside
+
+
+@torch.no_grad()
+def off_policy_sequence_mask(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    loss_mask: Tensor,
+    *,
+    threshold: float,
+    sequence_ids: Tensor | None = None,
+) -> Tensor:
+    """The tokens that are left when negative sequences which the policy has moved away from are dropped.
+
+        keep where A ≥ 0, or mean_k(l_old,k − l_k) ≤ threshold          the mean over the sequence
+
+    Args:
+        logprobs: float [..., T], under the policy being updated, in nats. Detached.
+        old_logprobs: float [..., T], of the policy that sampled.
+        advantages: float [..., 1] or [..., T].
+        loss_mask: bool [..., T].
+        threshold: δ, above 0, in nats per token.
+        sequence_ids: int [..., T] for packed rows; required for 1-D tokens.
+
+    Returns:
+        bool [..., T], False outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or a threshold that cannot work.
+
+    Source: DeepSeek-V3.2 (arXiv 2512.02556, eq. 9, section 3.1), which gives no number; TRL's example is 0.5. The
+    mirror image of LLDS: that holds positive rollouts, this lets go of negative ones.
+
+    >>> old, new = torch.full((2, 2), -1.0), torch.full((2, 2), -2.0)
+    >>> mask = torch.ones(2, 2, dtype=torch.bool)
+    >>> off_policy_sequence_mask(new, old, torch.tensor([[1.0], [-1.0]]), mask, threshold=0.5).tolist()
+    [[True, True], [False, False]]
+    """
+    if not threshold > 0:
+        raise ValueError(f"threshold={threshold} must be above 0, or noise would drop sequences; try 0.5")
+    logprobs = check_logprobs(logprobs, loss_mask)
+    check_layout(logprobs, sequence_ids, "off_policy_sequence_mask")
+    advantages = check_per_row("advantages", advantages, logprobs, sequence_ids)
+    decrease = torch.where(loss_mask, check_paired("old_logprobs", old_logprobs, logprobs) - logprobs, 0.0)
+    lengths = sequence_sums(loss_mask.to(decrease.dtype), sequence_ids).clamp(min=1)
+    moved = sequence_sums(decrease, sequence_ids) / lengths > threshold
+    return loss_mask & ~((advantages < 0) & moved)
+
+
+@torch.no_grad()
+def void_turn_mask(loss_mask: Tensor, void: Tensor, *, sequence_ids: Tensor | None = None) -> Tensor:
+    """The tokens that are left when sequences with a void turn are dropped, as a whole.
+
+    A void turn neither acts nor answers; for a search agent, an invalid action. The reward of the sequence stays in its
+    group's mean: drop it after the advantages are computed.
+
+    Args:
+        loss_mask: bool [..., T], True on tokens the model sampled.
+        void: bool, [..., 1] for a sequence with a void turn, or [..., T] on the tokens of void turns. Read inside the
+            mask only, unless it is per row.
+        sequence_ids: int [..., T] for packed rows; `void` must then be per token. Required for 1-D tokens.
+
+    Returns:
+        bool [..., T], False outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit.
+
+    Source: SimpleTIR (arXiv 2509.02479). Its code zeroes the loss mask, so the dropped tokens count in no mean.
+
+    >>> mask = torch.tensor([[True, False, True], [True, True, True]])
+    >>> void_turn_mask(mask, torch.tensor([[False, False, False], [False, True, False]])).tolist()
+    [[True, False, True], [False, False, False]]
+    """
+    check_mask(loss_mask, loss_mask)
+    void = check_flags("void", void, loss_mask, sequence_ids)
+    check_layout(loss_mask, sequence_ids, "void_turn_mask")
+    inside = void & loss_mask if void.shape == loss_mask.shape else void
+    return loss_mask & ~(sequence_sums(inside.long(), sequence_ids) > 0)
+
+
+@torch.no_grad()
+def first_action_mask(loss_mask: Tensor, action_ids: Tensor, matched: Tensor) -> Tensor:
+    """The tokens that are left when first actions are dropped that a correct rollout of the question shares.
+
+    An incorrect rollout often begins as a correct one does: the same search, then another answer. Its negative gradient
+    then falls on an action that was right.
+
+    Args:
+        loss_mask: bool [..., T], True on tokens the model sampled.
+        action_ids: int [..., T], 0 outside actions, 1 on the first.
+        matched: bool [..., 1] or [..., T], True for incorrect sequences whose first action a correct one of the same
+            question shares. LLDS calls two searches the same when their passages are.
+
+    Returns:
+        bool [..., T], False outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit.
+
+    Source: LLDS (arXiv 2512.04220, section 5.3), which counts such rollouts and proposes this without trying it.
+
+    >>> mask, actions = torch.tensor([[True, False, True]]), torch.tensor([[1, 0, 2]])
+    >>> first_action_mask(mask, actions, torch.tensor([[True]])).tolist()
+    [[False, False, True]]
+    """
+    check_mask(loss_mask, loss_mask)
+    check_ids("action_ids", action_ids, loss_mask)
+    matched = check_flags("matched", matched, loss_mask)
+    return loss_mask & ~(matched & (action_ids == 1))

@@ -1,0 +1,119 @@
+"""PPO with a critic: advantages from values, and the loss of the values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.losses._tensors import check_ids, check_layout, check_logprobs, check_mask, check_paired
+
+
+@torch.no_grad()
+def gae_advantages(
+    rewards: Tensor,
+    values: Tensor,
+    loss_mask: Tensor,
+    *,
+    gamma: float = 1.0,
+    lam: float = 1.0,
+    sequence_ids: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation, from action token to action token: observations are stepped over.
+
+        δ_k = r_k + γ·V_{k+1} − V_k           k + 1: the next token in the mask, V = 0 and A = 0 after the last
+        A_k = δ_k + γλ·A_{k+1}
+        R_k = A_k + V_k
+
+    A token that the model did not sample is not a step in time, so neither γ nor λ discounts over an observation. With
+    γ = λ = 1, A_k is the rewards still to come minus V_k.
+
+    Args:
+        rewards: float [..., T], of each token; that of a rollout belongs on its last sampled token. Read in the mask.
+        values: float [..., T], V_k: the critic's estimate where token k is about to be sampled. Detached.
+        loss_mask: bool [..., T], True on tokens the model sampled.
+        gamma, lam: γ and λ, each in 0 to 1.
+        sequence_ids: int [..., T] for packed rows; required for 1-D tokens.
+
+    Returns:
+        Advantages and returns, each float [..., T], detached, exactly 0 outside the mask; float32, or float64 for
+        float64 values. Not whitened.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or settings that cannot work.
+
+    Source: GAE (arXiv 1506.02438, eqs. 11 and 16); γ = λ = 1 in Search-R1 (2503.09516). verl, which
+    also steps over observations, whitens the advantages over the batch's mask.
+
+    An observation between two sampled tokens, and a reward at the end:
+
+    >>> rewards, values = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.25, 9.0, 0.5]])
+    >>> advantages, returns = gae_advantages(rewards, values, torch.tensor([[True, False, True]]))
+    >>> advantages.tolist(), returns.tolist()
+    ([[0.75, 0.0, 0.5]], [[1.0, 0.0, 1.0]])
+    """
+    for name, value in (("gamma", gamma), ("lam", lam)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}={value} must be between 0 and 1")
+    values = _check_values(values, loss_mask).detach()
+    rewards = check_paired("rewards", rewards, values)
+    check_ids("sequence_ids", sequence_ids, values)
+    check_layout(values, sequence_ids, "gae_advantages")
+    rewards, values = torch.where(loss_mask, rewards, 0.0), torch.where(loss_mask, values, 0.0)
+    advantages = torch.zeros_like(values)
+    next_value = next_advantage = values.new_zeros(values.shape[:-1])
+    for k in range(values.shape[-1] - 1, -1, -1):
+        if sequence_ids is not None and k + 1 < values.shape[-1]:
+            same = sequence_ids[..., k] == sequence_ids[..., k + 1]
+            next_value, next_advantage = (torch.where(same, x, 0.0) for x in (next_value, next_advantage))
+        inside = loss_mask[..., k]
+        advantage = rewards[..., k] + gamma * next_value - values[..., k] + gamma * lam * next_advantage
+        next_value = torch.where(inside, values[..., k], next_value)
+        next_advantage = torch.where(inside, advantage, next_advantage)
+        advantages[..., k] = torch.where(inside, advantage, 0.0)
+    return advantages, advantages + values
+
+
+def value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, loss_mask: Tensor, *, clip: float | None = 0.5
+) -> Tensor:
+    """The critic's clipped squared error, per token.
+
+        loss_k = max((V_k − R_k)², (V'_k − R_k)²) / 2          V'_k = V_old,k + clip(V_k − V_old,k, −clip, clip)
+
+    Args:
+        values: float [..., T], of the critic being updated.
+        old_values: float [..., T], of the critic frozen for this rollout batch. Detached.
+        returns: float [..., T], from `gae_advantages`. Detached.
+        loss_mask: bool [..., T].
+        clip: how far a value may move before the gradient stops, above 0, in units of the reward; None: unbounded.
+
+    Returns:
+        float [..., T], unreduced, exactly 0 with zero gradient outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or a clip that cannot work.
+
+    Source: PPO's reference code (arXiv 1707.06347 has no clip of values); clip 0.5 and the half in Search-R1 and verl.
+
+    >>> mask = torch.tensor([[True]])
+    >>> value_loss(torch.tensor([[1.0]]), torch.tensor([[0.0]]), torch.tensor([[1.0]]), mask).tolist()
+    [[0.125]]
+    """
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip={clip} must be above 0, or no value could move; None switches the clip off")
+    values = _check_values(values, loss_mask)
+    old_values = torch.where(loss_mask, check_paired("old_values", old_values, values), 0.0)
+    returns = torch.where(loss_mask, check_paired("returns", returns, values), 0.0)
+    values = torch.where(loss_mask, values, 0.0)
+    loss = (values - returns).square()
+    if clip is not None:
+        clipped = old_values + (values - old_values).clamp(-clip, clip)
+        loss = torch.maximum(loss, (clipped - returns).square())
+    return loss / 2
+
+
+def _check_values(values: Tensor, loss_mask: Tensor) -> Tensor:
+    if not values.is_floating_point():
+        raise TypeError(f"values must be floating point, not {values.dtype}")
+    check_mask(loss_mask, values)
+    return check_logprobs(values, loss_mask)

@@ -1,0 +1,225 @@
+"""The kit for a GPU, at toy size on the CPU: every part runs, and no part can take the others down."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import gpu
+import gpu_hardware
+import gpu_parts
+import gpu_report
+
+CPU = torch.device("cpu")
+
+
+def bench(part: str, folder: Path) -> gpu_parts.Bench:
+    return gpu_parts.Bench(part, folder, CPU, toy=True, deadline=time.monotonic() + 300)
+
+
+def rows_of(part: str, folder: Path) -> list[dict[str, Any]]:
+    gpu_parts.run_part(bench(part, folder))
+    rows = gpu.read_rows(folder / f"{part}.jsonl")
+    assert rows and not [row["error"] for row in rows if "error" in row]
+    return rows
+
+
+# ---- the parts
+
+
+def test_rollouts_are_measured_by_every_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = gpu_parts.importlib.util.find_spec
+    monkeypatch.setattr(gpu_parts.importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name))
+    rows = rows_of("rollouts-0.5b", tmp_path)
+    decode, rollouts = ([row for row in rows if row["kind"] == kind] for kind in ("decode", "rollouts"))
+    assert [row["arm"].split(",")[0] for row in decode] == ["holdfast", "holdfast", "transformers generate"]
+    assert len(rollouts) == 3 and {row["sampled"] for row in rollouts} == {rollouts[0]["sampled"]}
+    for row in decode:
+        assert row["tokens_per_s"] == pytest.approx(4 / row["step_s"])
+        assert row["share_of_floor"] == pytest.approx(row["floor_s"] / row["step_s"])
+    ours, bf16, _ = decode
+    assert ours["operations_per_step"] > 50
+    layers = gpu_hardware.SHAPES["toy"].layers
+    assert 0 < ours["casts_per_step"] - bf16["casts_per_step"] < 20 * layers, "activations are cast, weights are not"
+
+
+def test_an_update_is_measured(tmp_path: Path) -> None:
+    (row,) = rows_of("update-0.5b", tmp_path)
+    assert 0 < row["optimizer_s"] < row["step_s"]
+    assert 0 < row["needed_share_of_peak"] < row["mfu"], "the prompts and observations are not projected"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", ["step", "flaky-64", "tests"])
+def test_parts_that_start_processes(tmp_path: Path, part: str) -> None:
+    rows = rows_of(part, tmp_path)
+    if part == "step":
+        assert rows[0]["holdfast"]["step"] > rows[0]["holdfast"]["rollout"] > rows[0]["holdfast"]["search"] > 0
+    elif part == "tests":
+        assert rows[0]["code"] == 0 and sum(rows[0]["counts"].values()) > 10
+    else:
+        assert [row["arm"] for row in rows] == ["warm start", "GRPO", "LLDS"] and all(row["finished"] for row in rows)
+        assert [row["steps"] for row in rows[1:]] == [2, 2]
+
+
+def test_an_arm_that_fails_leaves_the_next_its_turn(tmp_path: Path) -> None:
+    kit = bench("limits", tmp_path)
+    with kit.arm(arm="large") as row:
+        row["before"] = 1
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    with kit.arm(arm="wrong"):
+        raise ValueError("no such thing\nat all")
+    with kit.arm(arm="good") as row:
+        row["value"] = 2
+    assert gpu.read_rows(tmp_path / "limits.jsonl") == [
+        {"arm": "large", "before": 1, "error": "out of memory"},
+        {"arm": "wrong", "error": "ValueError: no such thing"},
+        {"arm": "good", "value": 2},
+    ]
+
+
+# ---- one after another
+
+
+def kit_with(parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float = 1.0) -> gpu.Kit:
+    """A kit whose parts are lines of Python instead."""
+    options = argparse.Namespace(folder=str(tmp_path), minutes=minutes, toy=True, device="cpu", docs=None)
+    kit, popen = gpu.Kit(options), gpu.subprocess.Popen
+
+    def start(command: list[str], **settings: Any) -> Any:
+        part = command[command.index("--part") + 1]
+        head = f"import os, time; out = open({str(tmp_path / part)!r} + '.jsonl', 'w')\n"
+        return popen([sys.executable, "-c", head + parts[part]], **settings)
+
+    monkeypatch.setattr(gpu, "subprocess", SimpleNamespace(**vars(gpu.subprocess) | {"Popen": start}))
+    monkeypatch.setattr(gpu, "GRACE", 0.0)
+    return kit
+
+
+def test_each_part_survives_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {
+        "slow": 'out.write(\'{"a": 1}\\n{"b"\'); out.flush(); time.sleep(60)',
+        "dead": "os.kill(os.getpid(), 9)",
+        "torn": 'out.write(\'{"error": "out of memory"}\\n{"a": 2}\\n\')',
+        "good": "out.write('{\"a\": 3}\\n')",
+    }
+    kit = kit_with(parts, tmp_path, monkeypatch)
+    assert kit.run({"slow": 4.0, "dead": 20.0, "torn": 20.0, "good": 20.0}) is False
+    results = json.loads((tmp_path / "results.json").read_text())["parts"]
+    assert {name: part["status"] for name, part in results.items()} == {
+        "slow": "stopped at its limit",
+        "dead": "ended with code -9",
+        "torn": "1 of 2 results are errors: out of memory",
+        "good": "ok",
+    }
+    assert results["slow"]["rows"] == [{"a": 1}] and results["slow"]["seconds"] < 20
+    assert "good: ok" in (tmp_path / "log.txt").read_text()
+    assert "| dead |" in (tmp_path / "results.md").read_text()
+
+
+def test_the_whole_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kit = kit_with({"first": "time.sleep(60)", "second": ""}, tmp_path, monkeypatch, minutes=2 / 60)
+    kit.run({"first": 20.0, "second": 20.0})
+    statuses = [part["status"] for part in kit.results["parts"].values()]
+    assert statuses[1] == "left out: no time was left"
+
+
+def test_all_parts_fit_into_the_time() -> None:
+    assert sum(seconds for seconds, _ in gpu_parts.PARTS.values()) <= gpu.MINUTES * 60
+    budgets = {name: seconds for name, (seconds, _) in gpu_parts.PARTS.items()}
+    assert list(gpu.choose(["step", "limits"], budgets)) == ["limits", "step"]
+    with pytest.raises(SystemExit, match="--parts stepp: not a part; the parts are limits tests"):
+        gpu.choose(["stepp"], budgets)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="PyTorch sees no GPU here"):
+        gpu.main(["--folder", str(tmp_path)])
+
+
+# ---- what is counted
+
+
+@pytest.mark.parametrize("size", ["toy", "50m", "0.5b", "1.5b"])
+def test_parameters_are_the_models(size: str) -> None:
+    shape = gpu_hardware.SHAPES[size]
+    with torch.device("meta"):
+        model = shape.build()
+    assert sum(p.numel() for p in model.parameters()) == sum(gpu_hardware.parameters_of(shape))
+    assert model.model.embed_tokens.weight.numel() == gpu_hardware.parameters_of(shape)[0]
+    named = {"50m": 50e6, "0.5b": 0.5e9, "1.5b": 1.5e9}.get(size, sum(gpu_hardware.parameters_of(shape)))
+    assert sum(gpu_hardware.parameters_of(shape)) == pytest.approx(named, rel=0.06)
+
+
+def test_operations_are_those_that_pytorch_counts() -> None:
+    """Of a forward pass. PyTorch counts products alone, and attention without leaving out what causality masks."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape, length = gpu_hardware.SHAPES["toy"], 64
+    model = shape.build()
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.zeros(1, length, dtype=torch.long))
+    vectors = sum(p.numel() for p in model.parameters() if p.dim() == 1)  # norms and biases
+    attention = 2 * shape.layers * shape.heads * shape.dim * length * length
+    usual, needed = gpu_hardware.update_flops(shape, [length], length // 2)
+    assert counter.get_total_flops() == usual / 3 + attention - 2 * length * vectors
+    assert usual - needed == 6 * gpu_hardware.parameters_of(shape)[0] * length / 2
+
+
+def test_bytes_of_a_step() -> None:
+    shape = gpu_hardware.SHAPES["0.5b"]
+    weights = gpu_hardware.step_bytes(shape, 0, 0, 2)
+    assert weights == 2 * 494_032_768  # what the model's card calls 0.49B
+    assert gpu_hardware.step_bytes(shape, 64, 1000, 2) - weights == 64 * 1000 * 12_288  # 24 layers, 2 · 128 values
+
+
+def test_the_peak_is_the_tables_where_the_device_is_in_it() -> None:
+    assert gpu_hardware.peak_of("NVIDIA H100 80GB HBM3", 600.0) == (989.0, "data sheet")
+    assert gpu_hardware.peak_of("NVIDIA H100 PCIe", 600.0) == (756.0, "data sheet")
+    assert gpu_hardware.peak_of("NVIDIA L40S", 1.0) == (362.0, "data sheet")
+    assert gpu_hardware.peak_of("a new one", 600.0) == (600.0, "measured")
+
+
+# ---- the page
+
+
+def test_tables_are_put_between_the_markers(tmp_path: Path) -> None:
+    page = tmp_path / "gpu.md"
+    page.write_text(f"# Page\n\n{gpu_report.BEGIN}\n\nnothing yet\n\n{gpu_report.END}\n\nend\n")
+    for text in ("one\n", "two\n"):
+        gpu_report.fill(page, text)
+    assert page.read_text() == f"# Page\n\n{gpu_report.BEGIN}\n\ntwo\n\n{gpu_report.END}\n\nend\n"
+    page.write_text("nothing")
+    with pytest.raises(SystemExit, match="lacks the lines"):
+        gpu_report.fill(page, "one")
+
+
+def test_the_page_of_the_docs_has_a_place_for_them() -> None:
+    text = (Path(__file__).parents[2] / "docs/gpu.md").read_text()
+    assert text.index(gpu_report.BEGIN) < text.index(gpu_report.END)
+
+
+def test_a_report_has_every_table() -> None:
+    machine = {"device": "X", "date": "2026-01-01", "versions": {"torch": "2"}, "cuda": "13", "toy": False}
+    decode = {"kind": "decode", "size": "0.5b", "arm": "holdfast", "tokens_per_s": 4321.0, "share_of_floor": 0.405}
+    rows = {
+        "rollouts": [decode, {"kind": "decode", "size": "0.5b", "arm": "vLLM", "error": "out of memory"}],
+        "step": [{"kind": "step", "holdfast": {"step": 2.0}, "trl": {"step": 3.0}, "trl_over_holdfast": 1.5}],
+        "flaky": [{"kind": "flaky", "hidden": 64, "arm": "GRPO", "seed": 0, "steps": 80, "collapsed": True}],
+        "tests": [{"kind": "tests", "counts": {"passed": 19}, "failed": []}],
+    }
+    parts = {name: {"status": "ok", "seconds": 1.0, "rows": part} for name, part in rows.items()}
+    text = gpu_report.markdown({"machine": machine, "parts": parts})
+    assert "| 0.5b | holdfast | 4,321 | – | – | 40.5% |" in text
+    assert "| 0.5b | vLLM |" in text and "out of memory |" in text
+    assert "TRL / holdfast: 1.50" in text and "| 64 | GRPO | 0 | 80 |" in text and "19 passed" in text

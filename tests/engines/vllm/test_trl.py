@@ -1,0 +1,213 @@
+"""TRL's own `GRPOTrainer` with its own vLLM: colocated over four optimizer steps, and by a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+from trl.generation.vllm_client import VLLMClient
+from typer.testing import CliRunner
+
+from holdfast.adapters.trl import LLDS, with_penalties
+from holdfast.adapters.trl_search import SearchRollouts, VLLMPolicy, question_dataset, reward_functions
+from holdfast.cli.main import app
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.policy import generate
+from holdfast.trajectory import Trajectory
+
+from .conftest import POSITIONS, PROTOCOL, QUESTIONS, Tiny
+from .test_serve import turns
+
+LEARNING_RATE = 5e-3
+
+
+@dataclass
+class Run:
+    """A trainer, and every rollout batch: what TRL handed to the rewards, and what it trains on."""
+
+    trainer: Any
+    batches: list[tuple[list[dict[str, Any]], dict[str, Any]]] = field(default_factory=list)
+
+    def trajectories(self) -> list[Trajectory]:
+        return [row["trajectory"] for inputs, _ in self.batches for row in inputs]
+
+    def series(self, name: str) -> list[float]:
+        return [row[name] for row in self.trainer.state.log_history if name in row]
+
+
+def make_run(tiny: Tiny, retriever: BM25Retriever, folder: Path, **settings: Any) -> Run:
+    """Two optimizer steps for each batch of 8 rollouts, with LLDS."""
+    functions, weights = reward_functions({"em": 1.0, "format": 0.1})
+    run = Run(trainer=None)
+
+    class Kept(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+            batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+            run.batches.append((inputs, batch))
+            return batch
+
+    run.trainer = with_penalties(Kept, LLDS(coef=0.2, gate="action"), displacement_every=1)(
+        str(tiny.folder),
+        functions,
+        args=GRPOConfig(
+            output_dir=str(folder),
+            use_vllm=True,
+            vllm_max_model_length=POSITIONS,
+            vllm_importance_sampling_correction=False,
+            per_device_train_batch_size=4,
+            num_generations=4,
+            steps_per_generation=2,
+            gradient_accumulation_steps=1,
+            max_completion_length=200,
+            lr_scheduler_type="constant",
+            learning_rate=LEARNING_RATE,
+            logging_steps=1,
+            report_to="none",
+            bf16=False,
+            use_cpu=True,
+            disable_tqdm=True,
+            reward_weights=weights,
+            seed=1,
+            save_strategy="no",
+            **settings,
+        ),
+        train_dataset=question_dataset(QUESTIONS),
+        rollout_func=SearchRollouts(retriever, PROTOCOL),
+    )
+    return run
+
+
+def check_rollouts(run: Run) -> None:
+    """Searches happen, some answers are right, and TRL trains on exactly what was sampled."""
+    done = run.trajectories()
+    assert not any(t.status.is_failure for t in done)
+    assert sum(t.searches for t in done) > 0 and sum(len(turn.hits) for t in done for turn in t.turns) > 0
+    assert 0 < sum(t.answer == "town" for t in done) < len(done)
+    for inputs, batch in run.batches:
+        mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+        for i, row in enumerate(inputs):
+            t: Trajectory = row["trajectory"]
+            n, length = len(t.prompt), len(t.token_ids) - len(t.prompt)
+            assert batch["completion_ids"][i, :length].tolist() == list(t.token_ids[n:])
+            assert mask[i, :length].tolist() == list(t.loss_mask[n:]) and not mask[i, length:].any()
+            assert batch["holdfast_action_ids"][i, :length].tolist() == list(t.action_ids[n:])
+
+
+def gap(batch: dict[str, Any]) -> torch.Tensor:
+    """|log-prob of the sampler − that of TRL's forward pass|, of each sampled token."""
+    mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    return (batch["sampling_per_token_logps"] - batch["old_per_token_logps"])[mask].abs()
+
+
+# ---- colocated
+
+
+@pytest.fixture(scope="module")
+def colocated(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from .conftest import PASSAGES
+
+    folder = tmp_path_factory.mktemp("colocated")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"):  # which TRL sets for good
+            patch.setenv(name, "")
+            patch.delenv(name)
+        run = make_run(
+            tiny,
+            BM25Retriever.build(PASSAGES),
+            folder,
+            vllm_mode="colocate",
+            vllm_gpu_memory_utilization=0.1,
+            max_steps=4,
+        )
+        run.trainer.train()
+        run.trainer.save_state()
+        yield run
+
+
+def test_colocated_rollouts_are_trained_on_as_they_were_sampled(colocated: Run) -> None:
+    assert colocated.trainer.state.global_step == 4 and len(colocated.batches) == 2
+    check_rollouts(colocated)
+    # TRL names no dtype, so its vLLM computes in bfloat16; the trainer in float32.
+    assert all(0 < float(gap(batch).mean()) < 0.1 for _, batch in colocated.batches)
+
+
+def test_the_penalty_works_from_the_second_optimizer_step(colocated: Run) -> None:
+    active = colocated.series("holdfast/penalty/active_fraction")
+    print("ACTIVE", active, colocated.series("holdfast/penalty/preserved_fraction"), colocated.series("loss"))
+    print("GAP", [float(gap(batch).mean()) for _, batch in colocated.batches])
+    assert len(active) == 4
+    assert active[0] == active[2] == 0.0, "on the first step of a batch the policy is the old one"
+    assert active[1] > 0 and active[3] > 0
+    assert len(colocated.series("holdfast/reward/em")) == 2
+
+
+def test_vllm_has_the_weights_of_the_trainer(colocated: Run, tiny: Tiny) -> None:
+    generation, trainer = colocated.trainer.vllm_generation, colocated.trainer
+    generation.sync_weights()  # after the last optimizer step TRL has no more to generate
+    policy = VLLMPolicy(generation, trainer.accelerator, tiny.tokenizer, trainer.eos_token_ids)
+    start = AutoModelForCausalLM.from_pretrained(tiny.folder).eval()
+    trained = trainer.model.eval()
+    now, before = [], []
+    for request, completion in zip(turns(tiny), generate(policy, turns(tiny)), strict=True):
+        assert completion.token_ids and completion.logprobs
+        pair = (request.token_ids, completion.token_ids)
+        now += [abs(a - b) for a, b in zip(completion.logprobs, tiny.logprobs(*pair, trained), strict=True)]
+        before += [abs(a - b) for a, b in zip(completion.logprobs, tiny.logprobs(*pair, start), strict=True)]
+    assert sum(now) / len(now) < 0.1
+    assert sum(before) / len(before) > 5 * sum(now) / len(now), "the update changed nothing that could be told"
+
+
+def test_its_log_has_no_findings(colocated: Run) -> None:
+    state = Path(colocated.trainer.args.output_dir) / "trainer_state.json"
+    done = CliRunner().invoke(app, ["diagnose", str(state), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["findings"] == []
+
+
+# ---- by a server
+
+
+def test_weights_go_to_a_server_by_nccl_alone(served: str, tiny: Tiny, tmp_path: Path) -> None:
+    """So on a machine without a GPU a trainer cannot be made; the tests below leave the weights as they are."""
+    with pytest.raises(NotImplementedError, match="NCCL"):
+        make_run(tiny, BM25Retriever.build([]), tmp_path, vllm_mode="server", vllm_server_base_url=served, max_steps=2)
+
+
+@pytest.fixture
+def without_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VLLMClient, "init_communicator", lambda self, device=0: None)
+    monkeypatch.setattr(VLLMClient, "close_communicator", lambda self: None)
+    monkeypatch.setattr(VLLMClient, "update_named_params", lambda self, *_: None)
+
+
+@pytest.mark.usefixtures("without_new_weights")
+def test_rollouts_by_a_server_are_trained_on_as_they_were_sampled(
+    served: str, tiny: Tiny, retriever: BM25Retriever, tmp_path: Path
+) -> None:
+    """One rollout batch, which needs no new weights."""
+    run = make_run(tiny, retriever, tmp_path, vllm_mode="server", vllm_server_base_url=served, max_steps=2)
+    run.trainer.train()
+    check_rollouts(run)
+    ((_, batch),) = run.batches
+    assert float(gap(batch).max()) < 1e-3, "float32 on both sides"
+    assert run.series("holdfast/penalty/active_fraction")[1] > 0
+
+    generation = run.trainer.vllm_generation
+    policy = VLLMPolicy(generation, run.trainer.accelerator, tiny.tokenizer, run.trainer.eos_token_ids)
+    for request, completion in zip(turns(tiny), generate(policy, turns(tiny)), strict=True):
+        assert completion.token_ids and len(completion.token_ids) <= request.max_new_tokens
+        assert completion.logprobs == pytest.approx(tiny.logprobs(request.token_ids, completion.token_ids), abs=1e-3)
+
+    generation.temperature = 0.0
+    there = generate(policy, turns(tiny))
+    with torch.no_grad():
+        here = generate(HFPolicy(tiny.model, tiny.tokenizer, greedy=True, max_tokens=POSITIONS), turns(tiny))
+    facts = [[(c.token_ids, c.text, c.stop_reason) for c in completions] for completions in (there, here)]
+    assert facts[0] == facts[1]

@@ -1,0 +1,101 @@
+"""What a device samples, and the memory that it holds while it does."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.rollout import hf
+from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.policy import Completion, Request
+from holdfast.rollout.sampling import counter_uniform, seed_key
+
+PRECISION = {None: 1e-3, torch.bfloat16: 0.15}
+"""Autocast -> largest difference from float64, in nats."""
+
+
+def play(policy: HFPolicy, rows: int = 6, turns: int = 2) -> dict[str, tuple[list[int], list[tuple[int, Completion]]]]:
+    """Ragged rollouts with feedback between their turns: id -> (context, [(start, completion), …])."""
+    context = {str(i): list(range(2 + i, 20 + 2 * i)) for i in range(rows)}
+    spans: dict[str, list[tuple[int, Completion]]] = {id: [] for id in context}
+
+    def next_request(id: str) -> Request:
+        new = 5 + (int(id) + 3 * len(spans[id])) % 7
+        return Request(id=id, token_ids=tuple(context[id]), max_new_tokens=new, stop=(), seed=int(id))
+
+    policy.submit([next_request(id) for id in context])
+    while completions := policy.poll():
+        for done in completions:
+            spans[done.id].append((len(context[done.id]), done))
+            context[done.id] += [*done.token_ids, *range(30, 37)]
+            if len(spans[done.id]) < turns:
+                policy.submit([next_request(done.id)])
+            else:
+                policy.release([done.id])
+    return {id: (context[id], spans[id]) for id in context}
+
+
+def exact_logprobs(model: Any, context: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([context]), use_cache=False).logits[0].log_softmax(-1)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9, "top_k": 20}, {"greedy": True}])
+def test_log_probs_of_what_was_sampled(device, model, tokenizer, autocast, sampling) -> None:
+    exact = copy.deepcopy(model).double()
+    played = play(HFPolicy(model, tokenizer, device=device, autocast_dtype=autocast, **sampling))
+    for context, spans in played.values():
+        expected = exact_logprobs(exact, context)
+        for start, done in spans:
+            rows = expected[start - 1 : start - 1 + len(done.token_ids)]
+            sampled = rows[torch.arange(len(rows)), torch.tensor(done.token_ids)]
+            assert (sampled - torch.tensor(done.logprobs)).abs().max() < PRECISION[autocast]
+            if "greedy" in sampling:
+                assert (rows.amax(-1) - sampled).max() < 2 * PRECISION[autocast]
+
+
+def test_uniforms_are_the_same_numbers_everywhere(device) -> None:
+    keys = torch.tensor([seed_key(seed) for seed in (0, 1, 2**40)], device=device)
+    found = counter_uniform(keys, torch.arange(3, device=device)).tolist()
+    mask = (1 << 64) - 1
+    for key, position, uniform in zip(keys.tolist(), range(3), found, strict=True):
+        z = (key + (position + 1) * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        assert uniform == ((z ^ (z >> 31)) >> 32) / 2**32
+
+
+def test_the_memory_of_the_cache_is_given_back(device, model, tokenizer) -> None:
+    policy = HFPolicy(model, tokenizer, device=device, autocast_dtype=torch.bfloat16)
+    play(policy)  # the first run loads kernels, whose workspaces stay
+    gc.collect()
+    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    policy.submit([Request(id="a", token_ids=(2, 3, 4), max_new_tokens=8, stop=(), seed=0)])
+    policy.poll()
+    layer = policy._table.cache.layers[0]
+    assert layer.keys.device.type == device.type and layer.keys.dtype == torch.bfloat16
+    keys = weakref.ref(layer.keys)
+    del layer
+    policy.release(["a"])
+    assert keys() is None
+    assert (torch.cuda.memory_allocated(device) if device.type == "cuda" else 0) == before
+
+
+def test_rows_that_do_not_fit_wait(device, model, tokenizer, monkeypatch) -> None:
+    """A GPU with room for three rollouts makes the same rollouts, three at a time."""
+    together = play(HFPolicy(model, tokenizer, device=device))
+    tokens = 100
+    row_bytes = 2 * 2 * 2 * 16 * 4 * tokens  # keys and values, two layers of two heads of 16 float32
+    monkeypatch.setattr(hf, "free_memory", lambda device: 2 * 3 * row_bytes)
+    policy = HFPolicy(model, tokenizer, device=device, max_tokens=tokens)
+    held = []
+    monkeypatch.setattr(policy, "on_token", lambda *_: held.append(policy._table.taken))
+    apart = play(policy)
+    assert max(held) == (3 if device.type == "cuda" else 6)
+    assert {id: context for id, (context, _) in apart.items()} == {id: context for id, (context, _) in together.items()}

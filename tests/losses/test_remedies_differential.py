@@ -1,0 +1,246 @@
+"""CISPO, DPPO, OPSM, the filters, the sampler's weights and GAE against double Python loops; poison under the mask."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from holdfast.losses import (
+    cispo_loss,
+    clipped_policy_loss,
+    dppo_mask,
+    first_action_mask,
+    gae_advantages,
+    off_policy_sequence_mask,
+    sampler_weights,
+    value_loss,
+    void_turn_mask,
+)
+
+from .test_losses_differential import CHUNKS, TOLERANCE, Layout, layouts, naive_runs, random_batch, seeds
+
+
+def naive_cispo(s, low, high):
+    out = {}
+    for k in s.tokens():
+        r = math.exp(min(max(s.l[k] - s.old[k], -20), 20))
+        w = -min(max(r, 1 - low), 1 + high) * s.A
+        out[k] = (w * s.l[k], w)
+    return out
+
+
+def naive_dppo(s, low, high):
+    def stays(k):
+        rise = math.exp(s.l[k]) - math.exp(s.old[k])
+        return not ((s.A > 0 and rise > high) or (s.A < 0 and -rise > low))
+
+    return [m and stays(k) for k, m in enumerate(s.mask)]
+
+
+def naive_off_policy(s, threshold):
+    tokens = s.tokens()
+    moved = sum(s.old[k] - s.l[k] for k in tokens) / len(tokens) if tokens else 0.0
+    return [m and (s.A >= 0 or moved <= threshold) for m in s.mask]
+
+
+def naive_weights(s, level, aggregate, keep, low, high, actions):
+    """`ref` plays the sampler."""
+    tokens, out = s.tokens(), [0.0] * len(s.mask)
+    for k in tokens:
+        unit = {"token": [k], "sequence": tokens, "action": [j for j in tokens if actions[j] == actions[k]]}[level]
+        x = sum(s.old[j] - s.ref[j] for j in unit)
+        if aggregate == "mean":
+            x /= len(unit)
+        w = math.exp(min(max(x, -20), 20))
+        inside = low <= w <= high
+        out[k] = {"truncate": min(max(w, low), high), "mask": w if inside else 0.0, "reject": float(inside)}[keep]
+    return out
+
+
+def naive_gae(s, rewards, gamma, lam):
+    """Sums of discounted errors, each to its end: not the recursion."""
+    tokens, advantages = s.tokens(), [0.0] * len(s.mask)
+    for i, k in enumerate(tokens):
+        for n, j in enumerate(tokens[i:]):
+            after = s.old[tokens[i + n + 1]] if i + n + 1 < len(tokens) else 0.0
+            advantages[k] += (gamma * lam) ** n * (rewards[j] + gamma * after - s.old[j])
+    return advantages, [a + s.old[k] if s.mask[k] else 0.0 for k, a in enumerate(advantages)]
+
+
+def close(x: Layout, got, rows):
+    expected = x.tensor(rows, 0.0, torch.float64)
+    assert (got[~x.mask] == 0).all() and not got.requires_grad
+    torch.testing.assert_close(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def flags(x: Layout, per_sequence, per_token=None):
+    """One flag a sequence in the layout's shape: [B, 1] padded, per token packed."""
+    if x.kind == "padded" and per_token is None:
+        return torch.tensor([[flag] for flag in per_sequence])
+    rows = per_token or [[flag] * len(s.mask) for flag, s in zip(per_sequence, x.batch, strict=True)]
+    return x.tensor(rows, False, torch.bool)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_losses_and_masks_equal_the_loops(chunk):
+    for seed in seeds(chunk):
+        rng = random.Random(-1 - seed)
+        batch = random_batch(seed)
+        low, high = rng.choice(((1.0, 4.0), (0.2, 0.2), (0.0, 0.0), (0.05, 0.3)))
+        threshold = rng.choice((0.01, 0.5, 3.0))
+        void = [rng.random() < 0.4 for _ in batch]
+        void_tokens = [[rng.random() < 0.1 for _ in s.mask] for s in batch]
+        for x in layouts(batch, rng):
+            common = (x.l, x.old, x.A, x.mask)
+            loss = cispo_loss(*common, clip_low=low, clip_high=high, sequence_ids=x.ids)
+            x.check(loss, [naive_cispo(s, low, high) for s in batch])
+            bounds = {"low": min(low, 0.9), "high": min(high, 0.1)}
+            mask = dppo_mask(*common, **bounds, sequence_ids=x.ids)
+            assert torch.equal(mask, x.tensor([naive_dppo(s, **bounds) for s in batch], False, torch.bool))
+            mask = off_policy_sequence_mask(*common, threshold=threshold, sequence_ids=x.ids)
+            assert torch.equal(mask, x.tensor([naive_off_policy(s, threshold) for s in batch], False, torch.bool))
+            mask = void_turn_mask(x.mask, flags(x, void), sequence_ids=x.ids)
+            rows = [[m and not v for m in s.mask] for s, v in zip(batch, void, strict=True)]
+            assert torch.equal(mask, x.tensor(rows, False, torch.bool))
+            mask = void_turn_mask(x.mask, flags(x, None, void_tokens), sequence_ids=x.ids)
+            rows = [
+                [m and not any(v and n for v, n in zip(voids, s.mask, strict=True)) for m in s.mask]
+                for s, voids in zip(batch, void_tokens, strict=True)
+            ]
+            assert torch.equal(mask, x.tensor(rows, False, torch.bool))
+            mask = first_action_mask(x.mask, x.action_ids, flags(x, void))
+            rows = [
+                [m and not (v and a == 1) for m, a in zip(s.mask, s.action, strict=True)]
+                for s, v in zip(batch, void, strict=True)
+            ]
+            assert torch.equal(mask, x.tensor(rows, False, torch.bool))
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_weights_and_values_equal_the_loops(chunk):
+    for seed in seeds(chunk):
+        rng = random.Random(-1 - seed)
+        batch = random_batch(seed)
+        level = rng.choice(("token", "action", "sequence"))
+        aggregate = "product" if level == "token" else rng.choice(("product", "mean"))
+        keep = rng.choice(("truncate", "mask", "reject"))
+        low, high = rng.choice(((0.0, 2.0), (0.5, 5.0), (0.99, 1.01), (0.7, 1.4)))
+        explicit = rng.random() < 0.7
+        gamma, lam = rng.choice(((1.0, 1.0), (0.9, 0.8), (1.0, 0.0), (0.0, 1.0)))
+        rewards = [[rng.gauss(0, 1) for _ in s.mask] for s in batch]
+        clip = rng.choice((0.5, 0.1, None))
+        for x in layouts(batch, rng):
+            weights = sampler_weights(
+                x.old, x.ref, x.mask, level=level, aggregate=aggregate, keep=keep, low=low, high=high,
+                action_ids=x.action_ids if explicit else None, sequence_ids=x.ids,
+            )  # fmt: skip
+            actions = [s.action if explicit else naive_runs(s.mask) for s in batch]
+            close(x, weights, [
+                naive_weights(s, level, aggregate, keep, low, high, a) for s, a in zip(batch, actions, strict=True)
+            ])  # fmt: skip
+            got = gae_advantages(x.floats(rewards, rng), x.old, x.mask, gamma=gamma, lam=lam, sequence_ids=x.ids)
+            want = [naive_gae(s, r, gamma, lam) for s, r in zip(batch, rewards, strict=True)]
+            for k in range(2):
+                close(x, got[k], [w[k] for w in want])
+            naive = []
+            for s in batch:
+                terms = {}
+                for k in s.tokens():
+                    error, slope = s.l[k] - s.ref[k], s.l[k] - s.ref[k]
+                    if clip is not None:
+                        moved = min(max(s.l[k] - s.old[k], -clip), clip)
+                        bounded = s.old[k] + moved - s.ref[k]
+                        if bounded**2 > error**2:
+                            error, slope = bounded, 0.0
+                    terms[k] = (error**2 / 2, slope)
+                naive.append(terms)
+            x.check(value_loss(x.l, x.old, x.ref, x.mask, clip=clip), naive)
+
+
+def test_without_bounds_cispo_has_the_gradient_of_the_policy_loss():
+    x = Layout(random_batch(5), "padded", random.Random(5))
+    near = torch.where(x.mask, x.old + 0.3, torch.nan).requires_grad_()
+    grads = [
+        torch.autograd.grad(f(near, x.old, x.A, x.mask, clip_low=1.0, clip_high=1e9).sum(), near)[0]
+        for f in (cispo_loss, clipped_policy_loss)
+    ]
+    assert (grads[0][x.mask] != 0).any()
+    torch.testing.assert_close(*grads)
+
+
+def test_a_reward_at_the_end_reaches_every_token_across_observations():
+    """γ = λ = 1: the advantage is the reward to come minus the value; discounting counts sampled tokens alone."""
+    mask = torch.tensor([[True, False, False, True, True]])
+    rewards, values = torch.tensor([[0.0, 5.0, 5.0, 0.0, 1.0]]), torch.tensor([[0.25, 9.0, -9.0, 0.5, 0.75]])
+    advantages, returns = gae_advantages(rewards, values, mask)
+    assert advantages.tolist() == [[0.75, 0.0, 0.0, 0.5, 0.25]]
+    assert returns.tolist() == [[1.0, 0.0, 0.0, 1.0, 1.0]]
+    advantages, _ = gae_advantages(rewards, torch.zeros(1, 5), mask, gamma=0.5)
+    assert advantages.tolist() == [[0.25, 0.0, 0.0, 0.5, 1.0]]
+
+
+def test_value_gradients_agree_with_numeric_ones():
+    g = torch.Generator().manual_seed(0)
+    values, old, returns = torch.randn(3, 2, 5, generator=g, dtype=torch.float64)
+    mask = torch.rand(2, 5, generator=g) < 0.7
+    assert torch.autograd.gradcheck(lambda v: value_loss(v, old, returns, mask), (values.requires_grad_(),))
+
+
+HALF = torch.full((1, 3), -0.5, dtype=torch.bfloat16)
+MASK = torch.ones(1, 3, dtype=torch.bool)
+
+
+def test_half_precision_is_computed_in_float32():
+    assert sampler_weights(HALF, HALF, MASK).dtype == torch.float32
+    assert gae_advantages(HALF, HALF, MASK)[0].dtype == torch.float32
+    assert value_loss(HALF, HALF, HALF, MASK).dtype == torch.float32
+    assert sampler_weights(HALF.double(), HALF, MASK).dtype == torch.float64
+
+
+def test_nothing_is_read_back_from_the_device():
+    meta, mask = torch.empty(2, 4, device="meta"), torch.ones(2, 4, dtype=torch.bool, device="meta")
+    for level in ("token", "action", "sequence"):
+        assert sampler_weights(meta, meta, mask, level=level).shape == (2, 4)
+    assert dppo_mask(meta, meta, meta, mask).shape == (2, 4)
+    assert off_policy_sequence_mask(meta, meta, meta, mask, threshold=0.5).shape == (2, 4)
+    assert void_turn_mask(mask, mask).shape == first_action_mask(mask, mask.long(), mask).shape == (2, 4)
+    assert gae_advantages(meta, meta, mask)[1].shape == value_loss(meta, meta, meta, mask).shape == (2, 4)
+
+
+LP = torch.full((1, 3), -0.5)
+A = torch.ones(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: sampler_weights(LP, LP, MASK, low=2.0, high=2.0), "low < high"),
+        (lambda: sampler_weights(LP, LP, MASK, low=-0.1), "low < high"),
+        (lambda: sampler_weights(LP, LP, MASK, aggregate="mean"), "changes nothing"),
+        (lambda: sampler_weights(LP, LP, MASK, level="turn"), "level='turn'"),
+        (lambda: sampler_weights(LP, LP, MASK, keep="drop"), "keep='drop'"),
+        (lambda: sampler_weights(LP, LP[:, :2], MASK), "rollout_logprobs has shape"),
+        (lambda: sampler_weights(LP[0], LP[0], MASK[0], level="sequence"), "sequence_ids"),
+        (lambda: cispo_loss(LP, LP, A, MASK, clip_low=1.5), "clip_low=1.5"),
+        (lambda: cispo_loss(LP, LP, A, MASK, clip_high=-1), "clip_high=-1"),
+        (lambda: dppo_mask(LP, LP, A, MASK, low=1.0), "low=1.0"),
+        (lambda: dppo_mask(LP, LP, A, MASK, high=-0.1), "high=-0.1"),
+        (lambda: off_policy_sequence_mask(LP, LP, A, MASK, threshold=0.0), "threshold=0.0"),
+        (lambda: off_policy_sequence_mask(LP[0], LP[0], A[0], MASK[0], threshold=1.0), "sequence_ids"),
+        (lambda: void_turn_mask(MASK, torch.ones(1, 1)), "void must be bool"),
+        (lambda: void_turn_mask(MASK, torch.ones(1, dtype=torch.bool)), "void has shape"),
+        (lambda: first_action_mask(MASK, MASK, MASK), "action_ids must be integers"),
+        (lambda: gae_advantages(LP, LP, MASK, gamma=1.1), "gamma=1.1"),
+        (lambda: gae_advantages(LP, LP, MASK, lam=-0.1), "lam=-0.1"),
+        (lambda: gae_advantages(LP[0], LP[0], MASK[0]), "sequence_ids"),
+        (lambda: gae_advantages(LP, LP.long(), MASK), "values must be floating point"),
+        (lambda: value_loss(LP, LP, LP, MASK, clip=0.0), "clip=0.0"),
+        (lambda: value_loss(LP, LP[:, :2], LP, MASK), "old_values has shape"),
+    ],
+)
+def test_what_cannot_work_is_refused(call, words):
+    with pytest.raises((ValueError, TypeError), match=words.replace("(", r"\(")):
+        call()
