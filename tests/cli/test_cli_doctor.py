@@ -79,11 +79,12 @@ def test_vllm_in_the_environment_of_verl(
     assert sentence in holdfast("doctor", "verl", code=1).stdout
 
 
-def test_trl_is_told_about_the_schedule(holdfast: Run, installed: Callable[..., None]) -> None:
+def test_trl_is_told_about_the_schedule_and_the_sampler(holdfast: Run, installed: Callable[..., None]) -> None:
     installed(trl="1.16.0", transformers="5.20.0")
     text = holdfast("doctor", "trl").stdout
     assert "ok       trl 1.16.0, transformers 5.20.0" in text
     assert "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps)" in text
+    assert "top_k=512 or less, and pass with_penalties(..., mask_logprobs=True)" in text
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,13 @@ def trl_lines() -> Iterator[Line]:
         "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps) or more"
     )
     yield True, schedule
+    yield (
+        True,
+        (
+            "if top_p, top_k or min_p truncates the sampler: set top_k=512 or less, and pass with_penalties(..., "
+            "mask_logprobs=True), or the loss moves probability to tokens that are never sampled"
+        ),
+    )
 
 
 def verl_lines(overrides: list[str]) -> Iterator[Line]:

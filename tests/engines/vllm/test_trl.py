@@ -42,7 +42,9 @@ class Run:
         return [row[name] for row in self.trainer.state.log_history if name in row]
 
 
-def make_run(tiny: Tiny, retriever: BM25Retriever, folder: Path, **settings: Any) -> Run:
+def make_run(
+    tiny: Tiny, retriever: BM25Retriever, folder: Path, *, mask_logprobs: bool = False, **settings: Any
+) -> Run:
     """Two optimizer steps for each batch of 8 rollouts, with LLDS."""
     functions, weights = reward_functions({"em": 1.0, "format": 0.1})
     run = Run(trainer=None)
@@ -53,7 +55,8 @@ def make_run(tiny: Tiny, retriever: BM25Retriever, folder: Path, **settings: Any
             run.batches.append((inputs, batch))
             return batch
 
-    run.trainer = with_penalties(Kept, LLDS(coef=0.2, gate="action"), displacement_every=1)(
+    adapted = with_penalties(Kept, LLDS(coef=0.2, gate="action"), displacement_every=1, mask_logprobs=mask_logprobs)
+    run.trainer = adapted(
         str(tiny.folder),
         functions,
         args=GRPOConfig(
@@ -211,3 +214,26 @@ def test_rollouts_by_a_server_are_trained_on_as_they_were_sampled(
         here = generate(HFPolicy(tiny.model, tiny.tokenizer, greedy=True, max_tokens=POSITIONS), turns(tiny))
     facts = [[(c.token_ids, c.text, c.stop_reason) for c in completions] for completions in (there, here)]
     assert facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("min_p", [None, 0.15])
+@pytest.mark.usefixtures("without_new_weights")
+def test_the_mask_of_a_truncated_sampler_is_recomputed(
+    served: str, tiny: Tiny, retriever: BM25Retriever, tmp_path: Path, min_p: float | None
+) -> None:
+    """vLLM's processed log-probs are over its sampling mask. With `mask_logprobs` TRL's old ones are of the same
+    distribution, for every token; without it they miss the mass outside the mask."""
+    sampler = {"top_p": 0.7, "top_k": 40, "min_p": min_p, "temperature": 1.3}
+    settings = {"vllm_mode": "server", "vllm_server_base_url": served, "max_steps": 2, **sampler}
+    masked = make_run(tiny, retriever, tmp_path / "masked", mask_logprobs=True, **settings)
+    masked.trainer.train()
+    ((_, batch),) = masked.batches
+    assert float(gap(batch).max()) < 1e-3, "float32 on both sides"
+    assert abs(masked.series("holdfast/sampler/logprob_gap")[0]) < 1e-3
+    assert masked.series("holdfast/sampler/mask_mass")[0] < 0.98
+    assert masked.series("holdfast/sampler/mask_in_loss") == [1.0]
+
+    whole = make_run(tiny, retriever, tmp_path / "whole", **settings)
+    whole.trainer.train()
+    ((_, batch),) = whole.batches
+    assert float(gap(batch).max()) > 0.1 and whole.series("holdfast/sampler/logprob_gap")[0] > 0.01
