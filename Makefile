@@ -65,7 +65,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 
 contracts: contracts-verl contracts-trl contracts-vllm
 
-# The last of these run verl itself, with Ray and vLLM on two cores: half an hour, 10 GB of memory, 4 GB of disk.
+# The last of these run verl itself, with Ray and vLLM on two cores: half an hour, 7 GB of memory, 3 GB of disk.
 # ARGS='-m "not long"' leaves them out.
 contracts-verl: $(VENV)-verl/.setup
 	$(VENV)-verl/bin/holdfast doctor verl
