@@ -103,6 +103,12 @@ class TokenBatch:
     """float [B, T]: under the policy frozen for this rollout batch."""
     ref_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the frozen reference."""
+    excluded: Tensor | None = field(default=None, metadata=_BOOLS)
+    """bool [B, T]: sampled tokens that the loss leaves out."""
+    policy_weights: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: factors on the policy loss of each token."""
+    sampler_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: of the distribution that the tokens were drawn from, after truncation."""
     sampling_mask: SamplingMask | None = None
     """Where present, `old_logprobs` and all other log-probs of the loss are normalised over its tokens."""
 
@@ -175,6 +181,11 @@ class TokenBatch:
     def lengths(self) -> Tensor:
         """int64 [B]: real tokens of each row."""
         return self.attention_mask.sum(-1)
+
+    @property
+    def learned_mask(self) -> Tensor:
+        """bool [B, T]: sampled tokens that the loss reads."""
+        return self.loss_mask if self.excluded is None else self.loss_mask & ~self.excluded
 
     def select(self, rows: Sequence[int] | Tensor) -> TokenBatch:
         """The given rows, in the given order, with every field. The width stays; see `trim`.

@@ -31,6 +31,12 @@ METRICS: dict[str, str] = {
     "loss/policy": "Clipped policy loss. Like the other losses, a mean over the optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
+    "loss/excluded_fraction": "Share of sampled tokens that `loss.drop_void`, `loss.drop_first_actions` or rejection "
+    "by `loss.sampler_weights` leaves out of the loss. Absent without them.",
+    "loss/mean_weight": "Mean factor on the policy loss of a token, from `loss.sampler_weights`, `loss.nthr` and "
+    "`loss.negative_weight`. Absent without them.",
+    "loss/dropped_fraction": "Share of tokens whose policy gradient is 0 because of DPPO's mask or "
+    "`loss.off_policy_threshold`. Absent without them.",
     "kl/reference": "KL to the frozen reference per token, in nats, without its coefficient. From TRL and verl.",
     "loss/entropy": "Entropy bonus: minus the entropy, times its coefficient.",
     "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. If always 0, the penalty is inert.",
@@ -82,6 +88,7 @@ METRICS: dict[str, str] = {
     "rollout/truncated_observation_fraction": "Share of observations cut to their token limit.",
     "rollout/first_action_match_fraction": "Share of incorrect rollouts whose first search returned the "
     "same passages as that of a correct rollout of the same question.",
+    "rollout/extra_questions": "Questions beyond `train.questions` that `train.resample` drew. Absent without it.",
     "rollout/mixed_group_fraction": "Share of groups with different rewards. The others have a group-relative "
     "advantage of 0.",
     "sampler/logprob_gap": "Mean over sampled tokens of the sampler's log-prob minus the old log-prob. If it is not "
