@@ -9,8 +9,8 @@ import torch
 from holdfast.batch import SamplingMask, TokenBatch
 from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 
-PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "rollout_logprobs")
-OPTIONAL = ("old_logprobs", "ref_logprobs", "policy_weights", "sampler_logprobs")
+PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
+OPTIONAL = ("old_logprobs", "ref_logprobs", "anchor_logprobs", "policy_weights", "sampler_logprobs")
 
 
 def episode(*lengths, reward=0.0, em=0.0, status=Status.OK, prompt=(1, 2), first=10):

@@ -63,6 +63,8 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.reduction": ("seq-mean-token-mean",),
     "loss.kl_estimator": ("k2",),
     "train.group_size": ("10",),
+    "train.minibatches": ("in-order",),
+    "train.anchor_every": ("2",),
     "train.micro_batch_tokens": ("4096",),
     "sampling.mask_logprobs": ("true", "--sampling.top_k=512"),
     "track.wandb": ("project",),

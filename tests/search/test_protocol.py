@@ -13,7 +13,7 @@ from holdfast.search.protocol import (
     SAPO,
     SEARCH_R1,
     SearchProtocol,
-    answer_char_span,
+    action_char_span,
     format_hits,
     parse_action,
     render_prompt,
@@ -67,12 +67,13 @@ def test_parse_action(text, action):
         ("ab<answer> Orsa </answer>\n", "<answer> Orsa </answer>"),
         ("<answer> x <answer> Orsa </answer> y </answer>", "<answer> Orsa </answer>"),
         ("<answer>  </answer>", None),
-        ("<search> a </search><answer> b </answer>", None),
+        ("<search> a </search><answer> b </answer>", "<search> a </search>"),
+        ("<search>  </search>", None),
         ("no", None),
     ],
 )
-def test_answer_char_span(text, span):
-    found = answer_char_span(text, CLEAN)
+def test_action_char_span(text, span):
+    found = action_char_span(text, CLEAN)
     assert (None if found is None else text[slice(*found)]) == span
 
 

@@ -464,6 +464,13 @@ class Train(Section):
     """K: optimizer steps (mini-batches) per rollout batch. verl: train_batch_size / ppo_mini_batch_size × ppo_epochs.
     TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1 LLDS is always 0, and so is
     SAPO with tau up to 1: they see a change of policy from the second step on."""
+    minibatches: Literal["shuffled", "in-order"] = "shuffled"
+    """Which rollouts one optimizer step learns from: drawn at random, or consecutive, so that rollouts of one question
+    meet in the same step or in the next. The codes of Search-R1, LLDS and SAPO have `in-order`."""
+    anchor_every: int = Field(0, ge=0)
+    """Every n rollout batches, keep the policy before the update as the anchor: the older policy that the penalty
+    compares with, 1 to n batches old. So a penalty acts with one optimizer step per rollout batch too. 0: the penalty
+    compares with the policy that made the batch. Costs a copy of the trained weights, and a forward pass per batch."""
     lr: float = Field(1e-6, gt=0)
     """Learning rate of AdamW."""
     warmup: int = Field(0, ge=0)

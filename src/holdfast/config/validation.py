@@ -42,6 +42,12 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one rollout has no "
             "contrast. Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
         )
+    if train.anchor_every and config.loss.penalty.name in ("none", "nll"):
+        yield (
+            f"train.anchor_every = {train.anchor_every} with loss.penalty.name = {config.loss.penalty.name!r}: the "
+            "anchor is what a penalty compares with, and this one compares with no policy. Set loss.penalty.name = "
+            "'llds' or 'sapo', or leave train.anchor_every out"
+        )
     yield from _inert_remedies(config)
     in_world = data.train == "world"
     searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
@@ -158,9 +164,11 @@ def code_errors(config: Config) -> Iterator[str]:
 
 
 def _inert_penalty(config: Config, penalty: Penalty) -> Iterator[str]:
-    if config.train.optimizer_steps_per_rollout == 1 and not penalty.acts_without_drift:
+    train = config.train
+    if train.optimizer_steps_per_rollout == 1 and not train.anchor_every and not penalty.acts_without_drift:
         yield (
             f"loss.penalty.name = {config.loss.penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the "
             "first optimizer step after a rollout the policy equals the old one, so this penalty is always zero. Set "
-            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
+            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or train.anchor_every = 1, which "
+            "compares with the policy of the batch before, or loss.penalty.name = 'none'"
         )

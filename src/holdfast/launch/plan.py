@@ -24,6 +24,7 @@ REMEDIES_OF_OURS: Mapping[str, str] = {
     "loss.drop_first_actions": f"the host's loss does not see which searches found the same passages. {_LOCAL}",
     "loss.nthr": f"the host's loss gets log-probs, and NTHR's scores need hidden states. {_LOCAL}",
     "train.resample": f"the host trains on every group that it samples. {_LOCAL}",
+    "train.anchor_every": f"the host's loss has log-probs of the policy that sampled, and of no older one. {_LOCAL}",
 }
 """Settings that only the local trainer has -> why a host refuses them."""
 

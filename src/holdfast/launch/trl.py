@@ -53,6 +53,7 @@ SCRIPT: Mapping[str, str] = {
 }
 
 NOTED: Mapping[str, str] = {
+    "train.minibatches": "TRL draws the rollouts of each optimizer step at random",
     **dict.fromkeys(section("world.model"), "it sets the size of the tiny model, which is not made here"),
     **dict.fromkeys(
         [*section("world.scripts"), *section("warm_start", but=("steps",))],

@@ -262,7 +262,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
 
     yield Option(f"{ACTOR}.ppo_mini_batch_size", verl_mini_batch(train), f"{k}: questions in a step, times rollout.n")
     yield Option(f"{ACTOR}.ppo_epochs", 1, "every rollout is used once")
-    yield Option(f"{ACTOR}.shuffle", True, "the rollouts of a step are drawn at random")
+    yield Option(f"{ACTOR}.shuffle", train.minibatches == "shuffled", "train.minibatches")
     yield Option(f"{ACTOR}.use_dynamic_bsz", True, "train.micro_batch_tokens")
     yield Option(f"{ACTOR}.ppo_max_token_len_per_gpu", train.micro_batch_tokens, "train.micro_batch_tokens")
     yield Option(f"{ACTOR}.data_loader_seed", run.seed, "run.seed")

@@ -190,9 +190,9 @@ def parse_action(text: str, protocol: SearchProtocol) -> Action:
     return Search(content) if is_search else Answer(content)
 
 
-def answer_char_span(text: str, protocol: SearchProtocol) -> tuple[int, int] | None:
-    """[start, end) of the answer in `text`, tags included; None when the turn is not an answer."""
-    if not isinstance(parse_action(text, protocol), Answer):
+def action_char_span(text: str, protocol: SearchProtocol) -> tuple[int, int] | None:
+    """[start, end) of the query or the answer in `text`, tags included; None when the turn holds neither."""
+    if isinstance(parse_action(text, protocol), Invalid):
         return None
     action = _find(text, protocol)
     return None if isinstance(action, Invalid) else action[:2]

@@ -60,8 +60,6 @@ class Objective:
 
     def terms(self, micro: TokenBatch, logprobs: Tensor, answer_weight: float | None = None) -> Terms:
         """Unreduced terms. `logprobs` `[B, T]` are those of the present weights, with their graph."""
-        assert micro.old_logprobs is not None
-        arguments = (logprobs, micro.old_logprobs, micro.advantages, micro.learned_mask)
         policy, dropped = self._policy(micro, logprobs)
         kl = None
         if micro.ref_logprobs is not None:
@@ -70,7 +68,10 @@ class Objective:
             return Terms(policy, None, None, kl, dropped)
         preserved = self._preserved(micro)
         penalty = self.penalty.per_token(
-            *arguments,
+            logprobs,
+            micro.penalty_logprobs,
+            micro.advantages,
+            micro.learned_mask,
             preserved=preserved,
             action_ids=micro.action_ids,
             answer_mask=micro.answer_mask,

@@ -35,7 +35,7 @@ from holdfast.retrieval.types import Retriever
 from holdfast.rollout.agent import SearchAgent
 from holdfast.rollout.searching import RolloutStats
 from holdfast.run_folder import step_folder
-from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint
+from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, make_learner
 from holdfast.train.policy_weights import weight_metrics
@@ -72,6 +72,8 @@ class Trainer:
         if len(batch):
             with clock("update"):
                 old_pass = learner.old_pass(batch, learner.plan(batch, self.generator))
+                if train.anchor_every and self.completed_steps % train.anchor_every == 0:
+                    learner.renew_anchor()
                 metrics["entropy/mean"] = old_pass.entropy
                 metrics |= learner.step(old_pass.minibatches, mean_searches=metrics["rollout/searches"])
             with clock("displacement"):
@@ -158,12 +160,16 @@ class Trainer:
             "machine": machine,
         }
         folder = step_folder(run_dir, self.completed_steps)
-        save_checkpoint(folder, self.learner.language_model, optimizer=self.learner.optimizer, state=state)
+        learner = self.learner
+        anchor = learner.anchor.weights if learner.anchor is not None else ()
+        save_checkpoint(folder, learner.language_model, optimizer=learner.optimizer, anchor=anchor, state=state)
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Continue from a checkpoint whose weights the model already has. Returns its state, as `save` wrote it."""
         state = read_state(folder)
         load_optimizer(folder, self.learner.optimizer)
+        if anchor := load_anchor(folder):
+            self.learner.renew_anchor(anchor)
         self.question_order.restore(state["question_order"])
         self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
         self.completed_steps = int(state["step"])
