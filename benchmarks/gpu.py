@@ -64,13 +64,14 @@ class Kit:
                 part: dict[str, Any] = {"status": "left out: no time was left", "seconds": 0.0, "rows": []}
             else:
                 self.say(f"{name}: at most {min(budget, left):.0f} s")
-                part = self._run_part(name, min(budget, left))
+                part = self._run_part(name, min(budget, left), min(budget + GRACE, left))
             self.say(f"{name}: {part['status']} after {part['seconds']:.0f} s, {len(part['rows'])} results")
             self.results["parts"][name] = part
             self._write()
         return all(part["status"] == "ok" for part in self.results["parts"].values())
 
-    def _run_part(self, name: str, budget: float) -> dict[str, Any]:
+    def _run_part(self, name: str, budget: float, limit: float) -> dict[str, Any]:
+        """Run a part that should be done in `budget` seconds, and is killed after `limit`."""
         options = self.options
         command = [sys.executable, __file__, "--part", name, "--folder", str(self.folder), "--device", options.device]
         command += ["--seconds", str(budget), *["--toy"] * options.toy]
@@ -78,7 +79,7 @@ class Kit:
         with (self.folder / "logs" / f"{name}.log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             try:
-                code: int | None = process.wait(timeout=budget + GRACE)
+                code: int | None = process.wait(timeout=limit)
             except subprocess.TimeoutExpired:
                 code = None
             finally:

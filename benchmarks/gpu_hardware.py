@@ -72,7 +72,7 @@ class Shape:
 
 
 SHAPES = {
-    "toy": Shape(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64, vocabulary=4000),
+    "toy": Shape(hidden=64, layers=2, heads=2, kv_heads=1, intermediate=96, vocabulary=4000),
     "50m": Shape(hidden=512, layers=12, heads=8, kv_heads=2, intermediate=1536, vocabulary=32_000),
     "0.5b": Shape(hidden=896, layers=24, heads=14, kv_heads=2, intermediate=4864, vocabulary=151_936),
     "1.5b": Shape(hidden=1536, layers=28, heads=12, kv_heads=2, intermediate=8960, vocabulary=151_936),

@@ -106,7 +106,7 @@ def measure_limits(bench: Bench) -> None:
 
 def run_tests(bench: Bench) -> None:
     with bench.arm(kind="tests") as row:
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider", "tests/gpu"]
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "-p", "no:cacheprovider", "tests/gpu"]
         done = subprocess.run(command, cwd=ROOT, env=bench.environment(), capture_output=True, text=True)
         print(done.stdout[-8000:], done.stderr[-2000:])
         counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", done.stdout)}
@@ -203,6 +203,7 @@ def measure_decoding(bench: Bench, shape: Shape, size: str) -> None:
     prompts, tokenizer = random_prompts(rows, length, shape.vocabulary), silent_tokenizer()
     limits, model = bench.limits(), shape.build().to(bench.device)
     labels = {"kind": "decode", "size": size, "rows": rows, "prompt": length, "new": new}
+    most = length + new + 1
     labels["floor_s"] = step_bytes(shape, rows, length + new / 2, 2) / (limits["copy_gb_s"] * 1e9)
 
     def measure(row: dict[str, Any], generate: Callable[[int], None]) -> None:
@@ -211,10 +212,10 @@ def measure_decoding(bench: Bench, shape: Shape, size: str) -> None:
         row |= work_per_token(bench.device, generate)
 
     with bench.arm(arm="holdfast, fp32 weights, autocast", **labels) as row:
-        measure(row, partial(ours, HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16), prompts))
+        measure(row, partial(ours, HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16, max_tokens=most), prompts))
     model = model.to(torch.bfloat16)
     with bench.arm(arm="holdfast, bf16 weights", **labels) as row:
-        measure(row, partial(ours, HFPolicy(model, tokenizer), prompts))
+        measure(row, partial(ours, HFPolicy(model, tokenizer, max_tokens=most), prompts))
     with bench.arm(arm="transformers generate, bf16 weights", **labels) as row:
         measure(row, partial(theirs, model, prompts))
     del model
@@ -385,47 +386,57 @@ def measure_step(bench: Bench) -> None:
 
 def measure_flaky(bench: Bench, hidden: int) -> None:
     """GRPO and LLDS from one warm start, side by side, seed after seed, for as long as the part may last."""
-    folder = bench.folder / f"flaky-{hidden}"
-    environment = bench.environment() | {"HOLDFAST_CACHE": str(bench.folder / "cache")}
-    settings = f"--run.dir {folder} --world.model.hidden {hidden} --checkpoint.every 0 --eval.every 0"
-    settings += f" --run.device {bench.device.type}"
+    settings = f"--run.dir {bench.folder / f'flaky-{hidden}'} --run.device {bench.device.type}"
+    settings += f" --world.model.hidden {hidden} --checkpoint.every 0"
     if bench.toy:
         settings += " --warm_start.steps 1 --world.scripts.plain_steps 1 --world.scripts.count 20 --train.steps 2"
-        settings += " --train.questions 2 --train.group_size 2 --world.people 60 --world.train_questions 20"
-        settings += " --world.dev_questions 4 --world.test_questions 4"
-
-    def start(command: str, name: str, *more: str) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "holdfast", command, "flaky", *settings.split(), "--run.name", name, *more]
-        with (bench.folder / f"flaky-{hidden}-{name}.log").open("w") as log:
-            return subprocess.Popen(words, cwd=bench.folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
-
-    def finish(process: subprocess.Popen[bytes]) -> bool:
-        """Whether it ended by itself before the deadline."""
-        try:
-            process.wait(timeout=max(bench.left, 1))
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait(timeout=20)
-            return False
-        return True
+        settings += " --train.questions 2 --train.group_size 2 --train.optimizer_steps_per_rollout 2 --world.people 60"
+        settings += " --world.train_questions 20 --world.dev_questions 4 --world.test_questions 4"
 
     with bench.arm(kind="flaky", hidden=hidden, arm="warm start") as row:
         started = time.monotonic()
-        process = start("warm-start", "start")
-        row["finished"] = finish(process) and process.returncode == 0
+        row["finished"] = Run(bench, "warm-start", settings, "start").finish()
         row["seconds"] = time.monotonic() - started
+    if not row.get("finished"):
+        return
     penalties = {"GRPO": "none", "LLDS": "llds"}
     for seed in range(1 if bench.toy else 5):
         if bench.left < 30:
             break
-        running = {
-            arm: start("train", f"{name}-{seed}", "--run.seed", str(seed), "--loss.penalty.name", name)
+        runs = {
+            arm: Run(bench, "train", f"{settings} --run.seed {seed} --loss.penalty.name {name}", f"{name}-{seed}")
             for arm, name in penalties.items()
         }
-        for arm, process in running.items():
+        for arm, run in runs.items():
             with bench.arm(kind="flaky", hidden=hidden, arm=arm, seed=seed) as row:
-                row["finished"] = finish(process)
-                row |= read_run(folder / f"{penalties[arm]}-{seed}")
+                row["finished"] = run.finish()
+                row |= read_run(bench.folder / f"flaky-{hidden}" / run.name)
+
+
+class Run:
+    """A command of holdfast on the recipe `flaky`, in the background."""
+
+    def __init__(self, bench: Bench, command: str, settings: str, name: str) -> None:
+        self.bench, self.name = bench, name
+        words = [sys.executable, "-m", "holdfast", command, "flaky", *settings.split(), "--run.name", name]
+        environment = bench.environment() | {"HOLDFAST_CACHE": str(bench.folder / "cache")}
+        self.log = bench.folder / "logs" / f"{bench.part}-{name}.log"
+        self.log.parent.mkdir(exist_ok=True)
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                words, cwd=bench.folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def finish(self) -> bool:
+        """Wait until it ends or the part does; whether it ended first. Raises `RuntimeError` for one that failed."""
+        try:
+            self.process.wait(timeout=max(self.bench.left, 1))
+        except subprocess.TimeoutExpired:
+            self.process.terminate()  # what it has logged is whole; nobody waits for what it still saves
+            return False
+        if self.process.returncode:
+            raise RuntimeError((self.log.read_text().strip().splitlines() or ["it printed nothing"])[-1])
+        return True
 
 
 def read_run(run: Path) -> dict[str, Any]:
@@ -433,14 +444,12 @@ def read_run(run: Path) -> dict[str, Any]:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
     rewards = [row["reward/mean"] for row in rows]
-    tail = rewards[-5:]
     return {
         "steps": len(rows),
         "step_s": statistics.median(row["time/step_s"] for row in rows),
         "rollout_s": statistics.median(row["time/rollout_s"] for row in rows),
-        "retrieval_s": statistics.median(row.get("retrieval/seconds", 0.0) for row in rows),
         "first_reward": statistics.mean(rewards[:5]),
-        "last_reward": statistics.mean(tail),
+        "last_reward": statistics.mean(rewards[-5:]),
         "collapsed": collapsed(curve_of(rewards)) is not None,
     }
 

@@ -9,8 +9,8 @@ import torch
 from holdfast.batch import SamplingMask, TokenBatch
 from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 
-PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "rollout_logprobs")
-OPTIONAL = ("old_logprobs", "ref_logprobs")
+PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
+OPTIONAL = ("old_logprobs", "ref_logprobs", "anchor_logprobs", "policy_weights", "sampler_logprobs")
 
 
 def episode(*lengths, reward=0.0, em=0.0, status=Status.OK, prompt=(1, 2), first=10):
@@ -50,6 +50,7 @@ def batch():
     width = made.token_ids.shape[1]
     optional = {name: torch.randn(3, width) for name in OPTIONAL}
     ids = torch.arange(2 * int(made.loss_mask.sum()), dtype=torch.int32).view(-1, 2)
+    optional["excluded"] = made.loss_mask & (torch.arange(width) % 2 == 0)
     optional["sampling_mask"] = SamplingMask(ids.split(made.loss_mask.sum(-1).tolist()))
     return dataclasses.replace(made, advantages=torch.tensor([[1.0], [-1.0], [0.0]]), **optional)
 
@@ -133,6 +134,12 @@ def test_every_field_travels_through_select_split_trim_and_to(batch):
 def test_absent_fields_stay_absent(batch):
     bare = dataclasses.replace(batch, old_logprobs=None)
     assert bare.select([0]).old_logprobs is None and bare.split(1)[0].ref_logprobs is not None
+
+
+def test_the_loss_reads_sampled_tokens_that_are_not_excluded(batch):
+    assert torch.equal(batch.learned_mask, batch.loss_mask & ~batch.excluded)
+    assert 0 < batch.learned_mask.sum() < batch.loss_mask.sum()
+    assert torch.equal(dataclasses.replace(batch, excluded=None).learned_mask, batch.loss_mask)
 
 
 def test_trim_drops_columns_that_are_padding_everywhere(batch):

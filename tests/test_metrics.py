@@ -174,18 +174,25 @@ def test_sampler_gap_of_a_truncated_sampler_counts_the_mass_it_kept() -> None:
 
 
 def test_displacement_metrics() -> None:
-    metrics = displacement_metrics(torch.tensor([0.2, -0.1, 0.5, -0.3]), torch.tensor([True, True, True, False]))
+    nan = float("nan")  # a rollout without a second action
+    rows = [[0.2, 0.3, 0.1], [-0.1, -0.1, nan], [0.5, 0.6, -0.2], [-0.3, -0.3, nan]]
+    metrics = displacement_metrics(torch.tensor(rows), torch.tensor([True, True, True, False]))
     assert metrics == pytest.approx(
         {
             "displacement/rollouts": 4,
             "displacement/correct": 0.2,
+            "displacement/correct/action_1": 0.8 / 3,
+            "displacement/correct/action_2": -0.05,
             "displacement/fraction": 1 / 3,
+            "displacement/action_fraction": 2 / 5,
             "displacement/incorrect": -0.3,
+            "displacement/incorrect/action_1": -0.3,
         }
     )
-    assert set(displacement_metrics(torch.tensor([0.1]), torch.tensor([False]))) == {
+    assert set(displacement_metrics(torch.tensor([[0.1, 0.1]]), torch.tensor([False]))) == {
         "displacement/rollouts",
         "displacement/incorrect",
+        "displacement/incorrect/action_1",
     }
 
 

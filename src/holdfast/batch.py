@@ -87,6 +87,8 @@ class TokenBatch:
     """int64 [B, T]: 0 outside actions, k on the k-th action. Tells adjacent actions apart, which no mask can."""
     answer_mask: Tensor = field(metadata=_BOOLS)
     """bool [B, T]: True on the final answer, tags included; known from generation, not from re-tokenising."""
+    query_mask: Tensor | None = field(default=None, metadata=_BOOLS)
+    """bool [B, T]: True on queries, tags included. The model's other sampled tokens are its thoughts."""
     rollout_logprobs: Tensor = field(metadata=_FLOATS)
     """float32 [B, T]: the sampler's log-probs, 0 outside actions."""
     advantages: Tensor = field(metadata=_spec("floating point", "B 1", "B T"))
@@ -103,6 +105,14 @@ class TokenBatch:
     """float [B, T]: under the policy frozen for this rollout batch."""
     ref_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the frozen reference."""
+    anchor_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: under the older policy that the penalty compares with; None: it compares with `old_logprobs`."""
+    excluded: Tensor | None = field(default=None, metadata=_BOOLS)
+    """bool [B, T]: sampled tokens that the loss leaves out."""
+    policy_weights: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: factors on the policy loss of each token."""
+    sampler_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: of the distribution that the tokens were drawn from, after truncation."""
     sampling_mask: SamplingMask | None = None
     """Where present, `old_logprobs` and all other log-probs of the loss are normalised over its tokens."""
 
@@ -160,6 +170,7 @@ class TokenBatch:
             loss_mask=pad([t.loss_mask for t in trajectories], False, torch.bool),
             action_ids=pad([t.action_ids for t in trajectories], 0, torch.long),
             answer_mask=pad([t.answer_mask for t in trajectories], False, torch.bool),
+            query_mask=pad([t.query_mask for t in trajectories], False, torch.bool),
             rollout_logprobs=pad([t.rollout_logprobs for t in trajectories], 0.0, torch.float32),
             advantages=torch.zeros(len(rows), 1),
             rewards=torch.tensor(rewards, dtype=torch.float32),
@@ -175,6 +186,18 @@ class TokenBatch:
     def lengths(self) -> Tensor:
         """int64 [B]: real tokens of each row."""
         return self.attention_mask.sum(-1)
+
+    @property
+    def penalty_logprobs(self) -> Tensor:
+        """float [B, T]: what the penalty compares with: the anchor's log-probs, or else the old ones."""
+        logprobs = self.old_logprobs if self.anchor_logprobs is None else self.anchor_logprobs
+        assert logprobs is not None
+        return logprobs
+
+    @property
+    def learned_mask(self) -> Tensor:
+        """bool [B, T]: sampled tokens that the loss reads."""
+        return self.loss_mask if self.excluded is None else self.loss_mask & ~self.excluded
 
     def select(self, rows: Sequence[int] | Tensor) -> TokenBatch:
         """The given rows, in the given order, with every field. The width stays; see `trim`.

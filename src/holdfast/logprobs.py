@@ -33,6 +33,21 @@ def project_only(model: CausalLM, positions: Tensor) -> Iterator[None]:
         hook.remove()
 
 
+@contextmanager
+def hidden_states(model: CausalLM) -> Iterator[list[Tensor]]:
+    """Collects the inputs of the output layer, one for each pass within this context: float `[N, d]`, detached.
+
+    Around `token_logprobs`, N are the sampled tokens, row by row: the state that predicts each.
+    """
+    states: list[Tensor] = []
+    head = model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda _, args, __: states.append(args[0].detach().flatten(0, -2)))
+    try:
+        yield states
+    finally:
+        hook.remove()
+
+
 def token_logprobs(
     model: CausalLM,
     token_ids: Tensor,

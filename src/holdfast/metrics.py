@@ -31,6 +31,12 @@ METRICS: dict[str, str] = {
     "loss/policy": "Clipped policy loss. Like the other losses, a mean over the optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
+    "loss/excluded_fraction": "Share of sampled tokens that `loss.drop_void`, `loss.drop_first_actions` or rejection "
+    "by `loss.sampler_weights` leaves out of the loss. Absent without them.",
+    "loss/mean_weight": "Mean factor on the policy loss of a token, from `loss.sampler_weights`, `loss.nthr` and "
+    "`loss.negative_weight`. Absent without them.",
+    "loss/dropped_fraction": "Share of tokens whose policy gradient is 0 because of DPPO's mask or "
+    "`loss.off_policy_threshold`. Absent without them.",
     "kl/reference": "KL to the frozen reference per token, in nats, without its coefficient. From TRL and verl.",
     "loss/entropy": "Entropy bonus: minus the entropy, times its coefficient.",
     "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. If always 0, the penalty is inert.",
@@ -51,22 +57,47 @@ METRICS: dict[str, str] = {
     "token under the old policy, mean over rollouts with A > 0.",
     "likelihood/negative": "In verl: mean log-prob per sampled token under the old policy, mean over rollouts with A "
     "< 0.",
-    "drift/positive": "In verl: mean over rollouts with A > 0 of new − old log-prob per sampled token, over the step's "
-    "optimizer steps. Below 0: positive rollouts become less likely.",
-    "drift/negative": "In verl: mean over rollouts with A < 0 of new − old log-prob per sampled token, over the "
-    "step's optimizer steps.",
+    "drift/positive": "Mean over rollouts with A > 0 of new − old log-prob per sampled token, as each optimizer step "
+    "finds its rollouts. Below 0: positive rollouts become less likely.",
+    "drift/negative": "Mean over rollouts with A < 0 of new − old log-prob per sampled token, as each optimizer step "
+    "finds its rollouts.",
+    **{
+        f"drift/{sign}/{kind}": f"Mean over tokens of {tokens}, in rollouts with A {op} 0, of new − old log-prob, as "
+        "each optimizer step finds them (arXiv 2603.10069, Proposition 1)."
+        for sign, op in (("positive", ">"), ("negative", "<"))
+        for kind, tokens in (
+            ("thought", "thoughts, which are all but queries and answers"),
+            ("query", "queries, tags included"),
+            ("answer", "answers, tags included"),
+        )
+    },
     "displacement/correct": "Displacement: log-prob after the whole update − before, on the same rollouts. Mean over "
     "this step's correct rollouts, in nats per sampled token. Below 0 is lazy likelihood displacement "
     "(arXiv 2512.04220, Def. 4.1).",
     "displacement/incorrect": "Change of the log-likelihood of this step's incorrect rollouts by the whole update, "
     "in nats per sampled token.",
     "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
+    "displacement/correct/action_<k>": "Displacement of the k-th action, in nats per token of it, mean over correct "
+    "rollouts (arXiv 2512.04220, Def. 4.1, divided by the action's tokens).",
+    "displacement/incorrect/action_<k>": "Displacement of the k-th action, in nats per token of it, mean over "
+    "incorrect rollouts.",
+    "displacement/action_fraction": "Share of the actions of correct rollouts whose log-likelihood fell: by Def. 4.1 "
+    "with ε = 0, those with lazy likelihood displacement.",
     "displacement/rollouts": "Number of rollouts on which displacement was measured.",
     "entropy/mean": "Mean entropy (nats) of the untruncated policy where tokens were sampled.",
     "ratio/mean": "Mean importance ratio π / π_old over the step's optimizer steps.",
     "ratio/max": "Largest importance ratio.",
     "ratio/p01": "First percentile of the importance ratios of tokens.",
     "ratio/log_product": "Sum of the log-ratios of a rollout's tokens, mean over rollouts.",
+    "ratio/log_product/positive": "The same over rollouts with A > 0, as each optimizer step finds them.",
+    "ratio/log_product/negative": "The same over rollouts with A < 0.",
+    **{
+        f"isdd/{sign}/below_{name}": f"Share of rollouts with A {op} 0 whose ratios multiply to less than {epsilon}, "
+        "as each optimizer step finds them: P(∏ r < ε) of importance-sampling distribution drift (arXiv 2603.10069, "
+        "Def. 1)."
+        for sign, op in (("positive", ">"), ("negative", "<"))
+        for name, epsilon in (("half", "1/2"), ("tenth", "1/10"), ("hundredth", "1/100"))
+    },
     "clip/fraction": "Share of tokens whose gradient is 0 because their ratio is clipped.",
     "grad/norm": "Gradient norm before clipping, mean over optimizer steps that were finite.",
     "grad/norm_max": "The largest gradient norm.",
@@ -82,6 +113,7 @@ METRICS: dict[str, str] = {
     "rollout/truncated_observation_fraction": "Share of observations cut to their token limit.",
     "rollout/first_action_match_fraction": "Share of incorrect rollouts whose first search returned the "
     "same passages as that of a correct rollout of the same question.",
+    "rollout/extra_questions": "Questions beyond `train.questions` that `train.resample` drew. Absent without it.",
     "rollout/mixed_group_fraction": "Share of groups with different rewards. The others have a group-relative "
     "advantage of 0.",
     "sampler/logprob_gap": "Mean over sampled tokens of the sampler's log-prob minus the old log-prob. If it is not "
@@ -270,14 +302,20 @@ def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> lis
     return chosen + incorrect_rows[: most - len(chosen)]
 
 
-def displacement_metrics(change: Tensor, correct: Tensor) -> dict[str, float]:
-    """`change` [R]: of the mean log-prob per token of some rollouts; `correct` [R]: which of them are correct."""
-    result = {"displacement/rollouts": float(len(change))}
+def displacement_metrics(rows: Tensor, correct: Tensor) -> dict[str, float]:
+    """`rows` [R, 1 + A]: change of the mean log-prob per token of R rollouts, and of each action, as `likelihood_rows`
+    has them; `correct` [R]: which rollouts are correct."""
+    result = {"displacement/rollouts": float(len(rows))}
+    for name, kind in (("correct", correct), ("incorrect", ~correct)):
+        if not bool(kind.any()):
+            continue
+        result[f"displacement/{name}"] = float(rows[:, 0][kind].mean())
+        actions = rows[kind][:, 1:].nanmean(0).tolist()
+        result |= {f"displacement/{name}/action_{k}": x for k, x in enumerate(actions, 1) if not math.isnan(x)}
     if bool(correct.any()):
-        result["displacement/correct"] = float(change[correct].mean())
-        result["displacement/fraction"] = float((change[correct] < 0).float().mean())
-    if bool((~correct).any()):
-        result["displacement/incorrect"] = float(change[~correct].mean())
+        actions_changed = rows[correct][:, 1:]
+        result["displacement/fraction"] = float((rows[correct][:, 0] < 0).float().mean())
+        result["displacement/action_fraction"] = float((actions_changed < 0).sum() / (~actions_changed.isnan()).sum())
     return result
 
 

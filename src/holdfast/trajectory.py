@@ -7,6 +7,7 @@ computed once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -79,6 +80,8 @@ class Turn:
     """`stop` (a closing tag), `eos`, or `length`."""
     answer_span: tuple[int, int] | None = None
     """[start, end) into `tokens` of the answer, tags included; a token counts if any of its characters does."""
+    query_span: tuple[int, int] | None = None
+    """The same of the query of a search."""
     mask_mass: tuple[float, ...] | None = None
     """Probability mass inside the sampling mask (the sampler's top-p / top-k set), per token. None when sampling was
     untruncated."""
@@ -162,10 +165,19 @@ class Trajectory:
     @cached_property
     def answer_mask(self) -> tuple[bool, ...]:
         """True on the tokens of the answer, tags included (`Turn.answer_span`)."""
+        return self._mask_of([turn.answer_span for turn in self.turns])
+
+    @cached_property
+    def query_mask(self) -> tuple[bool, ...]:
+        """True on the tokens of queries, tags included (`Turn.query_span`)."""
+        return self._mask_of([turn.query_span for turn in self.turns])
+
+    def _mask_of(self, spans: Sequence[tuple[int, int] | None]) -> tuple[bool, ...]:
+        """True on the tokens of each turn's span."""
         self._require_tokens()
         mask = [False] * len(self.prompt)
-        for turn in self.turns:
-            start, end = turn.answer_span or (0, 0)
+        for turn, span in zip(self.turns, spans, strict=True):
+            start, end = span or (0, 0)
             mask += [start <= i < end for i in range(len(turn.tokens or ()))] + [False] * len(turn.observation)
         return tuple(mask)
 

@@ -23,7 +23,8 @@ FILLED = r"[a-z0-9_]+"
 
 # Looks like a metric and is none. The counts are bookkeeping of holdfast.losses.stats, used up when statistics merge.
 # An adapter puts `holdfast/` before every name. The last is a media type.
-OTHER = {"count/tokens", "count/preserved", "count/sequences", "holdfast/{}", "application/json"}
+OTHER = {"count/tokens", "count/preserved", "count/sequences", "count/{}", "count/{}_{}", "holdfast/{}"}
+OTHER |= {"application/json"}
 
 # Whose business is the names of other trainers: tests/diagnostics checks which of ours they become.
 OTHERS = ("holdfast.diagnostics.readers.names", "holdfast.diagnostics.readers.names")

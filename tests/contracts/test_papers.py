@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import setting_values, validate
-from holdfast.penalties import LLDS, NLL, Penalty
+from holdfast.penalties import LLDS, NLL, SAPO, Penalty
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 PLAIN = {"loss": {"penalty": {"name": "none"}}}
@@ -28,6 +28,22 @@ def penalty(value: Penalty) -> dict[str, Any]:
     return {f"loss.penalty.{key}": setting for key, setting in value.model_dump().items()}
 
 
+F1 = {"reward.em": 0.0, "reward.f1": 1.0}
+BY_SEQUENCE = {"loss.reduction": "seq-mean-token-mean"}
+SAPO_RUNS = {
+    "loss.entropy_coef": 0.001,
+    "train.group_size": 10,
+    "sampling.top_p": 0.95,
+    "protocol.preset": "sapo",
+    "protocol.max_turns": 6,
+}
+
+
+def sampler_weights(**values: Any) -> dict[str, Any]:
+    """Keys of `loss.sampler_weights`."""
+    return {f"loss.sampler_weights.{key}": value for key, value in values.items()}
+
+
 METHODS: dict[str, dict[str, Any]] = {
     # beginning of the row: every setting in which it differs from plain GRPO
     "LLDS, action gate (v2, the default)": llds(),
@@ -35,6 +51,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "LLD, no gate (v1)": llds(gate="token", coef=0.1),
     "LLDS-MA, answers masked (v1)": llds(gate="response", coef=0.1, answer_weight=0.0),
     "LLDS-MA, adaptive (v2)": llds(answer_weight="adaptive-paper"),
+    "SAPO, as in the paper": penalty(SAPO()) | F1 | SAPO_RUNS | BY_SEQUENCE,
+    "SAPO, as in its code": penalty(SAPO(preserve="nonnegative", normalizer="preserved")) | F1 | SAPO_RUNS,
+    "KL to the old policy on r alone": penalty(SAPO(preserve="all")) | F1 | BY_SEQUENCE,
+    "KL to the old policy, no condition": penalty(SAPO(preserve="all", tau=1e6)) | F1 | BY_SEQUENCE,
     "GRPO,": {"loss.entropy_coef": 0.001},
     "Dr.GRPO": {"loss.advantage": "dr_grpo", "loss.reduction": "seq-mean-token-sum-norm", "loss.kl_coef": 0.0},
     "OPO": {
@@ -53,6 +73,18 @@ METHODS: dict[str, dict[str, Any]] = {
         "loss.clip_high": 4e-4,
     },
     "likelihood of positives": penalty(NLL(coef=0.1)),
+    "CISPO": {"loss.surrogate": "cispo", "loss.clip_low": 1.0, "loss.clip_high": 4.0},
+    "DPPO": {"loss.surrogate": "dppo"},
+    "ratio of an action": {"loss.ratio": "action"},
+    "off-policy sequence mask": {"loss.off_policy_threshold": 0.5},
+    "positive rollouts alone": {"loss.negative_weight": 0.0},
+    "NTHR": {"loss.nthr": True, "loss.kl_coef": 1e-4},
+    "SimpleTIR": {"loss.drop_void": True},
+    "first actions left out": {"loss.drop_first_actions": True},
+    "dynamic sampling": {"train.resample": 9},
+    "TIS": {"loss.sampler_weights.level": "token"},
+    "IcePop": sampler_weights(level="token", keep="mask", low=0.5, high=5.0),
+    "Geo-RS": sampler_weights(level="sequence", aggregate="mean", keep="reject", low=0.99, high=1.01),
 }
 
 

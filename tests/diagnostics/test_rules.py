@@ -91,6 +91,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     ],
     "ISD001": [
         ({"ratio__log_product": ramp(25, -6.0)}, (26, 45)),
+        ({"ratio__log_product__positive": lambda v: ramp(25, -6.0)(v * 0.0)}, (26, 45)),
         ({"ratio__log_product": step(25, -0.8), "reward__mean": ramp(26, 0.05)}, (28, 40)),
     ],
     "STP001": [
@@ -230,7 +231,11 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         DECAY
         | {"likelihood__correct__action_1": ramp(22, -0.9, 15), "likelihood__correct__action_2": ramp(22, -1.0, 15)},
     ],
-    "ISD001": [{"ratio__log_product": spike(30, -9.0)}, {"ratio__log_product": ramp(25, -0.8)}],
+    "ISD001": [
+        {"ratio__log_product": spike(30, -9.0)},
+        {"ratio__log_product": ramp(25, -0.8)},
+        {"ratio__log_product": ramp(25, -6.0), "ratio__log_product__positive": always(0.2)},  # as wrong ones should
+    ],
     "STP001": [
         {"displacement__correct": spike(25, -0.09)},
         SPIRAL | {"displacement__correct": lambda v: spike(55, -0.4)(SPIRAL["displacement__correct"](v))},

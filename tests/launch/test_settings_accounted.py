@@ -22,6 +22,9 @@ TABLES = {
     "verl": (verl.DIRECT, verl.AGENT_LOOP, verl.DATA, verl.WORLD, verl.CHECKED, verl.NOTED, verl.REFUSED),
 }
 
+MASKS = tuple(f"--loss.sampler_weights.{x}" for x in ("level=token", "keep=mask", "low=0.5"))
+REJECTS = tuple(f"--loss.sampler_weights.{x}" for x in ("level=sequence", "keep=reject", "low=0.5"))
+
 # Another value of each setting, and what it needs beside it to mean something.
 OTHER: dict[str, tuple[str, ...]] = {
     "data.dev": ("dev.jsonl",),
@@ -50,10 +53,20 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.baseline": ("length", "--loss.advantage=dr_grpo"),
     "loss.ratio": ("sequence",),
     "loss.dual_clip": ("3",),
+    "loss.surrogate": ("cispo", "--loss.clip_low=1"),
+    "loss.off_policy_threshold": ("0.5",),
+    "loss.sampler_weights.level": ("token",),
+    "loss.sampler_weights.aggregate": ("mean", *REJECTS),
+    "loss.sampler_weights.keep": ("reject", *MASKS, "--loss.penalty.gate=token"),
+    "loss.sampler_weights.low": ("0.25", *MASKS),
+    "loss.sampler_weights.high": ("3", "--loss.sampler_weights.level=token"),
     "loss.reduction": ("seq-mean-token-mean",),
     "loss.kl_estimator": ("k2",),
     "train.group_size": ("10",),
+    "train.minibatches": ("in-order",),
+    "train.anchor_every": ("2",),
     "train.micro_batch_tokens": ("4096",),
+    "sampling.mask_logprobs": ("true", "--sampling.top_k=512"),
     "track.wandb": ("project",),
     "guard.codes": ("LLD",),
     "guard.action": ("stop",),
@@ -104,6 +117,7 @@ def substance(host: str, config: Config) -> tuple[object, ...]:
 def test_every_setting_is_in_a_table(host: str, recipe: MakeRecipe) -> None:
     named = sources(plan(host, recipe("--model.lora_rank=8", "--model.autocast=none", "--loss.penalty.name=sapo")))
     named |= sources(plan(host, recipe()))
+    named |= sources(plan(host, recipe(*MASKS)))
     named |= sources(plan(host, recipe(*CUSTOM, "--loss.penalty.settings=margin = 0.5")))
     covered = named.union(*TABLES[host])
     assert set(setting_names()) - covered == set()

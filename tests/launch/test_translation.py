@@ -261,3 +261,102 @@ def test_a_truncated_sampler_is_told_of(host: str, recipe: MakeRecipe) -> None:
     told = "top_p = 0.95 and top_k = 0 truncate the sampler"
     assert [note for note in plan(host, recipe("--sampling.top_p=0.95")).notes if note.startswith(told)]
     assert not [note for note in plan(host, recipe()).notes if "truncate" in note]
+
+
+def test_the_sampling_mask_goes_to_trl_alone(recipe: MakeRecipe) -> None:
+    """With it nothing is told of the truncation; it needs old log-probs where there is a reference."""
+    masked = ["--sampling.top_p=0.95", "--sampling.top_k=512", "--sampling.mask_logprobs=true"]
+    made = plan("trl", recipe(*masked))
+    assert "    mask_logprobs=True,\n" in script(made)
+    assert not [note for note in made.notes if "truncate" in note]
+    assert "mask_logprobs" not in script(plan("trl", recipe(*masked[:2])))
+    with pytest.raises(ConfigError, match=r"sampling.mask_logprobs = True.*top_k = 0, or use TRL"):
+        plan("verl", recipe(*masked))
+    once = ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"]
+    plan("trl", recipe(*masked, *once, "--loss.kl_coef=0"))
+    with pytest.raises(ConfigError, match=r"loss\.kl_coef = 0"):
+        plan("trl", recipe(*masked, *once, "--loss.kl_coef=0.001"))
+
+
+# ---- remedies that a host has under another name
+
+WEIGHTS = "--loss.sampler_weights."
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (("--loss.surrogate=cispo", "--loss.clip_low=1", "--loss.clip_high=4"),
+         {"loss_type": "cispo", "epsilon_high": 5.0}),
+        (("--loss.off_policy_threshold=0.5",), {"off_policy_mask_threshold": 0.5}),
+        ((f"{WEIGHTS}level=token",), {
+            "use_vllm": True, "vllm_importance_sampling_correction": True,
+            "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_min": None,
+            "vllm_importance_sampling_clip_max": 2.0,
+        }),
+        ((f"{WEIGHTS}level=sequence", f"{WEIGHTS}keep=mask", f"{WEIGHTS}low=0.5", f"{WEIGHTS}high=5"), {
+            "vllm_importance_sampling_mode": "sequence_mask", "vllm_importance_sampling_clip_min": 0.5,
+            "vllm_importance_sampling_clip_max": 5.0,
+        }),
+    ],
+)  # fmt: skip
+def test_remedies_in_trl(recipe: MakeRecipe, changes: tuple[str, ...], expected: dict[str, object]) -> None:
+    holds(plan("trl", recipe(*changes), Machines(gpus=2)).values, expected)
+
+
+CORRECTION = "algorithm.rollout_correction"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (("--loss.surrogate=cispo", "--loss.clip_low=1", "--loss.clip_high=4"),
+         {f"+{LOSS}.base_loss_mode": "cispo", f"{ACTOR}.clip_ratio_high": 4.0, f"{ACTOR}.clip_ratio_low": 1.0}),
+        (("--loss.surrogate=dppo",), {f"+{LOSS}.base_loss_mode": "dppo_tv", f"{ACTOR}.clip_ratio_c": 1e9}),
+        ((f"{WEIGHTS}level=sequence",), {
+            f"{ROLLOUT}.calculate_log_probs": True, f"{CORRECTION}.rollout_is": "sequence",
+            f"{CORRECTION}.rollout_is_threshold": "2", f"{CORRECTION}.rollout_rs": "absent",
+        }),
+        ((f"{WEIGHTS}level=token", f"{WEIGHTS}keep=mask", f"{WEIGHTS}low=0.5", f"{WEIGHTS}high=5"), {
+            f"{CORRECTION}.rollout_is": "token", f"{CORRECTION}.rollout_is_threshold": "0.5_5",
+        }),
+        ((f"{WEIGHTS}level=sequence", f"{WEIGHTS}aggregate=mean", f"{WEIGHTS}keep=reject", f"{WEIGHTS}low=0.8",
+          f"{WEIGHTS}high=1.6"), {
+            f"{CORRECTION}.rollout_rs": "seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold": "0.625_1.25",
+            f"{CORRECTION}.rollout_is": "absent",
+        }),
+        ((), {f"{CORRECTION}.rollout_is": "absent", f"{ROLLOUT}.calculate_log_probs": "absent"}),
+    ],
+)  # fmt: skip
+def test_remedies_in_verl(recipe: MakeRecipe, changes: tuple[str, ...], expected: dict[str, object]) -> None:
+    holds(plan("verl", recipe(*changes), Machines(gpus=2)).values, expected)
+
+
+@pytest.mark.parametrize(
+    ("host", "changes", "words"),
+    [
+        *((host, (change,), words) for host in ("trl", "verl") for change, words in (
+            ("--loss.nthr=true", "hidden states"),
+            ("--loss.drop_void=true", "which turns are invalid"),
+            ("--loss.drop_first_actions=true", "the same passages"),
+            ("--loss.negative_weight=0", "all rollouts alike"),
+            ("--train.resample=2", "every group"),
+            ("--loss.ratio=action", "do(es)? not know actions"),
+            (f"{WEIGHTS}level=action", "does not know actions"),
+        )),
+        ("trl", ("--loss.surrogate=dppo",), "no such mask"),
+        ("trl", ("--loss.surrogate=cispo",), "no lower bound"),
+        ("trl", ("--loss.surrogate=cispo", "--loss.clip_low=1", "--loss.reduction=seq-mean-token-mean"), "over tokens"),
+        ("trl", (f"{WEIGHTS}level=sequence", f"{WEIGHTS}keep=reject"), "it also weighs"),
+        ("verl", ("--loss.off_policy_threshold=0.5",), "no such mask"),
+        ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}low=0.5"), "no lower bound"),
+        ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}keep=mask"), "two bounds"),
+        ("verl", (f"{WEIGHTS}level=sequence", f"{WEIGHTS}aggregate=mean"), "product of its ratios"),
+        ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}keep=reject", f"{WEIGHTS}low=0.5"), "splits actions"),
+    ],
+)  # fmt: skip
+def test_remedies_that_a_host_lacks_are_refused(
+    recipe: MakeRecipe, host: str, changes: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan(host, recipe(*changes), Machines(gpus=2))

@@ -72,7 +72,7 @@ def test_the_log_ratio_is_clamped_at_twenty():
         ({"clip_high": -0.1}, "clip_high=-0.1"),
         ({"clip_high": float("nan")}, "clip_high=nan"),
         ({"dual_clip": 1.0}, "dual_clip=1.0 must be above 1"),
-        ({"ratio": "gspo"}, "ratio='gspo' does not exist; choose one of 'token', 'sequence'"),
+        ({"ratio": "gspo"}, "ratio='gspo' does not exist; choose one of 'token', 'action', 'sequence'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options, message):

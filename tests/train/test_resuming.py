@@ -41,6 +41,8 @@ OTHERWISE: dict[str, Any] = {
     "sampling.mask_logprobs": True,
     "faults.search_failure_rate": 0.5,
     "train.micro_batch_tokens": 600,
+    "train.minibatches": "in-order",
+    "train.anchor_every": 1,
 }
 
 

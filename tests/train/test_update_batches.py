@@ -13,7 +13,7 @@ from holdfast.config import Loss
 from holdfast.language_model import LanguageModel
 from holdfast.logprobs import token_logprobs
 from holdfast.penalties import LLDS, NLL, SAPO, NoPenalty
-from holdfast.train.plan import plan_update
+from holdfast.train.plan import Plan, in_order, plan_update, shuffled
 
 from .one_update import a_batch, learner_of, run
 
@@ -25,7 +25,11 @@ def test_a_plan_uses_every_row_once_in_even_mini_batches(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 60, (int(torch.randint(1, 40, (), generator=g)),), generator=g).tolist()
     steps, budget = int(torch.randint(1, 12, (), generator=g)), int(torch.randint(64, 200, (), generator=g))
-    plan = plan_update(lengths, steps, budget, g)
+    for minibatches in (shuffled(len(lengths), steps, g), in_order(len(lengths), steps)):
+        check_plan(plan_update(lengths, minibatches, budget), lengths, steps, budget)
+
+
+def check_plan(plan: Plan, lengths: list[int], steps: int, budget: int) -> None:
     assert sorted(row for mini in plan for micro in mini for row in micro) == list(range(len(lengths)))
     assert len(plan) == min(steps, len(lengths))
     sizes = [sum(map(len, mini)) for mini in plan]
@@ -35,13 +39,22 @@ def test_a_plan_uses_every_row_once_in_even_mini_batches(seed: int) -> None:
 
 
 def test_a_row_longer_than_the_budget_gets_a_micro_batch_of_its_own() -> None:
-    plan = plan_update([100, 5, 5], 1, 64, torch.Generator().manual_seed(0))
+    plan = plan_update([100, 5, 5], [[0, 1, 2]], 64)
     assert plan == [[[1, 2], [0]]]
 
 
-def test_a_plan_depends_on_its_generator_alone() -> None:
-    one, same, other = (plan_update([5] * 20, 4, 64, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+def test_shuffled_mini_batches_depend_on_their_generator_alone() -> None:
+    one, same, other = (shuffled(20, 4, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert one == same != other
+
+
+def test_mini_batches_in_order_keep_the_rollouts_of_a_question_together(language_model: LanguageModel) -> None:
+    batch = replace(a_batch(9), group_ids=torch.arange(9) // 3)
+    learner = learner_of(language_model, minibatches="in-order", optimizer_steps_per_rollout=3)
+    plan = learner.plan(batch, torch.Generator())
+    assert [sorted(row for micro in mini for row in micro) for mini in plan] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    drawn = learner_of(language_model, optimizer_steps_per_rollout=3).plan(batch, torch.Generator().manual_seed(0))
+    assert any(len({row // 3 for micro in mini for row in micro}) > 1 for mini in drawn)
 
 
 # ---- the old pass
@@ -49,7 +62,7 @@ def test_a_plan_depends_on_its_generator_alone() -> None:
 
 def test_the_old_pass_puts_every_log_prob_where_its_row_is(make_model: Callable[..., Any]) -> None:
     model, batch = make_model(), a_batch()
-    plan = plan_update(batch.lengths.tolist(), 3, 64, torch.Generator().manual_seed(0))
+    plan = plan_update(batch.lengths.tolist(), shuffled(7, 3, torch.Generator().manual_seed(0)), 64)
 
     minis, whole, entropy = learner_of(LanguageModel(model=model, tokenizer=None)).old_pass(batch, plan)
     assert whole.old_logprobs is not None

@@ -56,13 +56,25 @@ def by_hand(batch: TokenBatch, new: Tensor, old: Tensor, ref: Tensor | None, ent
         mine = [t for t in range(width) if mask[row, t]]
         drop = {t: old[row, t].detach() - new[row, t] for t in mine}
         fall = {t: float(drop[t].detach()) for t in mine}
-        mean_move = -sum((drop[t] for t in mine), zero) / len(mine)
         for t in mine:
-            if loss.ratio == "sequence":  # value of the sequence's ratio, gradient of this token's log-prob
-                r = mean_move.detach().exp() * (new[row, t] - new[row, t].detach()).exp()
+            k = int(batch.action_ids[row, t])
+            action = [u for u in mine if int(batch.action_ids[row, u]) == k]
+            if loss.ratio != "token":  # value of the unit's ratio, gradient of this token's log-prob
+                unit = mine if loss.ratio == "sequence" else action
+                move = -sum((drop[u] for u in unit), zero) / len(unit)
+                r = move.detach().exp() * (new[row, t] - new[row, t].detach()).exp()
             else:
                 r = (new[row, t] - old[row, t].detach()).exp()
             surrogate = torch.min(r * a, r.clamp(1 - loss.clip_low, 1 + loss.clip_high) * a)
+            if loss.surrogate == "cispo":
+                surrogate = r.detach().clamp(1 - loss.clip_low, 1 + loss.clip_high) * a * new[row, t]
+            elif loss.surrogate == "dppo":
+                rise = float((new[row, t].exp() - old[row, t].exp()).detach())
+                surrogate = r * a * float(not (rise > loss.clip_high if a > 0 else -rise > loss.clip_low))
+            if loss.off_policy_threshold is not None and a < 0:
+                surrogate = surrogate * float(sum(fall.values()) / len(mine) <= loss.off_policy_threshold)
+            if a < 0:
+                surrogate = surrogate * loss.negative_weight
             if loss.dual_clip is not None and a < 0:
                 surrogate = torch.max(surrogate, zero + loss.dual_clip * a)
             policy[row, t] = -surrogate
@@ -70,8 +82,6 @@ def by_hand(batch: TokenBatch, new: Tensor, old: Tensor, ref: Tensor | None, ent
                 d = ref[row, t].detach() - new[row, t]
                 kl[row, t] = d.exp() - d - 1 if loss.kl_estimator == "k3" else d * d / 2
             bonus[row, t] = entropy[row, t]
-            k = int(batch.action_ids[row, t])
-            action = [u for u in mine if int(batch.action_ids[row, u]) == k]
             held[row, t] = 0 * new[row, t]
             if isinstance(penalty, LLDS):
                 unit = {"action": action, "response": mine, "token": [t]}[penalty.gate]
@@ -113,10 +123,15 @@ BY_HAND = [
     Loss(ratio="sequence", kl_coef=0.3, kl_estimator="k2", penalty=NoPenalty()),
     Loss(clip_low=0.01, clip_high=0.03, dual_clip=1.02, penalty=SAPO(tau=0.98)),
     Loss(penalty=LLDS(threshold=0.02, coef=0.7)),
+    Loss(ratio="action", clip_low=0.02, clip_high=0.02),
+    Loss(surrogate="cispo", clip_low=0.03, clip_high=0.02, reduction="seq-mean-token-mean"),
+    Loss(surrogate="dppo", clip_low=0.002, clip_high=0.001, penalty=NoPenalty()),
+    Loss(off_policy_threshold=0.001, negative_weight=0.5),
+    Loss(negative_weight=0.0, kl_coef=0.0, penalty=NoPenalty()),
 ]
 
 
-@pytest.mark.parametrize("loss", BY_HAND, ids=lambda loss: f"{loss.penalty.name}-{loss.reduction}-{loss.ratio}")
+@pytest.mark.parametrize("loss", BY_HAND, ids=lambda x: f"{x.penalty.name}-{x.reduction}-{x.ratio}-{x.surrogate}")
 def test_the_second_step_is_the_objective_composed_by_hand(make_model: Callable[..., Any], loss: Loss) -> None:
     """Two SGD steps of the update against the same two steps on the number composed from the formulas.
 

@@ -16,13 +16,19 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl_mask import WHOLE_LOGPS, Truncation
-from holdfast.losses import action_ids_from_mask, merge_stats, penalty_stats, ratio_stats
+from holdfast.losses import (
+    action_ids_from_mask,
+    drift_stats,
+    logged_stats,
+    merge_stats,
+    penalty_stats,
+    ratio_stats,
+)
 from holdfast.metrics import (
     advantage_metrics,
     displacement_metrics,
     likelihood_metrics,
     likelihood_rows,
-    per_token_mean,
     rows_to_probe,
     tail_sums,
 )
@@ -41,6 +47,7 @@ class _Probe:
     forward: tuple[Any, ...]
     mask: Tensor
     correct: Tensor
+    action_ids: Tensor
     before: Tensor
     step: int
     seconds: float
@@ -106,12 +113,13 @@ class Observer:
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)[chosen]
         attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)[chosen]
         forward = (ids, attention, batch["completion_ids"].size(1))
-        before = self._likelihood(forward, mask[chosen])
+        action_ids = action_ids_of(batch, mask)[chosen]
         self._probe = _Probe(
             forward,
             mask[chosen],
             batch["holdfast_correct"][chosen],
-            before,
+            action_ids,
+            before=self._likelihood(forward, mask[chosen], action_ids),
             step=self.trainer.state.global_step,
             seconds=time.perf_counter() - started,
         )
@@ -123,24 +131,23 @@ class Observer:
             return
         started = time.perf_counter()
         self._probe = None
-        change = self._likelihood(probe.forward, probe.mask) - probe.before
-        change = torch.where(probe.mask.any(-1), change, torch.nan)
-        gathered = self._gather(torch.stack([change, probe.correct.to(change.dtype)], -1))
-        gathered = gathered[~gathered[:, 0].isnan()]
+        change = self._likelihood(probe.forward, probe.mask, probe.action_ids) - probe.before
+        gathered = self._gather(torch.cat([probe.correct[:, None].to(change.dtype), change], -1))
+        gathered = gathered[~gathered[:, 1].isnan()]
         if len(gathered):
-            self._log(displacement_metrics(gathered[:, 0], gathered[:, 1] > 0))
+            self._log(displacement_metrics(gathered[:, 1:], gathered[:, 0] > 0))
         self._log({"time/displacement_s": probe.seconds + time.perf_counter() - started})
 
     @torch.no_grad()
-    def _likelihood(self, forward: tuple[Any, ...], mask: Tensor) -> Tensor:
-        """[R]: mean log-prob per sampled token, without dropout, on the same shapes before and after."""
+    def _likelihood(self, forward: tuple[Any, ...], mask: Tensor, action_ids: Tensor) -> Tensor:
+        """`likelihood_rows` without dropout, on the same shapes before and after."""
         trainer = self.trainer
         ids, attention, keep = forward
         with self._evaluating():
             logprobs, *_ = trainer._get_per_token_logps_and_entropies(
                 trainer.model, ids, attention, keep, batch_size=trainer.args.per_device_train_batch_size
             )
-        return per_token_mean(logprobs.float(), mask)
+        return likelihood_rows(logprobs.float(), mask, action_ids)
 
     # ---- once per micro-batch
 
@@ -168,6 +175,7 @@ class Observer:
         )
         if trainer.loss_type not in _CLIPPED:
             del stats["clip/fraction"]
+        stats |= drift_stats(logprobs, old_logprobs, advantages, mask)
         self._stats.append(stats)
         self._add("loss/host", host)
         if inputs.get("old_per_token_logps") is None:
@@ -199,7 +207,7 @@ class Observer:
         names = sorted(merged)
         table = self.trainer.accelerator.gather(torch.stack([merged[name].double() for name in names])[None])
         merged = merge_stats([dict(zip(names, row.unbind(), strict=True)) for row in table])
-        self._log({name: float(value) for name, value in merged.items() if not name.startswith("count/")})
+        self._log(logged_stats(merged))
         self._log(self._mean_over_processes({name: float(value) for name, value in self._parts.items()}))
         if self._rows:
             self._log_likelihood(self._rows)

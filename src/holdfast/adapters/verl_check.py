@@ -99,6 +99,14 @@ def checks(config: Any) -> Iterator[Check]:
             "before any update; a penalty_threshold keeps such noise from counting",
         )
     rollout = config.actor_rollout_ref.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        yield Check(
+            True,
+            f"note: rollout.top_p={rollout.top_p:g} and rollout.top_k={rollout.top_k} truncate the sampler, while "
+            "verl's log-probs are over the whole vocabulary, and nothing in verl keeps the sampling mask. This "
+            "mismatch alone can make a run collapse: set actor_rollout_ref.rollout.top_p=1 and "
+            "actor_rollout_ref.rollout.top_k=-1",
+        )
     if rollout.agent.default_agent_loop == "holdfast_search" and not rollout.agent.agent_loop_config_path:
         yield Check(
             False,

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from holdfast.adapters.verl_losses import LOSSES
 from holdfast.errors import ConfigError
-from holdfast.losses import penalty_stats, ratio_stats
+from holdfast.losses import drift_stats, penalty_stats, ratio_stats
 from holdfast.losses._tensors import upcast
+from holdfast.losses.stats import EPSILONS
 from holdfast.metrics import per_token_mean
 from holdfast.penalties import LLDS, Penalty
 
@@ -95,6 +96,7 @@ def measure(
     values = torch.zeros_like(log_prob) if term is None else term
     stats = penalty_stats(values, log_prob, old_log_prob, mask, preserved=preserved_tokens)
     stats |= ratio_stats(log_prob, old_log_prob, advantages, mask)
+    drifts = drift_stats(log_prob, old_log_prob, advantages, mask)
     tokens, preserved, sequences = stats["count/tokens"], stats["count/preserved"], stats["count/sequences"]
     series = {
         "penalty/preserved_fraction": CountedMean(stats["penalty/preserved_fraction"], tokens, 0.0),
@@ -108,14 +110,14 @@ def measure(
         series["penalty/active_fraction"] = CountedMean(stats["penalty/active_fraction"], preserved, 0.0)
     old = torch.where(mask, old_log_prob, 0.0)
     likelihood = per_token_mean(old, mask)
-    drift = per_token_mean(torch.where(mask, log_prob, 0.0) - old, mask)
     sign = per_token_mean(torch.where(mask, advantages, 0.0), mask)
     for name, rows in (("positive", sign > 0), ("negative", sign < 0)):
         count = rows.sum()
         share = rows / count.clamp(min=1)
         overall = likelihood.sum() / sequences.clamp(min=1)
         series[f"likelihood/{name}"] = CountedMean((likelihood * share).sum(), count, overall)
-        series[f"drift/{name}"] = CountedMean((drift * share).sum(), count, 0.0)
+        for drift in (f"drift/{name}", f"ratio/log_product/{name}", *(f"isdd/{name}/below_{e}" for e in EPSILONS)):
+            series[drift] = CountedMean(drifts[drift], count, 0.0)
     return series
 
 

@@ -14,7 +14,7 @@ from holdfast.penalties import LLDS, AnyPenalty
 from holdfast.retrieval.wire import retrieve_url
 from holdfast.section import Section
 
-PRESET_TURNS = {"clean": 4, "search-r1": 5, "r1": 1}
+PRESET_TURNS = {"clean": 4, "search-r1": 5, "sapo": 6, "r1": 1}
 """`max_turns` of `search.protocol.PRESETS`; a test checks that both agree."""
 LONGEST_NAME = 200
 """Bytes. File systems allow 255, and other names begin with this one."""
@@ -217,12 +217,12 @@ class Model(Section):
 class Protocol(Section):
     """Tags, prompt and limits of a rollout."""
 
-    preset: Literal["clean", "search-r1", "r1"] = "clean"
-    """Tags, prompt and turns; see docs/data-model.md. `r1` is without search."""
+    preset: Literal["clean", "search-r1", "sapo", "r1"] = "clean"
+    """Tags, prompt and turns; see docs/papers.md. `r1` is without search."""
     prompt: str | None = None
     """Prompt text holding `{question}`; unset: the preset's."""
     max_turns: int = Field(4, ge=1)
-    """Model turns in a rollout, the answer included. Default by preset: clean 4, search-r1 5, r1 1."""
+    """Model turns in a rollout, the answer included. Default by preset: clean 4, search-r1 5, sapo 6, r1 1."""
     max_turn_tokens: int = Field(500, ge=1)
     """Most tokens the model may write in a turn."""
     max_observation_tokens: int = Field(500, ge=16)
@@ -324,6 +324,40 @@ class Reward(Section):
             yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
 
 
+class SamplerWeights(Section):
+    """Weights for a sampler that is not the old policy; see `holdfast.losses.sampler_weights`."""
+
+    level: Literal["none", "token", "action", "sequence"] = "none"
+    """Whose ratio w of old policy and sampler weighs the policy loss; `none`: no weights."""
+    aggregate: Literal["product", "mean"] = "product"
+    """Of the ratios of a unit's tokens: their product, or their geometric mean (Geo-RS)."""
+    keep: Literal["truncate", "mask", "reject"] = "truncate"
+    """`truncate`: w cut to the bounds (TIS); `mask`: 0 outside them (IcePop); `reject`: tokens outside them are left
+    out of the loss, others weigh 1 (Geo-RS)."""
+    low: float = Field(0.0, ge=0)
+    """Lower bound of w."""
+    high: float = Field(2.0, gt=0)
+    """Upper bound of w."""
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        name = "loss.sampler_weights"
+        default = {"aggregate": "product", "keep": "truncate", "low": 0.0, "high": 2.0}
+        changed = [key for key, value in default.items() if getattr(self, key) != value]
+        if self.level == "none" and changed:
+            yield (
+                f"{name}.{changed[0]} = {getattr(self, changed[0])!r} with {name}.level = 'none': there are no weights "
+                f"to shape. Set {name}.level to 'token', 'action' or 'sequence'"
+            )
+        if not self.low < self.high:
+            yield f"{name}.low = {self.low:g} must be below {name}.high = {self.high:g}: they bound the weights"
+        if self.level == "token" and self.aggregate == "mean":
+            yield (
+                f"{name}.aggregate = 'mean' with {name}.level = 'token': the mean of one token's ratio is that ratio. "
+                f"Set {name}.level to 'action' or 'sequence'"
+            )
+
+
 class Loss(Section):
     """The loss and its penalty."""
 
@@ -332,13 +366,18 @@ class Loss(Section):
     baseline: Literal["mean", "length"] = "mean"
     """How rollouts count in the group mean. `mean`: each alike; `length`: by its length in tokens, so that a group's
     advantages sum to 0 over tokens. `length` with `advantage = "dr_grpo"` is OPO (arXiv 2505.23585)."""
-    ratio: Literal["token", "sequence"] = "token"
-    """`sequence` is GSPO's."""
+    surrogate: Literal["clip", "cispo", "dppo"] = "clip"
+    """`clip` is PPO's; `cispo` (arXiv 2506.13585) clips the ratio as a weight, so that no token loses its gradient;
+    `dppo` (2602.04879) leaves out tokens whose probability has moved too far."""
+    ratio: Literal["token", "action", "sequence"] = "token"
+    """`sequence` is GSPO's; `action` has one ratio per model turn."""
     clip_low: float = Field(0.2, ge=0, le=1)
-    """Lower PPO clip: for A < 0, no gradient once the ratio is below 1 − clip_low."""
+    """Lower PPO clip: for A < 0, no gradient once the ratio is below 1 − clip_low. `cispo`: the lowest weight is
+    1 − clip_low. `dppo`: how far a probability may fall."""
     clip_high: float = Field(0.2, ge=0)
     """Upper PPO clip: for A > 0, no gradient once the ratio is above 1 + clip_high.
-    Above clip_low: DAPO's clip-higher."""
+    Above clip_low: DAPO's clip-higher. `cispo`: the highest weight is 1 + clip_high. `dppo`: how far a probability may
+    rise."""
     dual_clip: float | None = Field(None, gt=1)
     """Dual-clip constant for tokens with A < 0 (verl clip_ratio_c); unset: off, as in the published runs."""
     reduction: Literal[
@@ -351,17 +390,62 @@ class Loss(Section):
     """`k3` is an unbiased estimate of the KL; `k2` has its unbiased gradient."""
     entropy_coef: float = 0.0
     """Positive rewards entropy. The published runs used 0.001."""
+    negative_weight: float = Field(1.0, ge=0, le=1)
+    """Weight of rollouts with A < 0 in the policy loss; 0 trains on positive ones alone."""
+    off_policy_threshold: float | None = Field(None, gt=0)
+    """Nats per token: rollouts with A < 0 that became less likely by more than this are left out of the policy loss
+    (DeepSeek-V3.2, arXiv 2512.02556); unset: none."""
+    drop_void: bool = False
+    """Leave rollouts with an invalid turn out of the loss, while their rewards count in their group (SimpleTIR,
+    arXiv 2509.02479)."""
+    drop_first_actions: bool = False
+    """Leave the first search of an incorrect rollout out of the loss if it found the passages that a correct rollout of
+    the question found first."""
+    nthr: bool = False
+    """Weigh down tokens of negative rollouts whose gradient is tied to that of positive ones (NTHR, arXiv 2505.18830).
+    """
+    sampler_weights: SamplerWeights = SamplerWeights()
+    """Weights for a sampler that is not the old policy."""
     penalty: AnyPenalty = LLDS()
     """The likelihood-preserving term."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
+        yield from self._surrogate_problems()
+        if self.negative_weight == 0:
+            for key, value in (("nthr", self.nthr or None), ("off_policy_threshold", self.off_policy_threshold)):
+                if value is not None:
+                    yield (
+                        f"loss.{key} = {value} with loss.negative_weight = 0: it acts on rollouts with A < 0, which "
+                        "weigh nothing. Leave one of them out"
+                    )
+        if self.nthr and self.advantage == "reinforce":
+            yield (
+                "loss.nthr = true with loss.advantage = 'reinforce': its scores compare positive and negative rollouts "
+                "of a group, and that advantage is the reward itself. Set loss.advantage = 'grpo'"
+            )
         if self.baseline == "length" and self.advantage == "reinforce":
             yield (
                 "loss.baseline = 'length' with loss.advantage = 'reinforce': that advantage is the reward itself, with "
                 "nothing subtracted. Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at "
                 "'mean'"
             )
+
+    def _surrogate_problems(self) -> Iterator[str]:
+        """Settings of PPO's clip beside another surrogate."""
+        if self.surrogate == "clip":
+            return
+        where = f"with loss.surrogate = {self.surrogate!r}"
+        if self.dual_clip is not None:
+            yield f"loss.dual_clip = {self.dual_clip} {where}: only PPO's clip has a second bound. Leave it out"
+        if self.ratio != "token":
+            yield f"loss.ratio = {self.ratio!r} {where}: it is of single tokens. Leave loss.ratio at 'token'"
+        for key, bound in (("clip_low", self.clip_low), ("clip_high", self.clip_high)):
+            if self.surrogate == "dppo" and bound >= 1:
+                yield (
+                    f"loss.{key} = {bound:g} {where}: no probability moves by 1 or more, so nothing would be left out. "
+                    f"Set loss.{key} below 1, 0.2 say"
+                )
 
 
 class Train(Section):
@@ -373,10 +457,20 @@ class Train(Section):
     """Questions per rollout batch."""
     group_size: int = Field(5, ge=1)
     """Rollouts per question."""
+    resample: int = Field(0, ge=0)
+    """Rounds of rollouts on further questions, at most, until `questions` groups have different rewards; only those are
+    learned from (dynamic sampling of DAPO, arXiv 2503.14476). 0: learn from every group."""
     optimizer_steps_per_rollout: int = Field(10, ge=1)
     """K: optimizer steps (mini-batches) per rollout batch. verl: train_batch_size / ppo_mini_batch_size × ppo_epochs.
     TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1 LLDS is always 0, and so is
     SAPO with tau up to 1: they see a change of policy from the second step on."""
+    minibatches: Literal["shuffled", "in-order"] = "shuffled"
+    """Which rollouts one optimizer step learns from: drawn at random, or consecutive, so that rollouts of one question
+    meet in the same step or in the next. The codes of Search-R1, LLDS and SAPO have `in-order`."""
+    anchor_every: int = Field(0, ge=0)
+    """Every n rollout batches, keep the policy before the update as the anchor: the older policy that the penalty
+    compares with, 1 to n batches old. So a penalty acts with one optimizer step per rollout batch too. 0: the penalty
+    compares with the policy that made the batch. Costs a copy of the trained weights, and a forward pass per batch."""
     lr: float = Field(1e-6, gt=0)
     """Learning rate of AdamW."""
     warmup: int = Field(0, ge=0)

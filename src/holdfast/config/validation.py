@@ -42,6 +42,13 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one rollout has no "
             "contrast. Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
         )
+    if train.anchor_every and config.loss.penalty.name in ("none", "nll"):
+        yield (
+            f"train.anchor_every = {train.anchor_every} with loss.penalty.name = {config.loss.penalty.name!r}: the "
+            "anchor is what a penalty compares with, and this one compares with no policy. Set loss.penalty.name = "
+            "'llds' or 'sapo', or leave train.anchor_every out"
+        )
+    yield from _inert_remedies(config)
     in_world = data.train == "world"
     searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
     if retrieval.url is None and in_world != searches_world:
@@ -70,6 +77,32 @@ def cross_section_errors(config: Config) -> Iterator[str]:
                 f"data.{split} = {path!r} with data.train = 'world': the bundled world brings its own {split} "
                 f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
             )
+
+
+def _inert_remedies(config: Config) -> Iterator[str]:
+    """Remedies of the loss that other sections leave nothing to do, or make inexact."""
+    loss, train = config.loss, config.train
+    if loss.off_policy_threshold is not None and train.optimizer_steps_per_rollout == 1:
+        yield (
+            f"loss.off_policy_threshold = {loss.off_policy_threshold:g} with train.optimizer_steps_per_rollout = 1: on "
+            "the only optimizer step the policy equals the old one, so no rollout has moved. Set "
+            "train.optimizer_steps_per_rollout to 2 or more, or leave it out"
+        )
+    if loss.nthr and config.model.lora_rank:
+        yield (
+            f"loss.nthr = true with model.lora_rank = {config.model.lora_rank}: LoRA freezes the output layer, and the "
+            "scores of NTHR are that layer's part of the gradient. Set model.lora_rank = 0, or leave loss.nthr out"
+        )
+    if loss.nthr and config.sampling.mask_logprobs:
+        yield (
+            "loss.nthr = true with sampling.mask_logprobs = true: the scores of NTHR are of the whole vocabulary, and "
+            "this loss is not. Leave one of them out"
+        )
+    if train.resample and loss.advantage == "reinforce":
+        yield (
+            f"train.resample = {train.resample} with loss.advantage = 'reinforce': it replaces groups whose rewards "
+            "are equal, and that advantage compares none. Set loss.advantage = 'grpo', or leave train.resample out"
+        )
 
 
 def _unused(config: Config) -> Iterator[str]:
@@ -131,9 +164,11 @@ def code_errors(config: Config) -> Iterator[str]:
 
 
 def _inert_penalty(config: Config, penalty: Penalty) -> Iterator[str]:
-    if config.train.optimizer_steps_per_rollout == 1 and not penalty.acts_without_drift:
+    train = config.train
+    if train.optimizer_steps_per_rollout == 1 and not train.anchor_every and not penalty.acts_without_drift:
         yield (
             f"loss.penalty.name = {config.loss.penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the "
             "first optimizer step after a rollout the policy equals the old one, so this penalty is always zero. Set "
-            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or loss.penalty.name = 'none'"
+            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or train.anchor_every = 1, which "
+            "compares with the policy of the batch before, or loss.penalty.name = 'none'"
         )

@@ -17,6 +17,17 @@ from holdfast.penalties import CustomPenalty
 
 HOSTS = ("trl", "verl")
 
+_LOCAL = "Leave it out, or use `holdfast train`"
+REMEDIES_OF_OURS: Mapping[str, str] = {
+    "loss.negative_weight": f"the host's loss weighs all rollouts alike. {_LOCAL}",
+    "loss.drop_void": f"the host's loss does not see which turns are invalid. {_LOCAL}",
+    "loss.drop_first_actions": f"the host's loss does not see which searches found the same passages. {_LOCAL}",
+    "loss.nthr": f"the host's loss gets log-probs, and NTHR's scores need hidden states. {_LOCAL}",
+    "train.resample": f"the host trains on every group that it samples. {_LOCAL}",
+    "train.anchor_every": f"the host's loss has log-probs of the policy that sampled, and of no older one. {_LOCAL}",
+}
+"""Settings that only the local trainer has -> why a host refuses them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
@@ -169,14 +180,14 @@ def refused(config: Config, table: Mapping[str, str]) -> Iterator[str]:
                 yield f"loss.penalty.settings: {key} = {getattr(term, key, None)!r}: {why}"
 
 
-def truncation(config: Config) -> Iterator[str]:
-    """A note on a truncated sampler: both hosts compute log-probs over the whole vocabulary."""
+def truncation(config: Config, remedy: str = "Set") -> Iterator[str]:
+    """A note on a truncated sampler whose loss is over the whole vocabulary. `remedy`: what to do, ending in "or"."""
     sampling = config.sampling
-    if sampling.top_p < 1 or sampling.top_k:
+    if (sampling.top_p < 1 or sampling.top_k) and not sampling.mask_logprobs:
         yield (
             f"top_p = {sampling.top_p:g} and top_k = {sampling.top_k} truncate the sampler, while the log-probs of the "
-            "loss are over the whole vocabulary: that mismatch alone can make a run collapse. Set sampling.top_p = 1 "
-            "and sampling.top_k = 0, unless you repeat a published run"
+            f"loss are over the whole vocabulary: that mismatch alone can make a run collapse. {remedy} sampling.top_p "
+            "= 1 and sampling.top_k = 0, unless you repeat a published run"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.config import Config
 from holdfast.launch import trl_files
 from holdfast.launch.plan import (
+    REMEDIES_OF_OURS,
     Machines,
     Option,
     Plan,
@@ -44,6 +45,7 @@ SCRIPT: Mapping[str, str] = {
     **dict.fromkeys(section("loss.penalty", but=("normalizer",)), "with_penalties"),
     "train.displacement_every": "with_penalties",
     "train.displacement_rows": "with_penalties",
+    "sampling.mask_logprobs": "with_penalties",
     "eval.questions": "eval_dataset",
     "track.wandb": "WANDB_PROJECT in run.sh",
     "guard.codes": "Monitoring",
@@ -51,6 +53,7 @@ SCRIPT: Mapping[str, str] = {
 }
 
 NOTED: Mapping[str, str] = {
+    "train.minibatches": "TRL draws the rollouts of each optimizer step at random",
     **dict.fromkeys(section("world.model"), "it sets the size of the tiny model, which is not made here"),
     **dict.fromkeys(
         [*section("world.scripts"), *section("warm_start", but=("steps",))],
@@ -60,8 +63,9 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
-    "sampling.mask_logprobs": "the log-probs of TRL's loss are over the whole vocabulary. Sample untruncated instead",
     "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
+    **REMEDIES_OF_OURS,
+    "loss.sampler_weights.aggregate": "TRL's weight of a sequence is the product of its ratios. Leave it at 'product'",
     "loss.penalty.normalizer": (
         "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
         "preserved tokens, which is logged as penalty/preserved_fraction"
@@ -101,9 +105,13 @@ def _extras(config: Config) -> Iterator[str]:
 
 
 def _differences(config: Config) -> Iterator[str]:
-    yield from truncation(config)
+    yield from truncation(config, "Set sampling.mask_logprobs = true with sampling.top_k = 512, or")
     yield "TRL keeps the newest checkpoints, and not the best on dev"
     yield "TRL evaluates with samples at the training temperature, and reports no greedy scores"
+    if config.loss.off_policy_threshold is not None:
+        yield "TRL measures loss.off_policy_threshold from the sampler's log-probs, where it has them"
+    if config.loss.sampler_weights.level != "none":
+        yield "TRL weighs rollouts of vLLM alone, so the script sets use_vllm"
     if config.loss.reduction == "token-mean":
         yield "TRL divides a step's loss by the mean token count of the rollout batch's steps, not by the step's own"
     elif config.loss.entropy_coef:
@@ -124,6 +132,7 @@ def _schedule(config: Config, machines: Machines) -> str:
 def _problems(config: Config, machines: Machines) -> Iterator[str]:
     loss = config.loss
     yield from refused(config, REFUSED)
+    yield from _surrogate_problems(config)
     if config.model.path == "tiny" and not config.warm_start.steps:
         yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_NOT_TINY}"
     if loss.advantage == "reinforce":
@@ -139,6 +148,12 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
             "sequences. Set loss.ratio = 'sequence', or the reduction to 'seq-mean-token-sum-norm', the same divided "
             "by a constant"
         )
+    if config.sampling.mask_logprobs and loss.kl_coef and config.train.optimizer_steps_per_rollout == 1:
+        yield (
+            "sampling.mask_logprobs = true with loss.kl_coef above 0 and train.optimizer_steps_per_rollout = 1: TRL "
+            "takes the log-probs of the reference before those that the mask is found with. Take 2 steps or more, or "
+            "set loss.kl_coef = 0"
+        )
     if loss.kl_coef and loss.kl_estimator != "k3":
         yield f"loss.kl_estimator = {loss.kl_estimator!r}: TRL estimates the KL with 'k3' only"
     if loss.dual_clip is not None and loss.dual_clip < 1 + loss.clip_high:
@@ -153,6 +168,34 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if problem := trl_schedule_problem(config.train, machines):
         yield problem
+
+
+def _surrogate_problems(config: Config) -> Iterator[str]:
+    """Ratios, clips and weights that TRL's loss does not have."""
+    loss, weights = config.loss, config.loss.sampler_weights
+    if loss.ratio == "action":
+        yield "loss.ratio = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
+    if loss.surrogate == "dppo":
+        yield "loss.surrogate = 'dppo': TRL's GRPOTrainer has no such mask. Use verl, or `holdfast train`"
+    if loss.surrogate == "cispo" and loss.clip_low != 1:
+        yield (
+            f"loss.clip_low = {loss.clip_low:g} with loss.surrogate = 'cispo': TRL's weights have no lower bound. Set "
+            "loss.clip_low = 1.0, which is none"
+        )
+    if loss.surrogate == "cispo" and loss.reduction != "token-mean":
+        yield (
+            f"loss.reduction = {loss.reduction!r} with loss.surrogate = 'cispo': TRL's mean is over tokens. Set "
+            "loss.reduction = 'token-mean'"
+        )
+    if weights.level == "action":
+        yield (
+            "loss.sampler_weights.level = 'action': TRL's loss does not know actions. The nearest are 'token' and "
+            "'sequence'"
+        )
+    if weights.keep == "reject":
+        yield (
+            "loss.sampler_weights.keep = 'reject': what TRL keeps, it also weighs. The nearest is 'mask', which does so"
+        )
 
 
 def _options(config: Config, machines: Machines) -> Iterator[Option]:
@@ -186,12 +229,15 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("weight_decay", train.weight_decay, "train.weight_decay")
     yield Option("max_grad_norm", train.grad_clip, "train.grad_clip")
 
-    yield Option("loss_type", _LOSS_TYPES[loss.reduction], "loss.reduction")
+    kind = "cispo" if loss.surrogate == "cispo" else _LOSS_TYPES[loss.reduction]
+    yield Option("loss_type", kind, "loss.reduction, loss.surrogate")
     yield Option("scale_rewards", "group" if loss.advantage == "grpo" else "none", "loss.advantage")
     yield Option("importance_sampling_level", loss.ratio, "loss.ratio")
     yield Option("epsilon", loss.clip_low, "loss.clip_low")
-    yield Option("epsilon_high", loss.clip_high, "loss.clip_high")
+    high = 1 + loss.clip_high if loss.surrogate == "cispo" else loss.clip_high  # there the largest weight itself
+    yield Option("epsilon_high", high, "loss.clip_high")
     yield Option("delta", loss.dual_clip, "loss.dual_clip")
+    yield Option("off_policy_mask_threshold", loss.off_policy_threshold, "loss.off_policy_threshold")
     yield Option("beta", loss.kl_coef, "loss.kl_coef, loss.kl_estimator")
     yield Option("use_bias_correction_kl", False, "the recipe's KL is not multiplied by the ratio")
     yield Option("entropy_coef", loss.entropy_coef, "loss.entropy_coef")
@@ -201,9 +247,12 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("top_k", config.sampling.top_k, "sampling.top_k")
     yield Option("max_completion_length", _longest(config), "protocol.max_total_tokens, loss.reduction")
 
-    yield Option("use_vllm", False, "True: vLLM on the same GPUs does the rollouts (pip install vllm); use it above 1B")
+    weighs = loss.sampler_weights.level != "none"
+    yield Option(
+        "use_vllm", weighs, "True: vLLM on the same GPUs does the rollouts (pip install vllm); use it above 1B"
+    )
     yield Option("vllm_max_model_length", config.protocol.max_total_tokens, "protocol.max_total_tokens")
-    yield Option("vllm_importance_sampling_correction", False, "the recipe has no such weights")
+    yield from _sampler_weights(config)
 
     every = config.eval.every * steps or last
     yield Option("eval_strategy", "steps", "eval.every")
@@ -222,6 +271,18 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("report_to", trackers(config) or "none", "track.wandb, track.tensorboard")
     yield Option("log_completions", track.trajectories > 0, "track.trajectories")
     yield Option("num_completions_to_print", track.trajectories or None, "track.trajectories")
+
+
+def _sampler_weights(config: Config) -> Iterator[Option]:
+    """TRL's names for `loss.sampler_weights`."""
+    weights, name = config.loss.sampler_weights, "loss.sampler_weights"
+    if weights.level == "none":
+        yield Option("vllm_importance_sampling_correction", False, f"{name}.level: none")
+        return
+    yield Option("vllm_importance_sampling_correction", True, f"{name}.level")
+    yield Option("vllm_importance_sampling_mode", f"{weights.level}_{weights.keep}", f"{name}.level, {name}.keep")
+    yield Option("vllm_importance_sampling_clip_min", weights.low or None, f"{name}.low")
+    yield Option("vllm_importance_sampling_clip_max", weights.high, f"{name}.high")
 
 
 def _bf16(config: Config) -> Any:

@@ -226,6 +226,8 @@ def _observing(config: Config) -> Iterator[str]:
         yield f"correct_above={above!r}"
     yield f"displacement_every={config.train.displacement_every}"
     yield f"displacement_rows={config.train.displacement_rows}"
+    if config.sampling.mask_logprobs:
+        yield "mask_logprobs=True"
 
 
 def correct_above(reward: Reward) -> float | None:

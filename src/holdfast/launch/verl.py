@@ -10,6 +10,7 @@ from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.config import Config
 from holdfast.launch import verl_files
 from holdfast.launch.plan import (
+    REMEDIES_OF_OURS,
     Machines,
     Option,
     Plan,
@@ -86,11 +87,16 @@ REFUSED: Mapping[str, str] = {
         "rollouts of verl run on many machines and ask a server. Start `holdfast serve` with this folder, and set "
         "retrieval.url to its address"
     ),
-    "sampling.mask_logprobs": "the log-probs of verl's loss are over the whole vocabulary. Sample untruncated instead",
+    "sampling.mask_logprobs": (
+        "the log-probs of verl's loss are over the whole vocabulary. Set sampling.top_p = 1 and sampling.top_k = 0, or "
+        "use TRL"
+    ),
     "warm_start.steps": (
         "verl's trainer has no warm start. Make the model with `holdfast warm-start RECIPE`, set "
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
+    **REMEDIES_OF_OURS,
+    "loss.off_policy_threshold": "verl has no such mask. Use TRL, or `holdfast train`",
     "loss.penalty.normalizer": (
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
         "preserved tokens, which is logged as penalty/preserved_fraction"
@@ -166,6 +172,9 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
             f"loss.baseline = 'length' with loss.advantage = {loss.advantage!r}: verl has it without a division by the "
             "deviation, as OPO. Set loss.advantage = 'dr_grpo', or loss.baseline = 'mean'"
         )
+    if loss.ratio == "action":
+        yield "loss.ratio = 'action': verl's losses do not know actions. The nearest are 'token' and 'sequence'"
+    yield from _correction_problems(config)
     if loss.ratio == "sequence" and loss.dual_clip is not None:
         yield f"loss.dual_clip = {loss.dual_clip} with loss.ratio = 'sequence': verl's gspo has none; leave it out"
     if train.micro_batch_tokens < config.protocol.max_total_tokens:
@@ -176,6 +185,35 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if problem := verl_schedule_problem(train, machines):
         yield problem
+
+
+def _correction_problems(config: Config) -> Iterator[str]:
+    """Sampler weights that `rollout_correction` does not have."""
+    weights, name = config.loss.sampler_weights, "loss.sampler_weights"
+    if weights.level == "none":
+        return
+    if weights.level == "action":
+        yield (
+            f"{name}.level = 'action': verl's correction does not know actions. The nearest are 'token' and 'sequence'"
+        )
+    if weights.aggregate == "mean" and weights.keep != "reject":
+        yield (
+            f"{name}.aggregate = 'mean' with {name}.keep = {weights.keep!r}: verl's weight of a sequence is the "
+            f"product of its ratios. Set {name}.keep = 'reject', or {name}.aggregate = 'product'"
+        )
+    if weights.keep == "truncate" and weights.low:
+        yield f"{name}.low = {weights.low:g} with {name}.keep = 'truncate': verl's cut has no lower bound. Set it to 0"
+    if weights.keep != "truncate" and not weights.low:
+        yield (
+            f"{name}.low = 0 with {name}.keep = {weights.keep!r}: verl's band has two bounds above 0. Set {name}.low, "
+            "0.5 say"
+        )
+    if weights.keep == "reject" and weights.level == "token" and getattr(config.loss.penalty, "gate", "") == "action":
+        yield (
+            f"{name}.keep = 'reject' with {name}.level = 'token' and loss.penalty.gate = 'action': verl takes rejected "
+            "tokens out of the mask, which splits actions before the gate sees them. Set the level to 'sequence', or "
+            "the gate to 'response' or 'token'"
+        )
 
 
 def _differences(config: Config) -> Iterator[str]:
@@ -224,7 +262,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
 
     yield Option(f"{ACTOR}.ppo_mini_batch_size", verl_mini_batch(train), f"{k}: questions in a step, times rollout.n")
     yield Option(f"{ACTOR}.ppo_epochs", 1, "every rollout is used once")
-    yield Option(f"{ACTOR}.shuffle", True, "the rollouts of a step are drawn at random")
+    yield Option(f"{ACTOR}.shuffle", train.minibatches == "shuffled", "train.minibatches")
     yield Option(f"{ACTOR}.use_dynamic_bsz", True, "train.micro_batch_tokens")
     yield Option(f"{ACTOR}.ppo_max_token_len_per_gpu", train.micro_batch_tokens, "train.micro_batch_tokens")
     yield Option(f"{ACTOR}.data_loader_seed", run.seed, "run.seed")
@@ -250,6 +288,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
             f"{ACTOR}.loss_scale_factor", limits.max_sampled_tokens, "protocol.max_turns, protocol.max_turn_tokens"
         )
     yield from _policy_loss(config)
+    yield from _correction(config)
 
     yield Option(f"{ROLLOUT}.name", "vllm", "the rollout server")
     yield Option(f"{ROLLOUT}.tensor_model_parallel_size", 1, "a server on each GPU")
@@ -278,6 +317,23 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("trainer.logger", ["console", "file", *trackers(config)], "track.wandb, track.tensorboard")
 
 
+def _correction(config: Config) -> Iterator[Option]:
+    """`loss.sampler_weights` as verl's `rollout_correction`."""
+    weights, prefix, name = config.loss.sampler_weights, "algorithm.rollout_correction", "loss.sampler_weights"
+    if weights.level == "none":
+        return
+    yield Option(f"{ROLLOUT}.calculate_log_probs", True, f"{name}.level: the sampler's log-probs")
+    if weights.keep == "reject":
+        kind = {"token": "token", "sequence": "seq_mean" if weights.aggregate == "mean" else "seq_sum"}[weights.level]
+        yield Option(f"{prefix}.rollout_rs", f"{kind}_k1", f"{name}.level, {name}.aggregate, {name}.keep")
+        band = f"{1 / weights.high:.6g}_{1 / weights.low:.6g}"
+        yield Option(f"{prefix}.rollout_rs_threshold", band, f"1 / {name}.high, 1 / {name}.low: verl's are of 1 / w")
+        return
+    yield Option(f"{prefix}.rollout_is", weights.level, f"{name}.level, {name}.aggregate")
+    band = f"{weights.low:g}_{weights.high:g}" if weights.keep == "mask" else f"{weights.high:g}"
+    yield Option(f"{prefix}.rollout_is_threshold", band, f"{name}.keep, {name}.low, {name}.high")
+
+
 def _policy_loss(config: Config) -> Iterator[Option]:
     """The loss: one of verl, inside one of holdfast."""
     penalty = config.loss.penalty
@@ -287,8 +343,9 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
     yield Option(f"+{prefix}.holdfast_version", __version__, "every machine must have this one")
-    base = "gspo" if config.loss.ratio == "sequence" else "vanilla"
-    yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio")
+    base = {"cispo": "cispo", "dppo": "dppo_tv"}.get(config.loss.surrogate, "vanilla")
+    base = "gspo" if config.loss.ratio == "sequence" else base
+    yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio, loss.surrogate")
     correction = verl_files.Reference("algorithm.rollout_correction")
     yield Option(f"+{prefix}.rollout_correction", correction, "a loss must know what is done to its mask")
     for key in LOSSES[mode].settings:

@@ -6,6 +6,7 @@ micro-batches of a step exactly. docs/metrics.md lists the names; `count/*` are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -24,7 +25,23 @@ from holdfast.losses._tensors import (
 )
 from holdfast.losses.policy import importance_log_ratio
 
-_WEIGHTS = {
+SIGNS = ("positive", "negative")
+"""Of a rollout's advantage. A rollout with A = 0 has neither."""
+KINDS = ("thought", "query", "answer")
+"""Of a sampled token."""
+EPSILONS = {"half": 1 / 2, "tenth": 1 / 10, "hundredth": 1 / 100}
+"""The paper of ISDD names no ε."""
+
+_DRIFT_WEIGHTS = {
+    name: f"count/{sign}"
+    for sign in SIGNS
+    for name in (
+        f"drift/{sign}",
+        f"ratio/log_product/{sign}",
+        *(f"isdd/{sign}/below_{epsilon}" for epsilon in EPSILONS),
+    )
+} | {f"drift/{sign}/{kind}": f"count/{sign}_{kind}" for sign in SIGNS for kind in KINDS}
+_WEIGHTS = _DRIFT_WEIGHTS | {
     "penalty/preserved_fraction": "count/tokens",
     "penalty/active_fraction": "count/preserved",
     "penalty/mean_decrease": "count/preserved",
@@ -92,8 +109,8 @@ def ratio_stats(
         Scalars:
         * `ratio/mean`, `ratio/max`: importance ratio over tokens in the mask, log clamped to ±20.
         * `ratio/p01`: the ratio that 1 % of tokens fall below (the value at rank floor((n − 1) / 100)).
-        * `ratio/log_product`: mean over sequences of Σ_k (l_k − l_old,k), in nats; unclamped. SAPO's ISDD is this
-          falling far below 0 for many sequences (arXiv 2603.10069, definition 1).
+        * `ratio/log_product`: mean over sequences of Σ_k (l_k − l_old,k), in nats; unclamped. `drift_stats` has it
+          apart for positive and negative rollouts.
         * `clip/fraction`: share of tokens whose gradient the clip stops: A > 0 and ratio above 1 + clip_high, or A < 0
           and ratio below 1 − clip_low.
         * `count/tokens`, `count/sequences`: the counts behind them. A mean over nothing is 0.
@@ -126,6 +143,68 @@ def ratio_stats(
 
 
 @torch.no_grad()
+def drift_stats(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    loss_mask: Tensor,
+    *,
+    query_mask: Tensor | None = None,
+    answer_mask: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """How far rollouts have moved from the old policy, apart by the sign of their advantage.
+
+    An update is meant to make rollouts with A < 0 less likely, and not those with A > 0.
+
+    Args:
+        logprobs, old_logprobs: float [..., T], each row a rollout.
+        advantages: float [..., 1] or [..., T]; the sign is that of the mean over the row's tokens in the mask.
+        loss_mask: bool [..., T].
+        query_mask, answer_mask: bool [..., T], True on queries and on the final answer; tokens in neither are thoughts.
+            Without both there are no series by kind of token.
+
+    Returns:
+        Scalars, with `<sign>` for `positive` (A > 0) and `negative`:
+        * `drift/<sign>`: mean over rollouts of the mean over tokens of l − l_old, in nats.
+        * `drift/<sign>/<kind>`: mean over tokens of a kind, `thought`, `query` or `answer`, of l − l_old, in nats: what
+          proposition 1 is about.
+        * `ratio/log_product/<sign>`: mean over rollouts of ln ∏ r = Σ_k (l_k − l_old,k), in nats; unclamped.
+        * `isdd/<sign>/below_<half|tenth|hundredth>`: share of rollouts with ∏ r < ε, definition 1's P(∏ r < ε).
+        * `count/<sign>`, `count/<sign>_<kind>`: the counts behind them. A mean over nothing is 0.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit.
+
+    Source: importance-sampling distribution drift (ISDD), arXiv 2603.10069, definition 1 and proposition 1.
+    """
+    logprobs = check_logprobs(logprobs, loss_mask)
+    change = torch.where(loss_mask, logprobs - check_paired("old_logprobs", old_logprobs, logprobs), 0.0)
+    advantages = check_per_row("advantages", advantages, logprobs)
+    balance = torch.where(loss_mask, advantages.expand_as(logprobs), 0.0).sum(-1)
+    product, length = change.sum(-1), loss_mask.sum(-1)
+    masks = {}
+    if query_mask is not None and answer_mask is not None:
+        answer = loss_mask & check_flags("answer_mask", answer_mask, logprobs)
+        query = loss_mask & check_flags("query_mask", query_mask, logprobs) & ~answer
+        masks = {"thought": loss_mask & ~query & ~answer, "query": query, "answer": answer}
+    stats = {}
+    for sign, rows in zip(SIGNS, (balance > 0, balance < 0), strict=True):
+        count = rows.sum()
+        of_rows = {
+            f"drift/{sign}": product / length.clamp(min=1),
+            f"ratio/log_product/{sign}": product,
+            **{f"isdd/{sign}/below_{name}": (product < math.log(e)).to(product.dtype) for name, e in EPSILONS.items()},
+        }
+        stats |= {name: torch.where(rows, x, 0.0).sum() / count.clamp(min=1) for name, x in of_rows.items()}
+        stats[f"count/{sign}"] = count
+        for kind, mask in masks.items():
+            mine = mask & rows[..., None]
+            stats[f"drift/{sign}/{kind}"] = torch.where(mine, change, 0.0).sum() / mine.sum().clamp(min=1)
+            stats[f"count/{sign}_{kind}"] = mine.sum()
+    return stats
+
+
+@torch.no_grad()
 def merge_stats(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Combine the statistics of several micro-batches, as if computed over one batch.
 
@@ -133,7 +212,8 @@ def merge_stats(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     which becomes the token-weighted mean.
 
     Args:
-        stats: what `penalty_stats`, `ratio_stats`, or the union of both returned, one per micro-batch, same keys.
+        stats: what `penalty_stats`, `ratio_stats` or `drift_stats`, or the union of them, returned, one per
+            micro-batch, same keys.
 
     Returns:
         The same keys, scalars.
@@ -156,6 +236,25 @@ def merge_stats(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         else:
             raise ValueError(f"merge_stats does not know how {name!r} adds up; merge it yourself")
     return merged
+
+
+def logged_stats(merged: dict[str, Tensor]) -> dict[str, float]:
+    """What to log of merged statistics: no counts, and none of `drift_stats` that is a mean over nothing.
+
+    Args:
+        merged: scalars, what `merge_stats` returned.
+
+    Returns:
+        Scalars as plain numbers, by name.
+
+    Raises:
+        KeyError: a series of `drift_stats` without its count.
+    """
+    return {
+        name: float(value)
+        for name, value in merged.items()
+        if not name.startswith("count/") and (name not in _DRIFT_WEIGHTS or merged[_DRIFT_WEIGHTS[name]] > 0)
+    }
 
 
 def _low_percentile(ratios: Tensor, loss_mask: Tensor, token_count: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from holdfast.errors import RetrievalError
 from holdfast.retrieval.types import Hit
 from holdfast.rollout.policy import Completion
 from holdfast.search.env import Observation, make_observation, token_span
-from holdfast.search.protocol import SearchProtocol, answer_char_span, parse_action
+from holdfast.search.protocol import SearchProtocol, action_char_span, parse_action
 from holdfast.search.tokens import Tokenizer, encode
 from holdfast.trajectory import Answer, Search, Status, Trajectory, Turn
 
@@ -53,14 +53,16 @@ class RolloutState:
             return None
         ids, text = completion.token_ids, completion.text
         action = parse_action(text, self._protocol)
-        span = answer_char_span(text, self._protocol) if isinstance(action, Answer) else None
+        chars = action_char_span(text, self._protocol)
+        span = token_span(ids, chars, self._tokenizer) if chars and ids is not None else None
         turn = Turn(
             tokens=ids,
             logprobs=completion.logprobs,
             action=action,
             text=text,
             stop_reason=completion.stop_reason,
-            answer_span=token_span(ids, span, self._tokenizer) if span and ids is not None else None,
+            answer_span=span if isinstance(action, Answer) else None,
+            query_span=span if isinstance(action, Search) else None,
             mask_mass=completion.mask_mass,
         )
         # The text of a server that returns no ids must be encoded here; such a rollout cannot be trained on.

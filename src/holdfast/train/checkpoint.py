@@ -2,6 +2,7 @@
 
 checkpoints/step-000040/model/            what `from_pretrained` loads
                         optimizer.safetensors
+                        anchor.safetensors   the weights of the policy that the penalty compares with, if it is older
                         state.json        step, sampler position, generators, best dev score
                         checksums.json    sha256 of every file above, written last
 checkpoints/best/model/                   the policy that was best on dev, with state.json and checksums.json
@@ -14,7 +15,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from holdfast.run_folder import (
 )
 
 _OPTIMIZER = "optimizer.safetensors"
+_ANCHOR = "anchor.safetensors"
 _ABANDONED = 3600.0
 """Seconds without a write after which a partial folder counts as left by a killed process."""
 
@@ -44,6 +46,7 @@ def save_checkpoint(
     language_model: LanguageModel,
     *,
     optimizer: torch.optim.Optimizer | None = None,
+    anchor: Sequence[torch.Tensor] = (),
     state: dict[str, Any],
 ) -> None:
     """Write `folder` whole, or leave what is there. Raises `CheckpointError` when the disk is full or not writable."""
@@ -53,6 +56,8 @@ def save_checkpoint(
         save_model(partial / "model", language_model)
         if optimizer is not None:
             save_file(_optimizer_tensors(optimizer), partial / _OPTIMIZER)
+        if anchor:
+            save_file({str(i): w.to("cpu", copy=True).contiguous() for i, w in enumerate(anchor)}, partial / _ANCHOR)
         (partial / "state.json").write_text(json.dumps(state))
 
 
@@ -224,6 +229,14 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
             optimizer.state[parameter] = moments
     if saved:
         raise CheckpointError(f"{folder}: the optimizer state names {len(saved)} parameters this model does not train")
+
+
+def load_anchor(folder: Path) -> list[torch.Tensor]:
+    """The anchor's weights as `save_checkpoint` got them, on the CPU; empty if there was none."""
+    from safetensors.torch import load_file
+
+    saved = load_file(folder / _ANCHOR) if (folder / _ANCHOR).is_file() else {}
+    return [saved[str(i)] for i in range(len(saved))]
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.batch import TokenBatch
 from holdfast.listener import Displacement, TurnChange
-from holdfast.metrics import displacement_metrics, per_token_mean, rows_to_probe
+from holdfast.metrics import displacement_metrics, likelihood_rows, rows_to_probe
 from holdfast.search.tokens import char_lengths
 from holdfast.train.learner import Learner
 from holdfast.trajectory import Group, Trajectory
@@ -39,9 +39,10 @@ def measure_displacement(
     measured = drawn + [row for row in first.values() if row not in drawn]
     part = batch.select(measured)
     changes = learner.token_change(part, learner.plan(part, torch.Generator(), steps=1))
-    means = per_token_mean(changes, part.loss_mask)[: len(drawn)]
-    correct, tokenizer = part.correct[: len(drawn)], learner.language_model.tokenizer
-    return displacement_metrics(means, correct), Displacement(
+    by_action = likelihood_rows(changes, part.loss_mask, part.action_ids)[: len(drawn)]
+    means, correct = by_action[:, 0], part.correct[: len(drawn)]
+    tokenizer = learner.language_model.tokenizer
+    return displacement_metrics(by_action, correct), Displacement(
         correct=tuple(means[correct].tolist()),
         incorrect=tuple(means[~correct].tolist()),
         by_turn={

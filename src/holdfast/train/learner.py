@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,17 +18,19 @@ from torch import Tensor
 from holdfast.batch import SamplingMask, TokenBatch
 from holdfast.config import Config, Loss, Sampling, Train
 from holdfast.language_model import LanguageModel
-from holdfast.losses import merge_stats, penalty_stats, ratio_stats
+from holdfast.logprobs import hidden_states
+from holdfast.losses import drift_stats, logged_stats, merge_stats, penalty_stats, ratio_stats
 from holdfast.metrics import per_token_mean
 from holdfast.train.objective import Objective, Terms
-from holdfast.train.plan import Plan, plan_update
+from holdfast.train.plan import Plan, in_order, plan_update, shuffled
+from holdfast.train.policy_weights import check_logits, nthr_factors, output_layer, rows_for_nthr, weighed
 
 
 class OldPass(NamedTuple):
     """A rollout batch with the log-probs under the weights that its update begins with."""
 
     minibatches: list[list[TokenBatch]]
-    """For each optimizer step, its micro-batches, with `old_logprobs` and, if the loss reads them, `ref_logprobs`."""
+    """For each optimizer step, its micro-batches, with all log-probs that the loss compares with."""
     batch: TokenBatch
     """All rows, with `old_logprobs` over the whole vocabulary, also if the loss is over the sampling mask."""
     entropy: float
@@ -36,16 +38,20 @@ class OldPass(NamedTuple):
 
 
 class Reference:
-    """The frozen policy the run started from: a copy of the trained weights, put into the model for its passes.
+    """A frozen policy: a copy of the trained weights as they are now, or `weights` instead, put into the model for its
+    passes.
 
-    Fresh LoRA adapters add nothing, so the reference is then the model without them. After a warm start of adapters it
-    is the warm-started policy.
+    The one a run started from is the reference of the KL. Fresh LoRA adapters add nothing, so the reference is then the
+    model without them. After a warm start of adapters it is the warm-started policy.
     """
 
-    def __init__(self, language_model: LanguageModel) -> None:
+    def __init__(self, language_model: LanguageModel, weights: Sequence[Tensor] = ()) -> None:
         self._language_model = language_model
         self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
-        self._start = [p.detach().clone() for p in self._trained]
+        self.weights = [p.detach().clone() for p in self._trained]
+        """Of the trained parameters, in their order in the model."""
+        for copied, given in zip(self.weights, weights, strict=bool(weights)):
+            copied.copy_(given)
 
     @torch.no_grad()
     def logprobs(
@@ -68,8 +74,8 @@ class Reference:
         """Within this context the model has the weights of the reference. Do not differentiate passes in it."""
         current = [p.data for p in self._trained]
         try:
-            for parameter, start in zip(self._trained, self._start, strict=True):
-                parameter.data = start
+            for parameter, frozen in zip(self._trained, self.weights, strict=True):
+                parameter.data = frozen
             yield
         finally:
             for parameter, data in zip(self._trained, current, strict=True):
@@ -98,6 +104,7 @@ class Learner:
     ) -> None:
         self.language_model, self.objective = language_model, objective
         self.sampling, self.reference = sampling, reference
+        self.anchor: Reference | None = None
         self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
         self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
             self.parameters,
@@ -108,11 +115,16 @@ class Learner:
             fused=language_model.device.type == "cuda" or None,
         )
         self._train = train
+        if objective.loss.nthr:
+            output_layer(language_model)  # refuses a model that NTHR cannot score
 
     def plan(self, batch: TokenBatch, generator: torch.Generator, *, steps: int | None = None) -> Plan:
         """How to update on `batch`: in `steps` optimizer steps, by default `train.optimizer_steps_per_rollout`."""
-        steps = steps or self._train.optimizer_steps_per_rollout
-        return plan_update(batch.lengths.tolist(), steps, self._train.micro_batch_tokens, generator)
+        steps, rows = steps or self._train.optimizer_steps_per_rollout, len(batch)
+        minibatches = (
+            shuffled(rows, steps, generator) if self._train.minibatches == "shuffled" else in_order(rows, steps)
+        )
+        return plan_update(batch.lengths.tolist(), minibatches, self._train.micro_batch_tokens)
 
     def logprobs(
         self,
@@ -139,30 +151,73 @@ class Learner:
         Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate
         opens on numerical noise.
         """
+        loss = self.objective.loss
         old_logprobs = torch.zeros_like(batch.rollout_logprobs)
         minibatches, entropy_sum, tokens = [], 0.0, 0
+        scored = rows_for_nthr(batch).tolist() if loss.nthr else []
+        hidden: dict[int, Tensor] = {}
         for mini in plan:
             micros = []
             for rows in mini:
                 micro = batch.select(rows).trim()
-                old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
+                with self._hidden_states() as states:
+                    old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
                 assert entropy is not None
                 old_logprobs[rows, : old.shape[1]] = old
-                mask = ref = None
+                for row, state in zip(rows, _by_row(states, micro.loss_mask), strict=False):
+                    if scored[row]:
+                        hidden[row] = state.clone()
+                mask = None
                 if self.sampling.mask_logprobs:
                     old, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
-                if self.reference is not None:
-                    ref = self.reference.logprobs(
-                        micro.token_ids,
-                        micro.loss_mask,
-                        temperature=self.sampling.temperature,
-                        sampling_mask=mask,
-                    )
-                micros.append(replace(micro, old_logprobs=old, ref_logprobs=ref, sampling_mask=mask))
+                ref, anchor = (self._frozen_pass(policy, micro, mask) for policy in (self.reference, self.anchor))
+                micro = replace(micro, old_logprobs=old, ref_logprobs=ref, anchor_logprobs=anchor, sampling_mask=mask)
+                micros.append(weighed(micro, loss))
                 entropy_sum += float(entropy.sum())
                 tokens += int(micro.loss_mask.sum())
             minibatches.append(micros)
-        return OldPass(minibatches, replace(batch, old_logprobs=old_logprobs), entropy_sum / max(tokens, 1))
+        whole = replace(batch, old_logprobs=old_logprobs)
+        if hidden:
+            minibatches = self._with_nthr(minibatches, plan, whole, hidden)
+        return OldPass(minibatches, whole, entropy_sum / max(tokens, 1))
+
+    def _frozen_pass(self, policy: Reference | None, micro: TokenBatch, mask: SamplingMask | None) -> Tensor | None:
+        """Log-probs `[B, T]` under a frozen policy, at the temperature of the sampler; None without one."""
+        if policy is None:
+            return None
+        temperature = self.sampling.temperature
+        return policy.logprobs(micro.token_ids, micro.loss_mask, temperature=temperature, sampling_mask=mask)
+
+    def renew_anchor(self, weights: Sequence[Tensor] = ()) -> None:
+        """From the next old pass on, the penalty compares with the policy as it is now, or with that of `weights`."""
+        self.anchor = Reference(self.language_model, weights)
+
+    def _hidden_states(self) -> AbstractContextManager[list[Tensor]]:
+        """Collects the hidden states of a pass, if the loss needs them."""
+        return hidden_states(self.language_model.model) if self.objective.loss.nthr else nullcontext([])
+
+    def _with_nthr(
+        self, minibatches: list[list[TokenBatch]], plan: Plan, whole: TokenBatch, hidden: dict[int, Tensor]
+    ) -> list[list[TokenBatch]]:
+        """The micro-batches with NTHR's factors on the policy loss, beside those that they have."""
+        assert whole.old_logprobs is not None
+        unembedding, temperature = output_layer(self.language_model), self.sampling.temperature
+        unembedding = unembedding / temperature if temperature != 1.0 else unembedding  # else no copy
+        row, states = next(iter(hidden.items()))
+        mask = whole.loss_mask[row]
+        check_logits(states, unembedding, whole.token_ids[row][mask], whole.old_logprobs[row][mask])
+        factors = nthr_factors(whole, hidden, unembedding)
+
+        def multiplied(micro: TokenBatch, rows: Sequence[int]) -> TokenBatch:
+            weights = factors[list(rows), : micro.loss_mask.shape[1]]
+            return replace(
+                micro, policy_weights=weights * (1.0 if micro.policy_weights is None else micro.policy_weights)
+            )
+
+        return [
+            [multiplied(micro, rows) for micro, rows in zip(micros, mini, strict=True)]
+            for micros, mini in zip(minibatches, plan, strict=True)
+        ]
 
     def step(self, minibatches: Sequence[Sequence[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
         """One optimizer step per mini-batch. Returns the metrics that only an update can measure.
@@ -185,7 +240,7 @@ class Learner:
                         sampling_mask=micro.sampling_mask,
                     )
                     terms = objective.terms(micro, logprobs, answer_weight)
-                    parts = objective.reduce(terms, entropy, micro.loss_mask, counts)
+                    parts = objective.reduce(terms, entropy, micro.learned_mask, counts)
                     torch.stack(list(parts.values())).sum().backward()
                     totals.add(micro, logprobs.detach(), terms, parts)
                 totals.norms.append(self._clipped_step())
@@ -256,6 +311,11 @@ def make_learner(config: Config, language_model: LanguageModel, reference: Refer
     return Learner(language_model, objective, config.train, config.sampling, reference)
 
 
+def _by_row(states: Sequence[Tensor], loss_mask: Tensor) -> Sequence[Tensor]:
+    """The hidden states `[n, d]` of each row's sampled tokens, of one pass; empty without states."""
+    return states[0].split(loss_mask[:, 1:].sum(-1).tolist()) if states else ()
+
+
 class _Totals:
     """Sums over micro-batches, divided once at the end, so that no mean is of means."""
 
@@ -264,39 +324,54 @@ class _Totals:
         self._parts: dict[str, Tensor] = {}
         self._stats: list[dict[str, Tensor]] = []
         self._noise: list[Tensor] = []
+        self._dropped: list[Tensor] = []
         self.norms: list[float] = []
         """Gradient norms, one for each optimizer step."""
 
     def add(self, micro: TokenBatch, logprobs: Tensor, terms: Terms, parts: dict[str, Tensor]) -> None:
         """Add a micro-batch: log-probs `[B, T]` without a graph, its terms, and its parts of the loss."""
         assert micro.old_logprobs is not None
-        old, mask, loss = micro.old_logprobs, micro.loss_mask, self._loss
+        old, mask, loss = micro.old_logprobs, micro.learned_mask, self._loss
         for name, value in parts.items():
             self._parts[name] = self._parts.get(name, 0) + value.detach()
-        stats = ratio_stats(
+        stats = drift_stats(
+            logprobs, old, micro.advantages, mask, query_mask=micro.query_mask, answer_mask=micro.answer_mask
+        )
+        stats |= ratio_stats(
             logprobs,
             old,
             micro.advantages,
             mask,
-            clip_low=loss.clip_low,
-            clip_high=loss.clip_high,
+            clip_low=loss.clip_low if loss.surrogate == "clip" else 1.0,  # the others do not clip the gradient
+            clip_high=loss.clip_high if loss.surrogate == "clip" else math.inf,
             ratio=loss.ratio,
+            action_ids=micro.action_ids,
         )
+        if terms.dropped is not None:
+            self._dropped.append(terms.dropped.sum())
         if terms.penalty is not None:
             assert terms.preserved is not None
-            stats |= penalty_stats(terms.penalty.detach(), logprobs, old, mask, preserved=terms.preserved)
+            stats |= penalty_stats(
+                terms.penalty.detach(), logprobs, micro.penalty_logprobs, mask, preserved=terms.preserved
+            )
         self._stats.append(stats)
         if not self.norms:  # first optimizer step: old equals new, so any difference is numerical noise
             self._noise.append((logprobs - old).abs().max())
+
+    def _dropped_fraction(self) -> dict[str, float]:
+        """Of the tokens in the loss, those that a mask which follows the policy took out."""
+        tokens = sum(float(stats["count/tokens"]) for stats in self._stats)
+        share = float(torch.stack(self._dropped).sum()) / max(tokens, 1.0) if self._dropped else 0.0
+        return {"loss/dropped_fraction": share} if self._dropped else {}
 
     def metrics(self) -> dict[str, float]:
         """As plain numbers; the losses are means over the optimizer steps."""
         finite = [norm for norm in self.norms if math.isfinite(norm)]
         result = {f"loss/{name}": float(value) / len(self.norms) for name, value in self._parts.items()}
-        merged = merge_stats(self._stats)
-        result |= {name: float(value) for name, value in merged.items() if not name.startswith("count/")}
+        result |= logged_stats(merge_stats(self._stats))
         if finite:
             result |= {"grad/norm": sum(finite) / len(finite), "grad/norm_max": max(finite)}
+        result |= self._dropped_fraction()
         result["grad/skipped_steps"] = float(len(self.norms) - len(finite))
         result["penalty/noise_floor"] = float(torch.stack(self._noise).max())
         result["optimizer_steps_per_rollout"] = float(len(self.norms))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from holdfast.batch import TokenBatch
 from holdfast.config import Loss
-from holdfast.losses import clipped_policy_loss, kl_loss, reduce_loss
+from holdfast.losses import (
+    cispo_loss,
+    clipped_policy_loss,
+    dppo_mask,
+    kl_loss,
+    off_policy_sequence_mask,
+    reduce_loss,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,8 @@ class Terms:
     preserved: Tensor | None
     """bool: True on tokens that the penalty preserves."""
     kl: Tensor | None
+    dropped: Tensor | None = None
+    """bool: True on tokens that DPPO's mask, or the off-policy threshold, takes out of the policy loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +60,58 @@ class Objective:
 
     def terms(self, micro: TokenBatch, logprobs: Tensor, answer_weight: float | None = None) -> Terms:
         """Unreduced terms. `logprobs` `[B, T]` are those of the present weights, with their graph."""
-        assert micro.old_logprobs is not None
-        loss = self.loss
-        arguments = (logprobs, micro.old_logprobs, micro.advantages, micro.loss_mask)
-        policy = clipped_policy_loss(
-            *arguments, clip_low=loss.clip_low, clip_high=loss.clip_high, dual_clip=loss.dual_clip, ratio=loss.ratio
-        )
+        policy, dropped = self._policy(micro, logprobs)
         kl = None
         if micro.ref_logprobs is not None:
-            kl = kl_loss(logprobs, micro.ref_logprobs, micro.loss_mask, estimator=loss.kl_estimator)
+            kl = kl_loss(logprobs, micro.ref_logprobs, micro.learned_mask, estimator=self.loss.kl_estimator)
         if self.penalty is None:
-            return Terms(policy, None, None, kl)
+            return Terms(policy, None, None, kl, dropped)
         preserved = self._preserved(micro)
         penalty = self.penalty.per_token(
-            *arguments,
+            logprobs,
+            micro.penalty_logprobs,
+            micro.advantages,
+            micro.learned_mask,
             preserved=preserved,
             action_ids=micro.action_ids,
             answer_mask=micro.answer_mask,
             answer_weight=1.0 if answer_weight is None else answer_weight,
         )
-        return Terms(policy, penalty, preserved, kl)
+        return Terms(policy, penalty, preserved, kl, dropped)
+
+    def _policy(self, micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The policy loss `[B, T]`, weighed, and which tokens a mask drops from it; None without such a mask."""
+        assert micro.old_logprobs is not None
+        loss, mask = self.loss, micro.learned_mask
+        arguments = (logprobs, micro.old_logprobs, micro.advantages, mask)
+        keep = None
+        if loss.surrogate == "cispo":
+            policy = cispo_loss(*arguments, clip_low=loss.clip_low, clip_high=loss.clip_high)
+        elif loss.surrogate == "dppo":
+            policy = clipped_policy_loss(*arguments, clip_low=1.0, clip_high=math.inf)
+            keep = dppo_mask(*arguments, low=loss.clip_low, high=loss.clip_high)
+        else:
+            policy = clipped_policy_loss(
+                *arguments,
+                clip_low=loss.clip_low,
+                clip_high=loss.clip_high,
+                dual_clip=loss.dual_clip,
+                ratio=loss.ratio,
+                action_ids=micro.action_ids,
+            )
+        if loss.off_policy_threshold is not None:
+            near = off_policy_sequence_mask(*arguments, threshold=loss.off_policy_threshold)
+            keep = near if keep is None else keep & near
+        if keep is not None:
+            policy = torch.where(keep, policy, 0.0)
+        if micro.policy_weights is not None:
+            policy = policy * micro.policy_weights
+        return policy, None if keep is None else mask & ~keep
 
     def count(self, mini: Sequence[TokenBatch]) -> Counts:
         """Counts over the whole optimizer step, so that the gradient does not depend on the micro-batches."""
         by_token = self.loss.reduction == "token-mean"
-        policy = sum(float(m.loss_mask.sum() if by_token else m.loss_mask.any(-1).sum()) for m in mini)
+        policy = sum(float(m.learned_mask.sum() if by_token else m.learned_mask.any(-1).sum()) for m in mini)
         preserved = sum(float(self._preserved(m).sum()) for m in mini) if self._by_preserved else 0.0
         return Counts(policy=max(policy, 1.0), preserved=preserved)
 
@@ -108,4 +146,4 @@ class Objective:
 
     def _preserved(self, micro: TokenBatch) -> Tensor:
         assert self.penalty is not None
-        return self.penalty.preserved(micro.advantages, micro.loss_mask, micro.correct[:, None])
+        return self.penalty.preserved(micro.advantages, micro.learned_mask, micro.correct[:, None])

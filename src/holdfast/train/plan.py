@@ -14,20 +14,34 @@ _PASS = 256
 """Fixed cost of a forward and backward pass, in tokens, measured on a CPU with a tiny model."""
 
 
-def plan_update(lengths: Sequence[int], steps: int, micro_batch_tokens: int, generator: torch.Generator) -> Plan:
-    """Split rows into `steps` mini-batches at random, each into micro-batches of rows of similar length.
+def shuffled(count: int, steps: int, generator: torch.Generator) -> list[list[int]]:
+    """Mini-batches of `count` rows that are drawn at random; there are `steps`, or as many as rows."""
+    order = torch.randperm(count, generator=generator).tolist()
+    return [order[k::steps] for k in range(min(steps, count))]
+
+
+def in_order(count: int, steps: int) -> list[list[int]]:
+    """Mini-batches of consecutive rows, so that rollouts of one question stay together.
+
+    >>> in_order(5, 2)
+    [[0, 1], [2, 3, 4]]
+    """
+    steps = min(steps, count)
+    return [list(range(count * k // steps, count * (k + 1) // steps)) for k in range(steps)]
+
+
+def plan_update(lengths: Sequence[int], minibatches: Sequence[Sequence[int]], micro_batch_tokens: int) -> Plan:
+    """Split the rows of each mini-batch into micro-batches of rows of similar length.
 
     A micro-batch holds at most `micro_batch_tokens` tokens, padding included (a longer row gets a micro-batch of its
-    own). Every row is used exactly once; mini-batches differ by one row at most.
+    own).
 
-    >>> plan = plan_update([5, 9, 5, 9], 2, 10, torch.Generator().manual_seed(0))
-    >>> sorted(row for mini in plan for micro in mini for row in micro)
-    [0, 1, 2, 3]
+    >>> plan_update([5, 9, 5, 9], [[3, 1, 0], [2]], 20)
+    [[[0], [1, 3]], [[2]]]
     """
-    order = torch.randperm(len(lengths), generator=generator).tolist()
     plan = []
-    for k in range(min(steps, len(order))):
-        rows = sorted(order[k::steps], key=lambda row: (lengths[row], row))
+    for mini in minibatches:
+        rows = sorted(mini, key=lambda row: (lengths[row], row))
         bounds = _cheapest_cuts([lengths[row] for row in rows], micro_batch_tokens)
         plan.append([rows[start:end] for start, end in itertools.pairwise(bounds)])
     return plan

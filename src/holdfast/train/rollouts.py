@@ -16,6 +16,7 @@ from holdfast.rewards import EM, score_trajectory
 from holdfast.rollout.agent import SearchAgent, Task
 from holdfast.rollout.policy import rollout_seed
 from holdfast.rollout.searching import PATIENCE, RolloutStats
+from holdfast.train.policy_weights import filtered
 from holdfast.trajectory import Group
 
 
@@ -73,5 +74,5 @@ def training_batch(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, de
             lengths=batch.loss_mask.sum(-1) if loss.baseline == "length" else None,
             valid=batch.valid,
         )
-    batch = replace(batch, advantages=advantages)
+    batch = filtered(replace(batch, advantages=advantages), groups, loss)
     return batch.select(batch.loss_mask.any(-1)).to(device)

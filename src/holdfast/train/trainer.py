@@ -35,9 +35,10 @@ from holdfast.retrieval.types import Retriever
 from holdfast.rollout.agent import SearchAgent
 from holdfast.rollout.searching import RolloutStats
 from holdfast.run_folder import step_folder
-from holdfast.train.checkpoint import load_optimizer, read_state, save_checkpoint
+from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, make_learner
+from holdfast.train.policy_weights import weight_metrics
 from holdfast.train.rollouts import roll_out, score, training_batch
 from holdfast.trajectory import Group
 
@@ -56,18 +57,23 @@ class Trainer:
         train, learner, clock = self.config.train, self.learner, _Clock()
         learner.learning_rate = train.lr * min(1.0, (self.completed_steps + 1) / (train.warmup + 1))
         position = self.question_order.state()
-        examples = self.question_order.next(train.questions)
+        examples: Sequence[Example] = self.question_order.next(train.questions)
         try:
             with clock("rollout"):
                 groups, stats = self.roll_out(examples)
+                examples, groups, learned = self._resampled(examples, groups, stats)
         except RolloutError:
             self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
         metrics = rollout_metrics(groups) | retrieval_metrics(stats)
-        batch, displacement = self.make_batch(groups), None
+        if train.resample:
+            metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
+        batch, displacement = self.make_batch(learned), None
         if len(batch):
             with clock("update"):
                 old_pass = learner.old_pass(batch, learner.plan(batch, self.generator))
+                if train.anchor_every and self.completed_steps % train.anchor_every == 0:
+                    learner.renew_anchor()
                 metrics["entropy/mean"] = old_pass.entropy
                 metrics |= learner.step(old_pass.minibatches, mean_searches=metrics["rollout/searches"])
             with clock("displacement"):
@@ -75,19 +81,45 @@ class Trainer:
                     displacement_metrics, displacement = measure_displacement(
                         learner,
                         old_pass.batch,
-                        groups,
+                        learned,
                         rows=train.displacement_rows,
                         logged_questions=self.config.track.trajectories,
                         generator=self.generator,
                     )
                     metrics |= displacement_metrics
-            metrics |= _batch_metrics(old_pass, groups)
+            metrics |= _batch_metrics(old_pass, learned) | weight_metrics(old_pass.minibatches, self.config.loss)
         metrics |= clock.metrics() | {"lr": learner.learning_rate}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
         self.completed_steps += 1
         return StepResult(
             step=self.completed_steps, metrics=metrics, groups=groups, examples=examples, displacement=displacement
         )
+
+    def _resampled(
+        self, examples: Sequence[Example], groups: list[Group], stats: RolloutStats
+    ) -> tuple[Sequence[Example], list[Group], list[Group]]:
+        """Further rounds of rollouts, until enough groups are mixed: all questions, all groups, those to learn from.
+
+        Groups to learn from come first. Without `train.resample`, or when no group at all is mixed, they are all.
+        `stats` grows by those of the further rounds.
+        """
+        train = self.config.train
+        examples = list(examples)
+        for _ in range(train.resample):
+            missing = train.questions - sum(group.mixed for group in groups)
+            if missing <= 0:
+                break
+            further = self.question_order.next(missing)
+            more, round_stats = self.roll_out(further)
+            examples, groups = [*examples, *further], [*groups, *more]
+            for name in RolloutStats.__dataclass_fields__:
+                setattr(stats, name, getattr(stats, name) + getattr(round_stats, name))
+        mixed = sum(group.mixed for group in groups)
+        if not train.resample or not mixed:
+            return examples, groups, groups
+        order = sorted(range(len(groups)), key=lambda k: not groups[k].mixed)  # stable
+        groups = [groups[k] for k in order]
+        return [examples[k] for k in order], groups, groups[:mixed]
 
     def roll_out(self, examples: Sequence[Example]) -> tuple[list[Group], RolloutStats]:
         """A scored group for each question, sampled with this step's seed."""
@@ -128,12 +160,16 @@ class Trainer:
             "machine": machine,
         }
         folder = step_folder(run_dir, self.completed_steps)
-        save_checkpoint(folder, self.learner.language_model, optimizer=self.learner.optimizer, state=state)
+        learner = self.learner
+        anchor = learner.anchor.weights if learner.anchor is not None else ()
+        save_checkpoint(folder, learner.language_model, optimizer=learner.optimizer, anchor=anchor, state=state)
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Continue from a checkpoint whose weights the model already has. Returns its state, as `save` wrote it."""
         state = read_state(folder)
         load_optimizer(folder, self.learner.optimizer)
+        if anchor := load_anchor(folder):
+            self.learner.renew_anchor(anchor)
         self.question_order.restore(state["question_order"])
         self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
         self.completed_steps = int(state["step"])

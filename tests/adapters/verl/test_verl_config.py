@@ -55,6 +55,14 @@ def test_the_overrides_compose_and_instantiate() -> None:
     assert own.rollout_correction.get("rollout_rs") is None
 
 
+@pytest.mark.parametrize("truncated", ["top_p=0.95", "top_k=50"])
+def test_a_truncated_sampler_gets_a_note(truncated: str) -> None:
+    """verl has nothing that keeps its mask. It is no problem by itself: published runs sampled so."""
+    (note,) = [finding for finding in check(f"actor_rollout_ref.rollout.{truncated}") if "truncate" in finding.text]
+    assert note.passed and "actor_rollout_ref.rollout.top_p=1 and actor_rollout_ref.rollout.top_k=-1" in note.text
+    assert not [finding for finding in check() if "truncate" in finding.text]
+
+
 def test_an_unknown_field_is_refused() -> None:
     config = compose([*EXAMPLE, f"+{LOSS}.penalty_cof=0.3"])
     with pytest.raises(Exception, match="penalty_cof"):

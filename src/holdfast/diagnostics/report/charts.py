@@ -95,12 +95,15 @@ CHARTS = (
             # Two rows, because incorrect rollouts move ten times as far.
             Row(
                 "correct rollouts: change, nats per token",
-                (Line("displacement/correct", "correct", CORRECT), Line("drift/positive", "A > 0", CORRECT)),
+                (Line("displacement/correct", "correct", CORRECT), Line("drift/positive", "A > 0", CORRECT, "dash")),
                 mark=0.0,
             ),
             Row(
                 "incorrect rollouts: change, nats per token",
-                (Line("displacement/incorrect", "incorrect", INCORRECT), Line("drift/negative", "A < 0", INCORRECT)),
+                (
+                    Line("displacement/incorrect", "incorrect", INCORRECT),
+                    Line("drift/negative", "A < 0", INCORRECT, "dash"),
+                ),
                 mark=0.0,
             ),
             Row(
@@ -154,7 +157,24 @@ CHARTS = (
                 log=True,
                 mark=1.0,
             ),
-            Row("log of a rollout's ratio product", (Line("ratio/log_product", "log product", "ink"),), mark=0.0),
+            Row(
+                "log of a rollout's ratio product",
+                (
+                    Line("ratio/log_product", "all", "ink"),
+                    Line("ratio/log_product/positive", "A > 0", CORRECT),
+                    Line("ratio/log_product/negative", "A < 0", INCORRECT, "dash"),
+                ),
+                mark=0.0,
+            ),
+            Row(
+                "fraction of rollouts with A > 0 whose product is below",
+                (
+                    Line("isdd/positive/below_half", "1/2", CORRECT),
+                    Line("isdd/positive/below_tenth", "1/10", "ink", "dash"),
+                    Line("isdd/positive/below_hundredth", "1/100", INCORRECT, "dot"),
+                ),
+                optional=True,
+            ),
             Row("fraction of tokens clipped", (Line("clip/fraction", "clipped", "ink"),)),
         ),
     ),

@@ -117,8 +117,8 @@ def level_checks() -> tuple[Check, ...]:
 SAME_POLICY: Remedy = {
     "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a bug.",
     "trl": "Check that vLLM has the weights, the precision and the prompt of the trainer. Use the newest vLLM "
-    "version that your TRL supports. Set `top_p=1.0`, `top_k=0` and `min_p=None`, and keep "
-    "`vllm_importance_sampling_correction=True`.",
+    "version that your TRL supports. Set `top_p=1.0`, `top_k=0` and `min_p=None`, or `top_k=512` and "
+    "`with_penalties(GRPOTrainer, mask_logprobs=True)`. Keep `vllm_importance_sampling_correction=True`.",
     "verl": "Check that the rollout engine has the weights, the precision and the prompt of the actor. Set "
     "`actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`, and use "
     "`algorithm.rollout_correction`.",
@@ -158,7 +158,8 @@ SMP002 = Rule(
         "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a "
         "bug.",
         "trl": "Go back to a checkpoint from before the mismatch grew, and lower `learning_rate`. Keep "
-        "`vllm_importance_sampling_correction=True`. Check that vLLM gets the new weights after every update.",
+        "`vllm_importance_sampling_correction=True`. If `top_p` or `top_k` truncates the sampler, pass "
+        "`mask_logprobs=True` to `with_penalties`. Check that vLLM gets the new weights after every update.",
         "verl": "Go back to a checkpoint from before the mismatch grew, and lower "
         "`actor_rollout_ref.actor.optim.lr`. Use `algorithm.rollout_correction`. Check that the rollout engine gets "
         "the new weights after every update.",

@@ -269,7 +269,7 @@ PRESERVE_LIKELIHOOD: Remedy = {
     "`sampling.top_k = 0`, or set `sampling.top_k = 512` and `sampling.mask_logprobs = true`.",
     "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
     "least twice `gradient_accumulation_steps`. A smaller `learning_rate` also helps. If `top_p` or `top_k` truncates "
-    "the sampler, undo that first.",
+    "the sampler, undo that first, or pass `mask_logprobs=True` to `with_penalties`.",
     "verl": "Preserve correct rollouts: `actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`, with "
     "`actor_rollout_ref.actor.ppo_mini_batch_size` at most half of `data.train_batch_size`. A smaller "
     "`actor_rollout_ref.actor.optim.lr` also helps. If `actor_rollout_ref.rollout.top_p` truncates the sampler, undo "

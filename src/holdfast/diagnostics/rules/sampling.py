@@ -212,12 +212,13 @@ SMP001 = Rule(
     remedy={
         "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or set "
         "`sampling.top_k = 512` and `sampling.mask_logprobs = true`, for log-probs over tokens inside top-p/top-k.",
-        "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`. With `use_vllm=True` keep "
-        "`vllm_importance_sampling_correction=True`.",
+        "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`. Or set `top_k=512` and pass "
+        "`with_penalties(GRPOTrainer, mask_logprobs=True)`, for log-probs over what the sampler can draw. With "
+        "`use_vllm=True` keep `vllm_importance_sampling_correction=True`.",
         "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`. Keep "
         "`actor_rollout_ref.rollout.calculate_log_probs=True`, and use `algorithm.rollout_correction`.",
-        "unknown": "Sample at the training temperature, without top-p and top-k. Check that the sampler gets the new "
-        "weights after every update.",
+        "unknown": "Sample at the training temperature, without top-p and top-k, or replay the sampling mask, as "
+        "prime-rl and slime do. Check that the sampler gets the new weights after every update.",
     },
     limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding: most such runs stay stable for many "
     "steps. It becomes one if a quarter of the mass is lost. It also does if advantages in the tail are negative and "

@@ -18,6 +18,7 @@ from holdfast.trailing import (
 )
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
+POSITIVE_RATIO = "ratio/log_product/positive"
 DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
 
 DRIFT_ROWS = 5
@@ -63,7 +64,7 @@ def drifts(rows: Rows) -> Signal | None:
     if not (worst < DRIFT_NATS_WHILE_FALLING).any():
         return None
     where = far | (falling(rows) & (worst < DRIFT_NATS_WHILE_FALLING))
-    return Signal(where, lambda: {RATIO: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
+    return Signal(where, lambda: {rows.names[0]: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
 
 
 def unusual(change: Values) -> Truths:
@@ -144,22 +145,32 @@ STP001 = Rule(
 ISD001 = Rule(
     code="ISD001",
     title="importance ratios drift",
-    needs=((RATIO,),),
+    needs=((POSITIVE_RATIO,), (RATIO,)),
     checks=(
+        Check(
+            series=(POSITIVE_RATIO,),
+            signal=drifts,
+            message="Importance ratios drift: on average the ratios of a rollout with A > 0 multiply to {ratio:.2g} "
+            "within the optimizer steps of one batch.",
+            min_rows=DRIFT_ROWS,
+        ),
         Check(
             series=(RATIO,),
             signal=drifts,
             message="Importance ratios drift: on average the ratios of a rollout multiply to {ratio:.2g} within "
             "the optimizer steps of one batch.",
             min_rows=DRIFT_ROWS,
+            better=((POSITIVE_RATIO,),),
         ),
     ),
-    meaning="The product of a rollout's importance ratios falls far below 1 within the optimizer steps of one batch.",
+    meaning="The product of a positive rollout's importance ratios falls far below 1 within the optimizer steps of one "
+    "batch.",
     impact="The gradient of a token is scaled by its ratio. A good token whose ratio is near 0 cannot be learned back "
     "(importance-sampling distribution drift, arXiv 2603.10069).",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="The mean includes incorrect rollouts, which are meant to lose likelihood. It is a sum over tokens, so "
-    "long rollouts drift sooner. While the reward falls, half of the usual drift is enough.",
+    limitations="A log without `ratio/log_product/positive` has a mean that includes incorrect rollouts, which are "
+    "meant to lose likelihood. The product is over tokens, so long rollouts drift sooner. While the reward falls, half "
+    "of the usual drift is enough.",
 )
 
 
