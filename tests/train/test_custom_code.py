@@ -17,6 +17,7 @@ import torch
 
 from holdfast.config import Config, Model
 from holdfast.language_model import load_model
+from holdfast.rollout.servers import Server
 from holdfast.train.start import start_folder
 
 from .whole_runs import a_start
@@ -52,7 +53,7 @@ marker, model, tokenizer = sys.argv[1:]
 attempts = {
     "weights": lambda: load_model(Model(path=model), model, torch.device("cpu")),
     "tokenizer": lambda: load_model(Model(path=tokenizer), tokenizer, torch.device("cpu")),
-    "prompts": lambda: _tokenizer_for("served", tokenizer, Config()),
+    "prompts": lambda: _tokenizer_for(Server("http://here/v1/completions", "served"), tokenizer, str, Config()),
     "encoder": lambda: Encoder(spec_of(model), "cpu"),
     "trusted": lambda: load_model(Model(path=model, trust_remote_code=True), model, torch.device("cpu")),
 }
