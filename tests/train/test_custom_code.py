@@ -17,7 +17,6 @@ import torch
 
 from holdfast.config import Config, Model
 from holdfast.language_model import load_model
-from holdfast.rollout.servers import Server
 from holdfast.train.start import start_folder
 
 from .whole_runs import a_start
@@ -48,12 +47,13 @@ from holdfast.errors import HoldfastError
 from holdfast.evals.model import _tokenizer_for
 from holdfast.retrieval.encoder import Encoder, spec_of
 from holdfast.language_model import load_model
+from holdfast.rollout.servers import Server
 
 marker, model, tokenizer = sys.argv[1:]
 attempts = {
     "weights": lambda: load_model(Model(path=model), model, torch.device("cpu")),
     "tokenizer": lambda: load_model(Model(path=tokenizer), tokenizer, torch.device("cpu")),
-    "prompts": lambda: _tokenizer_for(Server("http://here/v1/completions", "served"), tokenizer, str, Config()),
+    "prompts": lambda: _tokenizer_for(Server(url="http://here/v1/completions", model="served"), tokenizer, str, Config()),
     "encoder": lambda: Encoder(spec_of(model), "cpu"),
     "trusted": lambda: load_model(Model(path=model, trust_remote_code=True), model, torch.device("cpu")),
 }

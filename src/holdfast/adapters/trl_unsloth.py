@@ -129,11 +129,8 @@ class _Observer(Observer):
         pad = self.trainer.processing_class.pad_token_id
         width = completion + int((ids[:, :-completion] == pad).sum(1).max())
         columns = completion_columns(ids, completion, width, pad)
-
-        def packed(values: Tensor) -> Tensor:
-            return values.new_zeros(len(values), width).scatter(1, columns, values)
-
-        return super()._likelihood(forward, packed(mask), packed(action_ids))
+        packed = (x.new_zeros(len(x), width).scatter(1, columns, x) for x in (mask, action_ids))
+        return super()._likelihood(forward, *packed)
 
     def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
         """Only what is known without a forward pass: Unsloth's models do not take the positions as a tensor."""
