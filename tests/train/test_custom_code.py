@@ -53,7 +53,7 @@ marker, model, tokenizer = sys.argv[1:]
 attempts = {
     "weights": lambda: load_model(Model(path=model), model, torch.device("cpu")),
     "tokenizer": lambda: load_model(Model(path=tokenizer), tokenizer, torch.device("cpu")),
-    "prompts": lambda: _tokenizer_for(Server(url="http://here/v1/completions", model="served"), tokenizer, str, Config()),
+    "prompts": lambda: _tokenizer_for(Server(url="http://a/v1/completions", model="a"), tokenizer, str, Config()),
     "encoder": lambda: Encoder(spec_of(model), "cpu"),
     "trusted": lambda: load_model(Model(path=model, trust_remote_code=True), model, torch.device("cpu")),
 }
