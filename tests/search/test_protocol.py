@@ -10,6 +10,7 @@ from holdfast.search.protocol import (
     CLEAN,
     PRESETS,
     R1,
+    SAPO,
     SEARCH_R1,
     SearchProtocol,
     answer_char_span,
@@ -104,7 +105,7 @@ def test_the_preset_without_search_never_names_one(tokenizer):
     assert PRESETS["r1"] is R1
 
 
-@pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1])
+@pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1, SAPO])
 def test_presets(protocol, tokenizer):
     text = decode(tokenizer, render_prompt("Who?", protocol, tokenizer))
     assert text.count("Who?") == 1
@@ -118,6 +119,13 @@ def test_presets(protocol, tokenizer):
 
 def test_turns_of_search_r1_are_four_searches_and_an_answer():
     assert (CLEAN.max_turns, SEARCH_R1.max_turns) == (4, 5)
+
+
+def test_sapo_has_tags_of_its_own_and_five_searches(tokenizer):
+    assert SAPO.information_tags == ("<documents>", "</documents>") and SAPO.max_turns - 1 == 5
+    assert "information" not in SAPO.prompt and SAPO.prompt != SEARCH_R1.prompt
+    assert (SAPO.topk, SAPO.title_quotes, SAPO.invalid_note) == (3, True, SEARCH_R1.invalid_note)
+    assert decode(tokenizer, render_prompt("Who", SAPO, tokenizer)).endswith("Question: Who?\n")
 
 
 def test_questions_are_put_in_as_they_are(tokenizer):

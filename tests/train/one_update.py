@@ -75,10 +75,15 @@ class Double(LanguageModel):
 
 
 def learner_of(
-    language_model: LanguageModel, loss: Loss | None = None, *, reference: Any = None, **train: Any
+    language_model: LanguageModel,
+    loss: Loss | None = None,
+    *,
+    reference: Any = None,
+    max_tokens: int = 12,
+    **train: Any,
 ) -> Learner:
-    """A learner at temperature 1, whose constant of `seq-mean-token-sum-norm` is 12."""
-    objective = Objective(loss or Loss(), max_tokens=12)
+    """A learner at temperature 1; `max_tokens` is the constant of `seq-mean-token-sum-norm`."""
+    objective = Objective(loss or Loss(), max_tokens=max_tokens)
     return Learner(language_model, objective, Train(**train), Sampling(), reference)
 
 
@@ -91,10 +96,12 @@ def run(
     lr: float = 1e-2,
     grad_clip: float = 1e9,
     answer_weight: float = 1.0,
+    max_tokens: int = 12,
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Metrics and new weights of an update of a copy of `model` by SGD, in float64."""
     policy = Double(model=copy.deepcopy(model).double(), tokenizer=None)
-    learner = learner_of(policy, loss, reference=Reference(policy) if loss.kl_coef else None, grad_clip=grad_clip)
+    reference = Reference(policy) if loss.kl_coef else None
+    learner = learner_of(policy, loss, reference=reference, grad_clip=grad_clip, max_tokens=max_tokens)
     learner.optimizer = torch.optim.SGD(learner.parameters, lr=lr)
     learner.objective.answer_weight = lambda _: answer_weight  # type: ignore[method-assign, misc]
     minibatches, _, _ = learner.old_pass(replace(batch, rollout_logprobs=batch.rollout_logprobs.double()), plan)

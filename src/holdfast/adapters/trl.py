@@ -125,10 +125,10 @@ def with_penalties(
     name = f"{trainer_class.__name__}With{type(penalty).__name__}" if penalty else f"Observed{trainer_class.__name__}"
     if mask_logprobs and _is_unsloth(trainer_class):
         raise ConfigError(
-            "mask_logprobs=True with a trainer of Unsloth, which makes no logits that a mask could act on. Leave it out "
-            "and sample from the whole distribution: top_p=1, top_k=0, min_p=None"
+            "mask_logprobs=True with a trainer of Unsloth, which makes no logits that a mask could act on. Leave it "
+            "out and sample from the whole distribution: top_p=1, top_k=0, min_p=None"
         )
-    bases = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, trainer_class)
+    bases: tuple[type, ...] = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, trainer_class)
     return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
 
 

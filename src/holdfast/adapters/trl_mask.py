@@ -87,9 +87,9 @@ class Truncation:
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     def truncate(self, scaled: Tensor) -> tuple[Tensor, Tensor]:
-        """Of logits [N, V], divided by the temperature: unnormalised probabilities [N, k], most likely first and 0
-        outside the sampling mask, and their token ids."""
-        mass = (scaled - scaled.amax(-1, keepdim=True)).exp()  # 1 for the most likely token
+        """Of logits [N, V], divided by the temperature: unnormalised probabilities, float32 [N, k], most likely first
+        and 0 outside the sampling mask, and their token ids."""
+        mass = (scaled - scaled.amax(-1, keepdim=True)).float().exp()  # 1 for the most likely token
         if self.min_p_first:
             mass = mass.masked_fill(mass < self.min_p, 0.0)
         ranked, ids = truncate(mass, self.top_p, self.top_k)

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl import PenaltyMixin
-from holdfast.adapters.trl_observe import Observer, Truncation
+from holdfast.adapters.trl_mask import Truncation
+from holdfast.adapters.trl_observe import Observer
 from holdfast.errors import ConfigError
 
 _LOSS = "UnslothEfficientGRPO"
@@ -133,7 +134,7 @@ class _Observer(Observer):
 
     def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
         """Only what is known without a forward pass: Unsloth's models do not take the positions as a tensor."""
-        if not Truncation.of(self.trainer).active:
+        if not Truncation.of(self.trainer.args).active:
             self._log({"sampler/mask_mass": 1.0})
 
 

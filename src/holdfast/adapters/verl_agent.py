@@ -56,7 +56,7 @@ class SearchAgentLoop(AgentLoopBase):
 
     Args:
         retriever: address of a `/retrieve` server.
-        preset: `clean`, `search-r1` or `r1`.
+        preset: `clean`, `search-r1`, `sapo` or `r1`.
         prompt: `data` takes the messages of the data set's prompt column; `protocol` writes the preset's prompt around
             the row's `question` (or `extra_info.question`).
         max_turns, max_turn_tokens, max_observation_tokens, topk: as in a recipe's `[protocol]`; None is the preset's.

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: whether holdfast works inside the installed TRL or verl. One function per host."""
+"""`holdfast doctor`: whether holdfast works inside an installed trainer. One function per host."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from holdfast.cli.doctor_losses import prime_rl_checks, slime_checks
 from holdfast.cli.terminal import HELP_OPTIONS, out
 
 app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True, context_settings=HELP_OPTIONS)
@@ -21,16 +23,30 @@ _VERL_NEEDS["transfer_queue"] = "TransferQueue"
 """Module -> package, needed by verl's trainer or agent loops. verl lists most of them only in an extra."""
 
 _INSTALL_TRL = "Run: pip install 'holdfast-rl[trl]'"
+_INSTALL_UNSLOTH = "Run: pip install -U unsloth unsloth_zoo"
+_TRL_SCHEDULE = (
+    "optimizer steps per rollout = num_iterations × steps_per_generation / gradient_accumulation_steps. TRL's "
+    "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. Set "
+    "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps) or more"
+)
 _DECLARE = (
     "install it again (pip install -e . in a clone), or set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl for every "
     "process"
 )
-_HOSTS = {"trl": "TRL's GRPOTrainer", "verl": "verl on Ray"}
+_HOSTS = {
+    "trl": ("TRL's GRPOTrainer", "trl"),
+    "unsloth": ("Unsloth's GRPOTrainer", "unsloth"),
+    "verl": ("verl on Ray", "verl"),
+    "prime-rl": ("prime-rl", "prime-rl"),
+    "slime": ("slime", "slime"),
+    "miles": ("miles", "slime"),
+}
+"""Package -> what it is, and the command that checks it."""
 
 
 @app.callback()
 def doctor(ctx: typer.Context) -> None:
-    """Check that holdfast works with the installed TRL or verl.
+    """Check that holdfast works with the installed TRL, verl or other trainer.
 
     Checks versions, plug-ins and settings, and prints what to change. Changes
     nothing. Without a trainer's name, prints which trainers are installed.
@@ -43,9 +59,9 @@ def doctor(ctx: typer.Context) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    for host, what in _HOSTS.items():
+    for host, (what, command) in _HOSTS.items():
         installed = _version(host)
-        state = f"{installed} is installed: run `holdfast doctor {host}`" if installed else "not installed"
+        state = f"{installed} is installed: run `holdfast doctor {command}`" if installed else "not installed"
         out().print(f"{what}: {state}")
     out().print("The local trainer (`holdfast train`) needs no check.")
 
@@ -73,6 +89,42 @@ def verl(
     _report(verl_lines(overrides or []))
 
 
+@app.command("unsloth")
+def unsloth() -> None:
+    """Check Unsloth: its versions, and the setting without which a penalty has no effect.
+
+    [cyan]holdfast doctor unsloth[/cyan]
+    """
+    _report(unsloth_lines())
+
+
+@app.command("prime-rl")
+def prime_rl(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="TOML", help="The configuration of your run, to check it too.")
+    ] = None,
+) -> None:
+    """Check prime-rl: its version, and the configuration of your run.
+
+    [cyan]holdfast doctor prime-rl rl.toml[/cyan]
+    """
+    _report(prime_rl_lines(config))
+
+
+@app.command("slime", context_settings={"ignore_unknown_options": True})
+def slime(
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="OPTIONS…", help="The options of your run, to check them too."),
+    ] = None,
+) -> None:
+    """Check slime or miles: its version, and the options of your run.
+
+    [cyan]holdfast doctor slime --num-steps-per-rollout 10 --custom-config-path holdfast.yaml[/cyan]
+    """
+    _report(slime_lines(options or []))
+
+
 def trl_lines() -> Iterator[Line]:
     """(whether it is fine, what was checked and what to do) for TRL."""
     if (installed := _version("trl")) is None:
@@ -82,12 +134,7 @@ def trl_lines() -> Iterator[Line]:
         yield False, f"trl {installed} is installed, but 1.15 or newer, below 2, is needed. {_INSTALL_TRL}"
         return
     yield True, f"trl {installed}, transformers {_version('transformers')}"
-    schedule = (
-        "optimizer steps per rollout = num_iterations × steps_per_generation / gradient_accumulation_steps. TRL's "
-        "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. Set "
-        "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps) or more"
-    )
-    yield True, schedule
+    yield True, _TRL_SCHEDULE
     yield (
         True,
         (
@@ -95,6 +142,48 @@ def trl_lines() -> Iterator[Line]:
             "mask_logprobs=True), or the loss moves probability to tokens that are never sampled"
         ),
     )
+
+
+def unsloth_lines() -> Iterator[Line]:
+    """The same for Unsloth."""
+    packages = {name: _version(name) for name in ("unsloth", "unsloth_zoo", "trl")}
+    absent = [name for name, installed in packages.items() if installed is None]
+    if absent:
+        yield False, f"{' and '.join(absent)} not installed in this environment. Run: pip install unsloth unsloth_zoo"
+        return
+    zoo, installed = str(packages["unsloth_zoo"]), str(packages["trl"])
+    if not _between(zoo, (2026, 10), (9999, 0)):
+        yield False, f"unsloth_zoo {zoo} is installed, but 2026.10 or newer is needed. {_INSTALL_UNSLOTH}"
+        return
+    if not _between(installed, (1, 15), (2, 0)):
+        yield False, f"trl {installed} is installed, but 1.15 or newer, below 2, is needed. {_INSTALL_TRL}"
+        return
+    yield True, ", ".join(f"{name} {version}" for name, version in packages.items())
+    yield True, "`import unsloth` must come before every import of trl; with_penalties refuses the other order"
+    yield True, _TRL_SCHEDULE
+    yield True, "sample from the whole distribution (top_p=1, top_k=0, min_p=None): there is no sampling mask here"
+
+
+def prime_rl_lines(config: Path | None) -> Iterator[Line]:
+    """The same for prime-rl."""
+    if (installed := _version("prime-rl")) is None:
+        yield False, "prime-rl is not installed in this environment. Install it as its README says, holdfast beside it"
+        return
+    if not _between(installed, (0, 8), (1, 0)):
+        yield False, f"prime-rl {installed} is installed, but holdfast needs 0.8 or newer, below 1"
+        return
+    yield True, f"prime-rl {installed}"
+    yield from prime_rl_checks(config)
+
+
+def slime_lines(options: list[str]) -> Iterator[Line]:
+    """The same for slime and miles."""
+    packages = {name: _version(name) for name in ("slime", "miles")}
+    if not any(packages.values()):
+        yield False, "neither slime nor miles is installed in this environment. Run this in the container of your run"
+        return
+    yield True, ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    yield from slime_checks(options)
 
 
 def verl_lines(overrides: list[str]) -> Iterator[Line]:

@@ -171,7 +171,7 @@ def show(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.")],
     k: Annotated[int, typer.Option("--topk", min=1, metavar="N", help="Passages to return.")] = 3,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Dense: the encoder, if it was moved.")] = None,
-    protocol: Annotated[str, typer.Option(metavar="PRESET", help="`clean` or `search-r1`.")] = "clean",
+    protocol: Annotated[str, typer.Option(metavar="PRESET", help="`clean`, `search-r1` or `sapo`.")] = "clean",
 ) -> None:
     """Print what an agent would read for a query.
 

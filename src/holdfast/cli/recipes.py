@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,8 +84,9 @@ def show(
 
 def bundled() -> dict[str, Path]:
     """Name without `.toml` -> file, for each bundled recipe."""
-    folder = Path(str(resources.files("holdfast"))) / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    from holdfast.config import BUNDLED
+
+    return {path.stem: path for path in sorted(BUNDLED.glob("*.toml"))}
 
 
 def find(recipe: str) -> Path:

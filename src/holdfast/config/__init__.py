@@ -36,11 +36,12 @@ from holdfast.config.sections import (
     World,
 )
 from holdfast.config.validation import cross_section_errors
-from holdfast.errors import raise_all
+from holdfast.errors import ConfigError, raise_all
 from holdfast.refusals import explain
 from holdfast.section import Section
 
 __all__ = [
+    "BUNDLED",
     "Checkpoint",
     "Config",
     "Data",
@@ -65,6 +66,10 @@ __all__ = [
     "setting_values",
     "validate",
 ]
+
+
+BUNDLED = Path(__file__).parents[1] / "recipes"
+"""The folder of the bundled recipes."""
 
 
 class Config(Section):
@@ -104,13 +109,48 @@ class Config(Section):
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """The config of a TOML file (None: all defaults) with `overrides` such as `["--train.steps", "50"]` applied.
 
+    A file that begins with `extends = "NAME"` changes another: a bundled recipe, or the file of that path beside it.
+
     >>> load(overrides=["--train.steps", "50", "--loss.penalty.name=none", "--track.tensorboard"]).train.steps
     50
 
     Raises `ConfigError`, which names every problem at once.
     """
-    data: dict[str, Any] = {} if path is None else settings.read_toml(Path(path))
+    data: dict[str, Any] = {} if path is None else _with_bases(Path(path), ())
     values = settings.parse_overrides(overrides, Config)
+    _apply(data, values)
+    return validate(data, where="" if path is None else str(path), overridden=tuple(values))
+
+
+def _with_bases(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    """The tables of a file, on top of those of the recipe it extends. `below`: the files that lead to it."""
+    data = settings.read_toml(path)
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: extends = {section.shown(base)} is not a recipe's name; write it in quotes")
+    base_path = BUNDLED / f"{base}.toml" if (BUNDLED / f"{base}.toml").is_file() else path.parent / base
+    chain = (*below, path.resolve())
+    if base_path.resolve() in chain:
+        raise ConfigError(f"{path}: extends = {base!r} leads back to this file; extend a recipe that stands alone")
+    try:
+        extended = _with_bases(base_path, chain)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: extends = {base!r}: {error}") from None
+    _apply(extended, dict(_leaves(data)))
+    return extended
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of every setting in tables; of an unknown one too, which validation will name."""
+    for key, value in table.items():
+        is_table = isinstance(value, dict) and section.setting(Config, prefix + key) is None
+        yield from _leaves(value, f"{prefix}{key}.") if is_table else [(prefix + key, value)]
+
+
+def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Put values by dotted name into tables. What belonged to a choice that they change is dropped first."""
     if values.get("data.train", "world") != "world":
         data.pop("world", None)  # the recipe is now for other questions
         data.pop("faults", None)
@@ -124,7 +164,6 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
             protocol.pop("max_turns", None)  # the default of the former preset, which a resolved recipe has
     for dotted, value in values.items():
         settings.assign(data, dotted, value)
-    return validate(data, where="" if path is None else str(path), overridden=tuple(values))
 
 
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:

@@ -14,7 +14,7 @@ from holdfast.penalties import LLDS, AnyPenalty
 from holdfast.retrieval.wire import retrieve_url
 from holdfast.section import Section
 
-PRESET_TURNS = {"clean": 4, "search-r1": 5, "r1": 1}
+PRESET_TURNS = {"clean": 4, "search-r1": 5, "sapo": 6, "r1": 1}
 """`max_turns` of `search.protocol.PRESETS`; a test checks that both agree."""
 LONGEST_NAME = 200
 """Bytes. File systems allow 255, and other names begin with this one."""
@@ -217,12 +217,12 @@ class Model(Section):
 class Protocol(Section):
     """Tags, prompt and limits of a rollout."""
 
-    preset: Literal["clean", "search-r1", "r1"] = "clean"
-    """Tags, prompt and turns; see docs/data-model.md. `r1` is without search."""
+    preset: Literal["clean", "search-r1", "sapo", "r1"] = "clean"
+    """Tags, prompt and turns; see docs/papers.md. `r1` is without search."""
     prompt: str | None = None
     """Prompt text holding `{question}`; unset: the preset's."""
     max_turns: int = Field(4, ge=1)
-    """Model turns in a rollout, the answer included. Default by preset: clean 4, search-r1 5, r1 1."""
+    """Model turns in a rollout, the answer included. Default by preset: clean 4, search-r1 5, sapo 6, r1 1."""
     max_turn_tokens: int = Field(500, ge=1)
     """Most tokens the model may write in a turn."""
     max_observation_tokens: int = Field(500, ge=16)

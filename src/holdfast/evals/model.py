@@ -172,9 +172,10 @@ def within(protocol: SearchProtocol, positions: float) -> SearchProtocol:
     return replace(protocol, max_total_tokens=int(min(protocol.max_total_tokens, positions)))
 
 
-def policy_of(server: Server, tokenizer: Any, **sampling: float) -> OpenAIPolicy:
+def policy_of(server: Server, tokenizer: Any, **sampling: Any) -> OpenAIPolicy:
     """The policy for a server's kind of endpoint."""
-    return (ChatPolicy if server.is_chat else OpenAIPolicy)(server, tokenizer, **sampling)
+    kind = ChatPolicy if server.is_chat else OpenAIPolicy
+    return kind(server, tokenizer, **sampling)
 
 
 def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:

@@ -133,6 +133,24 @@ the left; a search in the last turn ends the rollout as truncated; only generate
 an answer does not score as the prompt's example; of two opening tags before a closing one the nearer counts; empty
 queries and answers are invalid."""
 
+SAPO = replace(
+    SEARCH_R1,
+    name="sapo",
+    prompt=(
+        "You answer questions with the help of a search engine, over several turns. Reason first about what is known, "
+        "between <think> and </think>. When knowledge is missing, send a request at any time as <search> query "
+        "</search>; the most relevant documents come back between <documents> and </documents>. Several requests are "
+        "allowed. Once you know enough, put a short final answer between <answer> and </answer>, like this: <answer> "
+        "Lisbon </answer>. Question: {question}\n"
+    ),
+    information_open="<documents>",
+    information_close="</documents>",
+    max_turns=6,
+)
+"""The interaction of Search Agent Policy Optimization (arXiv 2603.10069): that of Search-R1 with `<documents>` for
+`<information>`, a prompt of its own, and five searches. The wording is ours, and the deviations are those of
+`SEARCH_R1`: its five turns and one final generation are `max_turns=6` here."""
+
 R1 = SearchProtocol(
     name="r1",
     prompt=(
@@ -145,7 +163,7 @@ R1 = SearchProtocol(
 )
 """Reinforcement learning without search: the model reasons and answers in a single turn."""
 
-PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, R1)}
+PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, SAPO, R1)}
 
 
 def parse_action(text: str, protocol: SearchProtocol) -> Action:

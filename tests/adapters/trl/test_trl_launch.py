@@ -84,13 +84,18 @@ def test_trl_takes_the_options_and_k_is_k(
     assert args.bf16 is (torch.cuda.is_available() and config.run.device != "cpu")
 
 
-@pytest.mark.parametrize("name", [name for name in bundled() if name.startswith("qwen")])
+@pytest.mark.parametrize("name", ["llds-v1", "qwen2.5-3b", "qwen2.5-7b-instruct", "sapo-qwen2.5-3b"])
 def test_shipped_recipes_take_the_published_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainingArguments, "world_size", property(lambda self: 8))
     made = plan("trl", load(bundled()[name], ["--run.device=cpu"]), Machines(gpus=8))
     args = grpo_config(made.files["train.py"], tmp_path)
     assert optimizer_steps(args) == 10
-    assert f"LLDS(coef={0.3 if '7b-instruct' in name else 0.2}, " in made.files["train.py"]
+    penalties = {
+        "qwen2.5-3b": "LLDS(coef=0.2, ",
+        "qwen2.5-7b-instruct": "LLDS(coef=0.3, ",
+        "llds-v1": "LLDS(coef=0.1, ",
+    }
+    assert penalties.get(name, "SAPO(coef=0.1, ") in made.files["train.py"]
 
 
 @pytest.mark.parametrize("advantage", [-1.0, 0.7])

@@ -367,6 +367,13 @@ def test_our_prompt_around_a_bare_question(make_worker: Callable[..., Any]) -> N
     assert server.calls[0][1] == render_prompt(QUESTION, CLEAN, worker.tokenizer)
 
 
+def test_a_tokenizer_without_a_chat_template_is_asked_in_plain_text(make_worker: Callable[..., Any]) -> None:
+    worker, server, _ = make_worker({QUESTION: [ANSWER]})
+    worker.tokenizer.chat_template = None
+    assert one(worker).reward_score == 1.0
+    assert server.calls[0][1] == worker.tokenizer(QUESTION)["input_ids"]
+
+
 def test_without_log_probs(make_worker: Callable[..., Any]) -> None:
     worker, _, _ = make_worker({QUESTION: [SEARCH, ANSWER]}, server={"logprobs": False})
     output = one(worker)
@@ -380,7 +387,7 @@ REFUSED = {
         "needs the address of a retriever; add `retriever: http://HOST:PORT/retrieve`",
     ),
     "bad address": ({"retriever": "localhost"}, "'localhost' is not the address of a retriever"),
-    "preset": ({"preset": "r2"}, "presets are clean, search-r1, r1"),
+    "preset": ({"preset": "r2"}, "presets are clean, search-r1, sapo, r1"),
     "prompt": ({"prompt": "mine"}, "the prompt is 'data' or 'protocol'"),
     "reward": ({"reward": {"exact": 1.0}}, "reward part 'exact' does not exist"),
     "limit": ({"topk": 0}, "topk = 0; a rollout needs 1 or more"),

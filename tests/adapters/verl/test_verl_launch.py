@@ -203,14 +203,16 @@ def test_the_advantages_are_the_recipes(advantage: str, composed: Compose) -> No
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
-@pytest.mark.parametrize("name", [name for name in bundled() if name.startswith("qwen")])
+@pytest.mark.parametrize("name", ["llds-v1", "qwen2.5-3b", "qwen2.5-7b-instruct", "sapo-qwen2.5-3b"])
 def test_shipped_recipes_take_the_published_steps(name: str, gpus: int, composed: Compose) -> None:
     rows = [json.dumps({"question": f"Who is {i}", "golden_answers": ["P"]}) for i in range(600)]
     Path("many.jsonl").write_text("\n".join(rows))
-    config = composed("--data.train=many.jsonl", recipe=name, gpus=gpus)
+    unmasked = ["--loss.penalty.answer_weight=1"] if name == "qwen2.5-3b" else []
+    config = composed("--data.train=many.jsonl", *unmasked, recipe=name, gpus=gpus)
     validate_config(config, use_reference_policy=True, use_critic=False)
     assert optimizer_steps(config) == 10
-    assert config.actor_rollout_ref.actor.policy_loss.penalty_coef == (0.3 if "7b-instruct" in name else 0.2)
+    coefficients = {"qwen2.5-3b": 0.2, "qwen2.5-7b-instruct": 0.3}
+    assert config.actor_rollout_ref.actor.policy_loss.penalty_coef == coefficients.get(name, 0.1)
 
 
 def test_the_published_numbers_as_they_stand_would_be_two_steps(composed: Compose) -> None:

@@ -1,6 +1,6 @@
 """`holdfast launch verl`, run: verl's trainer with Ray, vLLM and a served index.
 
-Four starts of verl, each of a few minutes on two cores and about 9 GB of memory.
+Four starts of verl, each of a few minutes on two cores and 7 GB of memory.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ pytestmark = [
 ]
 
 ACTOR = "actor/holdfast/"
-PASSAGE = re.compile(r"Doc \d+\(Title: [^)]*\) (.*)")
+PASSAGE = re.compile(r"Doc \d+\(Title: [^)]*\) (.*?)(?:\n|</information>)")
 SAVED = "latest_checkpointed_iteration.txt"
 
 
@@ -102,7 +103,7 @@ def test_the_logs_are_read_and_hold_no_finding(protected: Any) -> None:
     for path in (log, protected.console):
         done = diagnose(path)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "4 steps" in done.stdout
+        assert "steps 0 to 4" in done.stdout and "No findings." in done.stdout
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint(lab: Any, wait_for: Any) -> None:
@@ -122,15 +123,16 @@ def test_a_killed_run_goes_on_from_its_checkpoint(lab: Any, wait_for: Any) -> No
         assert f"{ACTOR}likelihood/negative" in data and f"{ACTOR}penalty/active_fraction" not in data
 
 
-def test_a_thousand_rollouts_with_a_retriever_that_is_restarted_lose_none(lab: Any, wait_for: Any) -> None:
+def test_a_thousand_rollouts_with_a_retriever_that_is_gone_for_a_minute_lose_none(lab: Any, wait_for: Any) -> None:
     run = lab.start("outage", "--train.steps=1", "--train.questions=64", "--train.group_size=16")
     before = lab.server.answered()
-    wait_for(lambda: lab.server.answered() > before + 50, minutes=25)
+    wait_for(lambda: lab.server.answered() > before + 200, minutes=25)
     lab.server.kill()
-    wait_for(lambda: run.process.poll() is None, minutes=1)
+    time.sleep(60)
+    assert not run.rollouts, "the rollouts wait for it"
     lab.server.start()
     console = run.wait(minutes=45)
-    assert lab.server.answered() > 50, "the second server had something to do"
+    assert lab.server.answered() > 200, "the second server had something to do"
     rollouts = run.rollouts
     assert len(rollouts) == len({row["uid"] for row in rollouts}) == 1024
     assert "is not trained on" not in console and "Empty output" not in console

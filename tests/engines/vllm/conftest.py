@@ -1,8 +1,7 @@
-"""A tiny model that vLLM loads, and one `vllm serve` for all tests. Without vLLM every test here is skipped."""
+"""A tiny model that vLLM loads, and one `vllm serve` for all tests. `make contracts-vllm` runs these."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -17,10 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-if importlib.util.find_spec("vllm") is None or importlib.util.find_spec("trl") is None:
-    pytest.skip("vLLM and TRL are not both installed: see `make contracts-vllm`", allow_module_level=True)
-
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vLLM is not installed; `make contracts-vllm` installs it", allow_module_level=True)
+
 import torch
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
+from holdfast.errors import ConfigError
 from holdfast.evals.methods import METHODS
 from holdfast.rollout.hf import HFPolicy
 from holdfast.rollout.openai import OpenAIPolicy
 from holdfast.rollout.policy import Request, generate
+from holdfast.rollout.servers import find_server
 
 from .conftest import PASSAGES, POSITIONS, PROTOCOL, QUESTIONS, Tiny
 
@@ -39,45 +47,56 @@ def to_stop(text: str) -> str:
     return text[: min(ends)] if ends else text
 
 
-def test_greedy_turns_are_those_of_the_local_policy(served: str, tiny: Tiny) -> None:
-    policy = OpenAIPolicy(served, "tiny", tiny.tokenizer, temperature=0.0)
-    there = generate(policy, turns(tiny))
+@pytest.fixture
+def policy(request: pytest.FixtureRequest, served: str, tiny: Tiny) -> Iterator[OpenAIPolicy]:
+    policy = OpenAIPolicy(find_server(served, None), tiny.tokenizer, temperature=getattr(request, "param", 0.0))
+    yield policy
     policy.close()
+
+
+def test_what_it_says_of_its_model(served: str, tiny: Tiny) -> None:
+    server = find_server(served, None)
+    assert (server.model, server.context, server.source) == ("tiny", POSITIONS, str(tiny.folder))
+    with pytest.raises(ConfigError, match="it does not serve 'another' but tiny"):
+        find_server(served, "another")
+
+
+def test_greedy_turns_are_those_of_the_local_policy(policy: OpenAIPolicy, tiny: Tiny) -> None:
+    there = generate(policy, turns(tiny))
     with torch.no_grad():
         here = generate(HFPolicy(tiny.model, tiny.tokenizer, greedy=True, max_tokens=POSITIONS), turns(tiny))
     assert [(c.text, c.stop_reason, c.error) for c in there] == [(to_stop(c.text), c.stop_reason, None) for c in here]
     assert {c.stop_reason for c in here} == {"stop", "length"}
 
 
-def test_sampled_turns_repeat_with_their_seeds(served: str, tiny: Tiny) -> None:
-    policy = OpenAIPolicy(served, "tiny", tiny.tokenizer, temperature=1.0)
+@pytest.mark.parametrize("policy", [1.0], indirect=True)
+def test_sampled_turns_repeat_with_their_seeds(policy: OpenAIPolicy, tiny: Tiny) -> None:
     first, again = generate(policy, turns(tiny)), generate(policy, turns(tiny))
-    policy.close()
     assert [c.text for c in first] == [c.text for c in again]
     assert len({c.text for c in first}) > 2
 
 
-@pytest.mark.parametrize(("model", "status"), [("tiny", 400), ("another", 404)])
-def test_what_the_server_refuses_is_said_at_once(model: str, status: int, served: str, tiny: Tiny) -> None:
-    """Too long a context, and a model that it does not have."""
-    policy = OpenAIPolicy(served, model, tiny.tokenizer, retries=5)
-    context = tiny.prompt("What is the lake?" * (POSITIONS // 4 if status == 400 else 1))
-    (completion,) = generate(policy, [Request(id="0", token_ids=context, max_new_tokens=9, stop=(), seed=1)])
-    policy.close()
-    assert completion.error is not None and f"answered {status}" in completion.error
+@pytest.mark.parametrize(("room", "written"), [(9, True), (0, False)])
+def test_a_turn_that_the_context_has_no_room_for_is_shorter(
+    room: int, written: bool, policy: OpenAIPolicy, tiny: Tiny
+) -> None:
+    """vLLM refuses it with a status of 400, in words that the policy must know."""
+    prompt = tiny.prompt(QUESTIONS[0].question)
+    context = (prompt * POSITIONS)[: POSITIONS - room]
+    (completion,) = generate(policy, [Request(id="0", token_ids=context, max_new_tokens=300, stop=(), seed=1)])
+    assert (completion.error, completion.text != "") == (None, written)
 
 
 @pytest.fixture
 def question_files(tmp_path: Path) -> list[str]:
-    """Options of `holdfast eval run`: four questions and eight passages, and limits that the tiny model's context has
-    room for."""
+    """Settings: four questions, eight passages and short turns. The length of a context is left to the model."""
     asked, corpus = tmp_path / "mora.jsonl", tmp_path / "passages.jsonl"
     rows = [{"question": example.question, "golden_answers": list(example.golden_answers)} for example in QUESTIONS]
     asked.write_text("".join(json.dumps(row) + "\n" for row in rows[:4]))
     corpus.write_text("".join(json.dumps({"id": d.id, "contents": d.contents}) + "\n" for d in PASSAGES))
     limits = {name: getattr(PROTOCOL, name) for name in ("max_turns", "max_turn_tokens", "max_observation_tokens")}
     words = [word for name, value in limits.items() for word in (f"--protocol.{name}", str(value))]
-    return ["--data", str(asked), "--retrieval.corpus", str(corpus), *words, "--protocol.max_total_tokens", "700"]
+    return [str(asked), "--retrieval.corpus", str(corpus), *words]
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -90,14 +109,31 @@ def test_every_method_gives_the_answers_of_the_local_model(
     method: str, served: str, tiny: Tiny, question_files: list[str], tmp_path: Path
 ) -> None:
     def evaluate(name: str, *words: str) -> dict[str, Any]:
-        command = ["eval", "run", *words, "--method", method, "--out", str(tmp_path / name), *question_files]
+        command = ["eval", "run", *words, "--method", method, "--out", str(tmp_path / name)]
+        command += ["--data", *question_files]
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output
         results: dict[str, Any] = json.loads((tmp_path / name / "results.json").read_text())["micro"]
         return results
 
-    there = evaluate("there", "tiny", "--server", served, "--tokenizer", str(tiny.folder))
+    there = evaluate("there", "--server", served)  # the folder of the tokenizer is what the server says
     here = evaluate("here", str(tiny.folder))
     assert there["failed"] == 0 and there["calls"] >= 1
     assert {k: there[k] for k in ("em", "calls", "searches")} == {k: here[k] for k in ("em", "calls", "searches")}
     assert rows_of(tmp_path / "there") == rows_of(tmp_path / "here")
+
+
+def test_ask_shows_the_rollout_of_the_local_model(
+    served: str, tiny: Tiny, question_files: list[str], tmp_path: Path
+) -> None:
+    """Of a run whose one step moved no weight."""
+    where = ["--run.dir", str(tmp_path), "--run.name", "run", "--model.path", str(tiny.folder), "--data.train"]
+    size = ["--train.questions", "2", "--train.group_size", "2", "--train.optimizer_steps_per_rollout", "1"]
+    still = ["--train.steps", "1", "--train.lr", "1e-12", "--warm_start.steps", "0", "--eval.every", "0"]
+    limit = ["--protocol.max_total_tokens", "700", "--loss.penalty.name", "none"]
+    done = CliRunner().invoke(app, ["train", *where, *question_files, *size, *still, *limit])
+    assert done.exit_code == 0, done.output
+    ask = ["ask", str(tmp_path / "run"), QUESTIONS[0].question]
+    here, there = CliRunner().invoke(app, ask), CliRunner().invoke(app, [*ask, "--server", served])
+    assert there.exit_code == 0, there.output
+    assert there.output.split() == here.output.split() and QUESTIONS[0].question in there.output

@@ -1,13 +1,18 @@
-"""TRL's own `GRPOTrainer` with its own vLLM: colocated over four optimizer steps, and by a server."""
+"""TRL's own `GRPOTrainer` with its own vLLM: colocated over two rollout batches, and by a server."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vLLM is not installed; `make contracts-vllm` installs it", allow_module_level=True)
+
 import torch
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
@@ -25,7 +30,7 @@ from holdfast.trajectory import Trajectory
 from .conftest import POSITIONS, PROTOCOL, QUESTIONS, Tiny
 from .test_serve import turns
 
-LEARNING_RATE = 5e-3
+LEARNING_RATE = 5e-4
 
 
 @dataclass
@@ -45,8 +50,9 @@ class Run:
 def make_run(
     tiny: Tiny, retriever: BM25Retriever, folder: Path, *, mask_logprobs: bool = False, **settings: Any
 ) -> Run:
-    """Two optimizer steps for each batch of 8 rollouts, with LLDS."""
-    functions, weights = reward_functions({"em": 1.0, "format": 0.1})
+    """Four optimizer steps for each batch of 16 rollouts, with LLDS. In pairs, so that some groups are all wrong: their
+    advantage is 0, they are preserved, and the others' gradients move them."""
+    functions, weights = reward_functions({"em": 1.0})
     run = Run(trainer=None)
 
     class Kept(GRPOTrainer):
@@ -65,8 +71,8 @@ def make_run(
             vllm_max_model_length=POSITIONS,
             vllm_importance_sampling_correction=False,
             per_device_train_batch_size=4,
-            num_generations=4,
-            steps_per_generation=2,
+            num_generations=2,
+            steps_per_generation=4,
             gradient_accumulation_steps=1,
             max_completion_length=200,
             lr_scheduler_type="constant",
@@ -127,7 +133,7 @@ def colocated(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
             folder,
             vllm_mode="colocate",
             vllm_gpu_memory_utilization=0.1,
-            max_steps=4,
+            max_steps=8,
         )
         run.trainer.train()
         run.trainer.save_state()
@@ -135,19 +141,17 @@ def colocated(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_colocated_rollouts_are_trained_on_as_they_were_sampled(colocated: Run) -> None:
-    assert colocated.trainer.state.global_step == 4 and len(colocated.batches) == 2
+    assert colocated.trainer.state.global_step == 8 and len(colocated.batches) == 2
     check_rollouts(colocated)
     # TRL names no dtype, so its vLLM computes in bfloat16; the trainer in float32.
-    assert all(0 < float(gap(batch).mean()) < 0.1 for _, batch in colocated.batches)
+    assert all(0 < float(gap(batch).mean()) < 0.05 for _, batch in colocated.batches)
 
 
 def test_the_penalty_works_from_the_second_optimizer_step(colocated: Run) -> None:
     active = colocated.series("holdfast/penalty/active_fraction")
-    print("ACTIVE", active, colocated.series("holdfast/penalty/preserved_fraction"), colocated.series("loss"))
-    print("GAP", [float(gap(batch).mean()) for _, batch in colocated.batches])
-    assert len(active) == 4
-    assert active[0] == active[2] == 0.0, "on the first step of a batch the policy is the old one"
-    assert active[1] > 0 and active[3] > 0
+    assert len(active) == 8
+    assert active[0] == active[4] == 0.0, "on the first step of a batch the policy is the old one"
+    assert max(active[1:4]) > 0 and max(active[5:8]) > 0
     assert len(colocated.series("holdfast/reward/em")) == 2
 
 
@@ -171,16 +175,19 @@ def test_its_log_has_no_findings(colocated: Run) -> None:
     state = Path(colocated.trainer.args.output_dir) / "trainer_state.json"
     done = CliRunner().invoke(app, ["diagnose", str(state), "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.output)["findings"] == []
+    levels = {finding["code"]: finding["level"] for finding in json.loads(done.output)["findings"]}
+    assert set(levels.values()) <= {"note"}, levels
 
 
 # ---- by a server
 
 
-def test_weights_go_to_a_server_by_nccl_alone(served: str, tiny: Tiny, tmp_path: Path) -> None:
+def test_weights_go_to_a_server_by_nccl_alone(
+    served: str, tiny: Tiny, retriever: BM25Retriever, tmp_path: Path
+) -> None:
     """So on a machine without a GPU a trainer cannot be made; the tests below leave the weights as they are."""
     with pytest.raises(NotImplementedError, match="NCCL"):
-        make_run(tiny, BM25Retriever.build([]), tmp_path, vllm_mode="server", vllm_server_base_url=served, max_steps=2)
+        make_run(tiny, retriever, tmp_path, vllm_mode="server", vllm_server_base_url=served, max_steps=4)
 
 
 @pytest.fixture
@@ -195,12 +202,12 @@ def test_rollouts_by_a_server_are_trained_on_as_they_were_sampled(
     served: str, tiny: Tiny, retriever: BM25Retriever, tmp_path: Path
 ) -> None:
     """One rollout batch, which needs no new weights."""
-    run = make_run(tiny, retriever, tmp_path, vllm_mode="server", vllm_server_base_url=served, max_steps=2)
+    run = make_run(tiny, retriever, tmp_path, vllm_mode="server", vllm_server_base_url=served, max_steps=4)
     run.trainer.train()
     check_rollouts(run)
     ((_, batch),) = run.batches
     assert float(gap(batch).max()) < 1e-3, "float32 on both sides"
-    assert run.series("holdfast/penalty/active_fraction")[1] > 0
+    assert max(run.series("holdfast/penalty/active_fraction")) > 0
 
     generation = run.trainer.vllm_generation
     policy = VLLMPolicy(generation, run.trainer.accelerator, tiny.tokenizer, run.trainer.eos_token_ids)
@@ -224,7 +231,7 @@ def test_the_mask_of_a_truncated_sampler_is_recomputed(
     """vLLM's processed log-probs are over its sampling mask. With `mask_logprobs` TRL's old ones are of the same
     distribution, for every token; without it they miss the mass outside the mask."""
     sampler = {"top_p": 0.7, "top_k": 40, "min_p": min_p, "temperature": 1.3}
-    settings = {"vllm_mode": "server", "vllm_server_base_url": served, "max_steps": 2, **sampler}
+    settings = {"vllm_mode": "server", "vllm_server_base_url": served, "max_steps": 4, **sampler}
     masked = make_run(tiny, retriever, tmp_path / "masked", mask_logprobs=True, **settings)
     masked.trainer.train()
     ((_, batch),) = masked.batches

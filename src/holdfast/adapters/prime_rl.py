@@ -1,0 +1,104 @@
+"""prime-rl: its RL loss with a likelihood-preserving penalty, as a custom loss by import path.
+
+    [trainer.loss]
+    type = "custom"
+    import_path = "holdfast.adapters.prime_rl.loss"
+
+    [trainer.loss.kwargs.penalty]     # [loss.penalty] of a recipe; leave it out to observe
+    name = "llds"
+    coef = 0.2
+    threshold = 0.01
+
+    [trainer.loss.kwargs.base]        # the [trainer.loss] of before; leave it out for prime-rl's default
+    type = "default"
+    kl_tau = 1e-3
+
+prime-rl computes its loss rollout by rollout, as sums, and divides by the number of tokens of the whole step. The
+penalty is such a sum, so it has the same denominator. The old policy is the one that sampled: there are no other old
+log-probs. It is at least one step behind by default, and the sampler's numbers differ a little from the trainer's even
+where it is not; `threshold` keeps that noise from counting.
+
+Source: `prime_rl.trainer.rl.loss`, prime-rl 0.8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from holdfast.adapters.host_losses import penalty_of
+from holdfast.adapters.verl_term import measure, per_token
+from holdfast.errors import ConfigError
+from holdfast.penalties import Penalty
+
+__all__ = ["loss"]
+
+
+def loss(inputs: Any, *, penalty: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None) -> Any:
+    """prime-rl's loss of one rollout plus coef × penalty; `LossOutputs` with the series `holdfast/…`.
+
+    Without a penalty, or with a `coef` of 0, loss and gradient stay as they are, bit for bit.
+
+    Args:
+        inputs: prime-rl's `LossInputs`, all [T]. `loss_weights` multiply the penalty as they do prime-rl's own terms.
+        penalty: the settings of a recipe's `[loss.penalty]`.
+        base: the settings of prime-rl's `[trainer.loss]`, of any type.
+
+    Raises:
+        ConfigError: settings that cannot work.
+    """
+    term, base_loss = _plan(json.dumps([penalty, base], sort_keys=True))
+    outputs = base_loss(inputs)
+    new, old, advantages = (x[None] for x in (inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages))
+    mask = inputs.loss_mask[None]
+    values = None if term is None else per_token(term, new, old, advantages, mask)
+    measured = measure(term, values, new, old, advantages, mask)
+    series = {name: (mean.value, mean.count) for name, mean in measured.items()}
+    total = outputs.loss
+    if term is not None and values is not None:
+        weighted = values if inputs.loss_weights is None else values * inputs.loss_weights
+        if term.coef:
+            total = total + term.coef * weighted.sum()
+        count = mask.sum()
+        series["loss/penalty"] = (term.coef * weighted.detach().sum() / count.clamp(min=1), count)
+    logged = {f"holdfast/{name}": _present(value, count) for name, (value, count) in series.items()}
+    return replace(outputs, loss=total, metrics={**outputs.metrics, **logged})
+
+
+def _present(value: Tensor, count: Tensor) -> Tensor:
+    """float [1], or [0] for a mean over nothing. prime-rl joins those of all rollouts and logs their mean."""
+    return value.detach().float().reshape(1)[count.reshape(1) > 0]
+
+
+@cache
+def _plan(settings: str) -> tuple[Penalty | None, Callable[[Any], Any]]:
+    """The penalty and prime-rl's own loss, of [penalty, base] as JSON."""
+    from prime_rl.trainer.rl.loss import setup_rl_loss_fn
+
+    penalty, base = json.loads(settings)
+    return penalty_of(penalty, "prime-rl"), setup_rl_loss_fn(base_config(base))
+
+
+def base_config(base: Mapping[str, Any] | None) -> Any:
+    """prime-rl's configuration of the loss that the penalty is added to. Raises `ConfigError`."""
+    from prime_rl.configs.trainer import DefaultLossConfig, LossConfig
+    from pydantic import TypeAdapter, ValidationError
+
+    if not base:
+        return DefaultLossConfig()
+    if base.get("import_path") == f"{__name__}.{loss.__name__}":
+        raise ConfigError(
+            f"trainer.loss.kwargs.base.import_path = {base['import_path']!r} adds this loss to itself; name the loss "
+            "you had before, or leave base out for prime-rl's default"
+        )
+    try:
+        return TypeAdapter(LossConfig).validate_python({"type": "default", **base})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in ("trainer.loss.kwargs.base", *first["loc"][1:]))
+        raise ConfigError(f"{where}: {first['msg']}; write base as prime-rl's [trainer.loss]") from None

@@ -1,0 +1,74 @@
+"""Four rollouts of different lengths, and every penalty on them in Python numbers, from the papers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+collect_ignore = ["stand_ins.py"]
+
+MASKS = ((0, 0, 1, 1, 0, 1, 1, 1), (0, 1, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 1), (0, 0, 0, 1, 0, 1, 1, 0, 1))
+ADVANTAGES = (0.7, 0.0, -0.4, 1.1)
+SECTIONS: dict[str, dict[str, Any]] = {
+    "llds": {"name": "llds", "coef": 0.3},
+    "llds, response": {"name": "llds", "coef": 0.3, "gate": "response", "preserve": "positive"},
+    "lld, threshold": {"name": "llds", "coef": 0.3, "gate": "token", "threshold": 0.15, "preserve": "all"},
+    "sapo": {"name": "sapo", "coef": 0.4, "tau": 0.9},
+    "nll": {"name": "nll", "coef": 0.5},
+}
+"""`[loss.penalty]` of a recipe."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One rollout; lists of the same length."""
+
+    mask: list[bool]
+    advantage: float
+    new: list[float]
+    old: list[float]
+
+
+@pytest.fixture
+def rollouts() -> list[Rollout]:
+    """With tokens that became less likely by more and by less, in actions that did and did not."""
+    draw = random.Random(5)
+    made = []
+    for mask, advantage in zip(MASKS, ADVANTAGES, strict=True):
+        old = [-0.05 - draw.random() for _ in mask]
+        new = [min(x + draw.uniform(-0.5, 0.4), -0.01) for x in old]
+        made.append(Rollout([bool(m) for m in mask], advantage, new, old))
+    return made
+
+
+@pytest.fixture
+def written_out() -> Any:
+    """written_out(section, rollout) -> [(value, its derivative by the new log-prob)] for each token."""
+    return _written_out
+
+
+def _written_out(section: dict[str, Any], rollout: Rollout) -> list[tuple[float, float]]:
+    result = [(0.0, 0.0)] * len(rollout.mask)
+    preserve = section.get("preserve", {"llds": "nonnegative"}.get(section["name"], "positive"))
+    if not {"positive": rollout.advantage > 0, "nonnegative": rollout.advantage >= 0, "all": True}[preserve]:
+        return result
+    inside = [t for t, m in enumerate(rollout.mask) if m]
+    groups = [list(g) for m, g in itertools.groupby(range(len(rollout.mask)), key=lambda t: rollout.mask[t]) if m]
+    groups = {"response": [inside], "token": [[t] for t in inside]}.get(section.get("gate", "action"), groups)
+    threshold = section.get("threshold", 0.0)
+    for group in groups:
+        falls = {t: rollout.old[t] - rollout.new[t] for t in group}
+        for t, fall in falls.items():
+            if section["name"] == "nll":
+                result[t] = (-rollout.new[t], -1.0)
+            elif section["name"] == "sapo":
+                if math.exp(-fall) < section["tau"]:
+                    result[t] = (fall, -1.0)
+            elif sum(x - threshold for x in falls.values()) > 0 and fall > threshold:
+                result[t] = (fall, -1.0)
+    return result

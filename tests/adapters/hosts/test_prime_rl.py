@@ -1,0 +1,172 @@
+"""prime-rl's loss plus a penalty, by prime-rl's own entry, where it is installed; by its interface everywhere."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.adapters import prime_rl as adapter
+from holdfast.errors import ConfigError
+
+from . import stand_ins
+from .conftest import SECTIONS, Rollout
+
+PATH = "holdfast.adapters.prime_rl.loss"
+
+
+@pytest.fixture(params=["interface", "package"])
+def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module `prime_rl.trainer.rl.loss`."""
+    if request.param == "interface":
+        for name, module in stand_ins.prime_rl().items():
+            monkeypatch.setitem(sys.modules, name, module)
+    else:
+        pytest.importorskip("prime_rl.trainer.rl.loss")
+    adapter._plan.cache_clear()
+    return sys.modules["prime_rl.trainer.rl.loss"]
+
+
+def call(host: Any, rollout: Rollout, config: Any, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
+    """(loss, its gradient by the log-probs, metrics) of one rollout."""
+    new = torch.tensor(rollout.new, dtype=torch.float64, requires_grad=True)
+    inputs = host.LossInputs(
+        trainer_logprobs=new,
+        inference_logprobs=torch.tensor(rollout.old, dtype=torch.float64),
+        ref_logprobs=None,
+        advantages=torch.full((len(rollout.new),), rollout.advantage, dtype=torch.float64),
+        loss_mask=torch.tensor(rollout.mask),
+        loss_weights=weights,
+    )
+    outputs = host.setup_rl_loss_fn(config)(inputs)
+    (gradient,) = torch.autograd.grad(outputs.loss, new)
+    return outputs.loss.detach(), gradient, outputs.metrics
+
+
+def configs(**kwargs: Any) -> tuple[Any, Any]:
+    """prime-rl's own loss, and ours on top of it."""
+    module = importlib.import_module("prime_rl.configs.trainer")
+    return module.DefaultLossConfig(), module.CustomLossConfig(import_path=PATH, kwargs=kwargs)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", SECTIONS)
+def test_value_and_gradient_are_the_base_plus_the_penalty(
+    host: Any, rollouts: list[Rollout], written_out: Any, name: str, weighted: bool
+) -> None:
+    section = SECTIONS[name]
+    plain, ours = configs(penalty=section)
+    some = 0
+    for rollout in rollouts:
+        weights = torch.linspace(0.5, 2.0, len(rollout.new), dtype=torch.float64) if weighted else None
+        w = [1.0] * len(rollout.new) if weights is None else weights.tolist()
+        base, base_gradient, _ = call(host, rollout, plain, weights)
+        loss, gradient, _ = call(host, rollout, ours, weights)
+        each = written_out(section, rollout)
+        some += sum(value > 0 for value, _ in each)
+        assert loss.item() == pytest.approx(
+            base.item() + section["coef"] * sum(x * v for x, (v, _) in zip(w, each, strict=True)), abs=1e-9
+        )
+        for t, (_, slope) in enumerate(each):
+            assert gradient[t].item() == pytest.approx(
+                base_gradient[t].item() + section["coef"] * w[t] * slope, abs=1e-9
+            )
+    assert some > 3
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"penalty": {"name": "none"}}, {"penalty": {"coef": 0}}])
+def test_observing_and_a_weight_of_zero_change_not_one_bit(
+    host: Any, rollouts: list[Rollout], kwargs: dict[str, Any]
+) -> None:
+    plain, ours = configs(**kwargs)
+    for rollout in rollouts:
+        base, base_gradient, base_metrics = call(host, rollout, plain)
+        loss, gradient, metrics = call(host, rollout, ours)
+        assert torch.equal(loss, base) and torch.equal(gradient, base_gradient)
+        assert all(torch.equal(metrics[key], value) for key, value in base_metrics.items())
+
+
+def test_the_whole_step_is_divided_by_the_tokens_of_the_step(rollouts: list[Rollout], written_out: Any) -> None:
+    """prime-rl's `compute_loss` sums rollouts and divides by the tokens of all ranks and micro-batches."""
+    host = pytest.importorskip("prime_rl.trainer.rl.loss")
+    section = SECTIONS["llds"]
+    adapter._plan.cache_clear()
+    rows = {
+        "trainer_logprobs": [torch.tensor(r.new, requires_grad=True) for r in rollouts],
+        "inference_logprobs": [torch.tensor(r.old) for r in rollouts],
+        "advantages": [torch.full((len(r.new),), r.advantage) for r in rollouts],
+        "loss_mask": [torch.tensor(r.mask) for r in rollouts],
+    }
+    rest = dict.fromkeys(("ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights"))
+    scales = {"rl_scale": 61, "ce_scale": 1, "ref_kl_scale": 1}
+    base, added = (
+        host.compute_loss(**rows, **rest, **scales, rl_loss_fn=host.setup_rl_loss_fn(config))
+        for config in configs(penalty=section)
+    )
+    total = sum(value for rollout in rollouts for value, _ in written_out(section, rollout))
+    assert added[0].item() - base[0].item() == pytest.approx(section["coef"] * total / 61, abs=1e-6)
+    joined = added[1]["holdfast/penalty/active_fraction"]
+    assert joined.shape == (3,)  # the rollout with A < 0 has no preserved token
+    assert added[1]["holdfast/drift/negative"].shape == (1,)
+
+
+def test_what_the_log_shows(host: Any, rollouts: list[Rollout], written_out: Any) -> None:
+    section = SECTIONS["llds"]
+    rollout = rollouts[0]
+    metrics = call(host, rollout, configs(penalty=section)[1])[2]
+    each, count = written_out(section, rollout), sum(rollout.mask)
+    shown = {key.removeprefix("holdfast/"): value for key, value in metrics.items() if key.startswith("holdfast/")}
+    assert all(value.dim() == 1 and value.isfinite().all() for value in shown.values())
+    assert shown["penalty/active_fraction"].item() == pytest.approx(sum(v > 0 for v, _ in each) / count)
+    assert shown["loss/penalty"].item() == pytest.approx(section["coef"] * sum(v for v, _ in each) / count)
+    drift = sum(n - o for n, o, m in zip(rollout.new, rollout.old, rollout.mask, strict=True) if m) / count
+    assert shown["drift/positive"].item() == pytest.approx(drift)
+    assert shown["drift/negative"].numel() == 0
+
+
+def test_what_is_outside_the_mask_is_not_read(host: Any, rollouts: list[Rollout]) -> None:
+    rollout = rollouts[0]
+    ours = configs(penalty=SECTIONS["llds"])[1]
+    poisoned = [old if inside else -math.inf for old, inside in zip(rollout.old, rollout.mask, strict=True)]
+    clean, dirty = (
+        call(host, Rollout(rollout.mask, rollout.advantage, rollout.new, old), ours)[2]
+        for old in (rollout.old, poisoned)
+    )
+    assert rollout.old != poisoned
+    ours_alone = [key for key in clean if key.startswith("holdfast/")]
+    assert ours_alone and all(torch.equal(clean[key], dirty[key]) for key in ours_alone)
+
+
+def test_another_base_is_kept(host: Any, rollouts: list[Rollout]) -> None:
+    base = {"kl_tau": 0.5}
+    default, _ = configs()
+    module = importlib.import_module("prime_rl.configs.trainer")
+    tuned = module.DefaultLossConfig(**base)
+    ours = configs(base=base)[1]
+    for rollout in rollouts:
+        assert torch.equal(call(host, rollout, ours)[0], call(host, rollout, tuned)[0])
+        assert not torch.equal(call(host, rollout, ours)[0], call(host, rollout, default)[0])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sentence"),
+    [
+        ({"penalty": {"name": "lds"}}, "penalty.name = 'lds' is not a penalty; use 'llds'"),
+        ({"penalty": {"preserve": "correct"}}, "prime-rl does not tell a loss which rollouts are correct"),
+        ({"penalty": {"answer_weight": 0.5}}, "the mask of the answer"),
+        ({"penalty": {"normalizer": "preserved"}}, "divides every term by one count"),
+        ({"penalty": {"coef": -1}}, "coef"),
+        ({"penalty": {"coeff": 1}}, "coeff"),
+        ({"penalty": "llds"}, "is not a table"),
+        ({"base": {"kl_tauu": 1}}, "kl_tauu"),
+        ({"base": {"type": "custom", "import_path": PATH}}, "adds this loss to itself"),
+    ],
+)
+def test_what_cannot_work_is_refused(host: Any, rollouts: list[Rollout], kwargs: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        call(host, rollouts[0], configs(**kwargs)[1])
