@@ -99,6 +99,12 @@ def checks(config: Any) -> Iterator[Check]:
             "before any update; a penalty_threshold keeps such noise from counting",
         )
     rollout = config.actor_rollout_ref.rollout
+    if (correction.get("rollout_is") or correction.get("rollout_rs")) and not rollout.calculate_log_probs:
+        yield Check(
+            False,
+            "algorithm.rollout_correction without the sampler's log-probs: verl then leaves the correction out, and "
+            "says nothing. Set actor_rollout_ref.rollout.calculate_log_probs=true",
+        )
     if rollout.top_p < 1 or rollout.top_k > 0:
         yield Check(
             True,

@@ -63,6 +63,14 @@ def test_a_truncated_sampler_gets_a_note(truncated: str) -> None:
     assert not [finding for finding in check() if "truncate" in finding.text]
 
 
+@pytest.mark.parametrize("kind", ["rollout_is=token", "rollout_rs=seq_mean_k1"])
+def test_weights_without_the_samplers_log_probs_are_refused(kind: str) -> None:
+    changes = (f"algorithm.rollout_correction.{kind}", "actor_rollout_ref.rollout.calculate_log_probs=false")
+    (problem,) = problems(*changes)
+    assert "rollout_correction without the sampler's log-probs" in problem
+    assert problems(changes[0]) == problems(changes[1]) == []
+
+
 def test_an_unknown_field_is_refused() -> None:
     config = compose([*EXAMPLE, f"+{LOSS}.penalty_cof=0.3"])
     with pytest.raises(Exception, match="penalty_cof"):
