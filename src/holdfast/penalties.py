@@ -28,6 +28,8 @@ from holdfast.section import Section, choice_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+WITHOUT_OLD_POLICY = ("none", "nll")
+"""Names of those that compare with no policy."""
 Gate = Literal["action", "response", "token"]
 Normalizer = Literal["policy", "preserved"]
 AnswerWeight = Annotated[float, Field(ge=0, le=1)] | Literal["adaptive-paper", "adaptive-code"]

@@ -5,16 +5,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from holdfast.config import Loss
 from holdfast.language_model import LanguageModel
+from holdfast.listener import Listener
 from holdfast.losses import llds_penalty
 from holdfast.penalties import LLDS
+from holdfast.probes.subject import open_run
+from holdfast.probes.updates import arms_of
+from holdfast.run_folder import step_folder
+from holdfast.train.run import train
 from holdfast.train.trainer import Trainer
 
 from .one_update import a_batch, learner_of
@@ -93,3 +100,18 @@ def test_the_policy_loss_and_its_statistics_keep_the_sampling_policy(make_model:
     assert metrics["penalty/mean_decrease"] == pytest.approx(0.3, rel=1e-4)
     changed = {"loss/penalty", "penalty/mean_decrease", "penalty/active_fraction", "grad/norm", "grad/norm_max"}
     assert {name for name in plain if metrics[name] != plain[name]} == changed
+
+
+def test_a_probe_of_a_checkpoint_compares_with_its_anchor(recipe: Recipe, tmp_path: Path) -> None:
+    config = recipe(ONE_STEP | {"train.anchor_every": 2, "checkpoint.every": 1, "train.steps": 3})
+    train(config, tmp_path / "run")
+    subject = open_run(tmp_path / "run", "last", (), Listener(), with_reference=False)
+    first = load_file(step_folder(tmp_path / "run", 2) / "anchor.safetensors")
+    last = load_file(step_folder(tmp_path / "run", 3) / "anchor.safetensors")
+    assert any(not torch.equal(first[name], last[name]) for name in first), "renewed at the third batch"
+    learner = subject.learner()
+    assert learner.anchor is not None
+    assert same(learner.anchor.weights, [last[str(i)] for i in range(len(last))])
+    arms = arms_of(config, ["none", "llds", "sapo"])
+    assert [arm.train.anchor_every for arm in arms.values()] == [0, 2, 2]
+    assert subject.learner(arms["none"]).anchor is None

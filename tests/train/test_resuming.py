@@ -171,7 +171,11 @@ def test_a_stop_in_the_middle_of_a_prefill_says_how_to_go_on(
             time.sleep(0.01)
 
     monkeypatch.setattr(HFPolicy, "_prefill_pass", stopped)
-    result = CliRunner().invoke(app, ["resume", str(run_dir)])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores SIGINT
+    try:
+        result = CliRunner().invoke(app, ["resume", str(run_dir)])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result.exit_code == code, result.output
     assert f"Stopped. Step 4 is saved. To continue from there:\n  holdfast resume {run_dir}\n" in result.stderr
 

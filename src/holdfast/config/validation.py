@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigError, raise_all
-from holdfast.penalties import Penalty
+from holdfast.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.section import setting_values, shown
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one rollout has no "
             "contrast. Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
         )
-    if train.anchor_every and config.loss.penalty.name in ("none", "nll"):
+    if train.anchor_every and config.loss.penalty.name in WITHOUT_OLD_POLICY:
         yield (
             f"train.anchor_every = {train.anchor_every} with loss.penalty.name = {config.loss.penalty.name!r}: the "
             "anchor is what a penalty compares with, and this one compares with no policy. Set loss.penalty.name = "

@@ -26,7 +26,7 @@ from holdfast.listener import Listener
 from holdfast.loading import Questions, Retrievers, load_questions, load_recipe, load_retrievers, make_agent
 from holdfast.rollout.agent import SearchAgent
 from holdfast.run_folder import CONFIG, MODEL, list_checkpoints, step_folder, step_of
-from holdfast.train.checkpoint import find_damage, has_optimizer, model_folder
+from holdfast.train.checkpoint import find_damage, has_optimizer, load_anchor, model_folder
 from holdfast.train.learner import Learner, Reference, make_learner
 from holdfast.train.rollouts import roll_out, score, training_batch
 from holdfast.train.start import starting_policy
@@ -49,10 +49,16 @@ class Subject:
     """The policy the run started from; None when the recipe's loss has no KL to it."""
     optimizer_state: Path | None = None
     """The checkpoint whose optimizer state every update begins with; None for a fresh optimizer."""
+    anchor: tuple[torch.Tensor, ...] = ()
+    """The weights of the run's anchor, with which the penalty of its next step would compare; empty without one."""
 
     def learner(self, config: Config | None = None) -> Learner:
         """A learner of the policy, with a fresh optimizer and the loss of `config`, by default that of the subject."""
-        return make_learner(config or self.config, self.language_model, self.reference)
+        config = config or self.config
+        learner = make_learner(config, self.language_model, self.reference)
+        if self.anchor and config.train.anchor_every:
+            learner.renew_anchor(self.anchor)
+        return learner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +131,7 @@ def open_run(
         language_model=language_model,
         reference=reference,
         optimizer_state=saved_step if optimizer_state else None,
+        anchor=tuple(load_anchor(saved_step)) if config.train.anchor_every else (),
     )
 
 

@@ -16,7 +16,7 @@ from holdfast.batch import TokenBatch
 from holdfast.config import Config, validate
 from holdfast.errors import ConfigError, RolloutError
 from holdfast.listener import Listener
-from holdfast.penalties import PENALTIES
+from holdfast.penalties import PENALTIES, WITHOUT_OLD_POLICY
 from holdfast.probes.subject import (
     Rollouts,
     Subject,
@@ -50,7 +50,9 @@ def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
             known = ", ".join(PENALTIES)
             raise ConfigError(f"--compare {name}: there is no such penalty; choose from {known}, with commas between")
         penalty = recipe["loss"]["penalty"] if name == config.loss.penalty.name else {"name": name}
-        arms[name] = validate({**recipe, "loss": {**recipe["loss"], "penalty": penalty}}, where=f"--compare {name}")
+        train = recipe["train"] | ({"anchor_every": 0} if name in WITHOUT_OLD_POLICY else {})
+        loss = {**recipe["loss"], "penalty": penalty}
+        arms[name] = validate({**recipe, "loss": loss, "train": train}, where=f"--compare {name}")
     return arms
 
 

@@ -19,7 +19,7 @@ def test_two_processes_log_as_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     quiet = {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [*command, str(script), str(tmp_path)], capture_output=True, text=True, timeout=120, env=os.environ | quiet
+        [*command, str(script), str(tmp_path)], capture_output=True, text=True, timeout=600, env=os.environ | quiet
     )
     assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("LOG"))[4:])
