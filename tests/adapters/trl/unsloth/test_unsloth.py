@@ -221,7 +221,7 @@ def test_likelihood_before_the_update_is_the_old_one(make_trainer: Any) -> None:
 
     def start_and_look(batch: dict[str, Any], mask: Tensor, *, rows: int) -> None:
         start(batch, mask, rows=rows)
-        seen.append(trainer._observer._probe.before.mean())
+        seen.append(trainer._observer._probe.before[:, 0].mean())
 
     trainer._observer.start_displacement = start_and_look
     trainer.train()
