@@ -160,7 +160,8 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
         data.pop("world", None)  # the recipe is now for other questions
         data.pop("faults", None)
     if values.get("loss.advantage", "gae") != "gae":
-        data.pop("critic", None)
+        data.pop("critic", None)  # the recipe has no critic now, whose alone these are
+        settings.table(data, "reward").pop("kl", None)
     if "loss.penalty.name" in values:
         penalty = settings.table(data, "loss.penalty")
         if penalty.get("name", "llds") != values["loss.penalty.name"]:
