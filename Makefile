@@ -75,7 +75,7 @@ contracts-trl: $(VENV)-trl/.setup
 	$(VENV)-trl/bin/holdfast doctor trl
 	OMP_NUM_THREADS=1 $(VENV)-trl/bin/python -m pytest tests/adapters/trl $(ARGS)
 
-# TRL with vLLM in its own process, and by `vllm serve`: minutes, 4 GB of memory, 4 GB of disk.
+# TRL with vLLM in its own process, and by `vllm serve`: minutes, 3 GB of memory and of disk.
 contracts-vllm: $(VENV)-vllm/.setup
 	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest tests/engines/vllm $(ARGS)
 

@@ -340,6 +340,17 @@ CONTRADICTIONS = {
         "answer_weight = 5.0: must be 1 or less, or 'adaptive-paper'",
     ),
     "inert penalty": (["--train.optimizer_steps_per_rollout=1"], "optimizer_steps_per_rollout to 2 or more"),
+    "inert penalty, another way out": (["--train.optimizer_steps_per_rollout=1"], "or train.anchor_every = 1, which"),
+    "an anchor for no penalty": (
+        ["--train.anchor_every=2", "--loss.penalty.name=none"],
+        "train.anchor_every = 2 with loss.penalty.name = 'none'",
+    ),
+    "an anchor for a likelihood": (
+        ["--train.anchor_every=2", "--loss.penalty.name=nll"],
+        "Set loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out",
+    ),
+    "an anchor before the start": (["--train.anchor_every=-1"], "train.anchor_every"),
+    "an order of mini-batches": (["--train.minibatches=grouped"], "'shuffled' or 'in-order'"),
     "inert sapo": (
         ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo"],
         "loss.penalty.name = 'sapo' with train.optimizer_steps_per_rollout = 1",
@@ -386,6 +397,7 @@ def test_contradictions(case: str) -> None:
     [
         ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"],
         ["--train.optimizer_steps_per_rollout=2"],
+        ["--train.optimizer_steps_per_rollout=1", "--train.anchor_every=3"],
         ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo", "--loss.penalty.tau=1.2"],
         ["--train.questions=2", "--train.group_size=5"],  # 10 rollouts for K = 10
         ["--train.group_size=1", "--loss.advantage=reinforce"],

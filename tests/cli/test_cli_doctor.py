@@ -231,7 +231,13 @@ SIZES = ("--rollout-batch-size", "32", "--n-samples-per-prompt", "8", "--global-
         ((*LOSS, *SIZES, "256"), {"name": "nll"}, 0, "ok the loss is valid: NLL(coef=0.1, "),
         ((*LOSS, *SIZES, "256"), None, 0, "ok the loss is valid: no penalty, observing"),
         ((*LOSS, "--num-steps-per-rollout", "4"), {"gata": 1}, 1, "PROBLEM holdfast_penalty: "),
-        ((*LOSS, *SIZES, "64", "--context-parallel-size", "2"), {}, 1, "PROBLEM --context-parallel-size 2"),
+        ((*LOSS, *SIZES, "64", "--context-parallel-size", "2"), {}, 0, "ok optimizer steps per rollout batch: 4"),
+        (
+            (*LOSS, *SIZES, "64", "--context-parallel-size", "2", "--qkv-format", "bshd"),
+            {},
+            1,
+            "PROBLEM --qkv-format bshd with --context-parallel-size 2",
+        ),
         (("--num-steps-per-rollout", "4"), {}, 1, "PROBLEM this is not holdfast's loss."),
     ],
 )

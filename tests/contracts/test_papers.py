@@ -37,6 +37,13 @@ SAPO_RUNS = {
     "protocol.preset": "sapo",
     "protocol.max_turns": 6,
 }
+
+
+def sampler_weights(**values: Any) -> dict[str, Any]:
+    """Keys of `loss.sampler_weights`."""
+    return {f"loss.sampler_weights.{key}": value for key, value in values.items()}
+
+
 METHODS: dict[str, dict[str, Any]] = {
     # beginning of the row: every setting in which it differs from plain GRPO
     "LLDS, action gate (v2, the default)": llds(),
@@ -66,6 +73,18 @@ METHODS: dict[str, dict[str, Any]] = {
         "loss.clip_high": 4e-4,
     },
     "likelihood of positives": penalty(NLL(coef=0.1)),
+    "CISPO": {"loss.surrogate": "cispo", "loss.clip_low": 1.0, "loss.clip_high": 4.0},
+    "DPPO": {"loss.surrogate": "dppo"},
+    "ratio of an action": {"loss.ratio": "action"},
+    "off-policy sequence mask": {"loss.off_policy_threshold": 0.5},
+    "positive rollouts alone": {"loss.negative_weight": 0.0},
+    "NTHR": {"loss.nthr": True, "loss.kl_coef": 1e-4},
+    "SimpleTIR": {"loss.drop_void": True},
+    "first actions left out": {"loss.drop_first_actions": True},
+    "dynamic sampling": {"train.resample": 9},
+    "TIS": {"loss.sampler_weights.level": "token"},
+    "IcePop": sampler_weights(level="token", keep="mask", low=0.5, high=5.0),
+    "Geo-RS": sampler_weights(level="sequence", aggregate="mean", keep="reject", low=0.99, high=1.01),
 }
 
 

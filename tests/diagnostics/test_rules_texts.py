@@ -16,6 +16,7 @@ from holdfast.diagnostics.rules import RULES
 
 CODE = re.compile(r"`([^`]+)`")
 PENALTY = {"threshold", "tau", "preserve"}  # of LLDS and SAPO, where they are settings of our adapters
+OURS = PENALTY | {"mask_logprobs"}  # of with_penalties
 HOSTS = ("holdfast", "trl", "verl", "unknown")
 
 # What stands in backticks beside settings: names of code, files, series and sections.
@@ -29,7 +30,9 @@ CALLS = {
     "TokenBatch",
     "trajectories.jsonl",
     "[reward]",
+    "with_penalties",
     "with_penalties(GRPOTrainer)",
+    "with_penalties(GRPOTrainer, mask_logprobs=True)",
     "with_penalties(GRPOTrainer, LLDS(coef=0.2))",
     '"sapo"',
     "holdfast train",
@@ -86,7 +89,7 @@ def test_fields_of_trl_exist() -> None:
     assert len(settings) > 20
     logged = {"completions/mean_length", "clip_ratio/region_mean", "entropy", "frac_reward_zero_std", "reward"}
     logged |= {"kl", "sampling/sampling_logp_difference/mean"}
-    assert [pair for pair in settings if pair[1] not in fields | logged | PENALTY] == []
+    assert [pair for pair in settings if pair[1] not in fields | logged | OURS] == []
 
 
 def test_paths_of_verl_exist() -> None:

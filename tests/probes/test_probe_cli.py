@@ -195,6 +195,22 @@ def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
     assert len(list(Path().glob("*.json"))) == 2
 
 
+def test_influence_of_a_run(probe: Probe, trained: Path) -> None:
+    before = digests(trained)
+    options = ("--what", "influence", "--out", ".", "--questions", 18)
+    text = probe(trained, *options).stdout
+    found = written(Path(), "influence-step-000002-seed-0")["result"]
+    assert digests(trained) == before
+    assert 0 < found["used"] <= found["asked"] == 18
+    assert len([u for u in found["units"] if u["action"] == 0]) >= found["used"]
+    assert all(u["optimizer"] != 0 for u in found["units"])
+    assert "Mean cosine of two rollouts" in text
+    probe(trained, *options, "--optimizer-state")
+    other = written(Path(), "influence-step-000002-optimizer-state-seed-0")["result"]
+    assert [u["predicted"] for u in other["units"]] == [u["predicted"] for u in found["units"]]
+    assert [u["optimizer"] for u in other["units"]] != [u["optimizer"] for u in found["units"]]
+
+
 def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:
     model = trained / "checkpoints" / "step-000002" / "model"
     recipe = home / "recipe.toml"
@@ -274,6 +290,7 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "--questions 99, but the recipe has 18 training questions" in refused(trained, *what, "--questions", 99)
     assert "--compare foo: there is no such penalty" in refused(trained, *what, "--compare", "none,foo")
     assert "this probe makes no update" in refused(trained, "--what", "by-searches", "--compare", "none")
+    assert "its step is plain GRPO" in refused(trained, "--what", "influence", "--compare", "none")
     assert "--optimizer-state with --what by-searches: this probe makes no update" in refused(
         trained, "--what", "by-searches", "--optimizer-state"
     )
@@ -302,7 +319,7 @@ def test_a_damaged_checkpoint(probe: Probe, trained: Path) -> None:
     assert "step-000001 is refused: model/config.json does not match its checksum" in stderr
 
 
-@pytest.mark.parametrize("what", ["per-sample", "first-action", "ratio-tail"])
+@pytest.mark.parametrize("what", ["per-sample", "first-action", "ratio-tail", "influence"])
 def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> None:
     recipe = home / "recipe.toml"
     stderr = probe(home / "raw", "--recipe", recipe, "--what", what, "--loss.kl_coef", 0, code=2).stderr

@@ -47,12 +47,13 @@ from holdfast.errors import HoldfastError
 from holdfast.evals.model import _tokenizer_for
 from holdfast.retrieval.encoder import Encoder, spec_of
 from holdfast.language_model import load_model
+from holdfast.rollout.servers import Server
 
 marker, model, tokenizer = sys.argv[1:]
 attempts = {
     "weights": lambda: load_model(Model(path=model), model, torch.device("cpu")),
     "tokenizer": lambda: load_model(Model(path=tokenizer), tokenizer, torch.device("cpu")),
-    "prompts": lambda: _tokenizer_for("served", tokenizer, Config()),
+    "prompts": lambda: _tokenizer_for(Server(url="http://a/v1/completions", model="a"), tokenizer, str, Config()),
     "encoder": lambda: Encoder(spec_of(model), "cpu"),
     "trusted": lambda: load_model(Model(path=model, trust_remote_code=True), model, torch.device("cpu")),
 }

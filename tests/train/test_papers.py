@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -20,9 +20,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from holdfast.batch import TokenBatch
 from holdfast.cli.recipes import bundled
 from holdfast.config import Config, load, setting_values
-from holdfast.trajectory import Trajectory
+from holdfast.train.plan import Plan
+from holdfast.trajectory import Group, Invalid, Search, Trajectory
 
 from .one_update import double, run
 from .whole_runs import Recipe, a_trainer
@@ -55,6 +57,10 @@ class Rollout:
     entropy: Tensor
     action: Tensor
     answer: Tensor
+    factor: Tensor
+    """Of its policy loss, from `Method.factors`."""
+    left_out: Tensor
+    """bool: not in the loss, from `Method.left_out`."""
 
     @property
     def drop(self) -> Tensor:
@@ -68,11 +74,29 @@ class Rollout:
 Rollouts = Sequence[Rollout]
 
 
+class Facts(NamedTuple):
+    """What is known of the rollouts of a step before its update; all are lists with an entry per rollout."""
+
+    rollouts: list[Trajectory]
+    groups: list[int]
+    positive: list[bool]
+    old: list[Tensor]
+    """float64 [N], of each sampled token."""
+    hidden: list[Tensor]
+    """float64 [N, d], the states that predict them."""
+    unembedding: Tensor
+    tokens: list[Tensor]
+
+
 class Method(NamedTuple):
-    """`advantages(rewards, lengths)` of a group; `loss(rollouts, searches)`: of a mini-batch, at V mean searches."""
+    """`advantages(rewards, lengths)` of a group; `loss(rollouts, searches)`: of a mini-batch, at V mean searches.
+    `factors` and `left_out` give a tensor [N] per rollout; `settings` are those that make the method visible."""
 
     advantages: Callable[[list[float], list[int]], list[float]]
     loss: Callable[[Rollouts, float], Tensor]
+    factors: Callable[[Facts], list[Tensor]] = lambda facts: [torch.ones_like(old) for old in facts.old]
+    left_out: Callable[[Facts], list[Tensor]] = lambda facts: [torch.zeros(len(x), dtype=bool) for x in facts.old]
+    settings: dict[str, Any] = {}  # noqa: RUF012
 
 
 def grpo(rewards: list[float], _: list[int]) -> list[float]:
@@ -88,7 +112,8 @@ def opo(rewards: list[float], lengths: list[int]) -> list[float]:
 
 
 def by_token(terms: Sequence[Tensor]) -> Tensor:
-    return torch.cat(list(terms)).mean()
+    tokens = torch.cat(list(terms))
+    return tokens.sum() / max(len(tokens), 1)
 
 
 def by_rollout(terms: Sequence[Tensor]) -> Tensor:
@@ -124,7 +149,7 @@ def kept_up(o: Rollout, unit: str, answers: float) -> Tensor:
 def policy(
     surrogate: Callable[[Rollout], Tensor] = clipped, kl_coef: float = 0.001, entropy: float = 0.0
 ) -> Callable[[Rollout], Tensor]:
-    return lambda o: surrogate(o) + kl_coef * kl(o) - entropy * o.entropy
+    return lambda o: (o.factor * surrogate(o) + kl_coef * kl(o) - entropy * o.entropy)[~o.left_out]
 
 
 def llds(unit: str, coef: float, answers: Callable[[float], float] = lambda _: 1.0) -> Method:
@@ -151,8 +176,96 @@ def sapo_code(batch: Rollouts, _: float) -> Tensor:
     return by_token([policy(entropy=0.001)(o) for o in batch]) + 0.1 * held
 
 
-def plain(term: Callable[[Rollout], Tensor], advantages: Any = grpo, reduce: Any = by_token) -> Method:
-    return Method(advantages, lambda batch, _: reduce([term(o) for o in batch]))
+def plain(term: Callable[[Rollout], Tensor], advantages: Any = grpo, reduce: Any = by_token, **others: Any) -> Method:
+    return Method(advantages, lambda batch, _: reduce([term(o) for o in batch]), **others)
+
+
+def action_clipped(o: Rollout) -> Tensor:
+    """The geometric mean of an action's ratios, whose gradient each of its tokens takes as its own."""
+    mean_of = torch.stack([(-o.drop[o.action == k]).mean() for k in o.action])
+    s = mean_of.exp().detach() * (o.new - o.new.detach()).exp()
+    return -torch.min(s * o.a, s.clamp(0.8, 1.2) * o.a)
+
+
+def cispo(o: Rollout) -> Tensor:
+    return -o.ratio.clamp(0.0, 5.0).detach() * o.a * o.new
+
+
+def dppo(o: Rollout) -> Tensor:
+    """The plain ratio; without tokens whose probability has moved by more than 0.2 in the direction of A."""
+    rise = (o.new.exp() - o.old.exp()).detach() * math.copysign(1, o.a)
+    return -o.ratio * o.a * (rise <= 0.2)
+
+
+def near_the_sampler(o: Rollout) -> Tensor:
+    """DeepSeek-V3.2's mask, at half a nat per token."""
+    return clipped(o) * (o.a >= 0 or float(o.drop.mean()) <= 0.5)
+
+
+def void(facts: Facts) -> list[Tensor]:
+    """SimpleTIR: every token of a rollout with a turn that neither searches nor answers."""
+    return [
+        torch.full((len(old),), any(isinstance(turn.action, Invalid) for turn in t.turns))
+        for t, old in zip(facts.rollouts, facts.old, strict=True)
+    ]
+
+
+def matching_first_actions(facts: Facts) -> list[Tensor]:
+    """The first search of an incorrect rollout, if a correct one of the question found the same passages first."""
+    found = []
+    for group, t, old in zip(facts.groups, facts.rollouts, facts.old, strict=True):
+        siblings = [u for g, u in zip(facts.groups, facts.rollouts, strict=True) if g == group and u.correct]
+        same = any(u.turns[0].hits == t.turns[0].hits for u in siblings if u.turns[0].hits)
+        first = torch.arange(len(old)) < len(t.turns[0].tokens or ())
+        found.append(first & same & (not t.correct))
+    return found
+
+
+def sampler_ratio(facts: Facts) -> list[Tensor]:
+    """float64 [N] per rollout: the old policy over a sampler that draws from a part of the vocabulary."""
+    found = []
+    for t, old in zip(facts.rollouts, facts.old, strict=True):
+        sampled = torch.tensor([x for turn in t.turns for x in turn.logprobs or ()])
+        mass = torch.tensor([x for turn in t.turns for x in turn.mask_mass or ()])
+        found.append((old - (sampled - mass.log()).double()).exp())
+    return found
+
+
+def unlike_the_sampler(facts: Facts) -> list[Tensor]:
+    """Geo-RS: every token of a rollout whose geometric mean is outside the bounds."""
+    means = [x.log().mean().exp() for x in sampler_ratio(facts)]
+    return [torch.full((len(x),), not 0.99 <= m <= 1.01) for m, x in zip(means, facts.old, strict=True)]
+
+
+def nthr(facts: Facts) -> list[Tensor]:
+    """η = 2·|0.5 − p| on negative tokens whose score against the positive ones is above the least mean of those."""
+    factors = [torch.ones_like(old) for old in facts.old]
+    for group in set(facts.groups):
+        rows = [row for row, g in enumerate(facts.groups) if g == group]
+        words = torch.cat([facts.tokens[row] for row in rows]).unique()
+        errors = {}  # e_y − π over the words of the group
+        for row in rows:
+            pi = (facts.hidden[row] @ facts.unembedding.T).log_softmax(-1).exp()[:, words]
+            errors[row] = (facts.tokens[row][:, None] == words).double() - pi
+        right = [row for row in rows if facts.positive[row]]
+        if not right or len(right) == len(rows):
+            continue
+        score = {
+            row: sum(
+                ((errors[row] @ errors[other].T) * (facts.hidden[row] @ facts.hidden[other].T)).sum(1)
+                for other in right
+            )
+            for row in rows
+        }
+        least = min(float(score[row].mean()) for row in right)
+        eta = 2 * abs(0.5 - len(right) / len(rows))
+        for row in rows:
+            if row not in right:
+                factors[row] = torch.where(score[row] > least, eta, 1.0)
+    return factors
+
+
+TRUNCATED = {"sampling.top_p": 0.9, "sampling.top_k": 40}
 
 
 MOST_TOKENS = 3 * 24
@@ -180,37 +293,80 @@ METHODS: dict[str, Method] = {
     "dual clip": plain(policy(lambda o: clipped(o, bound=3.0))),
     "GSPO": plain(policy(sequence_clipped), reduce=by_rollout),
     "likelihood of positives": plain(lambda o: policy()(o) - 0.1 * o.new * (o.a > 0)),
+    "CISPO": plain(policy(cispo)),
+    "DPPO": plain(policy(dppo)),
+    "ratio of an action": plain(policy(action_clipped)),
+    "off-policy sequence mask": plain(policy(near_the_sampler)),
+    "positive rollouts alone": plain(policy(lambda o: clipped(o) * (o.a >= 0))),
+    "NTHR": plain(policy(kl_coef=1e-4), factors=nthr),
+    "SimpleTIR": plain(policy(), left_out=void),
+    "first actions left out": plain(policy(), left_out=matching_first_actions),
+    "dynamic sampling": plain(policy()),  # of the groups that it learns from
+    "TIS": plain(policy(), factors=lambda facts: [w.clamp(max=2) for w in sampler_ratio(facts)], settings=TRUNCATED),
+    "IcePop": plain(
+        policy(),
+        factors=lambda facts: [w * ((w >= 0.5) & (w <= 5)) for w in sampler_ratio(facts)],
+        settings=TRUNCATED,
+    ),
+    "Geo-RS": plain(policy(), left_out=unlike_the_sampler, settings={"sampling.top_k": 320}),  # rejects a part
 }
 
 ROWS = list(rows())
 
 
-def test_every_row_has_a_description_and_the_other_way_round() -> None:
-    found = [[name for name in METHODS if row.startswith(name)] for row, _ in ROWS]
-    assert sorted(found) == sorted([name] for name in METHODS)
+def test_every_row_has_a_description() -> None:
+    assert len(ROWS) > 15
+    for row, _ in ROWS:
+        assert len([name for name in METHODS if row.startswith(name)]) == 1, row
 
 
 # ---- one step of each
 
 
-def descend(model: Any, batch: Any, plan: Any, method: Method, searches: float, lr: float) -> dict[str, Tensor]:
+def facts_of(model: Any, batch: TokenBatch, trajectories: list[Trajectory]) -> Facts:
+    """Under the weights before the update, in float64."""
+    mask = batch.loss_mask
+    with torch.no_grad():
+        old, _ = double(model)(batch.token_ids, mask)
+        states = model(input_ids=batch.token_ids, use_cache=False, output_hidden_states=True).hidden_states[-1]
+    before = states.roll(1, 1)
+    return Facts(
+        trajectories,
+        batch.group_ids.tolist(),
+        (batch.advantages[:, 0] > 0).tolist(),
+        *([x[row][m] for row, m in enumerate(mask)] for x in (old, before)),
+        model.get_output_embeddings().weight.detach(),
+        [ids[m] for ids, m in zip(batch.token_ids, mask, strict=True)],
+    )
+
+
+def descend(
+    model: Any, batch: TokenBatch, plan: Plan, method: Method, trajectories: list[Trajectory], lr: float
+) -> dict[str, Tensor]:
     """The weights after one step of plain gradient descent for each mini-batch, in float64."""
     model = copy.deepcopy(model).double()
     forward = double(model)
-    with torch.no_grad():
-        old, _ = forward(batch.token_ids, batch.loss_mask)
+    facts = facts_of(model, batch, trajectories)
+    factors, left_out = method.factors(facts), method.left_out(facts)
+    searches = mean(t.searches for t in trajectories)
     for mini in plan:
-        part = batch.select([row for micro in mini for row in micro])
-        start = old[[row for micro in mini for row in micro]]
+        rows = [row for micro in mini for row in micro]
+        part = batch.select(rows)
         new, entropy = forward(part.token_ids, part.loss_mask, entropy=True)
-        rollouts = [
-            Rollout(float(a), *(x[row][m] for x in (new, start, start, entropy, part.action_ids, part.answer_mask)))
-            for row, (a, m) in enumerate(zip(part.advantages[:, 0], part.loss_mask, strict=True))
-        ]
+        assert entropy is not None
+        rollouts = []
+        for k, row in enumerate(rows):
+            now, bonus, action, answer = (
+                x[k][part.loss_mask[k]] for x in (new, entropy, part.action_ids, part.answer_mask)
+            )
+            old = facts.old[row]
+            a = float(part.advantages[k, 0])
+            rollouts.append(Rollout(a, now, old, old, bonus, action, answer, factors[row], left_out[row]))
         model.zero_grad()
         method.loss(rollouts, searches).backward()
         with torch.no_grad():
             for p in model.parameters():
+                assert p.grad is not None
                 p -= lr * p.grad
     return {name: p.detach() for name, p in model.named_parameters()}
 
@@ -221,43 +377,76 @@ def reward_of(trajectory: Trajectory, settings: dict[str, Any]) -> float:
     return parts["f1" if settings.get("reward.f1") else "em"] + 0.5 * parts["format"]
 
 
+def with_matches(groups: Sequence[Group]) -> list[Group]:
+    """After so short a warm start nothing is correct: the best rollouts of a group become so, and all searches find
+    the same passages."""
+
+    def changed(t: Trajectory, best: float) -> Trajectory:
+        turns = tuple(replace(x, hits=("p",) if isinstance(x.action, Search) else ()) for x in t.turns)
+        return replace(t, turns=turns, reward_parts=t.reward_parts | {"em": float(t.reward == best)})
+
+    return [
+        Group(g.id, tuple(changed(t, max(u.reward or 0.0 for u in g.trajectories)) for t in g.trajectories))
+        for g in groups
+    ]
+
+
 @pytest.mark.parametrize(("row", "settings"), ROWS, ids=[row.partition(",")[0] for row, _ in ROWS])
 def test_a_row_trains_as_its_paper_says(row: str, settings: dict[str, Any], recipe: Recipe) -> None:
     (method,) = [method for name, method in METHODS.items() if row.startswith(name)]
     small = {"reward": {"em": 1.0, "format": 0.5}, "loss.kl_coef": 0.001}
-    trainer = a_trainer(recipe(small | settings))
+    trainer = a_trainer(recipe(small | method.settings | settings))
     config, model = trainer.config, trainer.learner.language_model.model
     groups, _ = trainer.roll_out(trainer.question_order.next(config.train.questions))
+    rewards = [[reward_of(t, settings) for t in group.trajectories] for group in groups]
+    assert [[t.reward for t in group.trajectories] for group in groups] == [pytest.approx(r) for r in rewards]
+    if config.loss.drop_first_actions:
+        groups = with_matches(groups)
     batch = trainer.make_batch(groups)
     everyone = [t for group in groups for t in group.trajectories]
     assert len(everyone) == len(batch) == config.train.questions * settings.get("train.group_size", 4)
-
-    expected = []
-    for group in groups:
-        rewards = [reward_of(t, settings) for t in group.trajectories]
-        assert [t.reward for t in group.trajectories] == pytest.approx(rewards)
-        expected += method.advantages(rewards, [sum(t.loss_mask) for t in group.trajectories])
+    expected = [
+        a
+        for group, r in zip(groups, rewards, strict=True)
+        for a in method.advantages(r, [sum(t.loss_mask) for t in group.trajectories])
+    ]
     assert batch.advantages[:, 0].tolist() == pytest.approx(expected, abs=1e-4)
     assert max(expected) > 0 and (min(expected) < 0 or "reinforce" in settings.values())
 
     steps = settings.get("train.optimizer_steps_per_rollout", 3)
     plan = trainer.learner.plan(batch, torch.Generator().manual_seed(0))
     assert len(plan) == steps
-    searches = mean(t.searches for t in everyone)
-    penalty = config.loss.penalty.term
-    weight = (penalty.weight_at(searches) if penalty is not None else None) or 0.0
-    metrics, weights = run(model, batch, plan, config.loss, lr=0.05, answer_weight=weight, max_tokens=MOST_TOKENS)
-    wanted = descend(model, batch, plan, method, searches, lr=0.05)
+    penalty, loss, weighed = config.loss.penalty.term, config.loss, batch
+    weight = (penalty.weight_at(mean(t.searches for t in everyone)) if penalty is not None else None) or 0.0
+    if loss.nthr:  # its factors are made in the old pass, from the states behind a forward pass of the trainer's own
+        factors = torch.ones(batch.loss_mask.shape)
+        for micros, mini in zip(trainer.learner.old_pass(batch, plan).minibatches, plan, strict=True):
+            for micro, rows_of_micro in zip(micros, mini, strict=True):
+                assert micro.policy_weights is not None
+                factors[rows_of_micro, : micro.loss_mask.shape[1]] = micro.policy_weights
+        loss, weighed = loss.model_copy(update={"nthr": False}), replace(batch, policy_weights=factors)
+    metrics, weights = run(model, weighed, plan, loss, lr=0.05, answer_weight=weight, max_tokens=MOST_TOKENS)
+    wanted = descend(model, batch, plan, method, everyone, lr=0.05)
     moved = 0.0
     for name, start in model.named_parameters():
         torch.testing.assert_close(weights[name], wanted[name], atol=1e-8, rtol=1e-6, msg=name)
         moved = max(moved, float((weights[name] - start.detach().double()).abs().max()))
     assert moved > 1e-4
     assert metrics.get("loss/penalty", 0.0) > 0 or penalty is None or "no condition" in row
+    facts = facts_of(copy.deepcopy(model).double(), batch, everyone)
+    if method.factors is not Method._field_defaults["factors"]:
+        assert min(float(x.min()) for x in method.factors(facts)) < 0.999, "the method has something to do"
+    if method.left_out is not Method._field_defaults["left_out"]:
+        assert 0 < sum(int(x.sum()) for x in method.left_out(facts)) < sum(len(x) for x in facts.old)
 
     result = trainer.step()
     assert result.metrics["optimizer_steps_per_rollout"] == steps and result.metrics["grad/skipped_steps"] == 0
     assert ("loss/penalty" in result.metrics) == (penalty is not None)
+    if config.train.resample:
+        learned = sum(group.mixed for group in result.groups)
+        extra = result.metrics["rollout/extra_questions"]
+        assert len(result.groups) == config.train.questions + extra
+        assert [group.mixed for group in result.groups] == [True] * learned + [False] * (len(result.groups) - learned)
 
 
 # ---- recipes for published models, with the tiny model and the bundled world in their place

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -40,6 +41,9 @@ HOSTS = {
     "miles.backends.training_utils.loss_hub.losses": "miles",
 }
 """Module of `policy_loss_function` -> the host's name."""
+
+_PIECES = {"slime": "slime.backends.megatron_utils.cp_utils", "miles": "miles.backends.training_utils.cp_utils"}
+"""Module with the host's functions for context parallelism, where each process has two pieces of a rollout."""
 
 _FORWARD = "get_log_probs_and_entropy"
 
@@ -67,7 +71,8 @@ def loss(
     with _forward_of(module) as forward:
         base, metrics = module.policy_loss_function(args, batch, logits, sum_of_sample_mean)
     logprobs, old = forward[-1]["log_probs"], _old(args, batch)
-    rows = _rows(penalty or LLDS(), logprobs, logprobs if old is None else old, batch)
+    pieces = import_module(_PIECES[host]) if getattr(args, "context_parallel_size", 1) > 1 else None
+    rows = _rows(penalty or LLDS(), logprobs, logprobs if old is None else old, batch, pieces)
     values, preserved, ratios = (torch.cat(parts) for parts in zip(*rows, strict=True))
     shown = {"penalty/preserved_fraction": preserved, "ratio/mean": ratios}
     series = {name: sum_of_sample_mean(x).detach() for name, x in shown.items()}
@@ -80,10 +85,10 @@ def loss(
 
 def problems(args: Any, penalty: Penalty | None) -> Iterator[str]:
     """A sentence for each of the host's arguments with which this loss cannot work."""
-    if getattr(args, "context_parallel_size", 1) > 1:
+    if getattr(args, "context_parallel_size", 1) > 1 and getattr(args, "qkv_format", "thd") != "thd":
         yield (
-            f"--context-parallel-size {args.context_parallel_size}: each process then has pieces of a rollout, and "
-            "holdfast's loss needs it whole. Set it to 1, and use tensor or pipeline parallelism instead"
+            f"--qkv-format {args.qkv_format} with --context-parallel-size {args.context_parallel_size}: holdfast's "
+            "loss then does not know where the pieces of a rollout are. Set --qkv-format thd, the default"
         )
     if penalty is None or penalty.acts_without_drift:
         return
@@ -144,15 +149,23 @@ def _old(args: Any, batch: Mapping[str, Any]) -> list[Tensor] | None:
 
 
 def _rows(
-    penalty: Penalty, logprobs: list[Tensor], old: list[Tensor], batch: Mapping[str, Any]
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For each rollout: the penalty per token, whether a token is preserved, and its ratio; float [R] each."""
-    for new, before, advantages, mask in zip(logprobs, old, batch["advantages"], batch["loss_masks"], strict=True):
+    penalty: Penalty, logprobs: list[Tensor], old: list[Tensor], batch: Mapping[str, Any], pieces: Any
+) -> Iterator[tuple[Tensor, ...]]:
+    """For each rollout: the penalty per token, whether a token is preserved, and its ratio; float [R] each.
+
+    With context parallelism R is what this process has of a rollout, in the results and in all of `batch` but the
+    masks. `pieces`, the host's module, puts rollouts together for the penalty and takes them apart again.
+    """
+    lengths = zip(batch["total_lengths"], batch["response_lengths"], strict=True)
+    of_rollouts = zip(logprobs, old, batch["advantages"], strict=True)
+    for mask, length, local in zip(batch["loss_masks"], lengths, of_rollouts, strict=True):
+        whole = local if pieces is None else [pieces.all_gather_with_cp(x, *length) for x in local]
+        new, before, advantages = whole[0][None], whole[1].detach()[None], whole[2].detach()[None]
         inside = mask.bool()[None]
-        row = (new[None], before.detach()[None], advantages.detach()[None])
-        preserved = penalty.preserved(row[2], inside) & inside
-        ratio = torch.where(inside, row[0].detach() - row[1], 0.0).clamp(-20, 20).exp()
-        yield per_token(penalty, *row, inside)[0], preserved[0].to(new.dtype), ratio[0]
+        preserved = penalty.preserved(advantages, inside) & inside
+        ratio = torch.where(inside, new.detach() - before, 0.0).clamp(-20, 20).exp()
+        row = (per_token(penalty, new, before, advantages, inside)[0], preserved[0].to(new.dtype), ratio[0])
+        yield row if pieces is None else tuple(pieces.slice_log_prob_with_cp(x, *length) for x in row)
 
 
 def _policy_reducer(

@@ -124,13 +124,13 @@ class _Observer(Observer):
         batch = batch if old is None else batch | {"old_per_token_logps": _of_completion(old, batch, pad)}
         super().rollout_batch(batch, *arguments)
 
-    def _likelihood(self, forward: tuple[Any, ...], mask: Tensor) -> Tensor:
+    def _likelihood(self, forward: tuple[Any, ...], mask: Tensor, action_ids: Tensor) -> Tensor:
         ids, _, completion = forward
         pad = self.trainer.processing_class.pad_token_id
         width = completion + int((ids[:, :-completion] == pad).sum(1).max())
         columns = completion_columns(ids, completion, width, pad)
-        packed = torch.zeros(len(mask), width, dtype=torch.bool, device=mask.device).scatter(1, columns, mask)
-        return super()._likelihood(forward, packed)
+        packed = (x.new_zeros(len(x), width).scatter(1, columns, x) for x in (mask, action_ids))
+        return super()._likelihood(forward, *packed)
 
     def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
         """Only what is known without a forward pass: Unsloth's models do not take the positions as a tensor."""

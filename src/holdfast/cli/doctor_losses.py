@@ -104,6 +104,7 @@ def _slime_options(options: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("loss-type", "custom-loss-function-path", "custom-config-path"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--qkv-format", default="thd")
     for name, default in (
         ("rollout-batch-size", 0),
         ("n-samples-per-prompt", 1),

@@ -33,9 +33,12 @@ class What(StrEnum):
     BY_SEARCHES = "by-searches"
     RATIO_TAIL = "ratio-tail"
     TAIL_LEAK = "tail-leak"
+    INFLUENCE = "influence"
 
 
 _UPDATES = (What.PER_SAMPLE, What.RATIO_TAIL)
+"""They update by the recipe's loss, and under other penalties."""
+_STEPS = (*_UPDATES, What.INFLUENCE)
 
 
 def probe(
@@ -69,7 +72,10 @@ def probe(
         ),
     ] = None,
     optimizer_state: Annotated[
-        bool, typer.Option("--optimizer-state", help="per-sample, ratio-tail: start from the run's saved AdamW state.")
+        bool,
+        typer.Option(
+            "--optimizer-state", help="per-sample, ratio-tail, influence: start from the run's saved AdamW state."
+        ),
     ] = False,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: RUN/probes, or probes.")
@@ -88,6 +94,8 @@ def probe(
       by-searches   the likelihood of rollouts, by number of searches
       tail-leak     turn by turn: the probability that the loss moves outside
                     top-p/top-k
+      influence     one GRPO step on each question: the change of correct
+                    rollouts that the theory predicts (GWHES), and the real one
 
     Writes JSON and a figure. Updates are undone, so the checkpoint does not
     change. Settings on the command line replace those of the recipe.
@@ -96,8 +104,10 @@ def probe(
 
     [cyan]holdfast probe Qwen/Qwen2.5-3B --recipe my.toml --what tail-leak[/cyan]
     """
-    for option in (["--compare"] if compare is not None else []) + ["--optimizer-state"] * optimizer_state:
-        if what not in _UPDATES:
+    if compare is not None and what is What.INFLUENCE:
+        raise ConfigError("--compare with --what influence: its step is plain GRPO, without a penalty; leave it out")
+    for option in ["--compare"] * (compare is not None) + ["--optimizer-state"] * optimizer_state:
+        if what not in _STEPS:
             raise ConfigError(f"{option} with --what {what.value}: this probe makes no update; leave it out")
     from holdfast.cli.console import open_console
 
@@ -170,6 +180,8 @@ def _measure(
             return probes.by_searches(subject, rollouts, listener=listener)
         case What.TAIL_LEAK:
             return probes.tail_leak(subject, rollouts)
+        case What.INFLUENCE:
+            return probes.influence(subject, rollouts, listener=listener)
 
 
 @dataclass(frozen=True)

@@ -304,7 +304,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option(f"{ROLLOUT}.gpu_memory_utilization", 0.6, "as in the published runs")
     yield Option(f"{ROLLOUT}.max_model_len", limits.max_total_tokens, "protocol.max_total_tokens")
     yield Option(f"{ROLLOUT}.top_k", config.sampling.top_k or -1, "sampling.top_k")
-    yield Option(f"{ROLLOUT}.seed", run.seed, "run.seed")
+    yield Option(f"{ROLLOUT}.seed", run.seed, "run.seed; verl 0.8 has no such option: delete this line there")
     yield Option(f"{ROLLOUT}.agent.default_agent_loop", verl_files.AGENT, "the search agent")
     yield Option(
         f"{ROLLOUT}.agent.agent_loop_config_path", verl_files.here(verl_files.AGENT_LOOPS), "protocol, retrieval"

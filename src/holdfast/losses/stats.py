@@ -187,7 +187,7 @@ def drift_stats(
         answer = loss_mask & check_flags("answer_mask", answer_mask, logprobs)
         query = loss_mask & check_flags("query_mask", query_mask, logprobs) & ~answer
         masks = {"thought": loss_mask & ~query & ~answer, "query": query, "answer": answer}
-    stats = {}
+    stats: dict[str, Tensor] = {}
     for sign, rows in zip(SIGNS, (balance > 0, balance < 0), strict=True):
         count = rows.sum()
         of_rows = {

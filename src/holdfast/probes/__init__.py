@@ -1,11 +1,12 @@
 """Probes of any checkpoint or model: what one update does to the policy, and how likely its rollouts are.
 
 `open_run` or `open_model`, then `roll_out_questions`, then one of `per_sample`, `first_action`, `by_searches`,
-`ratio_tail` and `tail_leak`. Each returns a frozen value with `to_json()`. `document` adds what is needed to repeat the
-probe, `lines` is a table for people, and `draw` writes a figure. The policy stays the same, bit for bit.
+`ratio_tail`, `tail_leak` and `influence`. Each returns a frozen value with `to_json()`. `document` adds what is needed
+to repeat the probe, `lines` is a table for people, and `draw` writes a figure. The policy stays the same, bit for bit.
 """
 
 from holdfast.probes.figures import draw
+from holdfast.probes.influence import Influence, influence
 from holdfast.probes.likelihood import BySearches, FirstAction, by_searches, first_action
 from holdfast.probes.report import Result, document, lines
 from holdfast.probes.subject import Rollouts, Subject, open_model, open_run, roll_out_questions
@@ -15,6 +16,7 @@ from holdfast.probes.updates import PerSample, RatioTail, arms_of, per_sample, r
 __all__ = [
     "BySearches",
     "FirstAction",
+    "Influence",
     "PerSample",
     "RatioTail",
     "Result",
@@ -26,6 +28,7 @@ __all__ = [
     "document",
     "draw",
     "first_action",
+    "influence",
     "lines",
     "open_model",
     "open_run",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import MissingExtra
+from holdfast.probes.influence import Influence
 from holdfast.probes.likelihood import BySearches, FirstAction, Level
 from holdfast.probes.report import Result
 from holdfast.probes.tail_leak import TailLeak
@@ -49,6 +50,8 @@ def draw(result: Result, title: str, path: Path) -> None:
                 _ratio_tail(result, axes)
             case TailLeak():
                 _tail_leak(result, axes[0])
+            case Influence():
+                _influence(result, axes[0])
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
@@ -155,6 +158,20 @@ def _tail_leak(result: TailLeak, axis: Any) -> None:
     axis.set_xticks(places)
     axis.set_xlabel("turn")
     axis.set_ylabel("advantage of the tail" if truncated else "advantage per token")
+
+
+def _influence(result: Influence, axis: Any) -> None:
+    """Predicted against measured change, of whole rollouts and of first actions."""
+    for unit, colour in (("rollout", _ALL), ("first action", _CORRECT)):
+        points = [(u.predicted, u.gradient) for u in result.units if u.unit == unit]
+        correlation = result.agreement(unit, "gradient").correlation
+        name = f"{unit}s ({len(points)}" + (")" if correlation is None else f", rank correlation {correlation:+.2f})")
+        axis.scatter(*zip(*points, strict=True), s=12, color=colour, alpha=0.6, label=name)
+    axis.axhline(0, color=_ALL, linewidth=0.8)
+    axis.axvline(0, color=_ALL, linewidth=0.8)
+    axis.set_xlabel("predicted change of correct rollouts, −GWHES / Z")
+    axis.set_ylabel("measured, by the gradient")
+    axis.legend(fontsize="small")
 
 
 def _distribution(arm: ArmRatios, kind: Any, step: int) -> tuple[list[float], list[float]]:

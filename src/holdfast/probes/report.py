@@ -10,12 +10,13 @@ from importlib.metadata import version
 
 from holdfast import __version__
 from holdfast.config import dump
+from holdfast.probes.influence import MEASURES, UNITS, Agreement, Influence
 from holdfast.probes.likelihood import BySearches, FirstAction, Level
 from holdfast.probes.subject import Subject
 from holdfast.probes.tail_leak import TailLeak, TurnLeak
 from holdfast.probes.updates import EPSILONS, KINDS, ArmChange, PerSample, RatioTail
 
-Result = PerSample | FirstAction | BySearches | RatioTail | TailLeak
+Result = PerSample | FirstAction | BySearches | RatioTail | TailLeak | Influence
 
 
 def document(
@@ -55,6 +56,8 @@ def lines(result: Result) -> list[str]:
             return _ratio_tail(result)
         case TailLeak():
             return _tail_leak(result)
+        case Influence():
+            return _influence(result)
 
 
 def _per_sample(result: PerSample) -> list[str]:
@@ -146,6 +149,38 @@ def _turn(name: str, turn: TurnLeak) -> list[str]:
         f"{turn.mask_mass:.3f}",
         tail,
     ]
+
+
+def _influence(result: Influence) -> list[str]:
+    rollouts = result.rollouts
+    lower = [sum(getattr(u, name) < 0 for u in rollouts) for name in ("predicted", "gradient", "optimizer")]
+    rows = [["unit", "measured by", "count", "rank correlation", "overlap"]]
+    for unit in UNITS:
+        for agreement in (result.agreement(unit, measure) for measure in MEASURES):
+            overlap = "–" if agreement.overlap is None else _percent(agreement.overlap)
+            rows.append([unit, agreement.measure, str(agreement.count), _correlation(agreement), overlap])
+    similar = [["action", "incorrect, correct", "correct, correct", "other questions"]]
+    for s in (*result.similarity[1:], result.similarity[0]):
+        cosines = (s.incorrect_correct, s.correct_correct, s.other_questions)
+        similar.append([str(s.action or "all"), *("–" if c is None else f"{c:.3f}" for c in cosines)])
+    return [
+        f"{result.used} of {result.asked} questions have a correct and an incorrect rollout. Each had one GRPO step of "
+        f"its own. Correct rollouts that become less likely: {lower[0]} of {len(rollouts)} as predicted, {lower[1]} by "
+        f"the gradient, {lower[2]} by the recipe's optimizer.",
+        "Rank correlation of predicted and measured change (95 % interval), and overlap of the lowest fifths",
+        *columns(rows),
+        "",
+        "Mean cosine of two rollouts' hidden states, each a mean over an action's tokens",
+        *columns(similar),
+    ]
+
+
+def _correlation(agreement: Agreement) -> str:
+    if agreement.correlation is None:
+        return "–"
+    if agreement.low is None or agreement.high is None:
+        return f"{agreement.correlation:+.2f}"
+    return f"{agreement.correlation:+.2f} ({agreement.low:+.2f} to {agreement.high:+.2f})"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -195,7 +195,8 @@ class Learner:
     ) -> list[list[TokenBatch]]:
         """The micro-batches with NTHR's factors on the policy loss, beside those that they have."""
         assert whole.old_logprobs is not None
-        unembedding = output_layer(self.language_model) / self.sampling.temperature
+        unembedding, temperature = output_layer(self.language_model), self.sampling.temperature
+        unembedding = unembedding / temperature if temperature != 1.0 else unembedding  # else no copy
         row, states = next(iter(hidden.items()))
         mask = whole.loss_mask[row]
         check_logits(states, unembedding, whole.token_ids[row][mask], whole.old_logprobs[row][mask])

@@ -104,32 +104,34 @@ def weight_metrics(minibatches: Iterable[Iterable[TokenBatch]], loss: Loss) -> d
 # ---- NTHR
 
 
-def output_layer(language_model: LanguageModel) -> Tensor:
-    """The output layer's weight `[V, d]`. Raises `ModelError` where it alone does not make the logits, or is frozen.
+NTHR = "loss.nthr = true"
+
+
+def output_layer(language_model: LanguageModel, asked: str = NTHR) -> Tensor:
+    """The output layer's weight `[V, d]`, for scores that are its part of the gradient.
 
     A weight that is tied to the embeddings is fine: the scores are the output side's part of its gradient, as in the
-    paper, whose smaller models are tied.
+    paper, whose smaller models are tied. Raises `ModelError` where the layer alone does not make the logits, or is
+    frozen; `asked` begins its sentence.
     """
     head = language_model.model.get_output_embeddings()
-    name = "loss.nthr = true"
     if type(head) is not torch.nn.Linear:
         raise ModelError(
-            f"{name}: the output layer of this model is a {type(head).__name__}, such as LoRA's around the layer, and "
-            "NTHR needs the plain layer, whose gradient its scores are part of. Merge the adapters, or leave loss.nthr "
-            "out"
+            f"{asked}: the output layer of this model is a {type(head).__name__}, such as LoRA's around the layer, and "
+            "the scores are the gradient of a plain one. Merge the adapters, or leave it out"
         )
     if head.bias is not None:
-        raise ModelError(f"{name}: the output layer of this model has a bias, which NTHR's scores leave out")
+        raise ModelError(f"{asked}: the output layer of this model has a bias, which the scores leave out")
     weight = head.weight
     if type(weight.data) is not Tensor or tuple(weight.shape) != (head.out_features, head.in_features):
         raise ModelError(
-            f"{name}: the output layer of this model is sharded, here {list(weight.shape)} of "
-            f"{[head.out_features, head.in_features]}, and NTHR needs it whole. Leave loss.nthr out"
+            f"{asked}: the output layer of this model is sharded, here {list(weight.shape)} of "
+            f"{[head.out_features, head.in_features]}, and the scores need it whole. Leave it out"
         )
     if not weight.requires_grad:
         raise ModelError(
-            f"{name}: the output layer of this model is frozen, as LoRA leaves it, and NTHR's scores are that layer's "
-            "part of the gradient. Train all weights, or leave loss.nthr out"
+            f"{asked}: the output layer of this model is frozen, as LoRA leaves it, and the scores are that layer's "
+            "part of the gradient. Train all weights, or leave it out"
         )
     return weight.detach()
 
@@ -173,15 +175,15 @@ def nthr_factors(batch: TokenBatch, hidden: dict[int, Tensor], unembedding: Tens
     return factors
 
 
-def check_logits(hidden: Tensor, unembedding: Tensor, token_ids: Tensor, logprobs: Tensor) -> None:
+def check_logits(hidden: Tensor, unembedding: Tensor, token_ids: Tensor, logprobs: Tensor, asked: str = NTHR) -> None:
     """Raise `ModelError` where `logprobs` [N] of tokens are not those of `hidden` [N, d] times the output layer.
 
-    A soft cap or a scale after the output layer would make NTHR's scores wrong in silence.
+    A soft cap or a scale after the output layer would make the scores wrong in silence.
     """
     computed = (hidden.float() @ unembedding.float().T).log_softmax(-1).gather(1, token_ids[:, None])[:, 0]
     gap = float((computed - logprobs).abs().max()) if len(hidden) else 0.0
     if not gap < _MOST_ROUNDING:
         raise ModelError(
-            f"loss.nthr = true: log-probs of this model differ by {gap:.2f} nats from those of its output layer, so it "
-            "changes logits afterwards, by a cap or a scale, and NTHR's scores would be wrong. Leave loss.nthr out"
+            f"{asked}: log-probs of this model differ by {gap:.2f} nats from those of its output layer, so it changes "
+            "logits afterwards, by a cap or a scale, and the scores would be wrong. Leave it out"
         )

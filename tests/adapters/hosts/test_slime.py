@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import itertools
 import math
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +218,41 @@ def test_the_penalty_is_divided_as_the_policy_loss(
     torch.testing.assert_close((gradient - base_gradient).double(), slope / 50, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llds", "llds, response"])
+def test_two_processes_that_share_each_rollout_add_up(
+    rollouts: list[Rollout], batch: Batch, written_out: Any, tmp_path: Path, name: str
+) -> None:
+    """Context parallelism: an action is in pieces, and its gate is that of the whole."""
+    pytest.importorskip("slime.backends.megatron_utils.loss")
+    args = ARGS | {"context_parallel_size": 2, "holdfast_penalty": SECTIONS[name]}
+    torch.save((*batch, args), tmp_path / "batch.pt")
+    script = Path(__file__).with_name("slime_two_ranks.py")
+    out = [tmp_path / f"{rank}.pt" for rank in range(2)]
+    commands = [
+        [sys.executable, str(script), str(rank), str(tmp_path / "store"), str(tmp_path / "batch.pt"), str(path)]
+        for rank, path in enumerate(out)
+    ]
+    processes = [subprocess.Popen(command) for command in commands]
+    assert [process.wait(timeout=400) for process in processes] == [0, 0]
+    parts = [torch.load(path) for path in out]
+    value, slope = expected(SECTIONS[name], rollouts, batch, written_out)
+    assert sum(part["loss"].item() for part in parts) == pytest.approx(value, abs=1e-6)
+    ends = list(itertools.accumulate(batch[0]["total_lengths"]))
+    rebuilt = [torch.zeros(-(-n // 4) * 4, VOCABULARY) for n in batch[0]["total_lengths"]]
+    for rank, part in enumerate(parts):
+        start = 0
+        for row in rebuilt:
+            size = len(row) // 4
+            for chunk in (rank, 3 - rank):
+                row[chunk * size : (chunk + 1) * size] = part["gradient"][start : start + size]
+                start += size
+    for row, end, length in zip(rebuilt, ends, batch[0]["total_lengths"], strict=True):
+        torch.testing.assert_close(row[:length].double(), slope[end - length : end], rtol=0, atol=1e-6)
+    alone = sum(part["metrics"]["holdfast/loss/penalty"].item() for part in parts)
+    assert alone == pytest.approx(value, abs=1e-6)
+
+
 def test_what_the_log_shows(host: Any, rollouts: list[Rollout], batch: Batch, written_out: Any) -> None:
     """Sums over rollouts, which the hosts add up and divide by the rollouts of the step."""
     metrics = call(adapter.loss, batch, holdfast_penalty=SECTIONS["llds"])[2]
@@ -238,7 +275,7 @@ def test_what_the_log_shows(host: Any, rollouts: list[Rollout], batch: Batch, wr
         ({"holdfast_penalty": {"preserve": "correct"}}, "does not tell a loss which rollouts are correct"),
         ({"holdfast_penalty": {"answer_weight": 0.5}}, "the mask of the answer"),
         ({"holdfast_penalty": {"gata": "token"}}, "gata"),
-        ({"holdfast_penalty": {}, "context_parallel_size": 2}, "context-parallel-size 2"),
+        ({"qkv_format": "bshd", "context_parallel_size": 2}, "qkv-format bshd with --context-parallel-size 2"),
         ({"holdfast_penalty": {"coef": 0.2}, "global_batch_size": 8}, "one optimizer step per rollout batch"),
         ({"holdfast_penalty": {"coef": 0.2}, "num_steps_per_rollout": 1}, "one optimizer step per rollout batch"),
     ],

@@ -1,4 +1,7 @@
-"""Turns through TRL's vLLM helper, against a stand-in for it: one process, and two with a server."""
+"""Turns through TRL's vLLM helper, against a stand-in for it: one process, and two with a server.
+
+The real one answers in `tests/engines/vllm`, which plain CI does not run.
+"""
 
 from __future__ import annotations
 

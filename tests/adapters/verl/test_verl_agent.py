@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from holdfast.search.protocol import CLEAN, render_prompt
 Script = dict[str, list[str]]
 SCRIPT = Path(__file__).with_name("two_rollouts.py")
 
+OLD = version("verl").startswith("0.8.")
 DOCUMENTS = [
     Document("a", '"Orsa"\nOrsa is a town by the lake Mirn.'),
     Document("b", '"Mirn"\nThe lake Mirn is deep.'),
@@ -137,19 +140,25 @@ def one(worker: Any, question: str = QUESTION, **columns: Any) -> Any:
 
     async def call() -> Any:
         from hydra.utils import instantiate
-        from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap, _agent_loop_registry
-
-        loop = instantiate(
-            _agent_loop_registry["holdfast_search"],
-            trainer_config=DictConfigWrap(worker.config),
-            server_manager=worker.llm_client,
-            tokenizer=worker.tokenizer,
-            processor=None,
-            hf_model_type="qwen2",
-            dataset_cls=worker.dataset_cls,
-            data_config=DictConfigWrap(worker.config.data),
-            tools=ToolListWrap([]),
+        from verl.experimental.agent_loop.agent_loop import (
+            AgentLoopBase,
+            DictConfigWrap,
+            ToolListWrap,
+            _agent_loop_registry,
         )
+
+        host = {
+            "trainer_config": DictConfigWrap(worker.config),
+            "server_manager": worker.llm_client,
+            "tokenizer": worker.tokenizer,
+            "processor": None,
+            "dataset_cls": worker.dataset_cls,
+            "data_config": DictConfigWrap(worker.config.data),
+            "tools": ToolListWrap([]),
+        }
+        if "hf_model_type" in inspect.signature(AgentLoopBase.__init__).parameters:  # since verl 0.9
+            host["hf_model_type"] = "qwen2"
+        loop = instantiate(_agent_loop_registry["holdfast_search"], **host)
         row = {name: values[0] for name, values in rows(question, **columns).non_tensor_batch.items()}
         return await loop.run({"temperature": 1.0, "logprobs": True}, session_id=0, **row)
 
@@ -191,7 +200,8 @@ def test_masks_token_by_token(make_worker: Callable[..., Any]) -> None:
     assert params1["stop"] == ["</search>", "</answer>"] and params1["max_tokens"] == 220
     assert params2["max_tokens"] == 220 - len(first) - len(feedback)
     assert params2 | {"max_tokens": 220} == params1
-    assert (params1["temperature"], params1["top_p"], params1["logprobs"]) == (1.0, 1, True)
+    assert (params1["temperature"], params1["top_p"]) == (1.0, 1)
+    assert params1["logprobs"] is worker.config.actor_rollout_ref.rollout.calculate_log_probs
     assert [request["queries"] for request in bm25.requests] == [["Orsa lake"]]
 
 
@@ -276,7 +286,7 @@ def test_verls_current_trainer_stores_the_others_and_goes_on(
 ) -> None:
     """A prompt with three sessions in the worker of verl's default trainer, one of which loses its retriever."""
     pytest.importorskip("transfer_queue")
-    from verl.trainer.ppo.v1 import agent_loop_tq
+    agent_loop_tq = pytest.importorskip("verl.trainer.ppo.v1.agent_loop_tq", reason="verl 0.8 has one trainer")
 
     stored: list[tuple[list[str], Any]] = []
     states: list[str] = []
@@ -367,6 +377,7 @@ def test_our_prompt_around_a_bare_question(make_worker: Callable[..., Any]) -> N
     assert server.calls[0][1] == render_prompt(QUESTION, CLEAN, worker.tokenizer)
 
 
+@pytest.mark.skipif(OLD, reason="verl 0.8 makes no agent loop without a chat template")
 def test_a_tokenizer_without_a_chat_template_is_asked_in_plain_text(make_worker: Callable[..., Any]) -> None:
     worker, server, _ = make_worker({QUESTION: [ANSWER]})
     worker.tokenizer.chat_template = None

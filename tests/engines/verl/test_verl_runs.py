@@ -1,6 +1,6 @@
 """`holdfast launch verl`, run: verl's trainer with Ray, vLLM and a served index.
 
-Four starts of verl, each of a few minutes on two cores and 7 GB of memory.
+Four starts of verl, each of four minutes and more on two cores, with 7 GB of memory.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ SWIFT_STEP = "global_step/max_steps"
 """ms-swift's name for the step: `"5/547"`."""
 
 _OLD_REWARD = re.compile("rewards/[^/]+")
-_OBSERVED = ("holdfast/", "actor/holdfast/")
+_OBSERVED = ("holdfast/", "actor/holdfast/", "train/holdfast/")
 _EVALS = ("eval_", "eval/")
 _PREFIXED = ("trl", "openrlhf")
 """Hosts whose names have `train/` before them in W&B."""
@@ -315,7 +315,8 @@ def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
             return Name(name, f"eval/{clean(inner.ours)}", inner.change, inner.differs)
     for prefix in _OBSERVED:
         if plain.startswith(prefix):
-            return Name(name, _present(plain.removeprefix(prefix)))
+            ours = plain.removeprefix(prefix)
+            return Name(name, _present(ours.removesuffix("/mean") if host == "prime-rl" else ours))
     row = known.get(OLDER.get(host, {}).get(plain, plain))
     if host == "trl" and _OLD_REWARD.fullmatch(plain):
         return Name(name, f"{clean(plain)}/mean")

@@ -1,0 +1,160 @@
+"""The recipe `flaky` in verl with vLLM on a CPU: plain GRPO and LLDS from the policy that the laboratory starts from.
+
+    make contracts-verl ARGS='-m "not long"'    # makes the environment
+    .venv-verl/bin/python benchmarks/verl_flaky.py --minutes 25
+
+A run is the folder that `holdfast launch verl` writes; `tests/engines/verl` appends what a CPU needs. The model gets
+heads that vLLM's CPU kernels know (wide_heads.py). A rollout batch has 30 questions instead of 32, which cut into ten
+equal optimizer steps. The passages are behind a server that loses a fifth of the searches. The penalty has the policy
+loss's denominator, the one that verl has. A run ends after `--minutes` or `--steps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import mean
+
+from holdfast.config import load
+from holdfast.jsonl import write_jsonl
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.types import Document
+from holdfast.world.bundle import world_of
+from wide_heads import main as widen
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/engines/verl"))
+from running import holdfast, start
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "src/holdfast/recipes/flaky.toml"
+START = ROOT / "research/data/laboratory/starts/0a0c59a475c596fc.zip"
+SETTINGS = ["--train.questions=30", "--model.autocast=none", "--warm_start.steps=0", "--world.scripts.plain_steps=0"]
+PENALTIES = {
+    "GRPO": ["--loss.penalty.name=none"],
+    "LLDS": ["--loss.penalty.name=llds", "--loss.penalty.coef=0.5"],
+}
+VERL = ["actor_rollout_ref.rollout.max_num_seqs=160", "actor_rollout_ref.rollout.max_num_batched_tokens=4096"]
+SERIES = {
+    "reward": "critic/score/mean",
+    "entropy": "actor/entropy",
+    "positive": "actor/holdfast/likelihood/positive",
+    "negative": "actor/holdfast/likelihood/negative",
+    "ratio": "actor/holdfast/ratio/log_product",
+    "seconds": "timing_s/step",
+}
+WINDOW = 5
+
+
+@contextmanager
+def losing_server(documents: list[Document], lost: float) -> Iterator[str]:
+    """The address of a `/retrieve` server that answers a share of the queries with no passage."""
+    index, rng = BM25Retriever.build(documents), random.Random(0)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            found = index.search(asked["queries"], asked["topk"])
+            result = [
+                []
+                if rng.random() < lost
+                else [
+                    {"document": {"id": hit.document.id, "contents": hit.document.contents}, "score": hit.score}
+                    for hit in hits
+                ]
+                for hits in found
+            ]
+            body = json.dumps({"result": result}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing for a request."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+
+
+def train(name: str, steps: int, seed: int, minutes: float, out: Path) -> None:
+    """A run of verl, ended after `minutes`."""
+    config = load(RECIPE)
+    world = world_of(config.world)
+    for split in ("train", "dev"):
+        rows = [question.example for question in world.questions[split]]
+        write_jsonl(
+            out / f"{split}.jsonl",
+            ({"question": row.question, "golden_answers": list(row.golden_answers)} for row in rows),
+        )
+    with losing_server(list(world.documents("train")), config.faults.search_failure_rate) as url:
+        settings = [*SETTINGS, *PENALTIES[name], f"--train.steps={steps}", f"--run.seed={seed}"]
+        places = [f"--data.train={out}/train.jsonl", f"--data.dev={out}/dev.jsonl", f"--retrieval.url={url}"]
+        places += [f"--model.path={out}/wide", "--faults.search_failure_rate=0", "--eval.questions=4"]
+        folder = out / name
+        holdfast("launch", "verl", RECIPE, *settings, *places, "--out", folder, "--overwrite", cwd=out)
+        run = start(folder, out / f"{name}.log", *VERL, f"trainer.save_freq={steps}")
+        try:
+            run.process.wait(minutes * 60)
+        except subprocess.TimeoutExpired:
+            print(f"{name}: ended after {minutes:g} minutes", flush=True)
+        finally:
+            run.kill()
+
+
+def series(name: str, out: Path) -> list[dict[str, float]]:
+    """The series of every step that trained."""
+    logs = list((out / name / "holdfast").glob("*.jsonl"))
+    rows = [json.loads(line)["data"] for log in logs for line in log.read_text().splitlines()]
+    return [{key: round(row[of], 4) for key, of in SERIES.items()} for row in rows if SERIES["reward"] in row]
+
+
+def describe(name: str, rows: list[dict[str, float]]) -> str:
+    """A row of the table."""
+    rewards = [row["reward"] for row in rows]
+    means = [mean(rewards[max(0, i - WINDOW + 1) : i + 1]) for i in range(WINDOW - 1, len(rewards))] or [mean(rewards)]
+    curve = " ".join(f"{value:.2f}" for value in means[:: 2 * WINDOW])
+    lowest = min(means[means.index(max(means)) :])
+    last = mean(row["entropy"] for row in rows[-WINDOW:])
+    ends = f"{max(means):.2f} | {lowest:.2f} | {rows[0]['entropy']:.2f} → {last:.2f}"
+    return f"| {name} | {len(rows)} | {curve} | {ends} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=80, help="rollout batches at most")
+    parser.add_argument("--minutes", type=float, default=25.0, help="of a run")
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--runs", nargs="*", choices=list(PENALTIES), default=list(PENALTIES))
+    parser.add_argument("--out", type=Path, default=Path("runs/verl-flaky"), help="folder of the runs")
+    options = parser.parse_args()
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / "wide/config.json").is_file():
+        with zipfile.ZipFile(START) as kept:
+            kept.extractall(out / "start")
+        widen(out / "start/model", out / "wide")
+    for name in options.runs:
+        train(name, options.steps, options.seed, options.minutes, out)
+    found = {name: series(name, out) for name in options.runs}
+    (out / "series.json").write_text(json.dumps(found))
+    lines = ["| loss | steps | reward, 5-step means, every tenth | peak | lowest after | entropy |", "|---" * 6 + "|"]
+    lines += [describe(name, rows) for name, rows in found.items()]
+    (out / "verl_flaky.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

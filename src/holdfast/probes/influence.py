@@ -1,0 +1,389 @@
+"""Influence: whether the theory of displacement holds for a checkpoint, rollout by rollout and action by action.
+
+The theory (`holdfast.losses.gwhes`) predicts from one pass how much less likely the negative gradient makes correct
+rollouts. Here one GRPO step on each question alone is made and measured, beside the similarity of hidden states that
+the prediction rests on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import mean
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from holdfast.batch import TokenBatch
+from holdfast.config import Config, Loss
+from holdfast.errors import RolloutError
+from holdfast.listener import Listener
+from holdfast.logprobs import hidden_states
+from holdfast.losses import gwhes
+from holdfast.penalties import NoPenalty
+from holdfast.probes.subject import Rollouts, Subject, borrowed_weights
+from holdfast.train.checkpoint import load_optimizer
+from holdfast.train.learner import make_learner
+from holdfast.train.plan import Plan
+from holdfast.train.policy_weights import check_logits, output_layer
+from holdfast.train.rollouts import training_batch
+
+_ASKED = "--what influence"
+_MOVED = 0.1
+"""Nats by which the small steps of `_derivative` move a group: far above rounding, far below curvature."""
+_DRAWS = 1000
+
+Measure = Literal["gradient", "optimizer"]
+MEASURES: tuple[Measure, ...] = ("gradient", "optimizer")
+UNITS = ("question", "rollout", "first action", "later action")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Influenced:
+    """A correct rollout, or an action of one, and its change by one GRPO step on the group of its question."""
+
+    question: str
+    """Id of its question."""
+    rollout: int
+    """Its place among the rollouts of the group that did not fail."""
+    action: int
+    """1, 2, …; 0 for the whole rollout."""
+    tokens: int
+    predicted: float
+    """−𝒢 / Z: change of log-likelihood per unit of step size, by the output layer alone."""
+    gradient: float
+    """The same by all weights, measured: d log-likelihood / d step size, in nats."""
+    optimizer: float
+    """New minus old log-likelihood after one step of the recipe's optimizer, in nats."""
+
+    @property
+    def unit(self) -> str:
+        """Which of `UNITS` it is."""
+        return {0: "rollout", 1: "first action"}.get(self.action, "later action")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How well predictions rank what was measured."""
+
+    unit: str
+    measure: Measure
+    count: int
+    correlation: float | None
+    """Spearman's; None where nothing can be ranked."""
+    low: float | None
+    high: float | None
+    """Its 95 % interval: a percentile bootstrap over questions."""
+    top: int
+    """A fifth of the units."""
+    overlap: float | None
+    """Of the `top` units whose prediction is lowest, the share that is among the `top` with the lowest change. By
+    chance it is about `top` / `count`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Similarity:
+    """Mean cosine of hidden states, each the mean over an action's tokens, over pairs of rollouts; None: no pairs."""
+
+    action: int
+    """1, 2, …; 0 for whole rollouts."""
+    incorrect_correct: float | None
+    """An incorrect and a correct rollout of one question."""
+    correct_correct: float | None
+    """Two correct rollouts of one question."""
+    other_questions: float | None
+    """An incorrect rollout and a correct one of another question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Influence:
+    """Predicted and measured influence of a GRPO step on the correct rollouts of its question."""
+
+    asked: int
+    """Questions rolled out."""
+    used: int
+    """Those of them with a correct and an incorrect rollout."""
+    units: tuple[Influenced, ...]
+    """Of correct rollouts."""
+    similarity: tuple[Similarity, ...]
+    """Of whole rollouts, then of the first, second, … action."""
+
+    @property
+    def rollouts(self) -> list[Influenced]:
+        """Whole rollouts."""
+        return [unit for unit in self.units if unit.action == 0]
+
+    def agreement(self, unit: str, measure: Measure) -> Agreement:
+        """Of all units of a kind; of a question, by means over its correct rollouts."""
+        pairs = [(u.question, u.predicted, getattr(u, measure)) for u in self.units if u.unit == unit]
+        if unit == "question":
+            by_question = itertools.groupby(self.rollouts, key=lambda u: u.question)
+            whole = [(name, list(group)) for name, group in by_question]
+            pairs = [(n, mean(u.predicted for u in g), mean(getattr(u, measure) for u in g)) for n, g in whole]
+        predicted, measured = [pair[1] for pair in pairs], [pair[2] for pair in pairs]
+        low, high = correlation_interval(pairs)
+        top = max(1, round(len(pairs) / 5))
+        return Agreement(
+            unit=unit,
+            measure=measure,
+            count=len(pairs),
+            correlation=rank_correlation(predicted, measured),
+            low=low,
+            high=high,
+            top=top,
+            overlap=len(_lowest(predicted, top) & _lowest(measured, top)) / top if pairs else None,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
+        agreements = [self.agreement(unit, measure) for unit in UNITS for measure in MEASURES]
+        return {
+            "asked": self.asked,
+            "used": self.used,
+            "agreement": [asdict(a) for a in agreements],
+            "similarity": [asdict(s) for s in self.similarity],
+            "units": [asdict(u) for u in self.units],
+        }
+
+
+def influence(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> Influence:
+    """For each question: predict, make one step on its group alone, and measure, by plain GRPO on right or wrong.
+
+    The loss is −(1/Z) Σ A log π over the Z sampled tokens of the group, A of rewards 1 and 0, without penalty, KL and
+    entropy: what the theory speaks of, whatever the recipe's loss is. Passes are in float32.
+
+    Raises `RolloutError` when no question has a correct and an incorrect rollout, and `ModelError` for a model whose
+    output layer alone does not make the logits, or is frozen.
+    """
+    config = _plain(subject.config)
+    policy = replace(subject.language_model, autocast_dtype=None)
+    subject = replace(subject, config=config, language_model=policy, reference=None)
+    unembedding = output_layer(policy, _ASKED) / config.sampling.temperature
+    used = [g for g in rollouts.groups if len({t.correct for t in g.trajectories if any(t.loss_mask)}) == 2]
+    if not used:
+        raise RolloutError(
+            f"{rollouts.correct_count()}, and no question has a correct and an incorrect one: there is no influence to "
+            "measure. Raise --questions or train.group_size, or probe a policy that is correct now and then"
+        )
+    listener.stage("steps", len(used))
+    units: list[Influenced] = []
+    states: list[_States] = []
+    for done, group in enumerate(used, start=1):
+        batch = training_batch([group], config.loss, pad_token_id=policy.pad_token_id, device=policy.device)
+        batch = replace(batch, advantages=_advantages(batch.correct))
+        probed = _Group(subject, batch)
+        units += probed.units(group.id, unembedding, listener.note)
+        states.append(probed.states)
+        listener.advance(done)
+    return Influence(asked=len(rollouts.groups), used=len(used), units=tuple(units), similarity=_similarities(states))
+
+
+def _plain(config: Config) -> Config:
+    """The recipe with one optimizer step of plain GRPO, over the whole vocabulary."""
+    return config.model_copy(
+        update={
+            "loss": Loss(penalty=NoPenalty(), kl_coef=0.0),
+            "train": config.train.model_copy(update={"optimizer_steps_per_rollout": 1}),
+            "sampling": config.sampling.model_copy(update={"mask_logprobs": False}),
+        }
+    )
+
+
+def _advantages(correct: Tensor) -> Tensor:
+    """p⁺ or −p⁻ of each rollout, `[B, 1]`: the group's advantages, by the standard deviation of the population."""
+    rewards = correct.float()
+    return ((rewards - rewards.mean()) / rewards.std(correction=0))[:, None]
+
+
+class _Group:
+    """The rollouts of one question with their log-probs and hidden states under the policy."""
+
+    def __init__(self, subject: Subject, batch: TokenBatch) -> None:
+        self.subject, self.batch = subject, batch
+        self.learner = make_learner(subject.config, subject.language_model)
+        self.plan: Plan = self.learner.plan(batch, torch.Generator().manual_seed(0), steps=1)
+        with hidden_states(subject.language_model.model) as collected, torch.no_grad():
+            self.old = self.learner.batch_logprobs(batch, self.plan)
+        order = list(itertools.chain.from_iterable(itertools.chain.from_iterable(self.plan)))
+        counts = batch.loss_mask.sum(-1).tolist()
+        by_row = dict(zip(order, torch.cat(collected).split([counts[row] for row in order]), strict=True))
+        self.hidden = [by_row[row] for row in range(len(batch))]
+
+    def units(self, question: str, unembedding: Tensor, note: Callable[[str], None]) -> list[Influenced]:
+        """The correct rollouts and their actions."""
+        batch, mask = self.batch, self.batch.loss_mask
+        tokens, old, hidden = batch.token_ids[mask], self.old[mask], torch.cat(self.hidden)
+        check_logits(hidden, unembedding, tokens, old, _ASKED)
+        rows = torch.arange(len(batch), device=mask.device)[:, None].expand(mask.shape)[mask]
+        correct, actions = batch.correct[rows], batch.action_ids[mask]
+        scores = gwhes(hidden, unembedding, tokens, correct, rows, action_ids=actions, logprobs=old)
+        gradient, optimizer = _by_action(self._derivative(), batch), _by_action(self._optimizer_step(note), batch)
+        sizes = _by_action(mask.float(), batch)
+        temperature = self.subject.config.sampling.temperature
+        z = int(mask.sum()) * temperature**2  # the gradient by a layer is that by the layer divided, divided once more
+
+        def unit(row: int, action: int) -> Influenced:
+            places = [k for k in scores if k[0] == row and action in (0, k[1])]
+            return Influenced(
+                question=question,
+                rollout=row,
+                action=action,
+                tokens=int(sum(sizes[k] for k in places)),
+                predicted=-sum(scores[k] for k in places) / z,
+                gradient=sum(gradient[k] for k in places),
+                optimizer=sum(optimizer[k] for k in places),
+            )
+
+        right = [row for row in range(len(batch)) if bool(batch.correct[row])]
+        return [unit(row, k) for row in right for k in (0, *sorted(k[1] for k in scores if k[0] == row))]
+
+    def _derivative(self) -> Tensor:
+        """d log π / d step size of each token, `[B, T]`, for a step along the gradient of the loss.
+
+        By central differences: two passes, a small step ahead and one back.
+        """
+        model = self.subject.language_model.model
+        with borrowed_weights(model):
+            trained = [p for p in model.parameters() if p.requires_grad]
+            self._backward()
+            gradient = [p.grad for p in trained]
+            squared = sum(float((g.double() ** 2).sum()) for g in gradient if g is not None)
+            step = _MOVED / (int(self.batch.loss_mask.sum()) * max(squared, 1e-30))
+            ahead, back = (self._after(trained, gradient, change) for change in (-step, 2 * step))
+        return (ahead - back) / (2 * step)
+
+    def _backward(self) -> None:
+        """Gradients of the loss, into the parameters."""
+        batch, z = self.batch, int(self.batch.loss_mask.sum())
+        for rows in itertools.chain.from_iterable(self.plan):
+            micro = batch.select(rows).trim()
+            logprobs, _ = self.learner.logprobs(micro.token_ids, micro.loss_mask)
+            (-(micro.advantages * logprobs).sum() / z).backward()
+
+    @torch.no_grad()
+    def _after(self, trained: Iterable[Tensor], gradient: Iterable[Tensor | None], change: float) -> Tensor:
+        """Log-probs after the weights have moved by `change` times the gradient."""
+        for parameter, g in zip(trained, gradient, strict=True):
+            if g is not None:
+                parameter.add_(g, alpha=change)
+        return self.learner.batch_logprobs(self.batch, self.plan)
+
+    def _optimizer_step(self, note: Callable[[str], None]) -> Tensor:
+        """Change of each token's log-prob, `[B, T]`, by one step of the recipe's optimizer."""
+        with borrowed_weights(self.subject.language_model.model):
+            learner = make_learner(self.subject.config, self.subject.language_model)
+            if self.subject.optimizer_state is not None:
+                load_optimizer(self.subject.optimizer_state, learner.optimizer)
+            minibatches, batch, _ = learner.old_pass(self.batch, self.plan)
+            if learner.step(minibatches, mean_searches=0.0)["grad/skipped_steps"]:
+                note("an optimizer step was skipped, its gradient was not finite: do not trust this result")
+            return learner.token_change(batch, self.plan)
+
+    @property
+    def states(self) -> _States:
+        """The mean hidden state of each rollout (action 0) and of each of its actions."""
+        means: list[dict[int, Tensor]] = []
+        for row, hidden in enumerate(self.hidden):
+            actions = self.batch.action_ids[row][self.batch.loss_mask[row]]
+            numbers = actions.unique().tolist()
+            means.append({0: hidden.mean(0), **{int(k): hidden[actions == k].mean(0) for k in numbers}})
+        return _States(means=means, correct=self.batch.correct.tolist())
+
+
+def _by_action(values: Tensor, batch: TokenBatch) -> Mapping[tuple[int, int], float]:
+    """(row, action) -> sum over the action's tokens."""
+    sums = torch.zeros(len(batch), int(batch.action_ids.max()) + 1, dtype=torch.float64, device=values.device)
+    sums.scatter_add_(1, batch.action_ids, torch.where(batch.loss_mask, values, 0.0).double())
+    return {(row, k): value for row, line in enumerate(sums.tolist()) for k, value in enumerate(line) if k}
+
+
+# ---- similarity of hidden states
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Mean hidden states of the rollouts of one question, by action, and which are correct."""
+
+    means: Sequence[Mapping[int, Tensor]]
+    correct: Sequence[bool]
+
+    def directions(self, action: int, correct: bool) -> Tensor:
+        """Unit vectors `[n, d]` of the rollouts of a kind that have the action."""
+        rows = [m[action] for m, c in zip(self.means, self.correct, strict=True) if c is correct and action in m]
+        width = len(self.means[0][0])
+        return (
+            torch.nn.functional.normalize(torch.stack(rows).double().cpu(), dim=-1)
+            if rows
+            else torch.zeros(0, width, dtype=torch.float64)
+        )
+
+
+def _similarities(groups: Sequence[_States]) -> tuple[Similarity, ...]:
+    """Of whole rollouts, then of each action that occurs."""
+    last = max(max(means) for group in groups for means in group.means)
+    return tuple(_similarity(groups, action) for action in range(last + 1))
+
+
+def _similarity(groups: Sequence[_States], action: int) -> Similarity:
+    right = [group.directions(action, True) for group in groups]
+    wrong = [group.directions(action, False) for group in groups]
+    same = [float(c) for r, w in zip(right, wrong, strict=True) for c in (w @ r.T).flatten()]
+    among = [float(c) for r in right for c in (r @ r.T)[*torch.triu_indices(len(r), len(r), 1)]]
+    every = float((torch.cat(wrong) @ torch.cat(right).T).sum())
+    others = sum(map(len, wrong)) * sum(map(len, right)) - len(same)
+    return Similarity(
+        action=action,
+        incorrect_correct=mean(same) if same else None,
+        correct_correct=mean(among) if among else None,
+        other_questions=(every - sum(same)) / others if others else None,
+    )
+
+
+# ---- ranks
+
+
+def rank_correlation(first: ArrayLike, second: ArrayLike) -> float | None:
+    """Spearman's: Pearson's correlation of ranks, ties at their mean. None below 3 values, or if all are equal.
+
+    >>> rank_correlation([1, 2, 3, 10], [0.1, 0.3, 0.2, 9.0])
+    0.8
+    """
+    a, b = (_ranks(np.asarray(values, dtype=float)) for values in (first, second))
+    if len(a) < 3:
+        return None
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return round(float(a @ b) / size, 12) if size else None
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[index]
+
+
+def correlation_interval(pairs: Sequence[tuple[str, float, float]]) -> tuple[float | None, float | None]:
+    """95 % interval of the rank correlation of (question, first, second): a percentile bootstrap that draws questions.
+
+    Units of one question share their step, so questions are drawn with all their units. None below 5 questions.
+    """
+    by_question: dict[str, list[tuple[float, float]]] = {}
+    for question, first, second in pairs:
+        by_question.setdefault(question, []).append((first, second))
+    groups = [np.asarray(values) for values in by_question.values()]
+    if len(groups) < 5:
+        return None, None
+    rng = np.random.default_rng(0)
+    drawn = (np.concatenate([groups[k] for k in rng.integers(len(groups), size=len(groups))]) for _ in range(_DRAWS))
+    correlations = [c for both in drawn if (c := rank_correlation(both[:, 0], both[:, 1])) is not None]
+    if len(correlations) < _DRAWS // 2:
+        return None, None
+    low, high = np.quantile(correlations, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _lowest(values: Sequence[float], count: int) -> set[int]:
+    return set(sorted(range(len(values)), key=lambda k: values[k])[:count])
