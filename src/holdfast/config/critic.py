@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -58,7 +58,7 @@ def critic_errors(config: Config) -> Iterator[str]:
             "that did no worse than others of their group, and a critic's advantages are of tokens, without groups. "
             f"Set loss.penalty.name = 'none'{other}"
         )
-    of_groups = {
+    of_groups: dict[str, tuple[Any, Any, str]] = {
         "loss.baseline": (loss.baseline, "mean", "it weighs the rollouts of a group"),
         "loss.nthr": (loss.nthr, False, "it compares the rollouts of a group"),
         "loss.drop_first_actions": (loss.drop_first_actions, False, "it compares the rollouts of a group"),
@@ -66,8 +66,8 @@ def critic_errors(config: Config) -> Iterator[str]:
         "loss.off_policy_threshold": (loss.off_policy_threshold, None, "it drops rollouts by their advantage's sign"),
         "train.resample": (train.resample, 0, "it replaces groups whose rewards are equal"),
     }
-    for name, (value, default, why) in of_groups.items():
-        if value != default:
+    for name, (value, without, why) in of_groups.items():
+        if value != without:
             yield (
                 f"{name} = {shown(value)} with loss.advantage = 'gae': {why}, and a critic gives each token an "
                 "advantage of its own. Leave it out, or set loss.advantage = 'grpo'"
