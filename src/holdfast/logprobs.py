@@ -110,6 +110,21 @@ def masked_logprobs(
     return _scatter(picked, loss_mask), mask
 
 
+def token_values(
+    model: CausalLM, token_ids: Tensor, loss_mask: Tensor, *, autocast_dtype: torch.dtype | None = None
+) -> Tensor:
+    """What a model whose output layer is one number wide says where each sampled token is predicted, in float32.
+
+    Args:
+        token_ids: `[B, T]`, padded on the right.
+        loss_mask: `[B, T]` bool, the sampled tokens.
+
+    Returns:
+        values `[B, T]`, 0 where the mask is False.
+    """
+    return _scatter(_scaled_logits(model, token_ids, loss_mask, 1.0, autocast_dtype)[:, 0], loss_mask)
+
+
 def _scaled_logits(
     model: CausalLM, token_ids: Tensor, loss_mask: Tensor, temperature: float, autocast_dtype: torch.dtype | None
 ) -> Tensor:

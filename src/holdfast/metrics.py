@@ -37,7 +37,8 @@ METRICS: dict[str, str] = {
     "`loss.negative_weight`. Absent without them.",
     "loss/dropped_fraction": "Share of tokens whose policy gradient is 0 because of DPPO's mask or "
     "`loss.off_policy_threshold`. Absent without them.",
-    "kl/reference": "KL to the frozen reference per token, in nats, without its coefficient. From TRL and verl.",
+    "kl/reference": "KL to the frozen reference per token, in nats, without its coefficient. From TRL, verl and "
+    "`reward.kl`.",
     "loss/entropy": "Entropy bonus: minus the entropy, times its coefficient.",
     "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. If always 0, the penalty is inert.",
     "penalty/preserved_fraction": "Preserved tokens / tokens in the loss: converts a coefficient from one "
@@ -98,6 +99,16 @@ METRICS: dict[str, str] = {
         for sign, op in (("positive", ">"), ("negative", "<"))
         for name, epsilon in (("half", "1/2"), ("tenth", "1/10"), ("hundredth", "1/100"))
     },
+    "critic/value_loss": "Loss of the critic, half the clipped squared error of its values, over the optimizer steps. "
+    'This and all that begins with `critic/` only with `loss.advantage = "gae"`.',
+    "critic/explained_variance": "1 − Var(return − value) / Var(return) over sampled tokens, before the update. 1: the "
+    "values are the returns; 0 or below: no better than their mean. Absent if all returns are equal.",
+    "critic/value_mean": "Mean value of sampled tokens, before the update.",
+    "critic/return_mean": "Mean return of sampled tokens: advantage + value.",
+    "critic/clip_fraction": "Share of tokens whose value has no gradient because it moved by more than `critic.clip`.",
+    "critic/grad_norm": "Gradient norm of the critic before clipping, mean over optimizer steps that were finite.",
+    "critic/skipped_steps": "Optimizer steps of the critic skipped because the gradient norm was not finite.",
+    "critic/lr": "Learning rate of the critic.",
     "clip/fraction": "Share of tokens whose gradient is 0 because their ratio is clipped.",
     "grad/norm": "Gradient norm before clipping, mean over optimizer steps that were finite.",
     "grad/norm_max": "The largest gradient norm.",
@@ -242,6 +253,18 @@ def advantage_metrics(advantages: Tensor, loss_mask: Tensor) -> dict[str, float]
     return {"advantage/token_mean": float(spread.sum() / loss_mask.sum().clamp(min=1))}
 
 
+def value_metrics(values: Tensor, returns: Tensor, loss_mask: Tensor) -> dict[str, float]:
+    """How well a critic's values, `[B, T]`, predict the returns of GAE."""
+    value, target = values[loss_mask].double(), returns[loss_mask].double()
+    if not len(value):
+        return {}
+    metrics = {"critic/value_mean": float(value.mean()), "critic/return_mean": float(target.mean())}
+    spread = float(target.var(correction=0))
+    if spread > 0:
+        metrics["critic/explained_variance"] = 1 - float((target - value).var(correction=0)) / spread
+    return metrics
+
+
 def tail_advantage(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> float | None:
     """Mean advantage of sampled tokens, weighted by the mass in the sampler's tail; None if the sampler has no tail.
 
@@ -264,7 +287,10 @@ def tail_sums(advantages: Sequence[float], trajectories: Sequence[Trajectory]) -
 
 
 def tail_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float]:
-    """`advantage/tail_mean`, if there is a tail. `advantages` [B, 1] are those of the trajectories with a loss mask."""
+    """`advantage/tail_mean`, if there is a tail. `advantages` [B, 1] are those of the trajectories with a loss mask.
+    Advantages of tokens have none."""
+    if advantages.shape[1] != 1:
+        return {}
     learned = [t for group in groups for t in group.trajectories if any(t.loss_mask)]
     mean = tail_advantage(advantages[:, 0].tolist(), learned)
     return {} if mean is None else {"advantage/tail_mean": mean}

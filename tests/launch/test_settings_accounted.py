@@ -12,18 +12,20 @@ from holdfast.config import Config, setting_names, setting_values
 from holdfast.data import Example
 from holdfast.errors import ConfigError
 from holdfast.launch import Machines, Plan, plan, trl, verl, verl_files
+from holdfast.launch.plan import CRITIC
 
 from .conftest import CUSTOM
 
 MakeRecipe = Callable[..., Config]
 
 TABLES = {
-    "trl": (trl.RECIPE, trl.SCRIPT, trl.NOTED, trl.REFUSED),
+    "trl": (CRITIC, trl.RECIPE, trl.SCRIPT, trl.NOTED, trl.REFUSED),
     "verl": (verl.DIRECT, verl.AGENT_LOOP, verl.DATA, verl.WORLD, verl.CHECKED, verl.NOTED, verl.REFUSED),
 }
 
 MASKS = tuple(f"--loss.sampler_weights.{x}" for x in ("level=token", "keep=mask", "low=0.5"))
 REJECTS = tuple(f"--loss.sampler_weights.{x}" for x in ("level=sequence", "keep=reject", "low=0.5"))
+PPO = ("--loss.advantage=gae", "--loss.penalty.name=none", "--loss.kl_coef=0", "--train.group_size=1")
 
 # Another value of each setting, and what it needs beside it to mean something.
 OTHER: dict[str, tuple[str, ...]] = {
@@ -73,6 +75,14 @@ OTHER: dict[str, tuple[str, ...]] = {
     "world.filler_length": ("5,11",),
     "world.ramble_length": ("19,31",),
     "run.device": ("cpu",),
+    "critic.path": ("checkpoint", *PPO),
+    "critic.lr": ("1e-4", *PPO),
+    "critic.warmup": ("8", *PPO),
+    "critic.clip": ("0.25", *PPO),
+    "critic.gamma": ("0.9", *PPO),
+    "critic.lam": ("0.9", *PPO),
+    "critic.whiten": ("false", *PPO),
+    "reward.kl": ("0.01", *PPO),
 }  # fmt: skip
 
 
@@ -118,6 +128,8 @@ def test_every_setting_is_in_a_table(host: str, recipe: MakeRecipe) -> None:
     named = sources(plan(host, recipe("--model.lora_rank=8", "--model.autocast=none", "--loss.penalty.name=sapo")))
     named |= sources(plan(host, recipe()))
     named |= sources(plan(host, recipe(*MASKS)))
+    if host == "verl":
+        named |= sources(plan(host, recipe(*PPO)))
     named |= sources(plan(host, recipe(*CUSTOM, "--loss.penalty.settings=margin = 0.5")))
     covered = named.union(*TABLES[host])
     assert set(setting_names()) - covered == set()

@@ -457,7 +457,7 @@ SMALL = {"train.questions": 4, "train.lr": 3e-3}
 def kept(name: str) -> dict[str, Any]:
     """What the small run has of a recipe: all of its method, nothing of its model and data."""
     values = setting_values(load(bundled()[name]))
-    sections = ("loss.", "sampling.", "train.", "reward.", "protocol.preset")
+    sections = ("loss.", "sampling.", "train.", "reward.", "critic.", "protocol.preset")
     return {key: x for key, x in values.items() if key.startswith(sections) and key not in SMALL and x is not None}
 
 
@@ -466,7 +466,7 @@ PUBLISHED = {str(kept(name)): name for name in sorted(set(bundled()) - {"quickst
 
 
 def test_the_published_recipes_have_these_methods() -> None:
-    assert len(PUBLISHED) == 5  # LLDS v1, v2, v2 at 0.3, v2 with masked answers, SAPO
+    assert len(PUBLISHED) == 6  # LLDS v1, v2, v2 at 0.3, v2 with masked answers, SAPO, PPO
 
 
 @pytest.mark.parametrize("name", PUBLISHED.values())
@@ -477,7 +477,9 @@ def test_a_published_recipe_trains_for_one_step(name: str, recipe: Recipe) -> No
     trainer = a_trainer(config)
     result = trainer.step()
     metrics = result.metrics
-    assert metrics["optimizer_steps_per_rollout"] == published.train.optimizer_steps_per_rollout == 10
+    steps = 2 if name.endswith("ppo") else 10
+    assert metrics["optimizer_steps_per_rollout"] == published.train.optimizer_steps_per_rollout == steps
+    assert ("critic/value_loss" in metrics) == name.endswith("ppo")
     everyone = [t for group in result.groups for t in group.trajectories]
     assert len(everyone) == 4 * published.train.group_size
     assert metrics["lr"] == pytest.approx(3e-3 / (published.train.warmup + 1))

@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from holdfast import section, settings
+from holdfast.config.critic import Critic
 from holdfast.config.sections import (
     PRESET_TURNS,
     Checkpoint,
@@ -44,6 +45,7 @@ __all__ = [
     "BUNDLED",
     "Checkpoint",
     "Config",
+    "Critic",
     "Data",
     "Eval",
     "Faults",
@@ -84,6 +86,7 @@ class Config(Section):
     warm_start: WarmStart = WarmStart()
     reward: Reward = Reward()
     loss: Loss = Loss()
+    critic: Critic = Critic()
     train: Train = Train()
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
@@ -98,8 +101,10 @@ class Config(Section):
         return {part: getattr(self, part).model_dump() for part in parts}
 
     def unused(self) -> set[str]:
-        """The sections that a run does not read: those of the bundled world, when it trains on other questions."""
-        return set() if self.data.train == "world" else {"world", "faults"}
+        """The sections that a run does not read: those of the bundled world, when it trains on other questions, and
+        that of the critic, when it has none."""
+        world = set() if self.data.train == "world" else {"world", "faults"}
+        return world if self.loss.advantage == "gae" else {*world, "critic"}
 
     def problems(self) -> Iterator[str]:
         """See `cross_section_errors`."""
@@ -154,6 +159,9 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
     if values.get("data.train", "world") != "world":
         data.pop("world", None)  # the recipe is now for other questions
         data.pop("faults", None)
+    if values.get("loss.advantage", "gae") != "gae":
+        data.pop("critic", None)  # the recipe has no critic now, whose alone these are
+        settings.table(data, "reward").pop("kl", None)
     if "loss.penalty.name" in values:
         penalty = settings.table(data, "loss.penalty")
         if penalty.get("name", "llds") != values["loss.penalty.name"]:

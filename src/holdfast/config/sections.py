@@ -305,6 +305,9 @@ class Reward(Section):
     """Weight of 1 for a rollout whose turns are all valid and which ends in an answer."""
     retrieval: float = 0.0
     """Weight of 1 for a rollout in which a search returned a golden answer."""
+    kl: float = Field(0.0, ge=0)
+    """Subtracted from the reward of each sampled token, times its log-prob under the old policy minus that under the
+    starting one. Needs `loss.advantage = "gae"`; in place of `loss.kl_coef`."""
     custom: dict[str, float] = Field({})
     """Import path of a function of yours -> its weight: `{ "my_code:brevity" = 0.2 }`; see docs/losses.md."""
 
@@ -361,8 +364,9 @@ class SamplerWeights(Section):
 class Loss(Section):
     """The loss and its penalty."""
 
-    advantage: Literal["grpo", "dr_grpo", "reinforce"] = "grpo"
-    """With reward r: `grpo`: (r − group mean) / std; `dr_grpo`: r − group mean; `reinforce`: r."""
+    advantage: Literal["grpo", "dr_grpo", "reinforce", "gae"] = "grpo"
+    """With reward r: `grpo`: (r − group mean) / std; `dr_grpo`: r − group mean; `reinforce`: r; `gae`: of each token,
+    from the values of a critic (PPO; see `[critic]`)."""
     baseline: Literal["mean", "length"] = "mean"
     """How rollouts count in the group mean. `mean`: each alike; `length`: by its length in tokens, so that a group's
     advantages sum to 0 over tokens. `length` with `advantage = "dr_grpo"` is OPO (arXiv 2505.23585)."""

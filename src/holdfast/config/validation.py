@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from holdfast.config.critic import critic_errors
 from holdfast.errors import ConfigError, raise_all
 from holdfast.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.section import setting_values, shown
@@ -37,10 +38,11 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             f"train.questions = {train.questions} times train.group_size = {train.group_size} is more than "
             f"{MOST_ROLLOUTS:,} rollouts in a batch; lower one of them"
         )
-    if config.loss.advantage != "reinforce" and train.group_size == 1:
+    if config.loss.advantage not in ("reinforce", "gae") and train.group_size == 1:
         yield (
             f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one rollout has no "
-            "contrast. Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce'"
+            "contrast. Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce', or 'gae', "
+            "which has a critic"
         )
     if train.anchor_every and config.loss.penalty.name in WITHOUT_OLD_POLICY:
         yield (
@@ -49,6 +51,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             "'llds' or 'sapo', or leave train.anchor_every out"
         )
     yield from _inert_remedies(config)
+    yield from critic_errors(config)
     in_world = data.train == "world"
     searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
     if retrieval.url is None and in_world != searches_world:
@@ -107,7 +110,7 @@ def _inert_remedies(config: Config) -> Iterator[str]:
 
 def _unused(config: Config) -> Iterator[str]:
     """Changed settings, with their values, of sections that the recipe does not use."""
-    for name in sorted(config.unused()):
+    for name in sorted(config.unused() - {"critic"}):
         default = setting_values(type(config).model_fields[name].default, f"{name}.")
         for dotted, value in setting_values(getattr(config, name), f"{name}.").items():
             if value != default[dotted]:

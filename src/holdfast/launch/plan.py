@@ -28,6 +28,9 @@ REMEDIES_OF_OURS: Mapping[str, str] = {
 }
 """Settings that only the local trainer has -> why a host refuses them."""
 
+CRITIC = frozenset(name for name in setting_names() if name.startswith("critic.") or name == "reward.kl")
+"""Settings of PPO, which a recipe may have with `loss.advantage = "gae"` only."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:

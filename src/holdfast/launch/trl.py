@@ -10,10 +10,12 @@ from typing import Any
 from holdfast.config import Config
 from holdfast.launch import trl_files
 from holdfast.launch.plan import (
+    CRITIC,
     REMEDIES_OF_OURS,
     Machines,
     Option,
     Plan,
+    changed,
     code_notes,
     noted,
     refuse,
@@ -41,7 +43,7 @@ SCRIPT: Mapping[str, str] = {
     "model.chat_template": "SearchRollouts",
     "run.max_failed_fraction": "SearchRollouts",
     "faults.search_failure_rate": "SearchRollouts",
-    **dict.fromkeys(section("reward"), "reward_functions"),
+    **dict.fromkeys(section("reward", but=("kl",)), "reward_functions"),
     **dict.fromkeys(section("loss.penalty", but=("normalizer",)), "with_penalties"),
     "train.displacement_every": "with_penalties",
     "train.displacement_rows": "with_penalties",
@@ -135,6 +137,13 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     yield from _surrogate_problems(config)
     if config.model.path == "tiny" and not config.warm_start.steps:
         yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_NOT_TINY}"
+    if loss.advantage == "gae":
+        with_it = ", ".join(name for name in changed(config) if name in CRITIC)
+        yield (
+            f"loss.advantage = 'gae'{with_it and f' (with {with_it})'}: TRL's GRPOTrainer, which runs agents, has no "
+            "critic, and the PPOTrainer of older TRL scores completions without tools by a reward model. Use verl, or "
+            "`holdfast train`"
+        )
     if loss.advantage == "reinforce":
         yield (
             "loss.advantage = 'reinforce': TRL subtracts the group's mean from every reward. The nearest is 'dr_grpo', "

@@ -29,6 +29,7 @@ from holdfast.launch.schedule import verl_mini_batch, verl_schedule_problem
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
+CRITIC = "critic"
 
 # Settings that are one option of verl under another name.
 DIRECT: Mapping[str, str] = {
@@ -52,7 +53,7 @@ DIRECT: Mapping[str, str] = {
 AGENT_LOOP = frozenset([
     *("retrieval.url", "protocol.preset", "protocol.max_turns", "protocol.max_turn_tokens"),
     *("protocol.max_observation_tokens", "protocol.topk"),
-    *section("reward"),
+    *section("reward", but=("kl",)),
 ])  # fmt: skip
 
 # These decide what the parquet files hold.
@@ -96,6 +97,8 @@ REFUSED: Mapping[str, str] = {
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
     **REMEDIES_OF_OURS,
+    "critic.path": "verl's critic begins as a model, and this is a checkpoint of holdfast. Leave it out",
+    "critic.whiten": "verl whitens every advantage of a critic. Leave it at true, or use `holdfast train`",
     "loss.off_policy_threshold": "verl has no such mask. Use TRL, or `holdfast train`",
     "loss.penalty.normalizer": (
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
@@ -107,6 +110,7 @@ REFUSED: Mapping[str, str] = {
     ),
 }
 
+_NO_VALUE_CLIP = 1e9  # verl always clips values
 _NO_DUAL_CLIP = 1e9  # verl always clips twice; ratios end at e^20, below this
 
 
@@ -221,6 +225,8 @@ def _differences(config: Config) -> Iterator[str]:
     yield "verl keeps the newest checkpoints, and not the best on dev"
     yield "verl limits prompt and response each: with a short prompt a rollout ends before protocol.max_total_tokens"
     yield from code_notes(config)
+    if config.loss.advantage == "gae":
+        yield "the value head of verl's critic begins at random, not at zero"
     if config.train.warmup:
         yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
 
@@ -236,7 +242,7 @@ def prompt_tokens(total: int) -> int:
 
 def _part(option: Option) -> int:
     """The place of an option in the command, which groups options by their kind."""
-    kinds = ("data", MODEL, ACTOR, "actor_rollout_ref.ref", ROLLOUT, "algorithm", "trainer")
+    kinds = ("data", MODEL, ACTOR, "actor_rollout_ref.ref", ROLLOUT, CRITIC, "algorithm", "trainer")
     return next(i for i, kind in enumerate(kinds) if option.name.lstrip("+").startswith(f"{kind}."))
 
 
@@ -272,11 +278,14 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
         for part in (ACTOR, "actor_rollout_ref.ref"):
             yield Option(f"+{part}.fsdp_config.mixed_precision.param_dtype", "fp32", "model.autocast")
 
-    estimator = "opo" if loss.baseline == "length" else "grpo"
-    why = "loss.advantage, loss.baseline; a rollout alone in its group keeps its reward"
-    yield Option("algorithm.adv_estimator", estimator, why)
-    yield Option("algorithm.norm_adv_by_std_in_grpo", loss.advantage == "grpo", "loss.advantage")
-    yield Option("algorithm.use_kl_in_reward", False, "the KL is in the loss")
+    if loss.advantage == "gae":
+        yield from _critic(config)
+    else:
+        estimator = "opo" if loss.baseline == "length" else "grpo"
+        why = "loss.advantage, loss.baseline; a rollout alone in its group keeps its reward"
+        yield Option("algorithm.adv_estimator", estimator, why)
+        yield Option("algorithm.norm_adv_by_std_in_grpo", loss.advantage == "grpo", "loss.advantage")
+        yield Option("algorithm.use_kl_in_reward", False, "the KL is in the loss")
     yield Option(f"{ACTOR}.use_kl_loss", loss.kl_coef > 0, "loss.kl_coef")
     yield Option(f"{ACTOR}.kl_loss_coef", loss.kl_coef, "loss.kl_coef")
     kl = {"k3": "low_var_kl", "k2": "mse"}[loss.kl_estimator]
@@ -315,6 +324,34 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("trainer.project_name", config.track.wandb or "holdfast", "track.wandb")
     yield Option("trainer.experiment_name", run.name, "run.name")
     yield Option("trainer.logger", ["console", "file", *trackers(config)], "track.wandb, track.tensorboard")
+
+
+def _critic(config: Config) -> Iterator[Option]:
+    """PPO: GAE, the KL in the reward, and verl's critic, which takes mini-batches as the actor does."""
+    critic, train, model, kl = config.critic, config.train, config.model, config.reward.kl
+    yield Option("algorithm.adv_estimator", "gae", "loss.advantage")
+    yield Option("algorithm.gamma", critic.gamma, "critic.gamma")
+    yield Option("algorithm.lam", critic.lam, "critic.lam")
+    yield Option("algorithm.use_kl_in_reward", kl > 0, "reward.kl")
+    yield Option("algorithm.kl_penalty", "kl", "reward.kl: old minus starting log-prob")
+    yield Option("algorithm.kl_ctrl.kl_coef", kl, "reward.kl")
+    yield Option(f"{CRITIC}.model.path", model_path(config), "model.path: a copy of the start")
+    yield Option(f"{CRITIC}.model.trust_remote_code", model.trust_remote_code, "model.trust_remote_code")
+    yield Option(f"{CRITIC}.model.enable_gradient_checkpointing", model.gradient_checkpointing,
+                 "model.gradient_checkpointing")  # fmt: skip
+    if model.lora_rank:
+        yield Option(f"{CRITIC}.model.lora_rank", model.lora_rank, "model.lora_rank")
+        yield Option(f"{CRITIC}.model.lora_alpha", model.lora_alpha, "model.lora_alpha")
+    if model.autocast == "none":
+        yield Option(f"+{CRITIC}.fsdp.mixed_precision.param_dtype", "fp32", "model.autocast")
+    yield Option(f"{CRITIC}.optim.lr", critic.lr, "critic.lr")
+    yield Option(f"{CRITIC}.optim.lr_warmup_steps", critic.warmup, "critic.warmup; rollout batches here too")
+    yield Option(f"{CRITIC}.optim.weight_decay", train.weight_decay, "train.weight_decay")
+    yield Option(f"{CRITIC}.optim.clip_grad", train.grad_clip, "train.grad_clip")
+    yield Option(f"{CRITIC}.cliprange_value", critic.clip or _NO_VALUE_CLIP, "critic.clip")
+    yield Option(f"{CRITIC}.loss_agg_mode", "token-mean", "the loss of values is a mean over tokens")
+    yield Option(f"{CRITIC}.ppo_max_token_len_per_gpu", train.micro_batch_tokens, "train.micro_batch_tokens")
+    yield Option(f"{CRITIC}.data_loader_seed", config.run.seed, "run.seed")
 
 
 def _correction(config: Config) -> Iterator[Option]:

@@ -1,11 +1,57 @@
-"""PPO with a critic: advantages from values, and the loss of the values."""
+"""PPO with a critic: rewards of tokens, advantages from values, and the loss of the values."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_ids, check_layout, check_logprobs, check_mask, check_paired
+from holdfast.losses._tensors import check_ids, check_layout, check_logprobs, check_mask, check_paired, check_per_row
+
+
+@torch.no_grad()
+def token_rewards(
+    rewards: Tensor,
+    old_logprobs: Tensor,
+    loss_mask: Tensor,
+    *,
+    ref_logprobs: Tensor | None = None,
+    kl_coef: float = 0.0,
+) -> Tensor:
+    """The reward of each token: that of its rollout on the last sampled one, minus the KL to a reference on all.
+
+        r_k = [k is the last in the mask]·r − kl_coef·(l_old,k − l_ref,k)
+
+    Args:
+        rewards: float [..., 1], one per rollout. Not read in rows without a sampled token.
+        old_logprobs: float [..., T], under the policy frozen for this rollout batch.
+        loss_mask: bool [..., T], True on tokens the model sampled.
+        ref_logprobs: float [..., T], under the reference. Required with a coefficient.
+        kl_coef: β, in reward per nat; 0: no KL.
+
+    Returns:
+        float [..., T], for `gae_advantages`, exactly 0 outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit; a coefficient below 0, or one without `ref_logprobs`.
+
+    Source: KL in the reward of RLHF (arXiv 1909.08593, eq. 2); per token, with the estimate k1, in Search-R1 and verl.
+
+    >>> old, ref, mask = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-2.0, -1.0]]), torch.tensor([[True, True]])
+    >>> token_rewards(torch.tensor([[1.0]]), old, mask, ref_logprobs=ref, kl_coef=0.5).tolist()
+    [[-0.5, 1.0]]
+    """
+    if kl_coef < 0:
+        raise ValueError(f"kl_coef={kl_coef} must not be negative, or the policy would be paid to leave the reference")
+    if kl_coef and ref_logprobs is None:
+        raise ValueError(f"kl_coef={kl_coef} needs ref_logprobs, the log-probs under the reference; pass them, or 0")
+    old_logprobs = check_logprobs(old_logprobs, loss_mask).detach()
+    later = loss_mask.flip(-1).cumsum(-1).flip(-1)  # sampled tokens from here on
+    last = loss_mask & (later == 1)
+    result = torch.where(last, check_per_row("rewards", rewards, old_logprobs).to(old_logprobs.dtype), 0.0)
+    if ref_logprobs is not None and kl_coef:
+        kl = old_logprobs - check_paired("ref_logprobs", ref_logprobs, old_logprobs)
+        result = result - kl_coef * torch.where(loss_mask, kl, 0.0)
+    return result
 
 
 @torch.no_grad()
@@ -42,7 +88,7 @@ def gae_advantages(
         TypeError, ValueError: dtypes, shapes or settings that cannot work.
 
     Source: GAE (arXiv 1506.02438, eqs. 11 and 16); γ = λ = 1 in Search-R1 (2503.09516). verl, which
-    also steps over observations, whitens the advantages over the batch's mask.
+    also steps over observations, whitens the advantages over the batch's mask: `whiten`.
 
     An observation between two sampled tokens, and a reward at the end:
 
@@ -71,6 +117,38 @@ def gae_advantages(
         next_advantage = torch.where(inside, advantage, next_advantage)
         advantages[..., k] = torch.where(inside, advantage, 0.0)
     return advantages, advantages + values
+
+
+@torch.no_grad()
+def whiten(advantages: Tensor, loss_mask: Tensor, *, eps: float = 1e-8) -> Tensor:
+    """Advantages with mean 0 and variance 1 over all tokens in the mask of the batch.
+
+        A'_k = (A_k − mean) / sqrt(var + eps)        var with n − 1
+
+    Args:
+        advantages: float [..., T], of the whole rollout batch, or its micro-batches would differ.
+        loss_mask: bool [..., T].
+        eps: added to the variance. Equal advantages, or a single one, become 0.
+
+    Returns:
+        float [..., T], exactly 0 outside the mask; detached.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit, or eps is not above 0.
+
+    Source: verl, after `gae_advantages`; with the unbiased variance.
+
+    >>> whiten(torch.tensor([[3.0, 7.0, 1.0]]), torch.tensor([[True, False, True]])).tolist()
+    [[0.7071067690849304, 0.0, -0.7071067690849304]]
+    """
+    if not eps > 0:
+        raise ValueError(f"eps={eps} must be above 0; it keeps the division by the deviation finite")
+    advantages = check_logprobs(advantages, loss_mask).detach()
+    count = loss_mask.sum()
+    mean = torch.where(loss_mask, advantages, 0.0).sum() / count.clamp(min=1)
+    deviation = torch.where(loss_mask, advantages - mean, 0.0)
+    variance = deviation.square().sum() / (count - 1).clamp(min=1)
+    return deviation / (variance + eps).sqrt()
 
 
 def value_loss(

@@ -209,6 +209,11 @@ def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listen
 
 def batch_of(subject: Subject, groups: Sequence[Group]) -> TokenBatch:
     """Tensors of the rollouts that did not fail, in order, with the advantages of the recipe."""
+    if subject.config.loss.advantage == "gae":
+        raise ConfigError(
+            "loss.advantage = 'gae': a probe has no critic, so it has no advantages. Give --loss.advantage grpo "
+            "--train.group_size 8 for those of groups"
+        )
     language_model = subject.language_model
     return training_batch(
         groups, subject.config.loss, pad_token_id=language_model.pad_token_id, device=language_model.device

@@ -3,6 +3,7 @@
 checkpoints/step-000040/model/            what `from_pretrained` loads
                         optimizer.safetensors
                         anchor.safetensors   the weights of the policy that the penalty compares with, if it is older
+                        critic.safetensors, critic_optimizer.safetensors   of a run with a critic
                         state.json        step, sampler position, generators, best dev score
                         checksums.json    sha256 of every file above, written last
 checkpoints/best/model/                   the policy that was best on dev, with state.json and checksums.json
@@ -15,7 +16,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from holdfast.run_folder import (
 
 _OPTIMIZER = "optimizer.safetensors"
 _ANCHOR = "anchor.safetensors"
+_CRITIC, _CRITIC_OPTIMIZER = "critic.safetensors", "critic_optimizer.safetensors"
 _ABANDONED = 3600.0
 """Seconds without a write after which a partial folder counts as left by a killed process."""
 
@@ -47,9 +49,13 @@ def save_checkpoint(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     anchor: Sequence[torch.Tensor] = (),
+    critic: tuple[Mapping[str, torch.Tensor], torch.optim.Optimizer] | None = None,
     state: dict[str, Any],
 ) -> None:
-    """Write `folder` whole, or leave what is there. Raises `CheckpointError` when the disk is full or not writable."""
+    """Write `folder` whole, or leave what is there. Raises `CheckpointError` when the disk is full or not writable.
+
+    `critic`: its trained weights by name, and its optimizer.
+    """
     from safetensors.torch import save_file
 
     with _whole(folder) as partial:
@@ -58,6 +64,11 @@ def save_checkpoint(
             save_file(_optimizer_tensors(optimizer), partial / _OPTIMIZER)
         if anchor:
             save_file({str(i): w.to("cpu", copy=True).contiguous() for i, w in enumerate(anchor)}, partial / _ANCHOR)
+        if critic is not None:
+            weights, critic_optimizer = critic
+            copies = {name: w.detach().to("cpu", copy=True).contiguous() for name, w in weights.items()}
+            save_file(copies, partial / _CRITIC)
+            save_file(_optimizer_tensors(critic_optimizer), partial / _CRITIC_OPTIMIZER)
         (partial / "state.json").write_text(json.dumps(state))
 
 
@@ -206,12 +217,12 @@ def has_optimizer(folder: Path) -> bool:
     return (folder / _OPTIMIZER).is_file()
 
 
-def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
+def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, file: str = _OPTIMIZER) -> None:
     """Restore what `save_checkpoint` wrote. Raises `CheckpointError` if the parameters differ."""
     from safetensors.torch import load_file
 
     saved: dict[str, dict[str, torch.Tensor]] = {}
-    for key, value in load_file(folder / _OPTIMIZER).items():
+    for key, value in load_file(folder / file).items():
         name, _, part = key.rpartition("/")
         saved.setdefault(name, {})[part] = value
     for parameter, name in _parameter_names(optimizer).items():
@@ -237,6 +248,40 @@ def load_anchor(folder: Path) -> list[torch.Tensor]:
 
     saved = load_file(folder / _ANCHOR) if (folder / _ANCHOR).is_file() else {}
     return [saved[str(i)] for i in range(len(saved))]
+
+
+def has_critic(folder: Path) -> bool:
+    """Whether a checkpoint has a critic."""
+    return (folder / _CRITIC).is_file()
+
+
+def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give a critic's trained weights, by name, the saved ones. Raises `CheckpointError` without a critic, or for
+    another model's."""
+    from safetensors.torch import load_file
+
+    if not has_critic(folder):
+        raise CheckpointError(
+            f"{folder} has no critic ({_CRITIC}), so it is not of a run with loss.advantage = 'gae', which this recipe "
+            "has. Restore [loss] of the recipe, or start a new run"
+        )
+    saved = load_file(folder / _CRITIC)
+    shapes, expected = ({name: list(w.shape) for name, w in of.items()} for of in (saved, weights))
+    if shapes != expected:
+        name = next(n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n))
+        raise CheckpointError(
+            f"{folder / _CRITIC} is the critic of another model: {name} has shape {shapes.get(name, 'none')} there and "
+            f"{expected.get(name, 'none')} here. Begin from the model that it was trained beside, or leave critic.path "
+            "out"
+        )
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(saved[name])
+
+
+def load_critic_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
+    """`load_optimizer`, of the critic."""
+    load_optimizer(folder, optimizer, _CRITIC_OPTIMIZER)
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

@@ -40,6 +40,8 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> Non
         pick_device(config.run.device)
     if config.data.train != "world":
         _check_passages(config)
+    if config.critic.path is not None:
+        _check_critic(config.critic.path)
     if config.warm_start.steps and (path := config.warm_start.data) is not None:
         from holdfast.loading import skipped_rows
         from holdfast.train.warm_start import read_demonstrations
@@ -69,6 +71,16 @@ def _check_packages(config: Config) -> None:
     ):
         if needed and find_spec(package) is None:
             raise MissingExtra(package, extra)
+
+
+def _check_critic(path: str) -> None:
+    from holdfast.train.checkpoint import has_critic
+
+    if not has_critic(Path(path)):
+        raise ConfigError(
+            f"critic.path = {path!r} has no critic: give a checkpoint of a run with loss.advantage = 'gae', such as "
+            "runs/ppo/checkpoints/step-000040, or leave it out to begin with a copy of the starting policy"
+        )
 
 
 def _check_passages(config: Config) -> None:

@@ -22,6 +22,7 @@ from holdfast.logprobs import hidden_states
 from holdfast.losses import drift_stats, logged_stats, merge_stats, penalty_stats, ratio_stats
 from holdfast.metrics import per_token_mean
 from holdfast.train.objective import Objective, Terms
+from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
 from holdfast.train.plan import Plan, in_order, plan_update, shuffled
 from holdfast.train.policy_weights import check_logits, nthr_factors, output_layer, rows_for_nthr, weighed
 
@@ -106,14 +107,7 @@ class Learner:
         self.sampling, self.reference = sampling, reference
         self.anchor: Reference | None = None
         self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
-        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=train.lr,
-            weight_decay=train.weight_decay,
-            betas=(0.9, 0.999),
-            # One pass over weights, gradients and moments instead of a dozen. On a CPU it would round otherwise.
-            fused=language_model.device.type == "cuda" or None,
-        )
+        self.optimizer = adamw(self.parameters, lr=train.lr, weight_decay=train.weight_decay)
         self._train = train
         if objective.loss.nthr:
             output_layer(language_model)  # refuses a model that NTHR cannot score
@@ -228,7 +222,7 @@ class Learner:
         """
         objective, totals = self.objective, _Totals(self.objective.loss)
         answer_weight = objective.answer_weight(mean_searches)
-        with self._training_mode():
+        with training_mode(self.language_model):
             for mini in minibatches:
                 self.optimizer.zero_grad(set_to_none=True)
                 counts = objective.count(mini)
@@ -243,7 +237,7 @@ class Learner:
                     parts = objective.reduce(terms, entropy, micro.learned_mask, counts)
                     torch.stack(list(parts.values())).sum().backward()
                     totals.add(micro, logprobs.detach(), terms, parts)
-                totals.norms.append(self._clipped_step())
+                totals.norms.append(clipped_step(self.optimizer, self.parameters, self._train.grad_clip))
         self.optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
         weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
         return totals.metrics() | weight
@@ -277,32 +271,12 @@ class Learner:
 
     @learning_rate.setter
     def learning_rate(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        set_learning_rate(self.optimizer, lr)
 
     def forget_optimizer(self) -> None:
         """Free the memory of gradients and moments, after the last step."""
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
-
-    def _clipped_step(self) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self._train.grad_clip))
-        if math.isfinite(norm):
-            self.optimizer.step()
-        else:
-            # The moments must not see it: one non-finite gradient would poison every later step.
-            self.optimizer.zero_grad(set_to_none=True)
-        return norm
-
-    @contextmanager
-    def _training_mode(self) -> Iterator[None]:
-        """transformers recomputes activations only in training mode; dropout is 0 in both modes."""
-        model = self.language_model.model
-        model.train(self.language_model.gradient_checkpointing)
-        try:
-            yield
-        finally:
-            model.eval()
 
 
 def make_learner(config: Config, language_model: LanguageModel, reference: Reference | None = None) -> Learner:

@@ -64,7 +64,9 @@ def training_batch(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, de
     """The batch to learn from, with advantages. Rollouts without sampled tokens, such as failed ones, are left out."""
     batch = TokenBatch.from_trajectories(groups, pad_token_id=pad_token_id)
     kind = loss.advantage
-    if kind == "reinforce":
+    if kind == "gae":
+        advantages = batch.advantages  # zeros, until the critic has seen the batch
+    elif kind == "reinforce":
         advantages = reinforce_advantages(batch.rewards, valid=batch.valid)
     else:
         advantages = group_advantages(

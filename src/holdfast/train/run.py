@@ -124,6 +124,7 @@ class _Run:
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
         self.listener.stage(f"final evaluation on {split}", 2)
         self.trainer.learner.forget_optimizer()
+        self.trainer.critic = None
         after = self.evaluator(questions)
         self.listener.advance(1)
         # Loaded again, from the cache or the model folder, so that the run need not keep it in memory.

@@ -36,6 +36,7 @@ from holdfast.rollout.agent import SearchAgent
 from holdfast.rollout.searching import RolloutStats
 from holdfast.run_folder import step_folder
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
+from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, make_learner
 from holdfast.train.policy_weights import weight_metrics
@@ -46,8 +47,15 @@ from holdfast.trajectory import Group
 class Trainer:
     """The state of training: an agent, its learner, the position in the questions, the random generator."""
 
-    def __init__(self, config: Config, agent: SearchAgent, learner: Learner, questions: Sequence[Example]) -> None:
-        self.config, self.agent, self.learner = config, agent, learner
+    def __init__(
+        self,
+        config: Config,
+        agent: SearchAgent,
+        learner: Learner,
+        questions: Sequence[Example],
+        critic: Critic | None = None,
+    ) -> None:
+        self.config, self.agent, self.learner, self.critic = config, agent, learner, critic
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed_steps = 0
@@ -71,7 +79,11 @@ class Trainer:
         batch, displacement = self.make_batch(learned), None
         if len(batch):
             with clock("update"):
-                old_pass = learner.old_pass(batch, learner.plan(batch, self.generator))
+                plan = learner.plan(batch, self.generator)
+                old_pass = learner.old_pass(batch, plan)
+                if self.critic is not None:
+                    old_pass, of_critic = self.critic.learn(old_pass, plan, completed_steps=self.completed_steps)
+                    metrics |= of_critic
                 if train.anchor_every and self.completed_steps % train.anchor_every == 0:
                     learner.renew_anchor()
                 metrics["entropy/mean"] = old_pass.entropy
@@ -161,8 +173,14 @@ class Trainer:
         }
         folder = step_folder(run_dir, self.completed_steps)
         learner = self.learner
-        anchor = learner.anchor.weights if learner.anchor is not None else ()
-        save_checkpoint(folder, learner.language_model, optimizer=learner.optimizer, anchor=anchor, state=state)
+        save_checkpoint(
+            folder,
+            learner.language_model,
+            optimizer=learner.optimizer,
+            anchor=learner.anchor.weights if learner.anchor is not None else (),
+            critic=(self.critic.weights, self.critic.optimizer) if self.critic is not None else None,
+            state=state,
+        )
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Continue from a checkpoint whose weights the model already has. Returns its state, as `save` wrote it."""
@@ -170,6 +188,8 @@ class Trainer:
         load_optimizer(folder, self.learner.optimizer)
         if anchor := load_anchor(folder):
             self.learner.renew_anchor(anchor)
+        if self.critic is not None:
+            self.critic.restore(folder)
         self.question_order.restore(state["question_order"])
         self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
         self.completed_steps = int(state["step"])
@@ -177,11 +197,12 @@ class Trainer:
 
 
 def make_trainer(config: Config, policy: LanguageModel, questions: Sequence[Example], retriever: Retriever) -> Trainer:
-    """The trainer of a recipe, at its first step. The reference of the KL is the policy as it is now, so a resumed run
-    loads the weights of its checkpoint after this."""
-    reference = Reference(policy) if config.loss.kl_coef > 0 else None
+    """The trainer of a recipe, at its first step. The reference of the KL and the critic are copies of the policy as it
+    is now, so a resumed run loads the weights of its checkpoint after this."""
+    reference = Reference(policy) if config.loss.kl_coef > 0 or config.reward.kl > 0 else None
+    critic = Critic(policy, config) if config.loss.advantage == "gae" else None
     learner = make_learner(config, policy, reference)
-    return Trainer(config, make_agent(config, policy, retriever), learner, questions)
+    return Trainer(config, make_agent(config, policy, retriever), learner, questions, critic)
 
 
 def _batch_metrics(old_pass: OldPass, groups: Sequence[Group]) -> dict[str, float]:

@@ -160,6 +160,51 @@ def test_the_kl_is_the_recipes(kind: str, estimator: str, composed: Compose) -> 
     torch.testing.assert_close(kl_penalty(new, ref, kind), own)
 
 
+PPO = (
+    "--loss.advantage=gae",
+    "--loss.penalty.name=none",
+    "--loss.kl_coef=0",
+    "--reward.kl=0.01",
+    "--train.group_size=1",
+)
+
+
+def test_ppo_is_the_recipes(composed: Compose) -> None:
+    """Rewards of tokens, GAE over an observation, whitening and the loss of values, by verl's functions and by ours."""
+    from verl.trainer.ppo.core_algos import compute_value_loss, get_adv_estimator_fn, kl_penalty
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+
+    from holdfast.losses import gae_advantages, token_rewards, value_loss, whiten
+
+    config = composed(*PPO, "--critic.gamma=0.9", "--critic.lam=0.8", "--critic.lr=2e-5", "--critic.warmup=3")
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    assert need_critic(config) and need_reference_policy(config)
+    critic, algorithm = omega_conf_to_dataclass(config.critic), config.algorithm
+    assert (critic.optim.lr, critic.optim.lr_warmup_steps, critic.optim.clip_grad) == (2e-5, 3, 1.0)
+    assert critic.ppo_mini_batch_size == config.actor_rollout_ref.actor.ppo_mini_batch_size
+    assert critic.model.path == config.actor_rollout_ref.model.path
+
+    values, old, ref, new, returns = torch.randn(
+        5, 3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    mask = torch.tensor([[1, 1, 0, 0, 1, 1, 0], [1, 0, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]]).bool()
+    rewards = torch.tensor([[1.0], [0.0], [0.5]], dtype=torch.float64)
+    last = torch.zeros(3, 7, dtype=torch.float64).scatter(1, torch.tensor([[5], [3], [6]]), rewards)
+    theirs = last - algorithm.kl_ctrl.kl_coef * kl_penalty(old, ref, algorithm.kl_penalty) * mask
+    ours = token_rewards(rewards, old, mask, ref_logprobs=ref, kl_coef=0.01)
+    torch.testing.assert_close(theirs, ours)
+    given, targets = get_adv_estimator_fn(algorithm.adv_estimator)(
+        theirs, values, mask.double(), gamma=algorithm.gamma, lam=algorithm.lam
+    )
+    advantages, own_targets = gae_advantages(ours, values, mask, gamma=0.9, lam=0.8)
+    torch.testing.assert_close(given[mask], whiten(advantages, mask)[mask])
+    torch.testing.assert_close(targets[mask], own_targets[mask])
+    loss, _ = compute_value_loss(
+        new, returns, values, mask.double(), critic.cliprange_value, loss_agg_mode=critic.loss_agg_mode
+    )
+    torch.testing.assert_close(loss, value_loss(new, values, returns, mask, clip=0.5).sum() / mask.sum())
+
+
 @pytest.mark.parametrize("dual_clip", [None, 4.0])
 def test_the_clipping_is_the_recipes(dual_clip: float | None, composed: Compose) -> None:
     """verl always clips twice; where the recipe does not, the second clip is beyond any ratio."""

@@ -61,7 +61,7 @@ def contrast_of(rows: Rows) -> Values:
 
 def compares_in_groups(log: Log) -> bool:
     """Whether advantages compare rollouts within their group."""
-    return log.settings.get("loss.advantage") != "reinforce"
+    return log.settings.get("loss.advantage") not in ("reinforce", "gae")
 
 
 def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:

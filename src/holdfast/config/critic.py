@@ -1,0 +1,74 @@
+"""The `[critic]` section, and what cannot work with a critic, or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from holdfast.section import Section, setting_values, shown
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
+
+
+class Critic(Section):
+    """The critic of `loss.advantage = "gae"`: a copy of the starting policy that predicts the reward to come."""
+
+    path: str | None = None
+    """Checkpoint of a run with a critic, to begin with that critic. Unset: a copy of the starting policy, whose value
+    head is zero."""
+    lr: float = Field(1e-5, gt=0)
+    """Learning rate of its AdamW. `train` has its weight decay and its clip of the gradient."""
+    warmup: int = Field(0, ge=0)
+    """Rollout batches of linear warm-up."""
+    clip: float = Field(0.5, ge=0)
+    """How far a value may move in one update before its gradient stops, in units of the reward; 0: unbounded."""
+    gamma: float = Field(1.0, ge=0, le=1)
+    """γ, the discount for each sampled token."""
+    lam: float = Field(1.0, ge=0, le=1)
+    """λ of GAE. At 1 an advantage is the rewards to come minus the value; lower, it trusts later values more."""
+    whiten: bool = True
+    """Give advantages mean 0 and variance 1 over the sampled tokens of a rollout batch, as verl does."""
+
+
+def critic_errors(config: Config) -> Iterator[str]:
+    """A sentence for each setting that needs a critic and has none, or that a critic's advantages leave no meaning."""
+    loss, train = config.loss, config.train
+    if loss.advantage != "gae":
+        default = setting_values(Critic(), "critic.") | {"reward.kl": 0.0}
+        values = setting_values(config.critic, "critic.") | {"reward.kl": config.reward.kl}
+        for name, value in values.items():
+            if value != default[name]:
+                yield (
+                    f"{name} = {shown(value)} with loss.advantage = {loss.advantage!r}: only a critic's advantages "
+                    "read it. Set loss.advantage = 'gae', or leave it out"
+                )
+        return
+    if config.reward.kl and loss.kl_coef:
+        yield (
+            f"reward.kl = {config.reward.kl:g} with loss.kl_coef = {loss.kl_coef:g}: the same KL would act twice. Set "
+            "loss.kl_coef = 0, as PPO does, or leave reward.kl out"
+        )
+    if loss.penalty.name in ("llds", "sapo", "nll") and getattr(loss.penalty, "preserve", "") != "all":
+        other = "" if loss.penalty.name == "nll" else ", or loss.penalty.preserve = 'all'"
+        yield (
+            f"loss.penalty.name = {loss.penalty.name!r} with loss.advantage = 'gae': the penalty preserves rollouts "
+            "that did no worse than others of their group, and a critic's advantages are of tokens, without groups. "
+            f"Set loss.penalty.name = 'none'{other}"
+        )
+    of_groups: dict[str, tuple[Any, Any, str]] = {
+        "loss.baseline": (loss.baseline, "mean", "it weighs the rollouts of a group"),
+        "loss.nthr": (loss.nthr, False, "it compares the rollouts of a group"),
+        "loss.drop_first_actions": (loss.drop_first_actions, False, "it compares the rollouts of a group"),
+        "loss.negative_weight": (loss.negative_weight, 1.0, "it weighs rollouts by the sign of their advantage"),
+        "loss.off_policy_threshold": (loss.off_policy_threshold, None, "it drops rollouts by their advantage's sign"),
+        "train.resample": (train.resample, 0, "it replaces groups whose rewards are equal"),
+    }
+    for name, (value, without, why) in of_groups.items():
+        if value != without:
+            yield (
+                f"{name} = {shown(value)} with loss.advantage = 'gae': {why}, and a critic gives each token an "
+                "advantage of its own. Leave it out, or set loss.advantage = 'grpo'"
+            )

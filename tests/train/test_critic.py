@@ -1,0 +1,357 @@
+"""PPO with a critic: advantages against a double loop, values that learn, an exact resume, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+import shutil
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.config import load, validate
+from holdfast.errors import CheckpointError, ConfigError
+from holdfast.language_model import LanguageModel
+from holdfast.listener import StepResult
+from holdfast.run_folder import list_checkpoints, step_folder
+from holdfast.train.checks import validate_before_training
+from holdfast.train.critic import Critic
+from holdfast.train.run import resume, train
+from holdfast.train.trainer import Trainer
+
+from .one_update import a_batch
+from .whole_runs import Recipe, a_trainer, assert_same_run, comparable
+
+PPO: dict[str, Any] = {
+    "loss.advantage": "gae",
+    "loss.kl_coef": 0.0,
+    "loss.penalty.name": "none",
+    "reward.kl": 0.05,
+    "train.group_size": 1,
+    "train.questions": 12,
+    "train.optimizer_steps_per_rollout": 2,
+    "critic.lr": 3e-3,
+}
+
+
+def prepared(trainer: Trainer) -> tuple[Any, Any]:
+    """An old pass of a fresh rollout batch, and its plan."""
+    groups, _ = trainer.roll_out(trainer.question_order.next(trainer.config.train.questions))
+    batch = trainer.make_batch(groups)
+    plan = trainer.learner.plan(batch, trainer.generator)
+    return trainer.learner.old_pass(batch, plan), plan
+
+
+def naive_advantages(
+    values: Tensor, rewards: list[float], kl: Tensor, mask: Tensor, settings: Any
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Sums of discounted errors, each to its end, over sampled tokens alone; then whitened over all of them."""
+    advantages, returns = [], []
+    for row, reward in enumerate(rewards):
+        tokens = [k for k in range(mask.shape[1]) if mask[row, k]]
+        paid = [-float(kl[row, k]) for k in tokens]
+        paid[-1] += reward
+        value = [*(float(values[row, k]) for k in tokens), 0.0]
+        error = [paid[i] + settings.gamma * value[i + 1] - value[i] for i in range(len(tokens))]
+        advantages.append(
+            [
+                sum((settings.gamma * settings.lam) ** (j - i) * error[j] for j in range(i, len(tokens)))
+                for i in range(len(tokens))
+            ]
+        )
+        returns.append([a + v for a, v in zip(advantages[-1], value, strict=False)])
+    if settings.whiten:
+        everything = [a for row in advantages for a in row]
+        mean, deviation = statistics.fmean(everything), math.sqrt(statistics.variance(everything) + 1e-8)
+        advantages = [[(a - mean) / deviation for a in row] for row in advantages]
+    return advantages, returns
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"critic.whiten": False}, {"critic.gamma": 0.97, "critic.lam": 0.9, "train.group_size": 2}],
+    ids=str,
+)
+def test_advantages_of_a_step_equal_a_double_loop(recipe: Recipe, settings: dict[str, Any]) -> None:
+    """Values and log-probs as the models have them, row by row in float64."""
+    trainer = a_trainer(recipe(PPO | settings | {"protocol.max_turns": 3}))
+    trainer.step()  # values are not zero, and the policy is not the reference, from now on
+    critic = trainer.critic
+    assert critic is not None
+    old_pass, plan = prepared(trainer)
+    batch, mask = old_pass.batch, old_pass.batch.loss_mask
+    assert (batch.action_ids.amax(-1) > 1).any(), "some rollout has an observation between its actions"
+
+    values_model = copy.deepcopy(critic.language_model.model).double()
+    policy = copy.deepcopy(trainer.learner.language_model.model).double()
+    reference = trainer.learner.reference
+    assert reference is not None
+    with reference.in_place():
+        start = copy.deepcopy(trainer.learner.language_model.model).double()
+    values, kl = torch.zeros(mask.shape).double(), torch.zeros(mask.shape).double()
+    with torch.no_grad():
+        for row, length in enumerate(batch.lengths.tolist()):
+            ids = batch.token_ids[row : row + 1, :length]
+            values[row, 1:length] = values_model(input_ids=ids).logits[0, :-1, 0]
+            new, old = (m(input_ids=ids).logits[0, :-1].log_softmax(-1) for m in (policy, start))
+            kl[row, 1:length] = (new - old).gather(-1, ids[0, 1:, None])[:, 0]
+    assert float(kl[mask].abs().max()) > 1e-3 and float(values[mask].abs().max()) > 1e-3
+
+    expected, _ = naive_advantages(values, batch.rewards.tolist(), 0.05 * kl, mask, trainer.config.critic)
+    result, metrics = critic.learn(old_pass, plan, completed_steps=1)
+    got = [result.batch.advantages[row][mask[row]].double().tolist() for row in range(len(batch))]
+    for mine, theirs in zip(got, expected, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-5)  # float32 models beside float64 ones
+    assert (result.batch.advantages[~mask] == 0).all()
+    assert metrics["kl/reference"] == pytest.approx(float(kl[mask].mean()), abs=1e-6)
+
+
+def test_advantages_are_exact_for_given_values(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = a_trainer(recipe(PPO | {"critic.gamma": 0.99, "critic.lam": 0.95}))
+    critic = trainer.critic
+    assert critic is not None
+    old_pass, plan = prepared(trainer)
+    mask, batch = old_pass.batch.loss_mask, old_pass.batch
+    values = torch.where(mask, torch.randn(mask.shape, generator=torch.Generator().manual_seed(0)).double(), 0.0)
+    kl = torch.zeros(mask.shape).double()
+    micros = [micro for mini in old_pass.minibatches for micro in mini]
+    for rows, micro in zip([rows for mini in plan for rows in mini], micros, strict=True):
+        assert micro.old_logprobs is not None and micro.ref_logprobs is not None
+        kl[rows, : micro.loss_mask.shape[1]] = (micro.old_logprobs - micro.ref_logprobs).double()
+    monkeypatch.setattr(critic, "values", lambda *_: values)
+    monkeypatch.setattr(critic, "_update", lambda *_: {})
+    expected, returns = naive_advantages(values, batch.rewards.tolist(), 0.05 * kl, mask, trainer.config.critic)
+    result, metrics = critic.learn(old_pass, plan, completed_steps=0)
+    flat = [a for row in expected for a in row]
+    assert result.batch.advantages[mask].tolist() == pytest.approx(flat, abs=1e-6)
+    of_micros = torch.cat([m.advantages[m.loss_mask] for mini in result.minibatches for m in mini]).tolist()
+    assert sorted(of_micros) == pytest.approx(sorted(flat), abs=1e-6)
+    assert all(m.ref_logprobs is None for mini in result.minibatches for m in mini)
+    flat_returns, flat_values = [r for row in returns for r in row], values[mask].tolist()
+    errors = [r - v for r, v in zip(flat_returns, flat_values, strict=True)]
+    explained = 1 - statistics.pvariance(errors) / statistics.pvariance(flat_returns)
+    assert metrics["critic/explained_variance"] == pytest.approx(explained, abs=1e-6)
+    assert metrics["critic/return_mean"] == pytest.approx(statistics.fmean(flat_returns), abs=1e-6)
+
+
+def test_a_few_steps_run_and_both_models_learn(recipe: Recipe) -> None:
+    trainer = a_trainer(recipe(PPO | {"critic.warmup": 1}))
+    critic = trainer.critic
+    assert critic is not None
+    policy = {name: p.detach().clone() for name, p in trainer.learner.language_model.model.named_parameters()}
+    values = {name: w.detach().clone() for name, w in critic.weights.items()}
+    rows = [trainer.step().metrics for _ in range(3)]
+    assert rows[0]["critic/value_mean"] == 0.0 and rows[1]["critic/value_mean"] != 0.0
+    assert [row["critic/lr"] for row in rows] == pytest.approx([1.5e-3, 3e-3, 3e-3])
+    assert rows[0]["kl/reference"] == 0.0 and rows[2]["kl/reference"] != 0.0
+    for row in rows:
+        assert all(math.isfinite(value) for value in row.values())
+        assert row["critic/skipped_steps"] == 0 and row["penalty/noise_floor"] == 0
+        assert row["advantage/token_mean"] == pytest.approx(0.0, abs=1e-5), "whitened"
+        assert "loss/kl" not in row
+    assert any(not torch.equal(policy[n], p) for n, p in trainer.learner.language_model.model.named_parameters())
+    assert all(not torch.equal(values[n], w) for n, w in critic.weights.items() if "head" in n or "norm" in n)
+
+
+def test_values_move_towards_returns(recipe: Recipe) -> None:
+    trainer = a_trainer(recipe(PPO | {"reward.kl": 0.0, "critic.clip": 0.0, "train.questions": 24}))
+    critic = trainer.critic
+    assert critic is not None
+    old_pass, plan = prepared(trainer)
+    rows = [critic.learn(old_pass, plan, completed_steps=0)[1] for _ in range(30)]
+    assert rows[0]["critic/explained_variance"] == 0.0
+    assert rows[-1]["critic/explained_variance"] > 0.5
+    assert rows[-1]["critic/value_loss"] < rows[0]["critic/value_loss"] / 2
+    assert rows[-1]["critic/value_mean"] == pytest.approx(rows[-1]["critic/return_mean"], abs=0.1)
+    assert all(row["critic/clip_fraction"] == 0 for row in rows)
+
+
+def test_a_clip_holds_values_near_the_old_ones(recipe: Recipe) -> None:
+    """Ten optimizer steps on one batch, with a large learning rate and targets far away."""
+    settings = {"train.optimizer_steps_per_rollout": 10, "critic.lr": 0.03, "reward.kl": 0.0}
+    moved = {}
+    for clip in (0.05, 0.0):
+        trainer = a_trainer(recipe(PPO | settings | {"critic.clip": clip}))
+        critic = trainer.critic
+        assert critic is not None
+        old_pass, plan = prepared(trainer)
+        rich = replace(old_pass.batch, rewards=torch.full_like(old_pass.batch.rewards, 10.0))
+        metrics = critic.learn(old_pass._replace(batch=rich), plan, completed_steps=0)[1]
+        moved[clip] = float(critic.values(old_pass.batch, plan)[old_pass.batch.loss_mask].mean())
+        assert (metrics["critic/clip_fraction"] > 0.3) == (clip > 0)
+    assert moved[0.05] < moved[0.0]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"tie_word_embeddings": True}, {"tie_word_embeddings": False}, {"family": "Llama"}], ids=str
+)
+def test_values_of_a_model_do_not_depend_on_the_shape_of_the_batch(
+    make_model: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    policy = LanguageModel(model=make_model(**settings), tokenizer=None)
+    before = {name: w.clone() for name, w in policy.model.state_dict().items()}
+    critic = Critic(policy, validate({"loss": {"advantage": "gae", "penalty": {"name": "none"}}}))
+    batch = a_batch()
+    assert (critic.values(batch, [[[0, 1, 2, 3, 4, 5, 6]]]) == 0).all()
+    with torch.no_grad():
+        head = critic.language_model.model.get_output_embeddings()
+        head.weight.normal_(generator=torch.Generator().manual_seed(0))
+        head.bias.fill_(0.25)
+    whole, single = critic.values(batch, [[[0, 1, 2, 3, 4, 5, 6]]]), critic.values(batch, [[[k] for k in range(7)]])
+    torch.testing.assert_close(whole, single, atol=1e-5, rtol=1e-5)
+    assert (whole[~batch.loss_mask] == 0).all() and (whole[batch.loss_mask] != 0).all()
+    ids, k = batch.token_ids[:1], int(batch.loss_mask[0].nonzero()[0])
+    expected = critic.language_model.model(input_ids=ids[:, :k]).logits[0, -1, 0]  # before token k is drawn
+    assert float(whole[0, k]) == pytest.approx(float(expected.detach()), abs=1e-5)
+    after = policy.model.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_recomputed_activations_and_micro_batches_change_nothing(recipe: Recipe) -> None:
+    rows = []
+    for settings in ({}, {"model.gradient_checkpointing": True, "train.micro_batch_tokens": 500}):
+        trainer = a_trainer(recipe(PPO | {"reward.kl": 0.0} | settings))
+        critic = trainer.critic
+        assert critic is not None
+        old_pass, plan = prepared(trainer)
+        critic.learn(old_pass, plan, completed_steps=0)
+        rows.append((sum(map(len, plan)), critic.learn(old_pass, plan, completed_steps=0)[1]))
+    (few, plain), (many, other) = rows
+    assert many > few
+    assert other == pytest.approx(plain, rel=1e-3, abs=1e-4)
+
+
+def test_adapters_have_a_critic_of_adapters(make_model: Callable[..., Any]) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    policy = LanguageModel(model=peft.get_peft_model(make_model(), settings).eval(), tokenizer=None)
+    critic = Critic(policy, validate({"loss": {"advantage": "gae", "penalty": {"name": "none"}}}))
+    heads = [name for name in critic.weights if "lora_" not in name]
+    assert len(heads) == 2 and all("lm_head" in name for name in heads) and len(critic.weights) > 2
+    assert (critic.values(a_batch(), [[list(range(7))]]) == 0).all()
+
+
+# ---- checkpoints
+
+
+class Killed(BaseException):
+    """Nothing in holdfast catches it."""
+
+
+def same_critic(one: Path, other: Path) -> None:
+    from safetensors.torch import load_file
+
+    for name in ("critic.safetensors", "critic_optimizer.safetensors"):
+        left, right = (load_file(list_checkpoints(folder)[0] / name) for folder in (one, other))
+        assert left and left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
+
+
+RUN = PPO | {"train.steps": 4, "checkpoint.every": 2, "eval.every": 2, "critic.warmup": 2, "checkpoint.keep": 4}
+
+
+@pytest.fixture(scope="module")
+def whole_ppo(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("ppo") / "run"
+    train(recipe(RUN), run_dir)
+    return run_dir
+
+
+def test_a_stopped_run_goes_on_as_if_it_never_had_been(
+    whole_ppo: Path, recipe: Recipe, tmp_path: Path, told: Any
+) -> None:
+    run_dir, remember = tmp_path / "run", told.step
+
+    def die(result: StepResult) -> None:
+        remember(result)
+        if result.step == 3:
+            raise Killed
+
+    told.step = die
+    with pytest.raises(Killed):
+        train(recipe(RUN), run_dir, listener=told)
+    del told.step
+    resume(run_dir, listener=told)
+    assert "resumed after step 2" in told.notes
+    assert_same_run(whole_ppo, run_dir)
+    same_critic(whole_ppo, run_dir)
+    assert len([row for row in comparable(run_dir) if "critic/explained_variance" in row]) == 4
+
+
+def test_a_critic_of_another_run_is_the_one_to_begin_with(whole_ppo: Path, recipe: Recipe) -> None:
+    folder = step_folder(whole_ppo, 2)
+    config = recipe(PPO | {"critic.path": str(folder)})
+    validate_before_training(config)
+    metrics = a_trainer(config).step().metrics
+    assert metrics["critic/value_mean"] != 0.0
+
+
+def test_a_critic_that_is_missing_is_refused(whole_ppo: Path, recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in ("absent", "empty", str(whole_ppo / "checkpoints" / "best")):
+        config = recipe(PPO | {"critic.path": str(tmp_path / folder)})
+        with pytest.raises(ConfigError, match=r"critic\.path = .* has no critic: give a checkpoint"):
+            validate_before_training(config)
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole_ppo, run_dir)
+    (run_dir / "results.json").unlink()
+    for folder in list_checkpoints(run_dir):
+        shutil.rmtree(folder)
+    train(recipe({"train.steps": 2, "train.group_size": 2, "checkpoint.every": 2}), tmp_path / "grpo")
+    shutil.copytree(step_folder(tmp_path / "grpo", 2), step_folder(run_dir, 2))
+    with pytest.raises(CheckpointError, match=r"has no critic \(critic\.safetensors\)"):
+        resume(run_dir)
+
+
+def test_a_critic_of_another_model_is_refused(whole_ppo: Path, recipe: Recipe) -> None:
+    config = recipe(PPO | {"critic.path": str(step_folder(whole_ppo, 2)), "world.model": {"hidden": 16}})
+    with pytest.raises(CheckpointError, match=r"the critic of another model: .* has shape"):
+        Critic(
+            a_trainer(recipe({"world.model": {"hidden": 16, "layers": 1, "heads": 2}})).learner.language_model, config
+        )
+
+
+# ---- settings
+
+
+def test_the_section_is_there_when_there_is_a_critic() -> None:
+    plain = load()
+    assert plain.unused() == {"critic"}
+    ppo = load(None, ["--loss.advantage=gae", "--loss.penalty.name=none", "--train.group_size=1"])
+    assert ppo.unused() == set() and ppo.train.group_size == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"critic": {"gamma": 1.01}}, r"critic\.gamma = 1\.01: must be 1 or less"),
+        ({"critic": {"lam": -0.1}}, r"critic\.lam = -0\.1: must be 0 or more"),
+        ({"loss.penalty.name": "llds"}, "without groups"),
+        ({"loss.penalty.name": "nll"}, r"without groups\. Set loss\.penalty\.name = 'none'$"),
+        ({"loss.kl_coef": 0.01}, "would act twice"),
+        ({"loss.baseline": "length"}, "weighs the rollouts of a group"),
+        ({"loss.nthr": True}, "compares the rollouts of a group"),
+        ({"loss.drop_first_actions": True}, "compares the rollouts of a group"),
+        ({"loss.negative_weight": 0.5}, "by the sign"),
+        ({"loss.off_policy_threshold": 0.5}, "by their advantage's sign"),
+        ({"train.resample": 2}, "replaces groups"),
+        ({"loss.advantage": "grpo", "train.group_size": 4}, r"reward\.kl = 0\.05 with loss\.advantage = 'grpo'"),
+        ({"loss.advantage": "reinforce", "reward.kl": 0.0}, r"critic\.lr = 0\.003 with loss\.advantage = 'reinforce'"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_refused(recipe: Recipe, changes: dict[str, Any], words: str) -> None:
+    settings = {name: value for name, value in PPO.items() if name.partition(".")[0] not in changes}
+    with pytest.raises(ConfigError, match=words):
+        recipe(settings | changes)
+
+
+def test_a_penalty_without_groups_may_stay(recipe: Recipe) -> None:
+    trainer = a_trainer(recipe(PPO | {"loss.penalty": {"name": "sapo", "preserve": "all"}, "reward.kl": 0.0}))
+    metrics = trainer.step().metrics
+    assert metrics["penalty/preserved_fraction"] == 1.0
