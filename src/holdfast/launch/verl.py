@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from holdfast import __version__
-from holdfast.adapters.verl_losses import LOSSES, loss_name
+from holdfast.adapters.verl_losses import LAST_ACTION, LOSSES, loss_name
 from holdfast.config import Config
 from holdfast.launch import verl_files
 from holdfast.launch.plan import (
@@ -101,10 +101,6 @@ REFUSED: Mapping[str, str] = {
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
         "preserved tokens, which is logged as penalty/preserved_fraction"
     ),
-    **dict.fromkeys(
-        ("loss.penalty.answer_weight", "loss.penalty.answer_base", "loss.penalty.answer_target"),
-        "a loss function of verl does not see which tokens are the answer. Leave it at its default, or use TRL",
-    ),
 }
 
 _NO_DUAL_CLIP = 1e9  # verl always clips twice; ratios end at e^20, below this
@@ -152,11 +148,6 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if config.run.device == "cpu":
         yield "run.device = 'cpu': verl's rollout servers need GPUs. Leave it at 'auto', or use TRL"
-    if loss_name(loss.penalty) is None:
-        yield (
-            f"loss.penalty.name = {loss.penalty.name!r}: it is not among verl's losses; the nearest is 'sapo', or use "
-            "TRL"
-        )
     if getattr(loss.penalty.term, "preserve", None) == "correct":
         yield (
             "loss.penalty.preserve = 'correct': a loss function of verl sees advantages, not rewards. The nearest is "
@@ -221,6 +212,11 @@ def _differences(config: Config) -> Iterator[str]:
     yield "verl keeps the newest checkpoints, and not the best on dev"
     yield "verl limits prompt and response each: with a short prompt a rollout ends before protocol.max_total_tokens"
     yield from code_notes(config)
+    penalty = config.loss.penalty.term
+    if penalty is not None and penalty.uses_answer_mask:
+        yield "a loss of verl does not see the answer: the last action of a rollout counts as it, also of one cut off"
+    if penalty is not None and penalty.uses_search_count:
+        yield "the answer's weight follows the searches of the 256 rollouts a process saw last: its actions less one"
     if config.train.warmup:
         yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
 
@@ -339,7 +335,6 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     penalty = config.loss.penalty
     prefix = f"{ACTOR}.policy_loss"
     mode = loss_name(penalty)
-    assert mode is not None  # `_problems` has refused it
     yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
     yield Option(f"+{prefix}.holdfast_version", __version__, "every machine must have this one")
@@ -348,6 +343,9 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio, loss.surrogate")
     correction = verl_files.Reference("algorithm.rollout_correction")
     yield Option(f"+{prefix}.rollout_correction", correction, "a loss must know what is done to its mask")
+    uses_answer = penalty.term is not None and penalty.term.uses_answer_mask
+    if uses_answer:
+        yield Option(f"+{prefix}.penalty_answer", LAST_ACTION, "the answer, which verl does not tell a loss")
     for key in LOSSES[mode].settings:
-        if (value := getattr(penalty, key)) not in (None, {}):
+        if (value := getattr(penalty, key)) not in (None, {}) and (uses_answer or not key.startswith("answer_")):
             yield Option(f"+{prefix}.penalty_{key}", value, f"loss.penalty.{key}")
