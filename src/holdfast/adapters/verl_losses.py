@@ -51,17 +51,16 @@ PENALTY_FIELDS = (*_SETTINGS, "penalty_answer")
 """Fields of verl's `policy_loss` that are about a penalty: its settings, and what counts as the answer."""
 
 
-def loss_name(penalty: AnyPenalty) -> str:
-    """The registry's name of a penalty.
+def loss_name(penalty: AnyPenalty) -> str | None:
+    """The registry's name of a penalty; None if it has none.
 
     >>> loss_name(LLDS(gate="token"))
     'holdfast_lld'
     """
-    return next(
-        name
-        for name, loss in LOSSES.items()
-        if type(penalty) is loss.kind and all(getattr(penalty, key) == value for key, value in loss.fixed.items())
-    )
+    for name, loss in LOSSES.items():
+        if type(penalty) is loss.kind and all(getattr(penalty, key) == value for key, value in loss.fixed.items()):
+            return name
+    return None
 
 
 def penalty_for(name: str, settings: Any) -> Penalty | None:

@@ -148,6 +148,11 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if config.run.device == "cpu":
         yield "run.device = 'cpu': verl's rollout servers need GPUs. Leave it at 'auto', or use TRL"
+    if loss_name(loss.penalty) is None:
+        yield (
+            f"loss.penalty.name = {loss.penalty.name!r}: it is not among verl's losses; the nearest is 'sapo', or use "
+            "TRL"
+        )
     if getattr(loss.penalty.term, "preserve", None) == "correct":
         yield (
             "loss.penalty.preserve = 'correct': a loss function of verl sees advantages, not rewards. The nearest is "
@@ -335,6 +340,7 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     penalty = config.loss.penalty
     prefix = f"{ACTOR}.policy_loss"
     mode = loss_name(penalty)
+    assert mode is not None  # `_problems` has refused it
     yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
     yield Option(f"+{prefix}.holdfast_version", __version__, "every machine must have this one")
