@@ -37,6 +37,7 @@ def test_names_mean_the_papers_penalties() -> None:
         "holdfast_llds_response": LLDS(gate="response"),
         "holdfast_lld": LLDS(gate="token"),
         "holdfast_search_sapo": SAPO(coef=0.1, preserve="positive"),
+        "holdfast_nll": NLL(coef=0.1),
     }
     assert not any(name == "sapo" or name.startswith("sapo") for name in LOSSES)
 
@@ -47,6 +48,17 @@ def test_settings_reach_the_penalty() -> None:
     given = {"penalty_coef": 0.4, "penalty_preserve": "nonnegative", "penalty_tau": 0.9}
     assert penalty_for("holdfast_search_sapo", given) == SAPO(coef=0.4, preserve="nonnegative", tau=0.9)
     assert penalty_for("holdfast_llds", {"penalty_coef": 0}) == LLDS(coef=0)  # zero means zero
+    assert penalty_for("holdfast_nll", {"penalty_coef": 0.5}) == NLL(coef=0.5)
+
+
+LAST = {"penalty_answer": "last-action"}
+
+
+def test_a_weight_of_the_answer_is_read_beside_what_counts_as_it() -> None:
+    assert penalty_for("holdfast_llds", {**LAST, "penalty_answer_weight": 0}) == LLDS(answer_weight=0)
+    given = {**LAST, "penalty_answer_weight": "adaptive-paper", "penalty_answer_base": 0.8, "penalty_answer_target": 4}
+    expected = LLDS(gate="response", answer_weight="adaptive-paper", answer_base=0.8, answer_target=4)
+    assert penalty_for("holdfast_llds_response", given) == expected
 
 
 def test_a_class_of_ones_own_goes_by_its_path(hinge: str) -> None:
@@ -78,6 +90,13 @@ def test_errors_of_a_custom_penalty_name_verls_settings(given: dict[str, object]
         ("holdfast_llds", {"penalty_path": "a:B"}, "penalty_path = a:B with loss_mode"),
         ("holdfast_llds", {"penalty_preserve": "correct"}, "does not tell a loss which rollouts are correct"),
         ("holdfast_llds", {"penalty_coef": -0.1}, r"LLDS\(coef=-0.1\) must be 0 or more"),
+        ("holdfast_llds", {"penalty_answer_weight": 0}, r"Set policy_loss\.penalty_answer = 'last-action'"),
+        ("holdfast_llds", LAST, r"penalty_answer = 'last-action' with a penalty that weighs all tokens alike"),
+        ("holdfast_search_sapo", {"penalty_answer_weight": 0}, "penalty_answer_weight = 0 with loss_mode"),
+        ("holdfast_observe", LAST, "weighs all tokens alike"),
+        ("holdfast_llds", {"penalty_answer": "tag", "penalty_answer_weight": 0}, "'tag' does not exist"),
+        ("holdfast_llds", {"penalty_answer_base": 0.5}, r"policy_loss\.penalty_answer_base = 0.5 with policy_loss"),
+        ("holdfast_nll", {"penalty_preserve": "positive"}, "penalty_preserve = positive with loss_mode"),
     ],
 )
 def test_what_is_refused(name: str, given: dict[str, object], said: str) -> None:
@@ -98,8 +117,9 @@ def test_a_penalty_has_the_name_that_makes_it(hinge: str) -> None:
         "holdfast_search_sapo",
         "holdfast_custom",
     ]
-    assert loss_name(NLL()) is None
+    assert loss_name(NLL()) == "holdfast_nll"
     assert set(PENALTY_FIELDS) == {
+        *("penalty_answer", "penalty_answer_weight", "penalty_answer_base", "penalty_answer_target"),
         *("penalty_coef", "penalty_preserve", "penalty_threshold", "penalty_tau"),
         *("penalty_path", "penalty_settings"),
     }

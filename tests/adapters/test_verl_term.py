@@ -77,3 +77,15 @@ def test_an_inert_penalty_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: 
             numbers(live, same, same, up, ones)
     (record,) = caplog.records
     assert record.getMessage().startswith("PEN001: holdfast_llds was zero in all of 2 micro-batches")
+
+
+def test_searches_are_the_actions_less_one_of_recent_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verl_term, "_WINDOW", 3)
+    searches = verl_term.Searches()
+    rows = [[0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0]]
+    mask = torch.tensor(rows, dtype=torch.bool)
+    assert searches.mean(mask[:1]) == 0.0
+    assert searches.mean(mask) == 1.0  # (2 + 0) / 2: the empty row is no rollout
+    assert searches.mean(mask[2:]) == 2 / 3
+    assert searches.mean(mask[2:]) == 0.0  # the first has left the window
+    assert verl_term.last_action(mask).int().tolist() == [[0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1, 1, 1, 0, 0]]

@@ -130,6 +130,7 @@ def test_every_setting_is_in_a_table(host: str, recipe: MakeRecipe) -> None:
     named |= sources(plan(host, recipe(*MASKS)))
     if host == "verl":
         named |= sources(plan(host, recipe(*PPO)))
+    named |= sources(plan(host, recipe("--loss.penalty.answer_weight=adaptive-paper")))
     named |= sources(plan(host, recipe(*CUSTOM, "--loss.penalty.settings=margin = 0.5")))
     covered = named.union(*TABLES[host])
     assert set(setting_names()) - covered == set()

@@ -121,6 +121,14 @@ def test_what_a_setting_becomes_in_trl(overrides: list[str], expected: dict[str,
     (["--loss.penalty.name=sapo", "--loss.penalty.tau=0.9"],
      {f"{LOSS}.loss_mode": "holdfast_search_sapo", f"+{LOSS}.penalty_tau": 0.9, f"+{LOSS}.penalty_coef": 0.1,
       f"+{LOSS}.penalty_preserve": "positive", f"+{LOSS}.penalty_threshold": "absent"}),
+    (["--loss.penalty.name=nll"],
+     {f"{LOSS}.loss_mode": "holdfast_nll", f"+{LOSS}.penalty_coef": 0.1, f"+{LOSS}.penalty_preserve": "absent"}),
+    ([], {f"+{LOSS}.penalty_answer": "absent", f"+{LOSS}.penalty_answer_weight": "absent"}),
+    (["--loss.penalty.answer_weight=0"],
+     {f"+{LOSS}.penalty_answer": "last-action", f"+{LOSS}.penalty_answer_weight": 0.0}),
+    (["--loss.penalty.answer_weight=adaptive-paper", "--loss.penalty.answer_target=3"],
+     {f"+{LOSS}.penalty_answer": "last-action", f"+{LOSS}.penalty_answer_weight": "adaptive-paper",
+      f"+{LOSS}.penalty_answer_base": 1.0, f"+{LOSS}.penalty_answer_target": 3.0}),
     (["--loss.ratio=sequence"], {f"+{LOSS}.base_loss_mode": "gspo"}),
     (["--loss.reduction=seq-mean-token-sum-norm"],
      {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor": 2000}),
@@ -186,9 +194,7 @@ def test_what_trl_refuses(overrides: list[str], says: list[str], recipe: MakeRec
     (["--retrieval.url=none", "--retrieval.corpus=c.jsonl"], ["retrieval.corpus = 'c.jsonl'", "set retrieval.url"]),
     (["--data.train=world", "--retrieval.url=none"], ["data.train = 'world'", "retrieval.url"]),
     (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'"]),
-    (["--loss.penalty.answer_weight=0"], ["loss.penalty.answer_weight = 0", "TRL"]),
     (["--loss.penalty.preserve=correct"], ["loss.penalty.preserve = 'correct'", "'positive'"]),
-    (["--loss.penalty.name=nll"], ["loss.penalty.name = 'nll'", "'sapo'"]),
     (["--loss.advantage=reinforce"], ["loss.advantage = 'reinforce'", "train.group_size = 1"]),
     (["--loss.advantage=gae", "--loss.penalty.name=none", "--critic.whiten=false"],
      ["critic.whiten = False", "whitens"]),
@@ -206,9 +212,17 @@ def test_what_verl_refuses(overrides: list[str], says: list[str], recipe: MakeRe
         assert words in str(raised.value)
 
 
+def test_what_counts_as_the_answer_in_verl_is_noted(recipe: MakeRecipe) -> None:
+    def notes(*overrides: str) -> list[str]:
+        return [note for note in plan("verl", recipe(*overrides)).notes if "the answer" in note]
+
+    assert (notes(), len(notes("--loss.penalty.answer_weight=0"))) == ([], 1)
+    assert len(notes("--loss.penalty.answer_weight=adaptive-paper")) == 2
+
+
 def test_all_problems_are_told_together(recipe: MakeRecipe) -> None:
     with pytest.raises(ConfigError) as raised:
-        plan("verl", recipe("--loss.penalty.name=nll", "--run.device=cpu", "--train.questions=41"))
+        plan("verl", recipe("--loss.penalty.preserve=correct", "--run.device=cpu", "--train.questions=41"))
     first, *problems = str(raised.value).split("\n")
     assert first == "this recipe cannot run in verl as it is"
     assert len(problems) == 3

@@ -13,7 +13,8 @@ are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
     +actor_rollout_ref.actor.policy_loss.penalty_coef=0.2
 
 A loss in verl cannot see token ids, which rollouts are correct, or how many optimizer steps a rollout batch is used
-for. `holdfast doctor verl` reads the last one from the configuration.
+for. `holdfast doctor verl` reads the last one from the configuration. Where the answer is cannot be seen either; with
+`penalty_answer=last-action` the last action of a rollout, which the mask tells, counts as its answer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from verl.workers.config import PolicyLossConfig
 
 from holdfast import __version__
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
-from holdfast.adapters.verl_term import CountedMean, Log, base_name, measure, per_token, refuse_split_actions
+from holdfast.adapters.verl_term import CountedMean, Log, Searches, base_name, measure, per_token, refuse_split_actions
 from holdfast.errors import ConfigError
 from holdfast.penalties import Penalty
 
@@ -48,11 +49,19 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     base_loss_mode: str = "vanilla"
     """The registered loss to which the penalty is added."""
     penalty_coef: float | None = None
-    """λ of LLDS and of its variant without a gate (LLD), γ of SAPO."""
+    """λ of LLDS and of its variant without a gate (LLD), γ of SAPO, μ of NLL."""
     penalty_preserve: str | None = None
     """Rollouts it preserves: `nonnegative` (A ≥ 0), `positive` (A > 0) or `all`."""
     penalty_threshold: float | None = None
     """LLDS, with or without a gate: nats per token that a decrease must exceed to count."""
+    penalty_answer: str | None = None
+    """What counts as the answer: `last-action`, the last action of a rollout. Needed by a weight of the answer."""
+    penalty_answer_weight: Any = None
+    """LLDS-MA: weight of the answer's tokens, from 0 to 1, or a schedule, `adaptive-paper` or `adaptive-code`."""
+    penalty_answer_base: float | None = None
+    """The weight that a schedule gives once rollouts have `penalty_answer_target` searches."""
+    penalty_answer_target: float | None = None
+    """Searches per rollout at which a schedule gives `penalty_answer_base`."""
     penalty_tau: float | None = None
     """SAPO: a token counts when its ratio is below this."""
     penalty_path: str | None = None
@@ -93,6 +102,7 @@ class _Loss:
     def __init__(self, name: str) -> None:
         self.name = name
         self._log = Log()
+        self._searches = Searches()
         self._settings: Any = None
         self._planned: tuple[Penalty | None, str] = (None, "")
 
@@ -120,8 +130,14 @@ class _Loss:
             rollout_is_weights=rollout_is_weights,
         )
         mask = response_mask.bool()
-        term = None if penalty is None else per_token(penalty, log_prob, old_log_prob, advantages, mask)
+        weight = None if penalty is None else self._answer_weight(penalty, mask)
+        term = None
+        if penalty is not None:
+            answer_weight = 1.0 if weight is None else weight
+            term = per_token(penalty, log_prob, old_log_prob, advantages, mask, answer_weight=answer_weight)
         series = measure(penalty, term, log_prob, old_log_prob, advantages, mask)
+        if weight is not None:
+            series["penalty/answer_weight"] = CountedMean(log_prob.new_tensor(weight), mask.sum(), weight)
         if penalty is not None and term is not None:
             if penalty.coef:
                 added = core_algos.agg_loss(term, mask, loss_agg_mode, **config.global_batch_info)
@@ -133,6 +149,12 @@ class _Loss:
                 logged = core_algos.agg_loss(term, mask, loss_agg_mode, loss_scale_factor=scale)
                 series["loss/penalty"] = CountedMean(penalty.coef * logged, mask.sum(), 0.0)
         return loss, {**metrics, **self._log.numbers(self.name, series)}
+
+    def _answer_weight(self, penalty: Penalty, mask: Tensor) -> float | None:
+        """The weight of answer tokens; None for a penalty that has none."""
+        if not penalty.uses_answer_mask:
+            return None
+        return penalty.weight_at(self._searches.mean(mask) if penalty.uses_search_count else 0.0)
 
 
 def _register() -> None:

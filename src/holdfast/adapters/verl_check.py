@@ -29,6 +29,12 @@ EXAMPLE = (
 """Overrides that are enough for `holdfast_llds`; the third lets the loss see what is done to its mask."""
 
 
+_SCHEDULE = (
+    "; its weight follows the actions less one of the 256 rollouts that a process saw last, not the valid searches of "
+    "the rollout batch"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """The result of one check."""
@@ -90,6 +96,12 @@ def checks(config: Any) -> Iterator[Check]:
             f"{sizes}: on the first the policy equals the old one, so {name} is always zero. Set "
             "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size or less (published runs took "
             "10 steps), or ppo_epochs to 2",
+        )
+    if penalty is not None and penalty.uses_answer_mask:
+        yield Check(
+            True,
+            "note: the last action of a rollout counts as its answer, also where a rollout was cut off before it "
+            "answered" + (_SCHEDULE if penalty.uses_search_count else ""),
         )
     correction = config.algorithm.get("rollout_correction") or {}
     if correction.get("bypass_mode") and penalty is not None:

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.penalties import LLDS, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty, custom_problems
+from holdfast.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty, custom_problems
 
-_UNSUPPORTED = ("normalizer", "answer_weight", "answer_base", "answer_target")
-"""Settings that a verl loss cannot honour: it gets neither another count nor the answer's tokens."""
+_UNSUPPORTED = ("normalizer",)
+"""Settings that a verl loss cannot honour: verl divides every term by one count."""
+
+LAST_ACTION = "last-action"
+"""The value of `penalty_answer`: the last action of a rollout counts as its answer. A verl loss sees no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,15 @@ LOSSES: dict[str, VerlLoss] = {
     "holdfast_llds_response": VerlLoss(LLDS, {"gate": "response"}),
     "holdfast_lld": VerlLoss(LLDS, {"gate": "token"}),
     "holdfast_search_sapo": VerlLoss(SAPO),
+    "holdfast_nll": VerlLoss(NLL),
     "holdfast_custom": VerlLoss(CustomPenalty),
 }
 """`holdfast_observe` adds series to the log and nothing to the loss. There is no bare `sapo`: verl's own loss of that
 name is Soft Adaptive Policy Optimization."""
 
-PENALTY_FIELDS = tuple(dict.fromkeys(f"penalty_{key}" for loss in LOSSES.values() for key in loss.settings))
-"""Fields of verl's `policy_loss` that are settings of a penalty."""
+_SETTINGS = tuple(dict.fromkeys(f"penalty_{key}" for loss in LOSSES.values() for key in loss.settings))
+PENALTY_FIELDS = (*_SETTINGS, "penalty_answer")
+"""Fields of verl's `policy_loss` that are about a penalty: its settings, and what counts as the answer."""
 
 
 def loss_name(penalty: AnyPenalty) -> str | None:
@@ -69,7 +74,7 @@ def penalty_for(name: str, settings: Any) -> Penalty | None:
         ConfigError: a value that cannot work, or one that this loss does not read.
     """
     loss = LOSSES[name]
-    given = {key: value for key in PENALTY_FIELDS if (value := settings.get(key)) is not None}
+    given = {key: value for key in _SETTINGS if (value := settings.get(key)) is not None}
     values = {key.removeprefix("penalty_"): _plain(value) for key, value in given.items()}
     if unread := sorted(set(values) - set(loss.settings)):
         key = f"penalty_{unread[0]}"
@@ -77,10 +82,20 @@ def penalty_for(name: str, settings: Any) -> Penalty | None:
             f"policy_loss.{key} = {given[key]} with loss_mode = {name!r}, which does not read it; leave it out, or "
             "choose the loss it belongs to (for a control run with everything else in place, set penalty_coef = 0)"
         )
-    penalty = _custom(values) if loss.kind is CustomPenalty else loss.kind(**loss.fixed, **values).term
+    penalty = _custom(values) if loss.kind is CustomPenalty else _published(loss, values)
+    for problem in _answer_problems(penalty, settings.get("penalty_answer")):
+        raise ConfigError(problem)
     for problem in () if penalty is None else _unsupported(penalty):
         raise ConfigError(problem)
     return penalty
+
+
+def _published(loss: VerlLoss, values: Mapping[str, Any]) -> Penalty | None:
+    """A penalty of holdfast. Raises `ConfigError`, with verl's names of the settings."""
+    try:
+        return loss.kind(**loss.fixed, **values).term
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("loss.penalty.", "policy_loss.penalty_")) from error
 
 
 def _custom(values: Mapping[str, Any]) -> Penalty:
@@ -104,10 +119,23 @@ def _unsupported(penalty: Penalty) -> Iterator[str]:
             f"{penalty!r}: verl divides every term by one count. Take normalizer out of policy_loss.penalty_settings, "
             "and divide penalty_coef by the logged holdfast/penalty/preserved_fraction instead"
         )
-    if penalty.uses_answer_mask:
+
+
+def _answer_problems(penalty: Penalty | None, answer: str | None) -> Iterator[str]:
+    key = "policy_loss.penalty_answer"
+    if answer not in (None, LAST_ACTION):
+        yield f"{key} = {answer!r} does not exist; the only one is {LAST_ACTION!r}"
+    uses = penalty is not None and penalty.uses_answer_mask
+    if uses and answer is None:
         yield (
-            f"{penalty!r}: this penalty needs the mask of the answer, which verl does not pass to a loss. Use one "
-            "without it, or train with TRL or `holdfast train`"
+            f"{penalty!r}: this penalty needs the tokens of the answer, which verl does not pass to a loss. Set "
+            f"{key} = {LAST_ACTION!r}, which takes the last action of each rollout for its answer, or train with TRL "
+            "or `holdfast train`"
+        )
+    if answer and not uses:
+        yield (
+            f"{key} = {answer!r} with a penalty that weighs all tokens alike; set policy_loss.penalty_answer_weight to "
+            "a number below 1 or to a schedule, or leave it out"
         )
 
 

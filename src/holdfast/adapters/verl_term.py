@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,13 +15,14 @@ from torch import Tensor
 
 from holdfast.adapters.verl_losses import LOSSES
 from holdfast.errors import ConfigError
-from holdfast.losses import drift_stats, penalty_stats, ratio_stats
+from holdfast.losses import action_ids_from_mask, drift_stats, penalty_stats, ratio_stats
 from holdfast.losses._tensors import upcast
 from holdfast.losses.stats import EPSILONS
 from holdfast.metrics import per_token_mean
 from holdfast.penalties import LLDS, Penalty
 
 _PATIENCE = 1000  # micro-batches
+_WINDOW = 256  # rollouts over which searches are averaged; about a rollout batch's share of one process
 
 logger = logging.getLogger("holdfast.adapters.verl")
 
@@ -41,18 +44,26 @@ def base_name(settings: Any, registered: Iterable[str]) -> str:
 
 
 def refuse_split_actions(penalty: Penalty | None, correction: Any) -> None:
-    """Raise `ConfigError` for token-level rejection with the action gate.
+    """Raise `ConfigError` for token-level rejection with the action gate, or with a weight of the last action.
 
-    Rejection removes tokens from `response_mask` before any loss sees it. That splits an action into pieces, and the
-    gate would open for each piece separately.
+    Rejection removes tokens from `response_mask` before any loss sees it. That splits an action into pieces. The gate
+    would open for each piece separately, and the last piece would pass for the last action.
 
     `correction` is verl's `rollout_correction`, or None if unknown. In bypass mode the rejection happens in the base
     loss, after the penalty, and does no harm.
     """
-    if not (isinstance(penalty, LLDS) and penalty.gate == "action") or not correction or correction.get("bypass_mode"):
+    by_gate = isinstance(penalty, LLDS) and penalty.gate == "action"
+    by_answer = penalty is not None and penalty.uses_answer_mask
+    if not (by_gate or by_answer) or not correction or correction.get("bypass_mode"):
         return
     levels = [level.strip() for level in str(correction.get("rollout_rs") or "").split(",")]
     if token_levels := [level for level in levels if level.startswith("token")]:
+        if not by_gate:
+            raise ConfigError(
+                f"rollout_correction.rollout_rs = {token_levels[0]!r} with {penalty!r}: rejecting tokens splits "
+                "actions before the loss sees them, and a piece would count as the last action. Use sequence-level "
+                "rejection (seq_…), or leave out the weight of the answer"
+            )
         raise ConfigError(
             f"rollout_correction.rollout_rs = {token_levels[0]!r} with loss_mode = 'holdfast_llds': rejecting tokens "
             "splits actions before the loss sees them, and the gate of an action is meaningless on a piece. Use "
@@ -61,12 +72,53 @@ def refuse_split_actions(penalty: Penalty | None, correction: Any) -> None:
         )
 
 
+def last_action(response_mask: Tensor) -> Tensor:
+    """bool [B, T]: the last run of ones of each row, which ends a rollout. `response_mask` is bool [B, T].
+
+    >>> last_action(torch.tensor([[True, True, False, True], [True, True, False, False]])).int().tolist()
+    [[0, 0, 0, 1], [1, 1, 0, 0]]
+    """
+    actions = action_ids_from_mask(response_mask)
+    return response_mask & (actions == actions.amax(-1, keepdim=True))
+
+
+class Searches:
+    """Searches per rollout over the rollouts that a process saw last, for a schedule of the answer's weight.
+
+    A loss of verl sees a micro-batch, and the published schedules read the whole rollout batch. A rollout with n
+    actions counts as n - 1 searches, which is right where each turn but the last searches.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=_WINDOW)
+
+    def mean(self, response_mask: Tensor) -> float:
+        """The mean after the rollouts of this micro-batch, bool [B, T]; 0 before the first. Rows without a token do not
+        count."""
+        actions = action_ids_from_mask(response_mask).amax(-1).tolist()
+        self._recent.extend(n - 1 for n in actions if n)
+        return fmean(self._recent) if self._recent else 0.0
+
+
 def per_token(
-    penalty: Penalty, log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor
+    penalty: Penalty,
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    answer_weight: float = 1.0,
 ) -> Tensor:
     """The penalty, float [B, T], unreduced and not yet times its coefficient; `response_mask` is bool."""
-    preserved = penalty.preserved(advantages, response_mask)
-    return penalty.per_token(log_prob, old_log_prob, advantages, response_mask, preserved=preserved)
+    return penalty.per_token(
+        log_prob,
+        old_log_prob,
+        advantages,
+        response_mask,
+        preserved=penalty.preserved(advantages, response_mask),
+        answer_mask=last_action(response_mask) if penalty.uses_answer_mask else None,
+        answer_weight=answer_weight,
+    )
 
 
 @dataclass(frozen=True, slots=True)

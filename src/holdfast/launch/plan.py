@@ -177,10 +177,8 @@ def refused(config: Config, table: Mapping[str, str]) -> Iterator[str]:
     yield from noted(config, table)
     if isinstance(config.loss.penalty, CustomPenalty):
         term = config.loss.penalty.term
-        differs = {"normalizer": term.normalizer != "policy", "answer_weight": term.uses_answer_mask}
-        for key in differs:
-            if differs[key] and (why := table.get(f"loss.penalty.{key}")):
-                yield f"loss.penalty.settings: {key} = {getattr(term, key, None)!r}: {why}"
+        if term.normalizer != "policy" and (why := table.get("loss.penalty.normalizer")):
+            yield f"loss.penalty.settings: normalizer = {term.normalizer!r}: {why}"
 
 
 def truncation(config: Config, remedy: str = "Set") -> Iterator[str]:

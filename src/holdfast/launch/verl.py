@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from holdfast import __version__
-from holdfast.adapters.verl_losses import LOSSES, loss_name
+from holdfast.adapters.verl_losses import LAST_ACTION, LOSSES, loss_name
 from holdfast.config import Config
 from holdfast.launch import verl_files
 from holdfast.launch.plan import (
@@ -103,10 +103,6 @@ REFUSED: Mapping[str, str] = {
     "loss.penalty.normalizer": (
         "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
         "preserved tokens, which is logged as penalty/preserved_fraction"
-    ),
-    **dict.fromkeys(
-        ("loss.penalty.answer_weight", "loss.penalty.answer_base", "loss.penalty.answer_target"),
-        "a loss function of verl does not see which tokens are the answer. Leave it at its default, or use TRL",
     ),
 }
 
@@ -227,6 +223,11 @@ def _differences(config: Config) -> Iterator[str]:
     yield from code_notes(config)
     if config.loss.advantage == "gae":
         yield "the value head of verl's critic begins at random, not at zero"
+    penalty = config.loss.penalty.term
+    if penalty is not None and penalty.uses_answer_mask:
+        yield "a loss of verl does not see the answer: the last action of a rollout counts as it, also of one cut off"
+    if penalty is not None and penalty.uses_search_count:
+        yield "the answer's weight follows the searches of the 256 rollouts a process saw last: its actions less one"
     if config.train.warmup:
         yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
 
@@ -385,6 +386,9 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio, loss.surrogate")
     correction = verl_files.Reference("algorithm.rollout_correction")
     yield Option(f"+{prefix}.rollout_correction", correction, "a loss must know what is done to its mask")
+    uses_answer = penalty.term is not None and penalty.term.uses_answer_mask
+    if uses_answer:
+        yield Option(f"+{prefix}.penalty_answer", LAST_ACTION, "the answer, which verl does not tell a loss")
     for key in LOSSES[mode].settings:
-        if (value := getattr(penalty, key)) not in (None, {}):
+        if (value := getattr(penalty, key)) not in (None, {}) and (uses_answer or not key.startswith("answer_")):
             yield Option(f"+{prefix}.penalty_{key}", value, f"loss.penalty.{key}")

@@ -81,19 +81,28 @@ def call(name: str, config: Any, batch: Batch, **changed: Any) -> tuple[Tensor, 
     return loss.detach(), gradient, metrics
 
 
-def naive_penalty(name: str, batch: Batch, *, threshold: float = 0.0, tau: float = 1.0) -> tuple[Tensor, Tensor]:
-    """(penalty, its derivative by the new log-prob) per token, in Python numbers, from the papers."""
+def naive_penalty(
+    name: str, batch: Batch, *, threshold: float = 0.0, tau: float = 1.0, answer_weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """(penalty, its derivative by the new log-prob) per token, in Python numbers, from the papers. The answer is the
+    last action."""
     old, new, advantages, mask = (
         batch[k].tolist() for k in ("old_log_prob", "log_prob", "advantages", "response_mask")
     )
     value, slope = torch.zeros(5, 7, dtype=torch.float64), torch.zeros(5, 7, dtype=torch.float64)
     for i in range(5):
         actions = [list(run) for inside, run in itertools.groupby(range(7), key=lambda t: mask[i][t]) if inside]
+        answer = actions[-1] if actions else []
         if name == "holdfast_llds_response":
             actions = [[t for action in actions for t in action]]
         if name == "holdfast_lld":
             actions = [[t] for action in actions for t in action]
         for action in actions:
+            if name == "holdfast_nll":
+                for t in action:
+                    if advantages[i][t] > 0:
+                        value[i, t], slope[i, t] = -new[i][t], -1.0
+                continue
             if name == "holdfast_search_sapo":
                 for t in action:
                     ratio = math.exp(new[i][t] - old[i][t])
@@ -105,7 +114,8 @@ def naive_penalty(name: str, batch: Batch, *, threshold: float = 0.0, tau: float
                 continue
             for t in kept:
                 if old[i][t] - new[i][t] > threshold:
-                    value[i, t], slope[i, t] = old[i][t] - new[i][t], -1.0
+                    weight = answer_weight if t in answer else 1.0
+                    value[i, t], slope[i, t] = weight * (old[i][t] - new[i][t]), -weight
     return value, slope
 
 

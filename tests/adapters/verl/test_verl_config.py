@@ -185,6 +185,13 @@ def test_bypass_mode_gets_a_note() -> None:
     assert "the old log-probs are the sampler's" in texts and "penalty_threshold" in texts
 
 
+def test_the_doctor_says_what_counts_as_the_answer() -> None:
+    answer = [f"+{LOSS}.penalty_answer=last-action"]
+    for weight, words in (("0.5", False), ("adaptive-paper", True)):
+        (note,) = [f.text for f in check(*answer, f"+{LOSS}.penalty_answer_weight={weight}") if "its answer" in f.text]
+        assert ("256 rollouts" in note) is words
+
+
 def test_the_doctor_prints_it_all(capsys: pytest.CaptureFixture[str]) -> None:
     from typer.testing import CliRunner
 

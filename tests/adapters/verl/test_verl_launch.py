@@ -105,6 +105,8 @@ CASES = [
     ["--loss.penalty.gate=response", "--loss.penalty.threshold=0.01"],
     ["--loss.penalty.gate=token", "--loss.penalty.preserve=positive"],
     ["--loss.penalty.name=sapo", "--loss.penalty.tau=0.9"],
+    ["--loss.penalty.name=nll", "--loss.penalty.coef=0.3"],
+    ["--loss.penalty.answer_weight=0"],
     ["--loss.penalty.name=custom", "--loss.penalty.path=holdfast.penalties:LLDS"],
     [
         *("--loss.penalty.name=custom", "--loss.penalty.path=holdfast.penalties:SAPO", "--loss.penalty.coef=0.3"),
@@ -256,12 +258,14 @@ def test_the_advantages_are_the_recipes(advantage: str, composed: Compose) -> No
 def test_shipped_recipes_take_the_published_steps(name: str, gpus: int, composed: Compose) -> None:
     rows = [json.dumps({"question": f"Who is {i}", "golden_answers": ["P"]}) for i in range(600)]
     Path("many.jsonl").write_text("\n".join(rows))
-    unmasked = ["--loss.penalty.answer_weight=1"] if name == "qwen2.5-3b" else []
-    config = composed("--data.train=many.jsonl", *unmasked, recipe=name, gpus=gpus)
+    config = composed("--data.train=many.jsonl", recipe=name, gpus=gpus)
     validate_config(config, use_reference_policy=True, use_critic=False)
     assert optimizer_steps(config) == 10
     coefficients = {"qwen2.5-3b": 0.2, "qwen2.5-7b-instruct": 0.3}
-    assert config.actor_rollout_ref.actor.policy_loss.penalty_coef == coefficients.get(name, 0.1)
+    loss = config.actor_rollout_ref.actor.policy_loss
+    assert loss.penalty_coef == coefficients.get(name, 0.1)
+    masked = ("last-action", "adaptive-paper") if name == "qwen2.5-3b" else (None, None)
+    assert (loss.get("penalty_answer"), loss.get("penalty_answer_weight")) == masked
 
 
 def test_the_published_numbers_as_they_stand_would_be_two_steps(composed: Compose) -> None:

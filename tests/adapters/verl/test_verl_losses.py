@@ -16,7 +16,7 @@ pytest.importorskip("verl")
 
 from verl.trainer.ppo import core_algos
 
-from holdfast.adapters.verl import LOSSES
+from holdfast.adapters.verl import LOSSES, _Loss
 
 from .conftest import GLOBAL, Batch, MakeConfig, call, naive_penalty
 
@@ -62,6 +62,44 @@ def test_value_and_gradient_are_base_plus_penalty(
         loss, gradient, _ = call(name, config, batch)
         torch.testing.assert_close(loss, plain + 0.7 * (value * weights).sum(), rtol=0, atol=1e-6)
         torch.testing.assert_close(gradient, plain_gradient + 0.7 * slope * weights, rtol=0, atol=1e-6)
+
+
+LAST = {"penalty_answer": "last-action"}
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("base", BASES)
+def test_the_last_action_weighs_what_is_set(
+    actor_config: MakeConfig, batch: Batch, base: str, mode: str, weight: float
+) -> None:
+    weights = token_weights(mode, batch["response_mask"], GLOBAL)
+    actor = {"loss_agg_mode": mode, "global_batch_info": GLOBAL}
+    plain, plain_gradient, _ = call(base, actor_config(base, actor=actor), batch)
+    for name in ("holdfast_llds", "holdfast_llds_response", "holdfast_lld"):
+        fields = {**LAST, "penalty_answer_weight": weight, "penalty_coef": 0.7}
+        config = actor_config(base, loss_mode=name, actor=actor, **fields)
+        value, slope = naive_penalty(name, batch, answer_weight=weight)
+        assert value.any() and not torch.equal(value, naive_penalty(name, batch)[0])
+        loss, gradient, metrics = call(name, config, batch)
+        torch.testing.assert_close(loss, plain + 0.7 * (value * weights).sum(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(gradient, plain_gradient + 0.7 * slope * weights, rtol=0, atol=1e-6)
+        assert metrics["holdfast/penalty/answer_weight"] == weight
+
+
+def test_a_schedule_follows_the_searches_of_recent_rollouts(
+    actor_config: MakeConfig, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows have 2, 2, 1, 2 and no actions: 3 searches in 4 rollouts. The third again: 3 in 5."""
+    monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "holdfast_llds", _Loss("holdfast_llds"))
+    config = actor_config(penalty_coef=1.0, penalty_answer_weight="adaptive-paper", penalty_answer_target=1.0, **LAST)
+    for rows, weight in (([0, 1, 2, 3, 4], 3 / 4), ([2], 3 / 5)):
+        part = {key: value[rows] for key, value in batch.items()}
+        loss, _, metrics = call("holdfast_llds", config, part)
+        value = naive_penalty("holdfast_llds", batch, answer_weight=weight)[0][rows]
+        added = loss - call("vanilla", config, part)[0]
+        torch.testing.assert_close(added, value.sum() / part["response_mask"].sum(), rtol=0, atol=1e-6)
+        assert metrics["holdfast/penalty/answer_weight"] == pytest.approx(weight)
 
 
 def test_the_reference_tells_the_losses_apart(batch: Batch) -> None:
@@ -134,7 +172,7 @@ def test_importance_weights_of_the_rollout_are_the_bases_alone(actor_config: Mak
 
 def test_the_first_step_is_exactly_the_base(actor_config: MakeConfig, batch: Batch) -> None:
     same = batch | {"log_prob": batch["old_log_prob"]}
-    for name in PENALTIES:
+    for name in (name for name in PENALTIES if name != "holdfast_nll"):
         config = actor_config(loss_mode=name)
         assert torch.equal(call(name, config, same)[1], call("vanilla", config, same)[1])
 

@@ -33,6 +33,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"loss_mode": "vanilla", "penalty_coef": 0.1},
         "set loss_mode to one of holdfast_observe",
     ),
+    "answer of nothing": ({"penalty_answer_weight": 0.0}, "Set policy_loss.penalty_answer = 'last-action'"),
+    "tokens of a last action rejected": (
+        {
+            "loss_mode": "holdfast_lld",
+            "penalty_answer": "last-action",
+            "penalty_answer_weight": 0.0,
+            "rollout_correction": {"rollout_rs": "token_k1"},
+        },
+        "a piece would count as the last action",
+    ),
     "another holdfast": (
         {"holdfast_version": "0.0.1"},
         "install one version on every machine, or write the folder again",
