@@ -293,8 +293,8 @@ def test_a_critic_of_another_run_is_the_one_to_begin_with(whole_ppo: Path, recip
 
 def test_a_critic_that_is_missing_is_refused(whole_ppo: Path, recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for folder in ("absent", "empty", str(whole_ppo / "checkpoints" / "best")):
-        config = recipe(PPO | {"critic.path": str(tmp_path / folder)})
+    for path in ("absent", "empty", str(whole_ppo / "checkpoints" / "best")):
+        config = recipe(PPO | {"critic.path": str(tmp_path / path)})
         with pytest.raises(ConfigError, match=r"critic\.path = .* has no critic: give a checkpoint"):
             validate_before_training(config)
     run_dir = tmp_path / "run"
