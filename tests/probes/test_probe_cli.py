@@ -211,6 +211,26 @@ def test_influence_of_a_run(probe: Probe, trained: Path) -> None:
     assert [u["optimizer"] for u in other["units"]] != [u["optimizer"] for u in found["units"]]
 
 
+def test_cases_of_a_run(probe: Probe, trained: Path) -> None:
+    before = digests(trained)
+    text = probe(trained, "--what", "cases", "--out", ".", "--questions", 18, "--top", 2).stdout
+    name = "cases-step-000002-seed-0"
+    found = written(Path(), name)["result"]
+    assert digests(trained) == before
+    assert len(found["cases"]) == 2 <= found["used"] <= found["asked"] == 18
+    for case in found["cases"]:
+        right, wrong = case["correct"], case["incorrect"]
+        assert right["answer"] in case["golden_answers"] and wrong["answer"] not in case["golden_answers"]
+        for rollout in (right, wrong):
+            tokens = [token for turn in rollout["turns"] for token in turn["tokens"]]
+            assert rollout["tokens"] == len(tokens)
+            assert rollout["change"] == pytest.approx(sum(t["after"] - t["before"] for t in tokens))
+            assert sum(t["push"] for t in tokens) == pytest.approx(case["push"], rel=1e-3, abs=1e-5)
+    page = Path(f"{name}.md").read_text()
+    assert page.count("\n## ") == 2 and found["cases"][0]["question"] in page
+    assert f"Wrote {name}.json and {name}.svg and {name}.md" in text
+
+
 def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:
     model = trained / "checkpoints" / "step-000002" / "model"
     recipe = home / "recipe.toml"
@@ -291,6 +311,10 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "--compare foo: there is no such penalty" in refused(trained, *what, "--compare", "none,foo")
     assert "this probe makes no update" in refused(trained, "--what", "by-searches", "--compare", "none")
     assert "its step is plain GRPO" in refused(trained, "--what", "influence", "--compare", "none")
+    assert "--compare with --what cases: its step is plain GRPO" in refused(
+        trained, "--what", "cases", "--compare", "none"
+    )
+    assert "only --what cases shows single questions" in refused(trained, *what, "--top", 2)
     assert "--optimizer-state with --what by-searches: this probe makes no update" in refused(
         trained, "--what", "by-searches", "--optimizer-state"
     )
@@ -308,8 +332,9 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
 def test_a_run_without_a_checkpoint(probe: Probe, trained: Path) -> None:
     Path("begun").mkdir()
     shutil.copy(trained / "config.toml", "begun")
-    stderr = probe("begun", "--what", "ratio-tail", code=2).stderr
-    assert "begun has no whole checkpoint; let the run reach one (checkpoint.every) or finish" in stderr
+    for what in ("ratio-tail", "cases"):
+        stderr = probe("begun", "--what", what, code=2).stderr
+        assert "begun has no whole checkpoint; let the run reach one (checkpoint.every) or finish" in stderr
 
 
 def test_a_damaged_checkpoint(probe: Probe, trained: Path) -> None:
@@ -319,7 +344,7 @@ def test_a_damaged_checkpoint(probe: Probe, trained: Path) -> None:
     assert "step-000001 is refused: model/config.json does not match its checksum" in stderr
 
 
-@pytest.mark.parametrize("what", ["per-sample", "first-action", "ratio-tail", "influence"])
+@pytest.mark.parametrize("what", ["per-sample", "first-action", "ratio-tail", "influence", "cases"])
 def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> None:
     recipe = home / "recipe.toml"
     stderr = probe(home / "raw", "--recipe", recipe, "--what", what, "--loss.kl_coef", 0, code=2).stderr

@@ -34,11 +34,13 @@ class What(StrEnum):
     RATIO_TAIL = "ratio-tail"
     TAIL_LEAK = "tail-leak"
     INFLUENCE = "influence"
+    CASES = "cases"
 
 
 _UPDATES = (What.PER_SAMPLE, What.RATIO_TAIL)
 """They update by the recipe's loss, and under other penalties."""
-_STEPS = (*_UPDATES, What.INFLUENCE)
+_PLAIN = (What.INFLUENCE, What.CASES)
+"""Their step is plain GRPO, whatever the recipe's loss is."""
 
 
 def probe(
@@ -74,9 +76,13 @@ def probe(
     optimizer_state: Annotated[
         bool,
         typer.Option(
-            "--optimizer-state", help="per-sample, ratio-tail, influence: start from the run's saved AdamW state."
+            "--optimizer-state",
+            help="per-sample, ratio-tail, influence, cases: start from the run's saved AdamW state.",
         ),
     ] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="cases: how many questions to show. Default: 3.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: RUN/probes, or probes.")
     ] = None,
@@ -96,6 +102,9 @@ def probe(
                     top-p/top-k
       influence     one GRPO step on each question: the change of correct
                     rollouts that the theory predicts (GWHES), and the real one
+      cases         the questions that such a step displaces most: the incorrect
+                    rollout that pushes hardest beside the correct one it
+                    pushes, token by token, also as Markdown
 
     Writes JSON and a figure. Updates are undone, so the checkpoint does not
     change. Settings on the command line replace those of the recipe.
@@ -104,10 +113,14 @@ def probe(
 
     [cyan]holdfast probe Qwen/Qwen2.5-3B --recipe my.toml --what tail-leak[/cyan]
     """
-    if compare is not None and what is What.INFLUENCE:
-        raise ConfigError("--compare with --what influence: its step is plain GRPO, without a penalty; leave it out")
+    if compare is not None and what in _PLAIN:
+        raise ConfigError(
+            f"--compare with --what {what.value}: its step is plain GRPO, without a penalty; leave it out"
+        )
+    if top is not None and what is not What.CASES:
+        raise ConfigError(f"--top with --what {what.value}: only --what cases shows single questions; leave it out")
     for option in ["--compare"] * (compare is not None) + ["--optimizer-state"] * optimizer_state:
-        if what not in _STEPS:
+        if what not in (*_UPDATES, *_PLAIN):
             raise ConfigError(f"{option} with --what {what.value}: this probe makes no update; leave it out")
     from holdfast.cli.console import open_console
 
@@ -126,7 +139,7 @@ def probe(
         probes.arms_of(config, penalties)  # refuses what the update would refuse, before the rollouts take their time
         folder = _make(folder or source.folder)
         rollouts = probes.roll_out_questions(subject, count, seed, listener)
-        result = _measure(subject, rollouts, what, seed, penalties, listener)
+        result = _measure(subject, rollouts, what, seed, penalties, top or 3, listener)
     title = f"{what.value} · {source.name if source.tag else f'{source.name} {tag}'}"
     title += f" · {count} questions × {config.train.group_size} rollouts, seed {seed}"
     title += ", the run's optimizer" * optimizer_state
@@ -139,6 +152,9 @@ def probe(
     written = [folder / f"{stem}.json", folder / f"{stem}.svg"]
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     written[0].write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+    if isinstance(result, probes.Cases):
+        written.append(folder / f"{stem}.md")
+        written[-1].write_text(probes.case_pages(result, title), encoding="utf-8", errors="backslashreplace")
     try:
         probes.draw(result, title, written[1])
     except MissingExtra as missing:
@@ -165,7 +181,7 @@ def _setup(document: Mapping[str, object]) -> str:
 
 
 def _measure(
-    subject: Subject, rollouts: Rollouts, what: What, seed: int, compare: list[str], listener: Listener
+    subject: Subject, rollouts: Rollouts, what: What, seed: int, compare: list[str], top: int, listener: Listener
 ) -> Result:
     import holdfast.probes as probes
 
@@ -182,6 +198,8 @@ def _measure(
             return probes.tail_leak(subject, rollouts)
         case What.INFLUENCE:
             return probes.influence(subject, rollouts, listener=listener)
+        case What.CASES:
+            return probes.cases(subject, rollouts, top=top, listener=listener)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
 """Probes of any checkpoint or model: what one update does to the policy, and how likely its rollouts are.
 
 `open_run` or `open_model`, then `roll_out_questions`, then one of `per_sample`, `first_action`, `by_searches`,
-`ratio_tail`, `tail_leak` and `influence`. Each returns a frozen value with `to_json()`. `document` adds what is needed
-to repeat the probe, `lines` is a table for people, and `draw` writes a figure. The policy stays the same, bit for bit.
+`ratio_tail`, `tail_leak`, `influence` and `cases`. Each returns a frozen value with `to_json()`. `document` adds what
+is needed to repeat the probe, `lines` is a table for people, `case_pages` are the cases as Markdown, and `draw` writes
+a figure. The policy stays the same, bit for bit.
 """
 
+from holdfast.probes.case_pages import case_pages
+from holdfast.probes.cases import Cases, cases
 from holdfast.probes.figures import draw
 from holdfast.probes.influence import Influence, influence
 from holdfast.probes.likelihood import BySearches, FirstAction, by_searches, first_action
@@ -15,6 +18,7 @@ from holdfast.probes.updates import PerSample, RatioTail, arms_of, per_sample, r
 
 __all__ = [
     "BySearches",
+    "Cases",
     "FirstAction",
     "Influence",
     "PerSample",
@@ -25,6 +29,8 @@ __all__ = [
     "TailLeak",
     "arms_of",
     "by_searches",
+    "case_pages",
+    "cases",
     "document",
     "draw",
     "first_action",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import MissingExtra
+from holdfast.probes.cases import Cases
 from holdfast.probes.influence import Influence
 from holdfast.probes.likelihood import BySearches, FirstAction, Level
 from holdfast.probes.report import Result
@@ -35,7 +37,7 @@ def draw(result: Result, title: str, path: Path) -> None:
     except ImportError:
         raise MissingExtra("matplotlib", "figures") from None
     with matplotlib.rc_context(_STYLE):
-        panels = len(result.arms) if isinstance(result, PerSample | RatioTail) else 1
+        panels = _panels(result)
         figure = Figure(figsize=(6.4, 0.6 + 3.2 * panels), layout="constrained")
         figure.suptitle(title, x=0.01, ha="left", fontsize="medium", fontweight="bold", wrap=True)
         axes = list(figure.subplots(panels, 1, sharex=True, sharey=True, squeeze=False)[:, 0])
@@ -52,7 +54,18 @@ def draw(result: Result, title: str, path: Path) -> None:
                 _tail_leak(result, axes[0])
             case Influence():
                 _influence(result, axes[0])
+            case Cases():
+                _cases(result, axes)
         figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _panels(result: Result) -> int:
+    match result:
+        case PerSample() | RatioTail():
+            return len(result.arms)
+        case Cases():
+            return len(result.shown)
+    return 1
 
 
 def _per_sample(result: PerSample, axes: Sequence[Any]) -> None:
@@ -172,6 +185,20 @@ def _influence(result: Influence, axis: Any) -> None:
     axis.set_xlabel("predicted change of correct rollouts, −GWHES / Z")
     axis.set_ylabel("measured, by the gradient")
     axis.legend(fontsize="small")
+
+
+def _cases(result: Cases, axes: Sequence[Any]) -> None:
+    """Change of each pair's log-likelihood, from the first token up to each one."""
+    for axis, case in zip(axes, result.shown, strict=True):
+        for rollout, colour in ((case.correct, _CORRECT), (case.incorrect, _INCORRECT)):
+            sums = list(itertools.accumulate((t.after - t.before for t in rollout.tokens), initial=0.0))
+            axis.plot(range(len(sums)), sums, color=colour, label="correct" if rollout.correct else "incorrect")
+        axis.axvspan(0, case.shared_tokens, color=_ALL, alpha=0.12, linewidth=0, label="the same tokens")
+        axis.axhline(0, color=_ALL, linewidth=0.8)
+        axis.set_title(f"{case.id}: {', '.join(case.labels) or 'no label'}")
+        axis.set_ylabel("change up to there, nats")
+        axis.legend(fontsize="small")
+    axes[-1].set_xlabel("sampled token")
 
 
 def _distribution(arm: ArmRatios, kind: Any, step: int) -> tuple[list[float], list[float]]:

@@ -8,7 +8,7 @@ the prediction rests on.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Literal
@@ -31,8 +31,8 @@ from holdfast.train.learner import make_learner
 from holdfast.train.plan import Plan
 from holdfast.train.policy_weights import check_logits, output_layer
 from holdfast.train.rollouts import training_batch
+from holdfast.trajectory import Group, Trajectory
 
-_ASKED = "--what influence"
 _MOVED = 0.1
 """Nats by which the small steps of `_derivative` move a group: far above rounding, far below curvature."""
 _DRAWS = 1000
@@ -159,27 +159,45 @@ def influence(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> In
     Raises `RolloutError` when no question has a correct and an incorrect rollout, and `ModelError` for a model whose
     output layer alone does not make the logits, or is frozen.
     """
+    units: list[Influenced] = []
+    states: list[_States] = []
+    for place, step in group_steps(subject, rollouts, asked="--what influence", listener=listener):
+        units += step.units(rollouts.groups[place].id)
+        states.append(step.states)
+    return Influence(asked=len(rollouts.groups), used=len(states), units=tuple(units), similarity=_similarities(states))
+
+
+def group_steps(
+    subject: Subject, rollouts: Rollouts, *, asked: str, listener: Listener
+) -> Iterator[tuple[int, GroupStep]]:
+    """For each question with a correct and an incorrect rollout: its place in `rollouts`, and the step on its group.
+
+    `asked` begins the sentence of a `ModelError`; the errors are those of `influence`.
+    """
     config = _plain(subject.config)
     policy = replace(subject.language_model, autocast_dtype=None)
     subject = replace(subject, config=config, language_model=policy, reference=None)
-    unembedding = output_layer(policy, _ASKED) / config.sampling.temperature
-    used = [g for g in rollouts.groups if len({t.correct for t in g.trajectories if any(t.loss_mask)}) == 2]
+    unembedding = output_layer(policy, asked) / config.sampling.temperature
+    used = [k for k, g in enumerate(rollouts.groups) if len({t.correct for t in learnable(g)}) == 2]
     if not used:
         raise RolloutError(
-            f"{rollouts.correct_count()}, and no question has a correct and an incorrect one: there is no influence to "
-            "measure. Raise --questions or train.group_size, or probe a policy that is correct now and then"
+            f"{rollouts.correct_count()}, and no question has a correct and an incorrect one, so nothing pushes a "
+            "correct rollout. Raise --questions or train.group_size, or probe a policy that is correct now and then"
         )
     listener.stage("steps", len(used))
-    units: list[Influenced] = []
-    states: list[_States] = []
-    for done, group in enumerate(used, start=1):
-        batch = training_batch([group], config.loss, pad_token_id=policy.pad_token_id, device=policy.device)
+    for done, place in enumerate(used, start=1):
+        groups = [rollouts.groups[place]]
+        batch = training_batch(groups, config.loss, pad_token_id=policy.pad_token_id, device=policy.device)
         batch = replace(batch, advantages=_advantages(batch.correct))
-        probed = _Group(subject, batch)
-        units += probed.units(group.id, unembedding, listener.note)
-        states.append(probed.states)
+        step = GroupStep(subject, batch, unembedding, listener.note)
+        check_logits(step.hidden, unembedding, step.tokens, step.logprobs, asked)
+        yield place, step
         listener.advance(done)
-    return Influence(asked=len(rollouts.groups), used=len(used), units=tuple(units), similarity=_similarities(states))
+
+
+def learnable(group: Group) -> list[Trajectory]:
+    """Rollouts with sampled tokens, in the order of the rows of `GroupStep`."""
+    return [t for t in group.trajectories if any(t.loss_mask)]
 
 
 def _plain(config: Config) -> Config:
@@ -199,32 +217,41 @@ def _advantages(correct: Tensor) -> Tensor:
     return ((rewards - rewards.mean()) / rewards.std(correction=0))[:, None]
 
 
-class _Group:
-    """The rollouts of one question with their log-probs and hidden states under the policy."""
+class GroupStep:
+    """The rollouts of one question under the policy, and one GRPO step on them.
 
-    def __init__(self, subject: Subject, batch: TokenBatch) -> None:
-        self.subject, self.batch = subject, batch
-        self.learner = make_learner(subject.config, subject.language_model)
-        self.plan: Plan = self.learner.plan(batch, torch.Generator().manual_seed(0), steps=1)
+    Sampled tokens stand in a row, rollout after rollout: N of them.
+    """
+
+    def __init__(self, subject: Subject, batch: TokenBatch, unembedding: Tensor, note: Callable[[str], None]) -> None:
+        self.batch, self.unembedding = batch, unembedding
+        self._subject, self._note = subject, note
+        self._learner = make_learner(subject.config, subject.language_model)
+        self._plan: Plan = self._learner.plan(batch, torch.Generator().manual_seed(0), steps=1)
         with hidden_states(subject.language_model.model) as collected, torch.no_grad():
-            self.old = self.learner.batch_logprobs(batch, self.plan)
-        order = list(itertools.chain.from_iterable(itertools.chain.from_iterable(self.plan)))
+            logprobs = self._learner.batch_logprobs(batch, self._plan)
+        order = list(itertools.chain.from_iterable(itertools.chain.from_iterable(self._plan)))
         counts = batch.loss_mask.sum(-1).tolist()
         by_row = dict(zip(order, torch.cat(collected).split([counts[row] for row in order]), strict=True))
-        self.hidden = [by_row[row] for row in range(len(batch))]
+        mask = batch.loss_mask
+        self.hidden = torch.cat([by_row[row] for row in range(len(batch))])
+        """[N, d], the input of the output layer that predicts each token."""
+        self.tokens, self.logprobs = batch.token_ids[mask], logprobs[mask]
+        """[N], ids and log-probs before the step."""
+        self.rows = torch.arange(len(batch), device=mask.device)[:, None].expand(mask.shape)[mask]
+        """[N], the rollout of each token."""
+        # The gradient by a layer is that by the layer divided by the temperature, divided once more.
+        self.z = int(mask.sum()) * subject.config.sampling.temperature**2
+        """Scores of tokens, times advantages, divided by this, are changes per unit of step size."""
 
-    def units(self, question: str, unembedding: Tensor, note: Callable[[str], None]) -> list[Influenced]:
+    def units(self, question: str) -> list[Influenced]:
         """The correct rollouts and their actions."""
-        batch, mask = self.batch, self.batch.loss_mask
-        tokens, old, hidden = batch.token_ids[mask], self.old[mask], torch.cat(self.hidden)
-        check_logits(hidden, unembedding, tokens, old, _ASKED)
-        rows = torch.arange(len(batch), device=mask.device)[:, None].expand(mask.shape)[mask]
-        correct, actions = batch.correct[rows], batch.action_ids[mask]
-        scores = gwhes(hidden, unembedding, tokens, correct, rows, action_ids=actions, logprobs=old)
-        gradient, optimizer = _by_action(self._derivative(), batch), _by_action(self._optimizer_step(note), batch)
-        sizes = _by_action(mask.float(), batch)
-        temperature = self.subject.config.sampling.temperature
-        z = int(mask.sum()) * temperature**2  # the gradient by a layer is that by the layer divided, divided once more
+        batch = self.batch
+        actions = batch.action_ids[batch.loss_mask]
+        group = (self.hidden, self.unembedding, self.tokens, batch.correct[self.rows], self.rows)
+        scores = gwhes(*group, action_ids=actions, logprobs=self.logprobs)
+        gradient, optimizer = _by_action(self._derivative(), batch), _by_action(self.optimizer_step(), batch)
+        sizes = _by_action(batch.loss_mask.float(), batch)
 
         def unit(row: int, action: int) -> Influenced:
             places = [k for k in scores if k[0] == row and action in (0, k[1])]
@@ -233,7 +260,7 @@ class _Group:
                 rollout=row,
                 action=action,
                 tokens=int(sum(sizes[k] for k in places)),
-                predicted=-sum(scores[k] for k in places) / z,
+                predicted=-sum(scores[k] for k in places) / self.z,
                 gradient=sum(gradient[k] for k in places),
                 optimizer=sum(optimizer[k] for k in places),
             )
@@ -246,7 +273,7 @@ class _Group:
 
         By central differences: two passes, a small step ahead and one back.
         """
-        model = self.subject.language_model.model
+        model = self._subject.language_model.model
         with borrowed_weights(model):
             trained = [p for p in model.parameters() if p.requires_grad]
             self._backward()
@@ -259,9 +286,9 @@ class _Group:
     def _backward(self) -> None:
         """Gradients of the loss, into the parameters."""
         batch, z = self.batch, int(self.batch.loss_mask.sum())
-        for rows in itertools.chain.from_iterable(self.plan):
+        for rows in itertools.chain.from_iterable(self._plan):
             micro = batch.select(rows).trim()
-            logprobs, _ = self.learner.logprobs(micro.token_ids, micro.loss_mask)
+            logprobs, _ = self._learner.logprobs(micro.token_ids, micro.loss_mask)
             (-(micro.advantages * logprobs).sum() / z).backward()
 
     @torch.no_grad()
@@ -270,24 +297,25 @@ class _Group:
         for parameter, g in zip(trained, gradient, strict=True):
             if g is not None:
                 parameter.add_(g, alpha=change)
-        return self.learner.batch_logprobs(self.batch, self.plan)
+        return self._learner.batch_logprobs(self.batch, self._plan)
 
-    def _optimizer_step(self, note: Callable[[str], None]) -> Tensor:
-        """Change of each token's log-prob, `[B, T]`, by one step of the recipe's optimizer."""
-        with borrowed_weights(self.subject.language_model.model):
-            learner = make_learner(self.subject.config, self.subject.language_model)
-            if self.subject.optimizer_state is not None:
-                load_optimizer(self.subject.optimizer_state, learner.optimizer)
-            minibatches, batch, _ = learner.old_pass(self.batch, self.plan)
+    def optimizer_step(self) -> Tensor:
+        """Change of each token's log-prob, `[B, T]`, by one step of the recipe's optimizer, which is undone."""
+        with borrowed_weights(self._subject.language_model.model):
+            learner = make_learner(self._subject.config, self._subject.language_model)
+            if self._subject.optimizer_state is not None:
+                load_optimizer(self._subject.optimizer_state, learner.optimizer)
+            minibatches, batch, _ = learner.old_pass(self.batch, self._plan)
             if learner.step(minibatches, mean_searches=0.0)["grad/skipped_steps"]:
-                note("an optimizer step was skipped, its gradient was not finite: do not trust this result")
-            return learner.token_change(batch, self.plan)
+                self._note("an optimizer step was skipped, its gradient was not finite: do not trust this result")
+            return learner.token_change(batch, self._plan)
 
     @property
     def states(self) -> _States:
         """The mean hidden state of each rollout (action 0) and of each of its actions."""
         means: list[dict[int, Tensor]] = []
-        for row, hidden in enumerate(self.hidden):
+        for row in range(len(self.batch)):
+            hidden = self.hidden[self.rows == row]
             actions = self.batch.action_ids[row][self.batch.loss_mask[row]]
             numbers = actions.unique().tolist()
             means.append({0: hidden.mean(0), **{int(k): hidden[actions == k].mean(0) for k in numbers}})

@@ -10,13 +10,14 @@ from importlib.metadata import version
 
 from holdfast import __version__
 from holdfast.config import dump
+from holdfast.probes.cases import Case, Cases
 from holdfast.probes.influence import MEASURES, UNITS, Agreement, Influence
 from holdfast.probes.likelihood import BySearches, FirstAction, Level
 from holdfast.probes.subject import Subject
 from holdfast.probes.tail_leak import TailLeak, TurnLeak
 from holdfast.probes.updates import EPSILONS, KINDS, ArmChange, PerSample, RatioTail
 
-Result = PerSample | FirstAction | BySearches | RatioTail | TailLeak | Influence
+Result = PerSample | FirstAction | BySearches | RatioTail | TailLeak | Influence | Cases
 
 
 def document(
@@ -58,6 +59,8 @@ def lines(result: Result) -> list[str]:
             return _tail_leak(result)
         case Influence():
             return _influence(result)
+        case Cases():
+            return _cases(result)
 
 
 def _per_sample(result: PerSample) -> list[str]:
@@ -173,6 +176,29 @@ def _influence(result: Influence) -> list[str]:
         "Mean cosine of two rollouts' hidden states, each a mean over an action's tokens",
         *columns(similar),
     ]
+
+
+def _cases(result: Cases) -> list[str]:
+    rows = [["question", "displacement", "push", "label"]]
+    rows += [[case.id, f"{case.displacement:+.3f}", f"{case.push:+.3g}", label(case)] for case in result.shown]
+    counts = [["label", "questions", "displaced"]]
+    counts += [[name, str(every), str(displaced)] for name, (every, displaced) in result.label_counts.items()]
+    return [cases_sentence(result), *columns(rows), "", *columns(counts)]
+
+
+def cases_sentence(result: Cases) -> str:
+    """What was rolled out and how many questions the step displaced."""
+    used = len(result.every)
+    return (
+        f"{used} of {result.asked} questions have a correct and an incorrect rollout. Each had one GRPO step of its "
+        f"own, which made the correct rollouts of {result.displaced} less likely. The "
+        f"{len(result.shown)} most displaced:"
+    )
+
+
+def label(case: Case) -> str:
+    """The labels of a case in words."""
+    return ", ".join(case.labels) or "none"
 
 
 def _correlation(agreement: Agreement) -> str:

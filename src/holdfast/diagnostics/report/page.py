@@ -23,6 +23,7 @@ from typing import Any
 from holdfast import __version__
 from holdfast.diagnostics.finding import Diagnosis, Finding, headline, lead_of, too_short
 from holdfast.diagnostics.log import Log
+from holdfast.diagnostics.report.cases import cases_html, read_cases
 from holdfast.diagnostics.report.data import missing_series, page_data
 from holdfast.diagnostics.report.samples import ReportedRun, read_changes, read_rollouts
 from holdfast.diagnostics.rules import RULES
@@ -39,7 +40,13 @@ def reported(log: Log, diagnosis: Diagnosis, path: str | Path | None = None) -> 
         return ReportedRun(log=log, diagnosis=diagnosis)
     path = Path(path)
     folder = next((place for place in (path / log.name, path) if place.is_dir()), path.parent)
-    return ReportedRun(log=log, diagnosis=diagnosis, rollouts=read_rollouts(folder), changes=read_changes(folder))
+    return ReportedRun(
+        log=log,
+        diagnosis=diagnosis,
+        rollouts=read_rollouts(folder),
+        changes=read_changes(folder),
+        cases=read_cases(folder),
+    )
 
 
 def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
@@ -132,6 +139,7 @@ def html(runs: Sequence[ReportedRun], *, plotly: str, foot: Sequence[str]) -> st
         '<h2>Curves</h2>\n<div class="bar" id="bar"></div>\n<div class="charts" id="charts"></div>',
         _missing(missing_series(runs)),
         _rollouts(data["rollouts"]),
+        cases_html(runs[0].cases) if len(runs) == 1 else "",
         _open_questions(runs),
         _notes(runs),
         _settings(runs),

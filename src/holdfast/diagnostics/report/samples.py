@@ -55,6 +55,17 @@ class SampleChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedCase:
+    """A displaced question with the pair of its rollouts."""
+
+    labels: tuple[str, ...]
+    displacement: float
+    push: float
+    pair: tuple[SampledRollout, ...]
+    """The correct rollout, then the incorrect one that pushes it, with the change of each token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedRun:
     """One run of a report."""
 
@@ -62,9 +73,11 @@ class ReportedRun:
     diagnosis: Diagnosis
     rollouts: tuple[SampledRollout, ...] = ()
     changes: tuple[SampleChanges, ...] = ()
+    cases: tuple[ReportedCase, ...] = ()
 
 
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a file that another program wrote raises when it is parsed."""
 
 
 def read_rollouts(folder: Path) -> tuple[SampledRollout, ...]:
@@ -85,7 +98,7 @@ def _read(path: Path, parse: Any) -> Iterator[Any]:
             for line in file:
                 try:
                     yield parse(json.loads(line))
-                except _UNREADABLE:
+                except UNREADABLE:
                     continue
     except OSError:
         return
