@@ -135,7 +135,10 @@ def test_dry_run_of_a_run_that_cannot_work(trainer: Any, holdfast: Run) -> None:
         (["--train.stesp", "5"], "error: --train.stesp: there is no such setting; did you mean train.steps?\n"),
         (["--dryrun"], "error: there is no option --dryrun; did you mean --dry-run?\n"),
         (["--over-write"], "error: there is no option --over-write; did you mean --overwrite?\n"),
-        (["--lr", "3"], "error: --lr: there is no such setting; did you mean train.lr or warm_start.lr?\n"),
+        (
+            ["--lr", "3"],
+            "error: --lr: there is no such setting; did you mean train.lr or critic.lr or warm_start.lr?\n",
+        ),
         (["--train.steps"], "error: --train.steps needs a value; write --train.steps 60\n"),
         (["--train.steps", "--dry-run"], "error: --train.steps needs a value; write --train.steps 60\n"),
         (["--run.name", "a/b"], "error: {quickstart}: run.name = 'a/b' is not "),

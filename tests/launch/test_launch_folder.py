@@ -296,13 +296,14 @@ SAPO_MODELS = {
     "sapo-llama3.2-3b": "meta-llama/Llama-3.2-3B",
     "sapo-llama3.2-3b-instruct": "meta-llama/Llama-3.2-3B-Instruct",
 }
+PPO_MODELS = {"search-r1-ppo": "Qwen/Qwen2.5-3B"}
 MASKED = ("qwen2.5-3b", "llama3.2-3b")
-"""The models for which the paper masks answers, which verl cannot."""
+"""The models for which the paper masks answers, exactly so only in TRL."""
 
 
 def test_the_shipped_recipes_are_the_published_models() -> None:
-    assert set(bundled()) == {*LLDS_MODELS, *SAPO_MODELS, "quickstart", "collapse", "flaky"}
-    for name, model in (LLDS_MODELS | SAPO_MODELS).items():
+    assert set(bundled()) == {*LLDS_MODELS, *SAPO_MODELS, *PPO_MODELS, "quickstart", "collapse", "flaky"}
+    for name, model in (LLDS_MODELS | SAPO_MODELS | PPO_MODELS).items():
         assert load(bundled()[name]).model.path == model
 
 
