@@ -68,7 +68,8 @@ def test_weights_without_the_samplers_log_probs_are_refused(kind: str) -> None:
     changes = (f"algorithm.rollout_correction.{kind}", "actor_rollout_ref.rollout.calculate_log_probs=false")
     (problem,) = problems(*changes)
     assert "rollout_correction without the sampler's log-probs" in problem
-    assert problems(changes[0]) == problems(changes[1]) == []
+    with_them = "actor_rollout_ref.rollout.calculate_log_probs=true"  # verl 0.9's default, not 0.8's
+    assert problems(changes[0], with_them) == problems(changes[1]) == []
 
 
 def test_an_unknown_field_is_refused() -> None:
@@ -173,7 +174,7 @@ def test_problems_are_found_without_a_gpu(case: str) -> None:
 
 
 def test_tokens_rejected_are_found_without_our_own_config_class_too() -> None:
-    plain = [f"{LOSS}.loss_mode=holdfast_llds", EXAMPLE[-1]]
+    plain = [f"{LOSS}.loss_mode=holdfast_llds", EXAMPLE[-1], "actor_rollout_ref.rollout.calculate_log_probs=true"]
     config = compose([*plain, "algorithm.rollout_correction.rollout_rs=token_k1"])
     assert [f.passed for f in checks(config)] == [False]
     config = compose([*plain, "algorithm.rollout_correction.rollout_rs=token_k1", f"{LOSS}.loss_mode=holdfast_lld"])
