@@ -9,8 +9,8 @@ Every run starts from the same warm-started model. The local arms are `holdfast 
 `holdfast launch trl` writes from the same recipe. `trl-vllm` is that script with `use_vllm=True`, on a CPU. It
 needs the environment of `make contracts-vllm`, and heads of 32 dimensions. The penalty has the policy loss's
 denominator, the one that both trainers have. A finished run is read, not repeated, so a stopped experiment continues
-where it was. With `--minutes` a run that takes longer is ended, and read as far as it came. Settings after `--` go to
-every run.
+where it was. A run that takes longer than `--minutes` is stopped and read up to there. Settings after `--` go to every
+run.
 """
 
 from __future__ import annotations

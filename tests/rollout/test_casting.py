@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.rollout.casting import CastWeights
 from holdfast.rollout.hf import HFPolicy
+from holdfast.rollout.sampling import _ranked_by_key
 
 from .conftest import request
 
@@ -139,7 +140,8 @@ def test_no_weight_is_cast_while_decoding(make_model, tokenizer, monkeypatch) ->
 @pytest.mark.parametrize("sampling", [{}, {"top_k": 8}, {"top_p": 0.8}, {"top_p": 0.9, "top_k": 8}, {"greedy": True}])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_a_step_waits_for_the_device_once(make_model, tokenizer, monkeypatch, sampling, dtype) -> None:
-    """Once: for the sampled tokens, as a list."""
+    """Once: for the sampled tokens, as a list. With the ranking of a GPU, for on a CPU nothing waits."""
+    monkeypatch.setattr("holdfast.rollout.sampling._ranked_by_branch", _ranked_by_key)
     lists = Counter()
     to_list = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: lists.update(["tolist"]) or to_list(self))

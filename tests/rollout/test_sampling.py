@@ -7,7 +7,16 @@ import math
 import pytest
 import torch
 
-from holdfast.rollout.sampling import counter_uniform, draw, pick_most_likely, sampling_mask_ids, seed_key, truncate
+from holdfast.rollout.sampling import (
+    _ranked_by_branch,
+    _ranked_by_key,
+    counter_uniform,
+    draw,
+    pick_most_likely,
+    sampling_mask_ids,
+    seed_key,
+    truncate,
+)
 
 
 def test_counter_is_splitmix64() -> None:
@@ -175,3 +184,12 @@ def test_logits_that_are_not_numbers_give_log_probs_that_are_not():
     logits[0], logits[1, 4] = torch.nan, torch.nan
     logprobs = draw(logits, torch.full((3,), 0.5), top_k=5).logprobs
     assert logprobs.isnan().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("levels", [3, 10_000])
+def test_both_ways_to_rank_return_the_same(levels: int) -> None:
+    """With three levels every boundary is tied; with many, few are."""
+    mass = torch.randint(0, levels, (40, 200), generator=torch.Generator().manual_seed(levels)).float() / levels
+    for top_k in (1, 7, 199):
+        for branch, key in zip(_ranked_by_branch(mass, top_k), _ranked_by_key(mass, top_k), strict=True):
+            assert torch.equal(branch, key)

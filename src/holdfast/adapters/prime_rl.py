@@ -14,8 +14,8 @@
     kl_tau = 1e-3
 
 prime-rl computes its loss rollout by rollout, as sums, and divides by the number of tokens of the whole step. The
-penalty is such a sum, so it has the same denominator. The old policy is the one that sampled: there are no other old
-log-probs. It is at least one step behind by default, and the sampler's numbers differ a little from the trainer's even
+penalty is such a sum, so it has the same denominator. The old policy is the sampler's, whose log-probs are the only
+old ones. It is at least one step behind by default, and the sampler's numbers differ a little from the trainer's even
 where it is not; `threshold` keeps that noise from counting.
 
 Source: `prime_rl.trainer.rl.loss`, prime-rl 0.8.

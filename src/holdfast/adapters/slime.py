@@ -9,7 +9,7 @@ with the settings of a recipe's `[loss.penalty]` in holdfast.yaml; without them 
     holdfast_penalty: {name: llds, coef: 0.2}
 
 The policy loss is the host's own, with all its options. The log-probs it computes on the way are kept for the penalty,
-so there is no second pass over the logits. The penalty is reduced by what reduces the policy loss.
+so there is no second pass over the logits. The penalty is reduced as the policy loss is.
 
 Source: `backends/megatron_utils/loss.py` of slime 0.3.1, `backends/training_utils/loss_hub/losses.py` of miles 0.1.0.
 """

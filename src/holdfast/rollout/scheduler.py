@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from holdfast.errors import RolloutError
 from holdfast.rollout.policy import Policy, Request
@@ -65,6 +65,11 @@ class ModelUsage:
     """Seconds inside the policy."""
     tokens: int = 0
     """Sampled tokens."""
+
+    def add(self, other: Self) -> None:
+        """Add the counts and seconds of `other` to these."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 def run_agents(

@@ -167,7 +167,5 @@ class SearchQueue:
         return results, stats
 
     def _complete(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:
-        self._stats.retries += stats.retries
-        self._stats.calls += stats.calls
-        self._stats.retrieval_seconds += stats.retrieval_seconds
+        self._stats.add(stats)
         self._done += zip(queries, results, strict=True)

@@ -124,8 +124,7 @@ class Trainer:
             further = self.question_order.next(missing)
             more, round_stats = self.roll_out(further)
             examples, groups = [*examples, *further], [*groups, *more]
-            for name in RolloutStats.__dataclass_fields__:
-                setattr(stats, name, getattr(stats, name) + getattr(round_stats, name))
+            stats.add(round_stats)
         mixed = sum(group.mixed for group in groups)
         if not train.resample or not mixed:
             return examples, groups, groups

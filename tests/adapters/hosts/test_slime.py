@@ -206,7 +206,7 @@ def test_the_penalty_is_divided_as_the_policy_loss(
     host: Any, rollouts: list[Rollout], batch: Batch, written_out: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not hasattr(host, "load_function"):
-        pytest.skip("the interface alone has no reducer of one's own")
+        pytest.skip("the stand-in has no custom reducers")
     module = type(sys)("reducers_for_slime")
     vars(module).update(constant=constant)
     monkeypatch.setitem(sys.modules, "reducers_for_slime", module)

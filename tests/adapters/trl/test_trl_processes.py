@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,21 @@ def test_two_processes_log_as_one(tmp_path: Path) -> None:
     script = Path(__file__).with_name("two_processes.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     quiet = {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path)], capture_output=True, text=True, timeout=600, env=os.environ | quiet
+    process = subprocess.Popen(
+        [*command, str(script), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | quiet,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("LOG"))[4:])
+    try:
+        said, errors = process.communicate(timeout=600)
+    finally:
+        if process.poll() is None:  # else the two would wait for each other for ever
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors[-3000:]
+    rows = json.loads(next(line for line in said.splitlines() if line.startswith("LOG"))[4:])
     steps = [row for row in rows if "loss" in row]
     assert len(steps) == 4
     for row in steps:
