@@ -13,6 +13,7 @@ from holdfast_research.experiments import (
     masking,
     per_sample,
     preserving,
+    remedies,
     sapo,
     steps_per_rollout,
     testbeds,
@@ -31,6 +32,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         first_action,
         masking,
         sapo,
+        remedies,
         factors,
     )
 }

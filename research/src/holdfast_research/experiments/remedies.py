@@ -1,0 +1,82 @@
+"""What a sceptic tries before a penalty, on the testbed where LLDS and SAPO hold."""
+
+from __future__ import annotations
+
+from holdfast_research.experiments import arms as a
+from holdfast_research.experiments.death_spiral_claims import COLLAPSES, no_surge, remedy
+from holdfast_research.methods import GSPO, MEAN_OF_MEANS, NO_PENALTY, Settings
+from holdfast_research.values import Arm, Experiment
+
+PPO: Settings = {
+    **NO_PENALTY,
+    "loss.advantage": "gae",
+    "critic.lr": 1.5e-3,
+    "train.questions": 160,
+    "train.group_size": 1,
+}
+"""As many rollouts as 32 groups of five, and ten times the policy's learning rate for the critic, as published."""
+GEO_RS: Settings = {
+    **NO_PENALTY,
+    "loss.sampler_weights.level": "sequence",
+    "loss.sampler_weights.aggregate": "mean",
+    "loss.sampler_weights.keep": "reject",
+    "loss.sampler_weights.low": 0.99,
+    "loss.sampler_weights.high": 1.01,
+}
+
+GSPO_ARM = a.fixed(Arm("GSPO", {**NO_PENALTY, **GSPO}, a.GSPO_CLIPS))
+METHODS = {
+    "PPO": ("the baseline of both LLDS tables, said to be more stable", PPO),
+    "NTHR": ("arXiv 2505.18830", {**NO_PENALTY, "loss.nthr": True}),
+    "SimpleTIR": ("arXiv 2509.02479", {**NO_PENALTY, "loss.drop_void": True}),
+    "DPPO": ("arXiv 2602.04879", {**NO_PENALTY, "loss.surrogate": "dppo"}),
+    "Geo-RS": ("weights for a sampler that is not the old policy, bounds of 0.99 and 1.01", GEO_RS),
+    "CISPO": (
+        "arXiv 2506.13585",
+        {**NO_PENALTY, "loss.surrogate": "cispo", "loss.clip_low": 1.0, "loss.clip_high": 4.0},
+    ),
+    "GSPO by action": (
+        "GSPO with one ratio for each model turn, at GSPO's clip",
+        {**NO_PENALTY, **MEAN_OF_MEANS, **a.GSPO_CLIP, "loss.ratio": "action"},
+    ),
+    "off-policy mask": ("DeepSeek-V3.2, arXiv 2512.02556", {**NO_PENALTY, "loss.off_policy_threshold": 0.5}),
+    "positive only": ("rollouts with A < 0 left out", {**NO_PENALTY, "loss.negative_weight": 0.0}),
+    "first actions left out": ("section 5.3 of LLDS, which proposes it", {**NO_PENALTY, "loss.drop_first_actions": True}),
+}
+ARMS = tuple(Arm(name, settings) for name, (_, settings) in METHODS.items())
+PENALTIES = (a.LLDS_FIXED, a.SAPO_FIXED)
+CONTROLS = (a.GRPO, a.RELIABLE, a.PLAIN_SAMPLER, a.SAMPLING_MASK)
+GRPO = a.GRPO.name
+NAMES = tuple(METHODS)
+
+EXPERIMENT = Experiment(
+    name="remedies",
+    title="Remedies of others",
+    shows="PPO, NTHR, SimpleTIR, DPPO and what else a sceptic tries, beside LLDS and SAPO",
+    recipe="flaky",
+    arms=(*CONTROLS, *PENALTIES, a.LENGTH_BASELINE, GSPO_ARM, *ARMS),
+    minutes=4.5,
+    notes=(
+        "Each remedy has the constants of its source, which were chosen for other models; none is swept. LLDS and SAPO "
+        "have the coefficient that the sweep of death-spiral chose, so they were tuned on this testbed and the others "
+        "were not.",
+        "PPO has 160 questions with one rollout each, the others 32 with five: as many rollouts. Its critic starts as "
+        "a copy of the policy.",
+        "Geo-RS leaves out rollouts of which the sampler, on the average of their tokens, would have kept less than "
+        "99 % of the probability. This sampler keeps less of nearly every one.",
+    ),
+    claims=(
+        COLLAPSES,
+        *(
+            claim
+            for name, (where, _) in METHODS.items()
+            for claim in (*remedy(name, paper="control", where=where), no_surge(name))
+        ),
+        a.SAME_STEP,
+    ),
+    figures=a.dynamics(
+        (GRPO, *NAMES[:5]),
+        (GRPO, *NAMES[5:]),
+        metrics=("reward/mean", "displacement/correct", "entropy/mean", "rollout/length"),
+    ),
+)
