@@ -6,6 +6,7 @@ import difflib
 
 from holdfast.errors import ConfigError
 from holdfast_research.experiments import (
+    anchor,
     coefficient,
     death_spiral,
     factors,
@@ -26,6 +27,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         death_spiral,
         testbeds,
         steps_per_rollout,
+        anchor,
         preserving,
         coefficient,
         per_sample,

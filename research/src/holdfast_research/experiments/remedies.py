@@ -43,7 +43,10 @@ METHODS = {
     ),
     "off-policy mask": ("DeepSeek-V3.2, arXiv 2512.02556", {**NO_PENALTY, "loss.off_policy_threshold": 0.5}),
     "positive only": ("rollouts with A < 0 left out", {**NO_PENALTY, "loss.negative_weight": 0.0}),
-    "first actions left out": ("section 5.3 of LLDS, which proposes it", {**NO_PENALTY, "loss.drop_first_actions": True}),
+    "first actions left out": (
+        "section 5.3 of LLDS, which proposes it",
+        {**NO_PENALTY, "loss.drop_first_actions": True},
+    ),
 }
 ARMS = tuple(Arm(name, settings) for name, (_, settings) in METHODS.items())
 PENALTIES = (a.LLDS_FIXED, a.SAPO_FIXED)
