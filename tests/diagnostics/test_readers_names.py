@@ -72,7 +72,9 @@ def test_the_source_has_the_rest(host: str, package: str) -> None:
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     folder = Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
-    inside = {"trl": ["trainer/grpo_trainer.py"], "verl": ["trainer/ppo/metric_utils.py", "workers/utils/losses.py"]}[host]
+    inside = {"trl": ["trainer/grpo_trainer.py"], "verl": ["trainer/ppo/metric_utils.py", "workers/utils/losses.py"]}[
+        host
+    ]
     source = "".join((folder / name).read_text() for name in inside)
     for name in NOT_LOGGED[host]:
         assert name in source or re.sub(r"<function>", "{reward_func_name}", name) in source, name
