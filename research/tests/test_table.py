@@ -58,7 +58,7 @@ WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
         (["show", "--published", "gpt"], "--published gpt: no rows are known for it"),
         (["show", "--published", "qwen2.5-3b", "--against", "x"], "--against names one of your rows"),
         (["make", "wrld"], "there is no recipe 'wrld'"),
-        (["make", "world", "--rows", "PPO"], "no row has that in its name"),
+        (["make", "world", "--rows", "ToRA"], "no row has that in its name"),
         (["make", "world", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
         (["make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
     ],
@@ -361,5 +361,5 @@ def test_every_training_row_is_one_command_on_any_recipe(row: Any, recipe: str) 
 def test_rows_are_chosen_with_what_they_are_held_against() -> None:
     assert [row.name for row in rows_of(["gspo + "])] == ["GSPO", "GSPO + LLDS-A"]
     assert rows_of([]) == ROWS
-    with pytest.raises(ConfigError, match="--rows PPO: no row has that in its name; there are SFT"):
-        rows_of(["PPO"])
+    with pytest.raises(ConfigError, match="--rows ToRA: no row has that in its name; there are SFT"):
+        rows_of(["ToRA"])

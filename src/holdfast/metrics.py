@@ -134,6 +134,9 @@ METRICS: dict[str, str] = {
     "sampler/prob_abs_gap": "Mean over tokens of |sampler's probability − trainer's probability|, from verl.",
     "sampler/mismatch_kl": "KL between sampler and trainer per token, in nats, from prime-rl.",
     "sampler/importance_ratio": "Mean of trainer's probability / sampler's probability, from TRL.",
+    "sampler/weight_p05": "Fifth percentile over sampled tokens of the weights that `loss.sampler_weights` computes, "
+    "before its bounds. Absent without it.",
+    "sampler/weight_p95": "The 95th percentile of these weights.",
     "sampler/mask_mass": "Mean probability mass inside top-p/top-k (1: untruncated).",
     "sampler/mask_in_loss": "1 if the log-probs of the loss are over the tokens inside top-p/top-k. Absent otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",

@@ -155,3 +155,44 @@ def test_rows_over_many_steps_need_be_no_more_than_five() -> None:
 def test_a_first_row_without_contrast_is_forgotten() -> None:
     log = trl({"reward/mean": [0.9, 0.7, 0.8], "reward/group_std": [0.0, 0.2, 0.0], "grad/norm": [0.0, 0.1, 0.0]})
     assert noted(log) == {}
+
+
+# ---- remedies that leave nothing in the loss
+
+GEO_RS = {"loss.sampler_weights.level": "sequence", "loss.sampler_weights.low": 0.99, "loss.sampler_weights.high": 1.01}
+WEIGHTS = {"sampler/weight_p05": [0.82] * 4, "sampler/weight_p95": [0.9] * 4}
+
+
+def emptied(series: dict[str, Any], settings: Any = None) -> Any:
+    """The diagnosis of four batches with a gradient where tokens are left."""
+    return diagnose(log_of({"reward/mean": [0.4, 0.5, 0.4, 0.5]} | series, settings=settings))
+
+
+def test_bounds_that_no_weight_meets_are_told_at_the_first_batch() -> None:
+    gone = {"loss/excluded_fraction": [1.0] * 4, "grad/norm": [0.0] * 4, "rollout/mixed_group_fraction": [0.5] * 4}
+    (finding,) = emptied(gone | WEIGHTS, GEO_RS).findings
+    assert (finding.code, finding.step) == ("GRD003", 1)
+    assert finding.evidence == {
+        "loss/excluded_fraction": 1.0, "sampler/weight_p05": 0.82, "sampler/weight_p95": 0.9,
+    }  # fmt: skip
+    assert "0.82 to 0.9, outside the bounds of loss.sampler_weights, 0.99 to 1.01." in finding.summary
+    assert "`loss.sampler_weights.low`" in finding.remedy
+
+
+def test_weights_of_zero_leave_nothing_either() -> None:
+    (finding,) = emptied({"loss/mean_weight": [0.0] * 4} | WEIGHTS).findings
+    assert (finding.code, finding.step, finding.evidence["loss/mean_weight"]) == ("GRD003", 1, 0.0)
+
+
+def test_a_batch_of_void_rollouts_is_a_note_once_others_have_tokens() -> None:
+    void = {"loss/excluded_fraction": [0.2, 1.0, 1.0, 1.0]}
+    (finding,) = emptied(void, {"loss.drop_void": True}).findings
+    assert (finding.code, finding.step, finding.evidence) == ("GRD003", 2, {"loss/excluded_fraction": 1.0})
+    assert "invalid turn" in finding.summary and "loss.drop_void" in finding.summary
+    diagnosis = emptied({"loss/excluded_fraction": [0.2, 1.0, 0.9, 0.8]}, {"loss.drop_void": True})
+    assert diagnosis.findings == () and [note.code for note in diagnosis.notes] == ["GRD003"]
+
+
+def test_a_part_that_is_left_out_is_well() -> None:
+    part = {"loss/excluded_fraction": [0.999] * 4, "loss/mean_weight": [0.01] * 4}
+    assert emptied(part | WEIGHTS, GEO_RS).findings == ()

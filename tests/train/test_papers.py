@@ -449,6 +449,124 @@ def test_a_row_trains_as_its_paper_says(row: str, settings: dict[str, Any], reci
         assert [group.mixed for group in result.groups] == [True] * learned + [False] * (len(result.groups) - learned)
 
 
+# ---- PPO: advantages of tokens, and a critic
+
+
+def ppo_settings() -> dict[str, Any]:
+    """The settings in the section of the page about PPO."""
+    _, _, section = PAGE.read_text(encoding="utf-8").partition("## PPO with a critic")
+    return flattened(tomllib.loads(section.partition("```toml")[2].partition("```")[0]))
+
+
+def flattened(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names of nested tables."""
+    found: dict[str, Any] = {}
+    for key, x in values.items():
+        found |= flattened(x, f"{prefix}{key}.") if isinstance(x, dict) else {prefix + key: x}
+    return found
+
+
+def ppo_advantages(values: list[Tensor], old: list[Tensor], ref: list[Tensor], rewards: list[float]) -> list[Tensor]:
+    """With γ = λ = 1 what a token is still paid, less its value; then whitened over the sampled tokens of the batch.
+    A token is paid minus the KL to the reference, and the last one the reward too."""
+    raw = []
+    for v, o, r, reward in zip(values, old, ref, rewards, strict=True):
+        paid = -0.001 * (o - r)
+        paid[-1] += reward
+        raw.append(torch.stack([paid[k:].sum() for k in range(len(paid))]) - v)
+    every = torch.cat(raw)
+    return [(a - every.mean()) / (every.var() + 1e-8).sqrt() for a in raw]
+
+
+def test_ppo_trains_as_its_section_says(recipe: Recipe) -> None:
+    """Two steps of plain gradient descent on critic and policy, against descriptions in float64."""
+    learning = {"reward.f1": 0.0, "reward.format": 0.5, "train.questions": 12, "train.lr": 3e-3}
+    trainer = a_trainer(recipe(ppo_settings() | learning | {"critic.lr": 3e-3}))
+    trainer.step()  # from now on values are not 0, and the policy is not the reference
+    groups, _ = trainer.roll_out(trainer.question_order.next(12))
+    batch = trainer.make_batch(groups)
+    mask, critic, reference = batch.loss_mask, trainer.critic, trainer.learner.reference
+    assert critic is not None and reference is not None and len(batch) == 12
+    assert batch.rewards.tolist() == [reward_of(t, {}) for g in groups for t in g.trajectories]
+
+    policy, value_model = trainer.learner.language_model.model, copy.deepcopy(critic.language_model.model).double()
+    with reference.in_place():
+        start = copy.deepcopy(policy)
+    with torch.no_grad():
+        old, ref = ([x[m] for x, m in zip(double(model)(batch.token_ids, mask)[0], mask, strict=True)]
+                    for model in (copy.deepcopy(policy).double(), start.double()))  # fmt: skip
+        values = [v[m] for v, m in zip(value_of(value_model, batch), mask, strict=True)]
+    assert max(float(v.abs().max()) for v in values) > 1e-3
+    assert max(float((o - r).abs().max()) for o, r in zip(old, ref, strict=True)) > 1e-3
+    advantages = ppo_advantages(values, old, ref, batch.rewards.tolist())
+    returns = [  # not whitened
+        torch.stack([(-0.001 * (o - r))[k:].sum() + reward for k in range(len(o))])
+        for o, r, reward in zip(old, ref, batch.rewards.tolist(), strict=True)
+    ]
+
+    lr, values_before = 0.05, [p.detach().clone() for p in critic.weights.values()]
+    plan = trainer.learner.plan(batch, torch.Generator().manual_seed(0))
+    assert len(plan) == 2
+
+    def value_error(model: Any, rows: list[int]) -> Tensor:
+        errors = []
+        for row, new in zip(rows, value_of(model, batch.select(rows)), strict=True):
+            v, before = new[mask[row]], values[row]
+            held = before + (v - before).clamp(-0.5, 0.5)
+            errors.append(torch.maximum((v - returns[row]) ** 2, (held - returns[row]) ** 2) / 2)
+        return by_token(errors)
+
+    def policy_loss(model: Any, rows: list[int]) -> Tensor:
+        new = double(model)(batch.select(rows).token_ids, mask[rows])[0]
+        ratios = [(new[k][mask[row]] - old[row]).exp() for k, row in enumerate(rows)]
+        terms = [
+            (r * advantages[row], r.clamp(0.8, 1.2) * advantages[row]) for r, row in zip(ratios, rows, strict=True)
+        ]
+        return by_token([-torch.min(*pair) for pair in terms])
+
+    critic.optimizer = torch.optim.SGD(critic.weights.values(), lr=lr)
+    critic._settings = critic._settings.model_copy(update={"lr": lr})
+    critic._train = critic._train.model_copy(update={"grad_clip": 1e9})
+    learned, metrics = critic.learn(trainer.learner.old_pass(batch, plan), plan, completed_steps=1)
+    for row, expected in enumerate(advantages):
+        torch.testing.assert_close(learned.batch.advantages[row][mask[row]].double(), expected, atol=1e-4, rtol=1e-4)
+    assert metrics["critic/value_mean"] == pytest.approx(float(torch.cat(values).mean()), abs=1e-5)
+    assert metrics["critic/return_mean"] == pytest.approx(float(torch.cat(returns).mean()), abs=1e-4)
+    for (name, wanted), got in zip(
+        stepped(value_model, plan, value_error, lr).items(), critic.weights.values(), strict=True
+    ):
+        torch.testing.assert_close(got.double(), wanted, atol=1e-6, rtol=1e-4, msg=name)  # the critic's is float32
+    assert (
+        max(float((w - b.double()).abs().max()) for w, b in zip(critic.weights.values(), values_before, strict=True))
+        > 1e-3
+    )
+
+    of_tokens = torch.zeros(mask.shape).double()
+    for row, a in enumerate(advantages):
+        of_tokens[row, mask[row]] = a
+    _, weights = run(policy, replace(batch, advantages=of_tokens), plan, trainer.config.loss, lr=lr)
+    for name, wanted in stepped(policy, plan, policy_loss, lr).items():
+        torch.testing.assert_close(weights[name], wanted, atol=1e-8, rtol=1e-6, msg=name)
+
+
+def stepped(model: Any, plan: Plan, loss: Callable[[Any, list[int]], Tensor], lr: float) -> dict[str, Tensor]:
+    """The weights after one step of plain gradient descent for each mini-batch, in float64."""
+    model = copy.deepcopy(model).double()
+    for mini in plan:
+        model.zero_grad(set_to_none=True)
+        loss(model, [row for micro in mini for row in micro]).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= lr * p.grad if p.grad is not None else 0.0
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def value_of(model: Any, batch: TokenBatch) -> Tensor:
+    """float64 [B, T]: what the critic says where each token is predicted."""
+    logits = model(input_ids=batch.token_ids, use_cache=False).logits[:, :-1, 0]
+    return torch.nn.functional.pad(logits, (1, 0))
+
+
 # ---- recipes for published models, with the tiny model and the bundled world in their place
 
 SMALL = {"train.questions": 4, "train.lr": 3e-3}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from holdfast.penalties import NoPenalty
 from holdfast.rollout.searching import RolloutStats
 from holdfast.train.policy_weights import check_logits, output_layer, rows_for_nthr
 from holdfast.train.rollouts import training_batch
+from holdfast.train.run import train
 from holdfast.trajectory import Answer, Group, Invalid, Search, Trajectory, Turn
 
 from .one_update import a_batch, learner_of
@@ -306,6 +308,25 @@ def test_a_step_with_each_remedy(recipe: Recipe, changes: dict[str, Any], logged
 def test_weights_of_an_untruncated_sampler_are_one(recipe: Recipe) -> None:
     metrics = a_trainer(recipe({"loss.sampler_weights": {"level": "sequence"}})).step().metrics
     assert metrics["loss/mean_weight"] == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("weights", "series"),
+    [({"level": "sequence", "aggregate": "mean", "keep": "reject"}, "loss/excluded_fraction"),
+     ({"level": "token", "keep": "mask"}, "loss/mean_weight")],
+    ids=["reject", "mask"],
+)  # fmt: skip
+def test_bounds_that_no_weight_meets_are_told_after_the_first_step(
+    recipe: Recipe, tmp_path: Path, told: Any, weights: dict[str, Any], series: str
+) -> None:
+    changes = {"loss.sampler_weights": weights | {"low": 1.5, "high": 2.0}, "sampling.top_p": 0.5}
+    short = {"train.steps": 2, "eval.every": 0, "checkpoint.every": 0, "track.trajectories": 0}
+    train(recipe(changes | short), tmp_path / "run", listener=told)
+    (alarm,) = [alarm for alarm in told.alarms if alarm.code == "GRD003"]
+    assert alarm.step == 1 and alarm.evidence[series] == (1.0 if "excluded" in series else 0.0)
+    low, high = alarm.evidence["sampler/weight_p05"], alarm.evidence["sampler/weight_p95"]
+    assert 0 < low < high <= 1.001  # a sampler that draws from a part of the vocabulary is never below the policy
+    assert "loss.sampler_weights, 1.5 to 2.0" in alarm.summary
 
 
 # ---- dynamic sampling

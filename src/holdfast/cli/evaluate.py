@@ -16,6 +16,9 @@ from holdfast.errors import ConfigError
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
 """The names in `holdfast.evals.methods`, which is slow to import for a help text. A test compares the two."""
 
+EVERY = "all"
+"""`--checkpoint` for every checkpoint that a run has kept."""
+
 _LEGEND = (
     "asked: questions · subEM: the answer contains a golden one · hit: a passage contains one\n"
     "searches: per question · cut: share of answers that ran out of turns or tokens"
@@ -93,7 +96,12 @@ def run(
         str | None, typer.Option("--name", metavar="ROW", help="Name of the result in tables. Default: MODEL METHOD.")
     ] = None,
     checkpoint: Annotated[
-        str, typer.Option(metavar="WHICH", help="Checkpoint of the run: `last`, `best`, a step, or a folder.")
+        str,
+        typer.Option(
+            metavar="WHICH",
+            help="Checkpoint of the run: `last`, `best`, a step, a folder, or `all` that it kept, for scores over its "
+            "training.",
+        ),
     ] = "last",
     scorer: Annotated[
         Scorer,
@@ -157,39 +165,47 @@ def run(
     model = in_runs(model)
     config, run_dir = settings_of(model, settings, data or [])
     data = data or (["world"] if config.data.train == "world" else ["test"])
-    folder = folder or _default_folder(model, method, data, samples)
+    every = checkpoint == EVERY
+    checkpoints = _steps_of(model, run_dir, server) if every else [checkpoint]
+    folder = folder or _default_folder(model, method, data, samples, every=every)
     with open_console(err(), folder) as listener:
         set_up_torch(config)
         listener.stage("questions and passages")
         examples = load_questions(data, config, limit=limit)
         retriever = retriever_for(chosen, config, data, listener.note)
-        listener.stage("loading the model")
-        evaluated = open_model(
-            model,
-            config,
-            run_dir,
-            samples=samples,
-            given=settings,
-            server=endpoint,
-            tokenizer=tokenizer,
-            checkpoint=checkpoint,
-        )
-        evaluation = Evaluation(
-            evaluated,
-            chosen,
-            examples,
-            retriever,
-            samples=samples,
-            scorer=scorer.value,
-            bare=bare,
-            row=name or f"{Path(model).name} {method}",
-        )
-        try:
-            results = evaluation.run(folder, listener, batch=batch)
-        finally:
-            if hasattr(evaluated.policy, "close"):
-                evaluated.policy.close()
-    _show(results, folder)
+        by_checkpoint: dict[str, dict[str, Any]] = {}
+        for which in checkpoints:
+            listener.stage("loading the model")
+            evaluated = open_model(
+                model,
+                config,
+                run_dir,
+                samples=samples,
+                given=settings,
+                server=endpoint,
+                tokenizer=tokenizer,
+                checkpoint=which,
+            )
+            evaluation = Evaluation(
+                evaluated,
+                chosen,
+                examples,
+                retriever,
+                samples=samples,
+                scorer=scorer.value,
+                bare=bare,
+                row=(name or f"{Path(model).name} {method}") + (f" step {which}" if every else ""),
+            )
+            into = folder / f"step-{int(which):06d}" if every else folder
+            try:
+                by_checkpoint[which] = evaluation.run(into, listener, batch=batch)
+            finally:
+                if hasattr(evaluated.policy, "close"):
+                    evaluated.policy.close()
+    if every:
+        _show_training(by_checkpoint, folder)
+    else:
+        _show(by_checkpoint[checkpoint], folder)
 
 
 @app.command("compare")
@@ -228,10 +244,43 @@ def compare(
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _default_folder(model: str, method: str, data: list[str], samples: int | None) -> Path:
+def _default_folder(model: str, method: str, data: list[str], samples: int | None, *, every: bool) -> Path:
     """runs/evals/MODEL-METHOD-DATA. Results with other settings in that folder are refused, not mixed."""
     parts = [Path(model).name or "model", method, *[Path(name).name.split(".")[0] for name in data]]
-    return Path("runs") / "evals" / "-".join([*parts, *([f"{samples}-samples"] if samples else [])])
+    parts += [f"{samples}-samples"] if samples else []
+    return Path("runs") / "evals" / "-".join([*parts, *(["all-checkpoints"] if every else [])])
+
+
+def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]:
+    """The steps of a run's whole checkpoints, in their order."""
+    from holdfast.run_folder import find_gap, list_checkpoints, step_of
+
+    if server is not None:
+        raise ConfigError("--checkpoint all does not go with --server, which has one model; leave one of them out")
+    if run_dir is None or Path(model).resolve() != run_dir.resolve():
+        raise ConfigError(f"--checkpoint all is of a run, and {model} is not a run folder")
+    steps = sorted(step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None)
+    if not steps:
+        raise ConfigError(f"{run_dir} has kept no whole checkpoint; see checkpoint.every and checkpoint.keep")
+    return [str(step) for step in steps]
+
+
+def _show_training(by_step: dict[str, dict[str, Any]], folder: Path) -> None:
+    """EM of each set by step, also as a log that `holdfast report` draws."""
+    from holdfast.evals.state import OVER_TRAINING
+    from holdfast.jsonl import write_jsonl
+
+    scores = {
+        step: {title: row.get("em") for title, row in [*results["sets"].items(), ("mean of sets", results["macro"])]}
+        for step, results in by_step.items()
+    }
+    write_jsonl(folder / OVER_TRAINING, ({"step": int(step), **of_sets} for step, of_sets in scores.items()))
+    table = _table("EM at step", *next(iter(scores.values())))
+    for step, of_sets in scores.items():
+        table.add_row(step, *(_number(em) for em in of_sets.values()))
+    console = out()
+    console.print(table)
+    console.print(f"\nholdfast report {folder / OVER_TRAINING}", soft_wrap=True)
 
 
 def _show(results: dict[str, Any], folder: Path) -> None:

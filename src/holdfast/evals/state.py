@@ -19,6 +19,8 @@ from holdfast.jsonl import write_jsonl
 
 FORMAT = "holdfast-eval-1"
 SETTINGS, ROWS, RESULTS = "settings.json", "questions.jsonl", "results.json"
+OVER_TRAINING = "over_training.jsonl"
+"""Scores of every checkpoint of a run, a line each."""
 FAILED = ("retrieval_failed", "error")
 """Statuses that say nothing about the model. Such a question is asked again."""
 

@@ -6,9 +6,12 @@ What depends on the rollouts alone is known before the old pass (`filtered`), wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,18 +64,7 @@ def weighed(micro: TokenBatch, loss: Loss) -> TokenBatch:
     weights: Tensor | None = None
     settings = loss.sampler_weights
     if settings.level != "none":
-        assert micro.old_logprobs is not None and micro.sampler_logprobs is not None
-        weights = sampler_weights(
-            micro.old_logprobs,
-            micro.sampler_logprobs,
-            micro.loss_mask,
-            level=settings.level,
-            aggregate=settings.aggregate,
-            keep=settings.keep,
-            low=settings.low,
-            high=settings.high,
-            action_ids=micro.action_ids,
-        )
+        weights = _sampler_weights(micro, loss, keep=settings.keep, low=settings.low, high=settings.high)
         if settings.keep == "reject":
             rejected = micro.loss_mask & (weights == 0)
             micro = replace(micro, excluded=rejected if micro.excluded is None else micro.excluded | rejected)
@@ -83,8 +75,25 @@ def weighed(micro: TokenBatch, loss: Loss) -> TokenBatch:
     return micro if weights is None else replace(micro, policy_weights=weights)
 
 
+def _sampler_weights(micro: TokenBatch, loss: Loss, **bounds: Any) -> Tensor:
+    """float [B, T]: the weights of `loss.sampler_weights`, within these bounds."""
+    assert micro.old_logprobs is not None and micro.sampler_logprobs is not None
+    settings = loss.sampler_weights
+    assert settings.level != "none"
+    return sampler_weights(
+        micro.old_logprobs,
+        micro.sampler_logprobs,
+        micro.loss_mask,
+        level=settings.level,
+        aggregate=settings.aggregate,
+        action_ids=micro.action_ids,
+        **bounds,
+    )
+
+
 def weight_metrics(minibatches: Iterable[Iterable[TokenBatch]], loss: Loss) -> dict[str, float]:
-    """What the remedies in use left out of the loss, and the mean weight of what stayed."""
+    """What the remedies in use left out of the loss, the mean weight of what stayed, and what the sampler's weights are
+    before their bounds."""
     micros = [micro for mini in minibatches for micro in mini]
     sampled = sum(int(micro.loss_mask.sum()) for micro in micros)
     learned = sum(int(micro.learned_mask.sum()) for micro in micros)
@@ -98,6 +107,10 @@ def weight_metrics(minibatches: Iterable[Iterable[TokenBatch]], loss: Loss) -> d
             if micro.policy_weights is not None
         )
         metrics["loss/mean_weight"] = total / max(learned, 1)
+    if loss.sampler_weights.level != "none" and sampled:
+        unbounded = torch.cat([_sampler_weights(m, loss, low=0.0, high=math.inf)[m.loss_mask].cpu() for m in micros])
+        low, high = np.quantile(unbounded.numpy(), (0.05, 0.95)).tolist()
+        metrics |= {"sampler/weight_p05": low, "sampler/weight_p95": high}
     return metrics
 
 

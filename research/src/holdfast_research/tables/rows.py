@@ -66,6 +66,11 @@ ROWS: tuple[TrainingRow, ...] = (
     ),
     TrainingRow(name="Rejection sampling", settings=NO_PENALTY, baseline=("rejection-sampling",)),
     TrainingRow(name="REINFORCE", settings={"loss.advantage": "reinforce", **NO_PENALTY}),
+    TrainingRow(
+        name="PPO",
+        settings={**NO_PENALTY, "loss.advantage": "gae", "loss.kl_coef": 0.0, "reward.kl": 0.001},
+        world_settings={"critic.lr": 3e-3},  # ten times the policy's, as published
+    ),
     TrainingRow(name=GRPO, settings=NO_PENALTY),
     TrainingRow(name="+ LLD", settings=llds("token"), against=GRPO),
     TrainingRow(name="+ LLDS-R", settings=llds("response"), against=GRPO),
@@ -78,7 +83,8 @@ ROWS: tuple[TrainingRow, ...] = (
 """In the order of the papers' tables, each with the recipe's reward.
 
 λ is that of LLDS v2 for every gate; v1 has 0.1. SAPO's paper rewards token F1 and samples ten rollouts a question; its
-row here is like for like with the others. GSPO has GRPO's clip, as in the LLDS paper, whose code reduces the penalty
+row here is like for like with the others. PPO has as many rollouts of as many questions as GRPO; its paper has one
+rollout a question. GSPO has GRPO's clip, as in the LLDS paper, whose code reduces the penalty
 by token; these settings reduce it by sequence.
 """
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnostics.rules.groups import CONTRAST, MIXED, contrast_of
-from holdfast.diagnostics.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnostics.rules.rule import Check, Remedy, Rows, Rule, Signal
 from holdfast.trailing import Truths, Values, held, rows_since
 
+EXCLUDED, WEIGHT = "loss/excluded_fraction", "loss/mean_weight"
+LOWEST, HIGHEST = "sampler/weight_p05", "sampler/weight_p95"
+BOUNDS, VOID = "loss.sampler_weights", "loss.drop_void"
 NORM, REWARD, LOSS, CLIPPED, KL, RATE = "grad/norm", "reward/mean", "loss", "clip/fraction", "kl/reference", "lr"
 
 STD = ("reward/std",)
@@ -32,6 +38,27 @@ KL_MOVES = 1e-4
 NEAR_ZERO = 0.005
 """Below this, a loss is printed as 0, or is only the KL times its coefficient in the first steps."""
 FIRST_ROWS = 5
+
+
+def nothing_is_left(rows: Rows, *, when: float) -> Signal:
+    """A remedy leaves out every sampled token of the batch, or gives each a weight of 0: the series is `when`."""
+    (share,) = rows.columns
+    low, high = rows.latest(LOWEST), rows.latest(HIGHEST)
+    return Signal(
+        share == when,
+        lambda: {rows.names[0]: share, LOWEST: low, HIGHEST: high},
+        lambda: {"why": np.array([_why_left_out(rows.log.settings, *pair) for pair in zip(low, high, strict=True)])},
+        normal=share != when,
+    )
+
+
+def _why_left_out(settings: Mapping[str, object], low: float, high: float) -> str:
+    """The setting that leaves out all tokens, with the weights that it meets."""
+    if not np.isnan(low):
+        least, most = (settings.get(f"{BOUNDS}.{end}") for end in ("low", "high"))
+        bounds = "" if least is None else f", {least} to {most}"
+        return f": nine tenths of its weights are {low:.3g} to {high:.3g}, outside the bounds of {BOUNDS}{bounds}"
+    return f": every rollout has an invalid turn, and {VOID} drops it" if settings.get(VOID) else ""
 
 
 def is_cut(rows: Rows) -> Signal | None:
@@ -92,12 +119,32 @@ def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
     return result
 
 
+LEAVE_LESS_OUT: Remedy = {
+    "holdfast": "Widen `loss.sampler_weights.low` and `loss.sampler_weights.high` until the weights are between them. "
+    "Or let the sampler be the policy, with `sampling.top_p = 1.0` and `sampling.top_k = 0`. If it is "
+    "`loss.drop_void`, switch that off, or teach valid turns first with `warm_start.steps`.",
+    **dict.fromkeys(
+        ("trl", "verl", "unknown"),
+        "Widen the bounds on the sampler's weights until the weights are between them, or sample without top-p and "
+        "top-k.",
+    ),
+}
+
 GRD003 = Rule(
     code="GRD003",
     title="gradient cut off",
     needs=tuple((NORM, *names) for names in CONTRAST if names != STD),
     equal_needs=True,
     checks=(
+        *(
+            Check(
+                series=(name,),
+                signal=partial(nothing_is_left, when=when),
+                message="No sampled token is left in the policy loss{why}. The policy learns nothing from its rewards.",
+                remedy=LEAVE_LESS_OUT,
+            )
+            for name, when in ((EXCLUDED, 1.0), (WEIGHT, 0.0))
+        ),
         Check(
             series=(NORM,),
             signal=is_cut,
@@ -107,7 +154,8 @@ GRD003 = Rule(
     ),
     # Without a reward there is nothing to learn from.
     suppressed_by=("GRD002",),
-    meaning="The gradient norm is exactly 0 in batches whose groups have different rewards.",
+    meaning="The gradient norm is exactly 0 in batches whose groups have different rewards, or a remedy leaves no "
+    "sampled token in the loss.",
     impact="Advantages are not 0, but they do not reach the weights. The path from the loss to the weights is cut, "
     "or the loss mask is empty.",
     remedy={
