@@ -50,8 +50,8 @@ test EM. So at the top stands what prevents the fall at the lowest price. Plain 
 falls, and then comes back, so its last reward is not its lowest.
 
 * *Fell*: in means of five steps the reward lost 40 % of its peak, or a third in means of ten, whatever came after.
-* *Entropy surged*: it rose 0.3 nats above its lowest. Where it did, the policy spreads over what the sampler never draws,
-  and the reward under that sampler does not show it.
+* *Entropy surged*: it rose 0.3 nats above its lowest. Where it did, the policy spreads over what the sampler never
+  draws, and the reward under that sampler does not show it.
 * *Reward, last*: under the run's own sampler, the mean of the last five steps, as is all that is called last. Its
   difference to GRPO is taken seed by seed.
 * *Test EM*: at the end, sampled at temperature 1 without truncation. It sees what a truncated sampler hides.
@@ -129,7 +129,8 @@ def page(kept: Path = KEPT) -> str:
 def section(group: Sequence[Method]) -> Iterator[str]:
     """The tables of methods that one GRPO is the measure of: methods, controls, and what has too few seeds."""
     grpo = next((method for method in group if method.name == a.GRPO.name), None)
-    enough = [method for method in group if len(method.runs) >= MIN_SEEDS and method is not grpo]
+    others = [method for method in group if method is not grpo]
+    enough = [method for method in others if len(method.runs) >= MIN_SEEDS]
     treated = [method for method in enough if not method.control]
     holding = [method for method in treated if not method.fell]
     steady = sum(not method.surged for method in holding)
@@ -137,7 +138,7 @@ def section(group: Sequence[Method]) -> Iterator[str]:
     yield from ("", *_table([*([grpo] if grpo else []), *sorted(treated, key=_order)], grpo))
     controls = sorted((method for method in enough if method.control), key=_order)
     yield from ("", "Controls:", "", *_table(controls, grpo)) if controls else ()
-    few = sorted((method for method in group if len(method.runs) < MIN_SEEDS), key=_order)
+    few = sorted((method for method in others if len(method.runs) < MIN_SEEDS), key=_order)
     yield from ("", f"Fewer than {MIN_SEEDS} seeds, which tell little:", "", *_table(few, grpo)) if few else ()
 
 
