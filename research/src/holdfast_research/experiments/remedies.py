@@ -82,6 +82,9 @@ EXPERIMENT = Experiment(
     figures=a.dynamics(
         (GRPO, *NAMES[:5]),
         (GRPO, *NAMES[5:]),
-        metrics=("reward/mean", "displacement/correct", "entropy/mean", "rollout/length"),
+        metrics=(
+            *("reward/mean", "displacement/correct", "entropy/mean", "rollout/length"),
+            *("isdd/positive/below_half", "rollout/invalid_fraction"),
+        ),
     ),
 )

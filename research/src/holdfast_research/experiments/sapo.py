@@ -91,6 +91,6 @@ EXPERIMENT = Experiment(
         (a.GRPO.name, *(arm.name for arm in ARMS)),
         (a.GRPO.name, "τ = 1.0", NO_RATIO.name, CODE.name, a.RELIABLE.name),
         (a.GRPO.name, "τ = 1.0", PAPERS_GAMMA.name, UNCONDITIONAL.name, RATIO_ONLY.name),
-        metrics=("reward/mean", "ratio/log_product", "displacement/correct", "entropy/mean"),
+        metrics=("reward/mean", "ratio/log_product", "clip/fraction", "displacement/correct", "entropy/mean"),
     ),
 )
