@@ -123,7 +123,7 @@ class _Start:
         config, settings = self.config, self.config.warm_start
         scripts: list[ScriptedRollout] = []
         if config.data.train == "world" and (config.model.path == "tiny" or settings.data is None):
-            scripts = self._scripts(with_filler=True)
+            scripts = self._scripts(plain=False)
         if config.model.path == "tiny":
             policy = self._tiny(scripts)
         else:
@@ -158,7 +158,7 @@ class _Start:
         """(steps, texts) in the order they are learned: plain scripts, then scripts or the file of the recipe."""
         settings = self.config.warm_start
         if plain_steps := self.config.world.scripts.plain_steps:
-            yield plain_steps, _texts(self._scripts(with_filler=False))
+            yield plain_steps, _texts(self._scripts(plain=True))
         if settings.steps and settings.data is not None:
             with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
                 texts = read_demonstrations(Path(settings.data), on_skip=on_skip)
@@ -166,9 +166,9 @@ class _Start:
         elif settings.steps:
             yield settings.steps, _texts(scripts)  # `check_training` has made sure that there is a world
 
-    def _scripts(self, *, with_filler: bool) -> list[ScriptedRollout]:
+    def _scripts(self, *, plain: bool) -> list[ScriptedRollout]:
         config = self.config
-        filler = filler_of(config.world) if with_filler else None
+        filler = None if plain else filler_of(config.world)
         return scripted_rollouts(
             world_of(config.world),
             filler,
@@ -176,6 +176,7 @@ class _Start:
             load_protocol(config),
             config.world.scripts,
             seed=config.warm_start.seed,
+            plain=plain,
         )
 
     def _encode(self, texts: Sequence[_Text], tokenizer: Any) -> list[Demonstration]:

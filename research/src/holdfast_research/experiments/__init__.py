@@ -16,6 +16,7 @@ from holdfast_research.experiments import (
     preserving,
     remedies,
     sapo,
+    second_search,
     steps_per_rollout,
     testbeds,
 )
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         per_sample,
         first_action,
         masking,
+        second_search,
         sapo,
         remedies,
         factors,
