@@ -42,8 +42,8 @@ def starting_policy(
     """The model of the recipe, after its warm start. Raises `ModelError` before the warm start if rollouts cannot use
     it.
 
-    `retriever` is that of training. The starts of bundled recipes come with holdfast. Another warm start, or a tiny model
-    without one, is kept in the cache folder and taken from there the next time.
+    `retriever` is that of training. The starts of bundled recipes come with holdfast. Another warm start, or a tiny
+    model without one, is kept in the cache folder and taken from there the next time.
     """
     start = _Start(config, questions, retriever, listener or Listener())
     if config.model.path != "tiny" and not has_warm_start(config):
