@@ -78,6 +78,19 @@ def test_who_prevents_the_fall_stands_first_and_controls_stand_apart(make: MakeM
     assert [line.partition("]")[0] for line in lines[few:] if "](" in line] == ["| [new"]
 
 
+def test_an_experiment_with_settings_of_its_own_has_its_own_grpo(
+    make: MakeMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = [make("GRPO", [SPIRAL] * 3, SURGE), make("LLDS", [HELD] * 3, CALM)]
+    slower = [make("GRPO", [HELD] * 3, CALM), make("LLDS, anchor", [HELD] * 3, CALM)]
+    shared = '{"train.optimizer_steps_per_rollout": 1, "train.steps": 60}'
+    monkeypatch.setattr(methods, "methods", lambda kept: {"{}": usual, shared: slower})
+    first, second = methods.page().split("## The death spiral and its remedies")
+    assert "All of these have `train.optimizer_steps_per_rollout = 1`, `train.steps = 60`." in second
+    assert "+0.60 (+0.60 to +0.60)" in first and "+0.00 (+0.00 to +0.00)" in second and "+0.60" not in second
+    assert first.count("[GRPO]") == second.count("[GRPO]") == 1
+
+
 def test_equal_settings_are_one_method_and_other_starts_are_left_out(tmp_path: Path) -> None:
     """SAPO's τ of 1 and preserving A ≥ 0 are arms of death-spiral under other names, there with five seeds."""
     for experiment in ("coefficient", "death-spiral", "preserving", "sapo", "testbeds"):
