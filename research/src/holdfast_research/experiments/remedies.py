@@ -63,7 +63,7 @@ EXPERIMENT = Experiment(
     minutes=4.5,
     notes=(
         "Each remedy has the constants of its source, which were chosen for other models; none is swept. LLDS and SAPO "
-        "have the coefficient that the sweep of death-spiral chose, so they were tuned on this testbed and the others "
+        "have the coefficient that a sweep chose on this recipe with another start, so they were tuned and the others "
         "were not.",
         "PPO has 160 questions with one rollout each, the others 32 with five: as many rollouts. Its critic starts as "
         "a copy of the policy.",
