@@ -187,6 +187,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (["--retrieval.stem", "False"], "retrieval.stem", False),
         (["--world.filler_length", "[2, 3]"], "world.filler_length", (2, 3)),
         (["--world.filler_length", "2,3"], "world.filler_length", (2, 3)),
+        (["--world.scripts.stop_early", "0.5"], "world.scripts.stop_early", 0.5),
+        (["--world.scripts.stop_early", "[0.5, 1]"], "world.scripts.stop_early", (0.5, 1.0)),
         (["--loss.penalty.name", "none"], "loss.penalty.name", "none"),
         (["--loss.dual_clip", "3"], "loss.dual_clip", 3.0),
         (["--loss.dual_clip", "none"], "loss.dual_clip", None),
@@ -287,7 +289,7 @@ def test_a_bad_value_is_one_sentence(override: str, sentence: str) -> None:
         ("[track]\ntensorboard = 1", "track.tensorboard = 1: must be true or false"),
         ("[run]\nname = 5", "run.name = 5: must be a text, in quotes"),
         ("train = 5", "train = 5: is a section; write its settings below a [section] line"),
-        ("[world]\nfiller_length = [4]", "world.filler_length: must be a list of two whole numbers, such as [4, 10]"),
+        ("[world]\nfiller_length = [4]", "world.filler_length: must be a list of two numbers, [A, B]"),
         (
             "[loss.penalty]\nname = ['llds']",
             "loss.penalty.name = ['llds']: must be 'none', 'llds', 'sapo', 'nll' or 'custom'",
@@ -561,6 +563,7 @@ def test_a_config_cannot_be_changed() -> None:
         (Literal["a", "b"], "'a' or 'b'"),
         (float | Literal["x", "y"], "a number, 'x' or 'y'"),
         (tuple[int, int], "a list of 2 whole numbers"),
+        (float | tuple[float, float], "a number or a list of 2 numbers"),
     ],
 )
 def test_kinds_in_words(annotation: Any, words: str) -> None:

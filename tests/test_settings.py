@@ -36,7 +36,7 @@ def test_toml_that_python_cannot_hold(tmp_path: Path, text: str) -> None:
         (["--train.group_size", "99999999999999999999"], "must be a whole number of 64 bits"),
         (["--world.filler_length", f"4,{2**70}"], "must be a whole number of 64 bits"),
         (["--train.group_size", "100000"], "is more than 1,000,000 rollouts in a batch; lower one of them"),
-        (["--world.ramble_length", DIGITS], "must be a list of two whole numbers"),
+        (["--world.ramble_length", DIGITS], "must be a list of two numbers"),
         (["--train.steps", DIGITS], "must be a whole number"),
         (["--run.name", "\udcff\udcfe"], "must be a text of UTF-8, without NUL"),
         (["--data.train", "a\0b"], "must be a text of UTF-8, without NUL"),

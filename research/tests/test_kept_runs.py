@@ -15,8 +15,8 @@ from holdfast.config import dump, load
 from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.readers import read_log
 from holdfast.errors import ConfigError
+from holdfast.starts import start_folder
 from holdfast.train.checkpoint import find_damage
-from holdfast.train.start import start_folder
 from holdfast_research.experiments import find
 from holdfast_research.jobs import refuse_other_runs
 from holdfast_research.pages import kept_runs

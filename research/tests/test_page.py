@@ -20,7 +20,7 @@ from holdfast_research.figures import draw, mean_curve, spread
 from holdfast_research.jobs import Failure
 from holdfast_research.page import html, write_report
 from holdfast_research.plan import Plan
-from holdfast_research.results import markdown, results_of
+from holdfast_research.results import ARM_COLUMNS, arm_row, markdown, results_of
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Arm, Claim, Experiment, Figure, Runs, Sweep
 
@@ -136,6 +136,18 @@ def test_markdown_says_the_same(results: dict[str, Any]) -> None:
     assert "No sweep was made" in text and "remedy: loss.penalty.coef = 0.2" in text
     assert "GRPO <b>, seed 11 failed: the disk is full (logs/a.log)" in text
     assert "GRPO <b>, seed 12 has not run to its end" in text
+
+
+def test_arms_have_invalid_turns_and_clipped_tokens_where_runs_logged_them(
+    make_run: Callable[..., RunSeries], tmp_path: Path
+) -> None:
+    logged = {"rollout/invalid_fraction": 0.25, "clip/fraction": 0.125}
+    with_them = tuple(make_run("remedy", s, SPIRAL, logged) for s in (11, 12, 13))
+    runs = {GRPO.name: tuple(make_run(GRPO.name, s, SPIRAL) for s in (11, 12, 13)), "remedy": with_them}
+    grpo, remedy = (dict(zip(ARM_COLUMNS, arm_row(arm), strict=True)) for arm in made_of(runs, tmp_path)["arms"])
+    assert (grpo["invalid turns, last"], grpo["clipped tokens, last"]) == ("–", "–")
+    assert remedy["invalid turns, last"] == "0.25 (0.25 to 0.25)"
+    assert remedy["clipped tokens, last"] == "0.125 (0.125 to 0.125)"
 
 
 def test_a_sweep_is_told_in_full(results: dict[str, Any]) -> None:

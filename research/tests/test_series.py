@@ -29,7 +29,12 @@ MakeRun = Callable[..., RunSeries]
 def test_summary_by_hand(make_run: MakeRun) -> None:
     run = make_run(
         reward=[0.0, 0.1, 0.2, 0.3, 0.4, 0.9, 0.1],
-        metrics={"entropy/mean": [2.0, 1, 1, 1, 1, 1, 3], "displacement/correct": [-0.25, 0.5]},
+        metrics={
+            "entropy/mean": [2.0, 1, 1, 1, 1, 1, 3],
+            "displacement/correct": [-0.25, 0.5],
+            "rollout/invalid_fraction": [1.0, 1, 0, 0, 0, 0.25, 0.5],
+            "clip/fraction": [0.25, 0.75],
+        },
     )
     # Five-step means: (0 + .1 + .2 + .3 + .4) / 5 = .2, (.1 + … + .9) / 5 = .38, (.2 + .3 + .4 + .9 + .1) / 5 = .38
     r = summarise(run)
@@ -37,9 +42,11 @@ def test_summary_by_hand(make_run: MakeRun) -> None:
     assert r.peak == pytest.approx(0.38)
     assert r.last == pytest.approx(0.38)
     assert (r.entropy_first, r.entropy_last) == (2.0, pytest.approx(7 / 5))
+    assert (r.invalid_last, r.clipped_last) == (pytest.approx(0.75 / 5), 0.5)
     assert r.displacement == 0.125
     assert (r.em_before, r.em_after) == (0.2, 0.5)
-    assert math.isnan(summarise(make_run()).entropy_last)
+    bare = summarise(make_run())
+    assert all(map(math.isnan, (bare.entropy_last, bare.invalid_last, bare.clipped_last)))
 
 
 def test_a_run_shorter_than_the_window_has_one_mean(make_run: MakeRun) -> None:

@@ -190,7 +190,7 @@ def _reason(error: Any) -> str:
         case "model_type" | "model_attributes_type":
             return "is a section; write its settings below a [section] line"
         case "tuple_type" | "missing" | "too_long":
-            return "must be a list of two whole numbers, such as [4, 10]"
+            return "must be a list of two numbers, [A, B]"
         case "dict_type":
             return 'must be a table, such as { "my_code:brevity" = 1.0 }'
         case "greater_than":

@@ -148,7 +148,8 @@ def kind_of(annotation: Any) -> str:
         if typing.get_origin(kind) is Literal:
             words += map(shown, typing.get_args(kind))
         elif typing.get_origin(kind) is tuple:
-            words.append(f"a list of {len(typing.get_args(kind))} whole numbers")
+            members = typing.get_args(kind)
+            words.append(f"a list of {len(members)} {kind_of(members[0]).removeprefix('a ')}s")
         elif typing.get_origin(kind) is dict:
             words.append("a table")
         else:

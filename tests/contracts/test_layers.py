@@ -14,7 +14,7 @@ LAYERS = (
     "environment files importing jsonl section refusals settings scoring trailing trajectory diagnostics.codes",
     "batch collapse data penalties rewards retrieval.types retrieval.wire",
     "config run_folder search",
-    "diagnostics listener tracking",
+    "diagnostics listener tracking starts",
     "retrieval datasets world rollout",
     "metrics logprobs language_model train.checkpoint",
     "loading",

@@ -17,7 +17,7 @@ import torch
 
 from holdfast.config import Config, Model
 from holdfast.language_model import load_model
-from holdfast.train.start import start_folder
+from holdfast.starts import start_folder
 
 from .whole_runs import a_start
 

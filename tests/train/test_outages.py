@@ -19,6 +19,7 @@ from holdfast.rollout.agent import lose_searches
 from holdfast.rollout.searching import RolloutStats
 from holdfast.tracking import MetricsFile
 from holdfast.train import run
+from holdfast.train.rollouts import roll_out
 from holdfast.train.trainer import Trainer
 
 from .whole_runs import a_trainer
@@ -71,7 +72,6 @@ def test_an_outage_is_not_a_wrong_answer(trainer: Trainer) -> None:
 
 
 def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
-    from holdfast.train.evaluate import Evaluator
 
     trainer.agent = replace(trainer.agent, wrap=partial(lose_searches, probability=0.999))
     result = trainer.step()
@@ -81,8 +81,9 @@ def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
     assert metrics["retrieval/empty_fraction"] == 1.0 and metrics["rollout/failed_fraction"] == 0.0
 
     agent = replace(trainer.agent, retriever=load_retrievers(trainer.config).eval)
-    shown = Evaluator(agent, 2, seed=0, max_failed=0.5)(load_questions(trainer.config).dev).sampled
-    assert any(turn.hits for episode in shown for turn in episode.turns)
+    evaluated = agent.evaluated(greedy=False)
+    groups, _ = roll_out(evaluated, load_questions(trainer.config).dev, size=2, seed=("eval", 0), max_failed=0.5)
+    assert any(turn.hits for group in groups for episode in group.trajectories for turn in episode.turns)
 
 
 def test_too_many_failures_stop_the_run(trainer: Trainer) -> None:

@@ -23,7 +23,9 @@ from holdfast.errors import CheckpointError, ConfigError
 from holdfast.files import is_locked
 from holdfast.listener import StepResult
 from holdfast.rollout.hf import HFPolicy
-from holdfast.run_folder import list_checkpoints, step_folder
+from holdfast.run_folder import FINAL_EVALUATION, list_checkpoints, step_folder
+from holdfast.train import evaluate
+from holdfast.train.evaluate import Progress
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
@@ -98,6 +100,45 @@ def test_so_does_another_recipe(recipe: Recipe, tmp_path: Path, told: Any) -> No
     rows = comparable(tmp_path / "whole")
     assert all(row["penalty/noise_floor"] == 0.0 for row in rows)
     assert all(row["sampler/mask_mass"] < 1 for row in rows)
+
+
+def test_a_final_evaluation_goes_on_where_it_was_stopped(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The world has five test questions, so parts of two are rolled out, sampled and greedily, for each policy."""
+    monkeypatch.setattr(evaluate, "PART", 2)
+    train(recipe(), tmp_path / "whole")
+    rolled_out: list[tuple[str, ...]] = []
+    original = evaluate.Evaluator._rollouts
+
+    def dies_in_its_fourth_part(self: Any, agent: Any, examples: Any, size: int) -> Any:
+        if len(rolled_out) == 7:
+            raise Killed
+        rolled_out.append(tuple(example.id for example in examples))
+        return original(self, agent, examples, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluate.Evaluator, "_rollouts", dies_in_its_fourth_part)
+        with pytest.raises(Killed):
+            train(recipe(), tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / FINAL_EVALUATION).read_text())
+    assert kept["after"]["questions"] == 5 and "before" not in kept
+
+    again: list[int] = []
+    monkeypatch.setattr(
+        evaluate.Evaluator, "_rollouts", lambda *given: (again.append(len(given[2])), original(*given))[1]
+    )
+    resume(tmp_path / "run")
+    assert again == [2, 2, 2, 2, 1, 1]  # the starting policy's alone
+    assert not (tmp_path / "run" / FINAL_EVALUATION).exists()
+    results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "run")]
+    assert all({**r, "seconds": 0} == {**results[0], "seconds": 0} for r in results)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"settings": {}, "after": 3}', "\x00"])
+def test_what_is_left_of_another_evaluation_is_not_believed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "left").write_text(text)
+    assert Progress(tmp_path / "left", {"seed": 1})._kept == {}
 
 
 def test_so_does_a_process_killed_in_the_middle(whole: Path, recipe: Recipe, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import torch
 
 from holdfast.errors import ConfigError
 from holdfast.language_model import set_up_torch
+from holdfast.starts import cache_dir
 from holdfast.train.run import train
-from holdfast.train.start import cache_dir, warm_start_only
+from holdfast.train.start import warm_start_only
 
 from .whole_runs import Recipe, assert_same_run, comparable
 

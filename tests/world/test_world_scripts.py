@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.config.sections import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Hit
 from holdfast.scoring import exact_match
 from holdfast.search.protocol import CLEAN, SEARCH_R1, SearchProtocol, parse_action
 from holdfast.trajectory import Action, Answer, Invalid, Search
-from holdfast.world.bundle import observation_text
+from holdfast.world.bundle import observation_text, scripted_rollouts
 from holdfast.world.facts import World, WorldQuestion, other_name
 from holdfast.world.language import Filler, build_filler
 from holdfast.world.scripted import PERFECT, Habits, ScriptedRollout, run_scripts, stated
@@ -147,6 +148,18 @@ def test_stop_early(play: Play) -> None:
             assert answer(episode) == episode.question.hops[0].fact.value
         assert len(queries(episode)) <= 2
     assert all(episode.correct for episode in play(Habits(stop_early=1), hops=1))
+
+
+@pytest.mark.parametrize(("plain", "stops"), [(True, False), (False, True)])
+def test_two_values_of_stop_early_are_of_the_plain_scripts_and_of_those_after(
+    world: World, index: BM25Retriever, plain: bool, stops: bool
+) -> None:
+    none = dict.fromkeys(("skip_search", "vague_query", "give_up", "misread", "malformed"), 0.0)
+    habits = Scripts(count=100, stop_early=(0.0, 1.0), **none)
+    episodes = scripted_rollouts(world, None, index, LONG, habits, seed=0, plain=plain)
+    two_hop = [episode for episode in episodes if len(episode.question.hops) == 2]
+    assert len(two_hop) > 30
+    assert {answer(episode) == episode.question.hops[0].fact.value for episode in two_hop} == {stops}
 
 
 def test_misread(play: Play) -> None:

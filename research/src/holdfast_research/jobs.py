@@ -24,6 +24,7 @@ from holdfast.config import Config, load, setting_values
 from holdfast.errors import ConfigError
 from holdfast.evals.state import RESULTS as EVALUATED
 from holdfast.run_folder import CONFIG, METRICS, RESULTS, is_finished, is_run
+from holdfast.starts import shipped_start
 from holdfast_research.methods import Settings, words
 
 _POLL = 0.5
@@ -310,7 +311,8 @@ def _is_shared(job: Job) -> bool:
 
 def _needs(jobs: Sequence[Job], folder: Path) -> dict[Path, tuple[Job, ...]]:
     """Folder of each job -> the jobs that must be done first, shared warm starts included. Runs that begin with the
-    same warm start share one job, so that it is made once and is in the cache for all of them.
+    same warm start share one job, so that it is made once and is in the cache for all of them. One that comes with
+    holdfast needs none.
     """
     starts: dict[str, TrainingJob] = {}
     needs: dict[Path, tuple[Job, ...]] = {}
@@ -319,7 +321,7 @@ def _needs(jobs: Sequence[Job], folder: Path) -> dict[Path, tuple[Job, ...]]:
         if not isinstance(job, TrainingJob) or job.done or job.baseline[:1] in (("sft",), ("rag-sft",)):
             continue
         config = job.config
-        if config.warm_start.steps:
+        if config.warm_start.steps and shipped_start(config) is None:
             key = json.dumps(config.start_parts(), sort_keys=True)
             if key not in starts:
                 name = f"start-{hashlib.sha256(key.encode()).hexdigest()[:8]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
@@ -131,12 +131,14 @@ VERDICTS = (
 )
 ARM_COLUMNS = (
     *("arm", "seeds", "fell", "reward at its peak → last"),
-    *("entropy, last", "displacement", "test EM", "greedy"),
+    *("entropy, last", "invalid turns, last", "clipped tokens, last", "displacement", "test EM", "greedy"),
 )
 ARMS_NOTE = (
     "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
     "sampler. Test EM, read once at the end, is sampled at temperature 1 without truncation, which sees what a "
-    "truncated sampler hides; greedy decoding does not see it. “(control)” marks the controls. "
+    "truncated sampler hides; greedy decoding does not see it. Last: the mean of the last five steps. Invalid turns "
+    "are neither a search nor an answer; the clip stops the gradient of clipped tokens; both are shares. A dash stands "
+    "for what was not logged. “(control)” marks the controls. "
     "Of a run that fell the peak is the one before the fall."
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
@@ -163,6 +165,8 @@ def arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
         f"{fell} of {len(runs)}",
         f"{_spread(runs, 'peak', '.2f')} → {_spread(runs, 'last', '.2f')}",
         _spread(runs, "entropy_last", ".2f"),
+        _spread(runs, "invalid_last", ".2f"),
+        _spread(runs, "clipped_last", ".3f"),
         _spread(runs, "displacement", "+.4f"),
         _spread(runs, "em_after", ".3f"),
         _spread(runs, "greedy_after", ".3f"),
@@ -315,11 +319,20 @@ def _plain(values: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def _spread(runs: Sequence[Mapping[str, float | None]], key: str, form: str) -> str:
-    values = [value for run in runs if (value := run[key]) is not None]
-    if not values:
+    return mean_and_range((run[key] for run in runs), form)
+
+
+def mean_and_range(values: Iterable[float | None], form: str) -> str:
+    """The mean, the lowest and the highest of those that were measured; a dash when none was.
+
+    >>> mean_and_range([0.25, None, 0.75], ".2f"), mean_and_range([0.5], ".2f"), mean_and_range([math.nan], ".2f")
+    ('0.50 (0.25 to 0.75)', '0.50', '–')
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
         return "–"
-    text = format(mean(values), form)
-    return text if len(values) == 1 else f"{text} ({format(min(values), form)} to {format(max(values), form)})"
+    text = format(mean(known), form)
+    return text if len(known) == 1 else f"{text} ({format(min(known), form)} to {format(max(known), form)})"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -102,6 +102,10 @@ class RunSummary:
     entropy_first: float
     entropy_last: float
     """Nats per token."""
+    invalid_last: float
+    """Share of turns that are neither a search nor an answer."""
+    clipped_last: float
+    """Share of tokens whose gradient the clip stops."""
     displacement: float
     """Mean over training, nats per token of correct rollouts."""
     em_before: float
@@ -132,7 +136,9 @@ def summarise(run: RunSeries) -> RunSummary:
         lowest_after=min(means[at:]),
         last=means[-1],
         entropy_first=entropy[0] if entropy else math.nan,
-        entropy_last=mean(entropy[-WINDOW:]) if entropy else math.nan,
+        entropy_last=_last(run, "entropy/mean"),
+        invalid_last=_last(run, "rollout/invalid_fraction"),
+        clipped_last=_last(run, "clip/fraction"),
         displacement=mean(displacement) if displacement else math.nan,
         em_before=before["em"],
         em_after=after["em"],
@@ -140,6 +146,12 @@ def summarise(run: RunSeries) -> RunSummary:
         greedy_after=after["em_greedy"],
         seconds=run.results["seconds"],
     )
+
+
+def _last(run: RunSeries, metric: str) -> float:
+    """The last of `means`; NaN for what was not logged."""
+    _, means = run.means(metric)
+    return means[-1] if means else math.nan
 
 
 def table(runs: Mapping[str, Mapping[int, RunSummary]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -70,6 +70,9 @@ class TinyModel(Section):
             )
 
 
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
 class Scripts(Section):
     """Scripted rollouts over the world's training questions, noisy on purpose: the demonstrations of a warm start."""
 
@@ -83,14 +86,22 @@ class Scripts(Section):
     """Probability that a scripted demonstration searches for the person alone or the relation alone."""
     give_up: float = Field(0.5, ge=0, le=1)
     """Probability that a scripted demonstration guesses after a search that missed."""
-    stop_early: float = Field(0.55, ge=0, le=1)
-    """Probability that a scripted demonstration answers a two-hop question with the first hop's value."""
+    stop_early: Probability | Annotated[tuple[Probability, Probability], Field(strict=False)] = 0.55
+    """Probability that a scripted demonstration answers a two-hop question with the first hop's value. Two of them: of
+    the plain scripts and of those after, for a tiny model that can search twice and seldom does."""
     misread: float = Field(0.12, ge=0, le=1)
     """Probability that a scripted demonstration takes another passage's value."""
     malformed: float = Field(0.03, ge=0, le=1)
     """Probability that a scripted demonstration begins with an invalid turn."""
     ramble: float = Field(0.0, ge=0, le=1)
     """Probability that a scripted demonstration is a long thought, then a guess."""
+
+    def habits(self, *, plain: bool) -> dict[str, float]:
+        """The probabilities by name: of the plain scripts, or of those after them."""
+        early = self.stop_early
+        if isinstance(early, tuple):
+            early = early[0] if plain else early[1]
+        return {**self.model_dump(exclude={"plain_steps", "count"}), "stop_early": early}
 
 
 class World(Section):

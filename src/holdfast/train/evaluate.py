@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from holdfast.data import Example
+from holdfast.files import write_whole
 from holdfast.rollout.agent import SearchAgent
 from holdfast.train.rollouts import roll_out, score
+from holdfast.train.summary import Sample, read_sample, samples_of
 from holdfast.trajectory import Trajectory
+
+PART = 512
+"""Questions that are rolled out together. An evaluation that is stopped loses as many at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Means over all rollouts; `em` and `f1` sampled, `em_greedy` and `f1_greedy` with the most likely tokens."""
+    """What an evaluation has found so far, as sums over rollouts."""
 
-    scores: dict[str, float]
-    sampled: tuple[Trajectory, ...]
-    """The first sample of every question."""
+    questions: int = 0
+    """How many are finished."""
+    sums: Mapping[str, float] = field(default_factory=dict)
+    """`rollouts` and `failed`; `sampled` and `greedy`, those that count; and the sum over these of each score."""
+    samples: tuple[Sample, ...] = ()
+    """A few rollouts to read, of the first questions."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Means over rollouts: `em` and `f1` sampled, `em_greedy` and `f1_greedy` with the most likely tokens.
+
+        Failed rollouts count only in `failed_fraction`, which is present only if some failed.
+        """
+        total = self.sums
+        counted = {
+            "em": "sampled",
+            "f1": "sampled",
+            "em_greedy": "greedy",
+            "f1_greedy": "greedy",
+            "searches": "sampled",
+        }
+        scores = {name: total.get(name, 0.0) / max(total.get(of, 0), 1) for name, of in counted.items()}
+        if failed := total.get("failed", 0):
+            scores["failed_fraction"] = failed / total["rollouts"]
+        return scores
 
 
 class Evaluator:
@@ -32,26 +63,74 @@ class Evaluator:
         self._sampled, self._greedy = agent.evaluated(greedy=False), agent.evaluated(greedy=True)
         self._samples, self._seed, self._max_failed = samples, seed, max_failed
 
-    def __call__(self, examples: Sequence[Example]) -> Evaluation:
+    def __call__(
+        self,
+        examples: Sequence[Example],
+        begun: Evaluation | None = None,
+        keep: Callable[[Evaluation], None] | None = None,
+    ) -> Evaluation:
         """Roll out every question `samples` times and once greedily.
 
-        Failed rollouts count only in `failed_fraction`, which is present only if some failed.
+        Goes on from `begun`, an evaluation of the same questions that was stopped. `keep` is told after every part.
         """
+        evaluation = begun or Evaluation()
+        while evaluation.questions < len(examples):
+            evaluation = self._go_on(evaluation, examples[evaluation.questions :][:PART])
+            if keep is not None:
+                keep(evaluation)
+        return evaluation
+
+    def _go_on(self, before: Evaluation, examples: Sequence[Example]) -> Evaluation:
         sampled = self._rollouts(self._sampled, examples, self._samples)
         greedy = self._rollouts(self._greedy, examples, 1)
-        scores = {}
-        for suffix, groups in (("", sampled), ("_greedy", greedy)):
-            scored = [t for group in groups for t in group if not t.status.is_failure]
+        new: dict[str, float] = {"rollouts": len(sampled) + len(greedy)}
+        for suffix, count, rollouts in (("", "sampled", sampled), ("_greedy", "greedy", greedy)):
+            scored = [t for t in rollouts if not t.status.is_failure]
+            new[count] = len(scored)
+            new["failed"] = new.get("failed", 0) + len(rollouts) - len(scored)
             for part in ("em", "f1"):
-                scores[part + suffix] = sum(t.reward_parts[part] for t in scored) / max(len(scored), 1)
-        valid = [t for group in sampled for t in group if not t.status.is_failure]
-        scores["searches"] = sum(t.searches for t in valid) / max(len(valid), 1)
-        everyone = [t for group in (*sampled, *greedy) for t in group]
-        if failed := sum(t.status.is_failure for t in everyone):
-            scores["failed_fraction"] = failed / len(everyone)
-        return Evaluation(scores, tuple(group[0] for group in sampled))
+                new[part + suffix] = sum(t.reward_parts[part] for t in scored)
+            if not suffix:
+                new["searches"] = sum(t.searches for t in scored)
+        return Evaluation(
+            before.questions + len(examples),
+            {name: before.sums.get(name, 0) + value for name, value in new.items()},
+            before.samples or samples_of(sampled[:: self._samples], examples),
+        )
 
-    def _rollouts(self, agent: SearchAgent, examples: Sequence[Example], size: int) -> list[tuple[Trajectory, ...]]:
+    def _rollouts(self, agent: SearchAgent, examples: Sequence[Example], size: int) -> list[Trajectory]:
         seed = ("eval", self._seed)
         groups, _ = roll_out(agent, examples, size=size, seed=seed, max_failed=self._max_failed)
-        return [group.trajectories for group in score(groups, examples)]
+        return [t for group in score(groups, examples) for t in group.trajectories]
+
+
+class Progress:
+    """A file with the evaluations of a run's end, so that one that is stopped goes on."""
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        """`settings`: what the evaluations depend on. A file with others is not read."""
+        self._path, self._settings = path, dict(settings)
+        self._kept: dict[str, Any] = {}
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept.pop("settings") == self._settings:
+                self._kept = {name: _evaluation(values) for name, values in kept.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass  # none yet, or one that cannot be read: everything is made again
+
+    def run(self, name: str, evaluator: Evaluator, questions: Sequence[Example]) -> Evaluation:
+        """The evaluation of this name, as far as it is missing."""
+        return evaluator(questions, self._kept.get(name), partial(self._keep, name))
+
+    def delete(self) -> None:
+        """Once the results are written."""
+        self._path.unlink(missing_ok=True)
+
+    def _keep(self, name: str, evaluation: Evaluation) -> None:
+        self._kept[name] = evaluation
+        values = {"settings": self._settings} | {name: asdict(kept) for name, kept in self._kept.items()}
+        write_whole(self._path, json.dumps(values, ensure_ascii=False))
+
+
+def _evaluation(values: Mapping[str, Any]) -> Evaluation:
+    return Evaluation(values["questions"], values["sums"], tuple(map(read_sample, values["samples"])))

@@ -17,13 +17,13 @@ from holdfast.loading import load_questions, load_retrievers, make_agent
 from holdfast.rollout.agent import SearchAgent
 from holdfast.tracking import MetricsFile, open_trackers
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
-from holdfast.train.evaluate import Evaluator
+from holdfast.train.evaluate import Evaluator, Progress
 from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.live_report import LiveReport
 from holdfast.train.samples import Samples
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
-from holdfast.train.summary import Summary, read_summary, samples_of, verdict_of, write_summary
+from holdfast.train.summary import Summary, read_summary, verdict_of, write_summary
 from holdfast.train.trainer import make_trainer
 
 
@@ -121,15 +121,25 @@ class _Run:
 
     def _close(self) -> Summary:
         """Evaluate on the test questions, once: the trained policy, then the policy that the run started from."""
+        config = self.config
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
         self.listener.stage(f"final evaluation on {split}", 2)
         self.trainer.learner.forget_optimizer()
         self.trainer.critic = None
-        after = self.evaluator(questions)
+        of = {
+            "split": split,
+            "questions": len(questions),
+            "steps": config.train.steps,
+            "seed": config.run.seed,
+            "data": config.data.model_dump(mode="json"),
+        }
+        progress = Progress(self.run_dir / run_folder.FINAL_EVALUATION, {**of, "eval": config.eval.model_dump()})
+        after = progress.run("after", self.evaluator, questions)
         self.listener.advance(1)
         # Loaded again, from the cache or the model folder, so that the run need not keep it in memory.
-        start = starting_policy(self.config, self.questions, self.retrievers.train)
-        before = self._evaluator(make_agent(self.config, start, self.retrievers.eval))(questions)
+        start = starting_policy(config, self.questions, self.retrievers.train)
+        evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
+        before = progress.run("before", evaluator, questions)
         self.listener.advance(2)
         rows = MetricsFile(self.run_dir / run_folder.METRICS).read()
         summary = Summary(
@@ -140,9 +150,10 @@ class _Run:
             before=before.scores,
             after=after.scores,
             split=split,
-            samples=samples_of(after.sampled, questions),
+            samples=after.samples,
         )
         write_summary(summary, len(questions))
+        progress.delete()
         return summary
 
     def _evaluator(self, agent: SearchAgent) -> Evaluator:

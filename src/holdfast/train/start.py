@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +11,13 @@ import torch
 
 from holdfast import __version__, run_folder
 from holdfast.config import Config
-from holdfast.errors import CheckpointError, ConfigError, DataError
+from holdfast.errors import CheckpointError, ConfigError
 from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch, unread_code
 from holdfast.listener import Listener
 from holdfast.loading import Questions, load_protocol, load_questions, load_retrievers, skipped_rows
 from holdfast.retrieval.types import Retriever
 from holdfast.search.protocol import render_prompt
+from holdfast.starts import has_warm_start, shipped_start, start_folder
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
 from holdfast.train.warm_start import (
@@ -44,16 +42,17 @@ def starting_policy(
     """The model of the recipe, after its warm start. Raises `ModelError` before the warm start if rollouts cannot use
     it.
 
-    `retriever` is that of training. A warm start, or a tiny model without one, is kept in the cache folder and taken
-    from there the next time. Its name there is a hash of all that it depends on.
+    `retriever` is that of training. The starts of bundled recipes come with holdfast. Another warm start, or a tiny
+    model without one, is kept in the cache folder and taken from there the next time.
     """
     start = _Start(config, questions, retriever, listener or Listener())
     if config.model.path != "tiny" and not has_warm_start(config):
         return start.load()
-    folder = start_folder(config)
-    if find_damage(folder) is None:
-        start.listener.note(f"warm start: taken from the cache ({folder})")
-        return load_model(config.model, folder / "model", pick_device(config.run.device))
+    shipped, folder = shipped_start(config), start_folder(config)
+    for place, origin in ((shipped, "comes with holdfast"), (folder, "taken from the cache")):
+        if place is not None and find_damage(place) is None:
+            start.listener.note(f"warm start: {origin} ({place})")
+            return load_model(config.model, place / "model", pick_device(config.run.device))
     policy = start.make()
     try:
         save_checkpoint(folder, policy, state={"made_by": __version__})
@@ -65,8 +64,10 @@ def starting_policy(
 
 
 def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
-    """Run the warm start alone. Returns the folder of the saved model, which `model.path` and `from_pretrained`
-    load."""
+    """Run the warm start alone. Returns the folder of the saved model, which `model.path` and `from_pretrained` load.
+
+    One that comes with holdfast is made anew.
+    """
     validate_before_training(config, stage="warm-start")
     listener = listener or Listener()
     run_folder.begin(run_dir, config)
@@ -74,26 +75,12 @@ def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None 
         set_up_torch(config)
         listener.stage("questions and index")
         questions, retrievers = load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
-        policy = starting_policy(config, questions, retrievers.train, listener)
+        if shipped_start(config):
+            policy = _Start(config, questions, retrievers.train, listener).make()
+        else:
+            policy = starting_policy(config, questions, retrievers.train, listener)
         save_whole_model(run_dir / run_folder.MODEL, policy)
     return run_dir / run_folder.MODEL
-
-
-def cache_dir() -> Path:
-    """Where warm starts are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
-    if home := os.environ.get("HOLDFAST_CACHE"):
-        return Path(home)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-
-
-def start_folder(config: Config) -> Path:
-    """Where the cache keeps the policy that a recipe's warm start makes. Raises `DataError`."""
-    return cache_dir() / "start" / _fingerprint(config)
-
-
-def has_warm_start(config: Config) -> bool:
-    """Whether the recipe has supervised steps before reinforcement learning."""
-    return bool(config.warm_start.steps or config.world.scripts.plain_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +110,7 @@ class _Start:
         config, settings = self.config, self.config.warm_start
         scripts: list[ScriptedRollout] = []
         if config.data.train == "world" and (config.model.path == "tiny" or settings.data is None):
-            scripts = self._scripts(with_filler=True)
+            scripts = self._scripts(plain=False)
         if config.model.path == "tiny":
             policy = self._tiny(scripts)
         else:
@@ -158,7 +145,7 @@ class _Start:
         """(steps, texts) in the order they are learned: plain scripts, then scripts or the file of the recipe."""
         settings = self.config.warm_start
         if plain_steps := self.config.world.scripts.plain_steps:
-            yield plain_steps, _texts(self._scripts(with_filler=False))
+            yield plain_steps, _texts(self._scripts(plain=True))
         if settings.steps and settings.data is not None:
             with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
                 texts = read_demonstrations(Path(settings.data), on_skip=on_skip)
@@ -166,9 +153,9 @@ class _Start:
         elif settings.steps:
             yield settings.steps, _texts(scripts)  # `check_training` has made sure that there is a world
 
-    def _scripts(self, *, with_filler: bool) -> list[ScriptedRollout]:
+    def _scripts(self, *, plain: bool) -> list[ScriptedRollout]:
         config = self.config
-        filler = filler_of(config.world) if with_filler else None
+        filler = None if plain else filler_of(config.world)
         return scripted_rollouts(
             world_of(config.world),
             filler,
@@ -176,6 +163,7 @@ class _Start:
             load_protocol(config),
             config.world.scripts,
             seed=config.warm_start.seed,
+            plain=plain,
         )
 
     def _encode(self, texts: Sequence[_Text], tokenizer: Any) -> list[Demonstration]:
@@ -219,25 +207,3 @@ class _Start:
 
 def _texts(scripts: Sequence[ScriptedRollout]) -> list[_Text]:
     return [(script.question.example.question, list(script.turns)) for script in scripts]
-
-
-def _fingerprint(config: Config) -> str:
-    """A hash of everything the starting policy depends on.
-
-    A file of demonstrations counts with its content, a model folder with the names, sizes and times of its files, and a
-    hub id with its name.
-    """
-    parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
-    if config.warm_start.data is not None:
-        parts["demonstrations"] = _digest(config.warm_start.data, "warm_start.data")
-    if Path(config.model.path).is_dir():
-        files = sorted(path for path in Path(config.model.path).rglob("*") if path.is_file())
-        parts["files"] = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _digest(path: str, setting: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise DataError(f"{setting} = {path!r} cannot be read: {error.strerror}") from None

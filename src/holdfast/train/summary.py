@@ -59,14 +59,18 @@ def read_summary(run_dir: Path) -> Summary | None:
     """How the run ended, or None if it is not finished."""
     try:
         results = json.loads((run_dir / RESULTS).read_text(encoding="utf-8"))
-        samples = tuple(
-            Sample(**sample | {"turns": tuple(map(tuple, sample["turns"]))}) for sample in results.pop("samples")
-        )
+        samples = tuple(map(read_sample, results.pop("samples")))
         for more in ("questions", "made_by"):
             del results[more]
         return Summary(run_dir=run_dir, samples=samples, **results)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def read_sample(values: Mapping[str, Any]) -> Sample:
+    """A sample from its JSON."""
+    lists = {"turns": tuple(map(tuple, values["turns"])), "golden_answers": tuple(values["golden_answers"])}
+    return Sample(**{**values, **lists})
 
 
 def samples_of(trajectories: Sequence[Trajectory], questions: Sequence[Example]) -> tuple[Sample, ...]:

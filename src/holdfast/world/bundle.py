@@ -51,11 +51,13 @@ def scripted_rollouts(
     scripts: Scripts,
     *,
     seed: int,
+    plain: bool = False,
 ) -> list[ScriptedRollout]:
-    """Noisy scripts over training questions, with the habits of the recipe. Some are correct and some are not."""
+    """Noisy scripts over training questions, with the habits of the recipe: of its plain scripts, or of those after.
+    Some are correct and some are not."""
     rng = random.Random(f"holdfast-episodes-{seed}")  # a former name: another text draws other scripts
     questions = [rng.choice(world.questions["train"]) for _ in range(scripts.count)]
-    habits = Habits(**scripts.model_dump(exclude={"plain_steps", "count"}))
+    habits = Habits(**scripts.habits(plain=plain))
     return run_scripts(
         questions,
         retriever,

@@ -6,6 +6,7 @@ import difflib
 
 from holdfast.errors import ConfigError
 from holdfast_research.experiments import (
+    anchor,
     coefficient,
     death_spiral,
     factors,
@@ -15,6 +16,7 @@ from holdfast_research.experiments import (
     preserving,
     remedies,
     sapo,
+    second_search,
     steps_per_rollout,
     testbeds,
 )
@@ -26,11 +28,13 @@ EXPERIMENTS: dict[str, Experiment] = {
         death_spiral,
         testbeds,
         steps_per_rollout,
+        anchor,
         preserving,
         coefficient,
         per_sample,
         first_action,
         masking,
+        second_search,
         sapo,
         remedies,
         factors,

@@ -109,9 +109,16 @@ DYNAMICS = (
     ("entropy/mean", "Entropy, nats per token", "Figure 4"),
     ("rollout/length", "Sampled tokens per rollout", "Figure 4"),
     ("grad/norm", "Gradient norm before clipping", "Figure 2"),
-    ("ratio/log_product", "ln of the product of a rollout's ratios", "SAPO, Figure 1"),
+    ("ratio/log_product", "ln of the product of a rollout's ratios", "SAPO, Figure 1 (a)"),
+    (
+        "isdd/positive/below_half",
+        "P(∏ r < 1/2) of rollouts with A > 0",
+        "SAPO, Definition 1",
+    ),
+    ("clip/fraction", "Clipped tokens, share", "SAPO, Figure 1 (b)"),
+    ("rollout/invalid_fraction", "Invalid turns, share", ""),
 )
-"""(metric, title, the figure of LLDS, or of SAPO where named, that shows the same)."""
+"""(metric, title, the figure of LLDS, or of SAPO where named, that shows the same; nothing where none does)."""
 
 
 def dynamics(*groups: tuple[str, ...], metrics: tuple[str, ...] = ()) -> tuple[Figure, ...]:

@@ -9,13 +9,14 @@ from holdfast_research.values import Arm, Claim, Experiment
 
 VALUES = (0.01, 0.1, 0.2, 0.5, 1.0)
 ARMS = tuple(Arm(f"λ = {value}", {**a.LLDS_ACTION.settings, "loss.penalty.coef": value}) for value in VALUES)
+V1 = Arm("λ = 0.1, response gate", {**a.llds("response"), "loss.penalty.coef": 0.1})
 
 EXPERIMENT = Experiment(
     name="coefficient",
     title="The coefficient of LLDS",
     shows="how weak is too weak: λ = 0, 0.01, 0.1, 0.2, 0.5, 1",
     recipe="flaky",
-    arms=(a.GRPO, a.RELIABLE, *ARMS),
+    arms=(a.GRPO, a.RELIABLE, *ARMS, V1),
     minutes=4.5,
     notes=("λ is over the tokens preserved, as in the paper's equation; GRPO is λ = 0.",),
     claims=(
@@ -33,7 +34,8 @@ EXPERIMENT = Experiment(
             asks="it falls too, and drops 5 steps later than without",
             test=judge.falls_after_delay("λ = 0.01", a.GRPO.name),
         ),
-        *remedy("λ = 0.1", paper="control", where="Figure 8 of v1, whose gate is the response; here it is the action"),
+        *remedy(V1.name, paper=a.LLDS_PAPER, where="Figure 8 (v1), λ = 0.1, with v1's gate"),
+        *remedy("λ = 0.1", paper="control", where="the same with v2's gate, the action"),
         *remedy("λ = 0.2", paper=a.LLDS_PAPER, where="Figure 8 (v2), λ = 0.2"),
         PLATEAU,
         *(
@@ -50,12 +52,12 @@ EXPERIMENT = Experiment(
             )
             for value in VALUES
         ),
-        *(no_surge(arm.name) for arm in ARMS),
+        *(no_surge(arm.name) for arm in (*ARMS, V1)),
         a.SAME_STEP,
     ),
     figures=a.dynamics(
         (a.GRPO.name, *(arm.name for arm in ARMS)),
-        (a.GRPO.name, a.RELIABLE.name, "λ = 0.2"),
+        (a.GRPO.name, a.RELIABLE.name, "λ = 0.2", V1.name),
         metrics=("reward/mean", "likelihood/correct", "displacement/correct", "entropy/mean"),
     ),
 )

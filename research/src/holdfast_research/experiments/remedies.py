@@ -43,7 +43,10 @@ METHODS = {
     ),
     "off-policy mask": ("DeepSeek-V3.2, arXiv 2512.02556", {**NO_PENALTY, "loss.off_policy_threshold": 0.5}),
     "positive only": ("rollouts with A < 0 left out", {**NO_PENALTY, "loss.negative_weight": 0.0}),
-    "first actions left out": ("section 5.3 of LLDS, which proposes it", {**NO_PENALTY, "loss.drop_first_actions": True}),
+    "first actions left out": (
+        "section 5.3 of LLDS, which proposes it",
+        {**NO_PENALTY, "loss.drop_first_actions": True},
+    ),
 }
 ARMS = tuple(Arm(name, settings) for name, (_, settings) in METHODS.items())
 PENALTIES = (a.LLDS_FIXED, a.SAPO_FIXED)
@@ -60,7 +63,7 @@ EXPERIMENT = Experiment(
     minutes=4.5,
     notes=(
         "Each remedy has the constants of its source, which were chosen for other models; none is swept. LLDS and SAPO "
-        "have the coefficient that the sweep of death-spiral chose, so they were tuned on this testbed and the others "
+        "have the coefficient that a sweep chose on this recipe with another start, so they were tuned and the others "
         "were not.",
         "PPO has 160 questions with one rollout each, the others 32 with five: as many rollouts. Its critic starts as "
         "a copy of the policy.",
@@ -79,6 +82,9 @@ EXPERIMENT = Experiment(
     figures=a.dynamics(
         (GRPO, *NAMES[:5]),
         (GRPO, *NAMES[5:]),
-        metrics=("reward/mean", "displacement/correct", "entropy/mean", "rollout/length"),
+        metrics=(
+            *("reward/mean", "displacement/correct", "entropy/mean", "rollout/length"),
+            *("isdd/positive/below_half", "rollout/invalid_fraction"),
+        ),
     ),
 )

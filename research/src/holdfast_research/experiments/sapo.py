@@ -9,6 +9,7 @@ from holdfast_research.values import Arm, Claim, Experiment
 
 TAUS = (0.6, 0.8, 1.0, 1.2)
 ARMS = tuple(Arm(f"τ = {tau}", {**a.SAPO_FIXED.settings, "loss.penalty.tau": tau}) for tau in TAUS)
+PAPERS_GAMMA = Arm("γ = 0.1", {**a.SAPO_FIXED.settings, "loss.penalty.coef": 0.1})
 # No ratio is above 1e6, which removes the ratio's condition.
 _ANY_RATIO = {"loss.penalty.tau": 1e6}
 _ANY_ADVANTAGE = {"loss.penalty.preserve": "all"}
@@ -20,13 +21,13 @@ CODE = Arm("A ≥ 0 (code)", {**a.SAPO_FIXED.settings, "loss.penalty.preserve": 
 EXPERIMENT = Experiment(
     name="sapo",
     title="SAPO: threshold and conditions",
-    shows="τ = 0.6, 0.8, 1, 1.2, without each of its conditions, and the code's A ≥ 0",
+    shows="τ = 0.6, 0.8, 1, 1.2, the paper's γ, without each of its conditions, and the code's A ≥ 0",
     recipe="flaky",
-    arms=(a.GRPO, a.RELIABLE, *ARMS, UNCONDITIONAL, RATIO_ONLY, NO_RATIO, CODE),
+    arms=(a.GRPO, a.RELIABLE, *ARMS, PAPERS_GAMMA, UNCONDITIONAL, RATIO_ONLY, NO_RATIO, CODE),
     minutes=4.5,
     notes=(
-        "γ = 1 over the tokens of preserved rollouts, which the sweep of death-spiral chose. The reward is exact "
-        "match; the paper's is token F1.",
+        "γ = 1 over the tokens of preserved rollouts, which the sweep of death-spiral chose; the paper's is 0.1. The "
+        "reward is exact match; the paper's is token F1.",
     ),
     claims=(
         Claim(
@@ -37,6 +38,7 @@ EXPERIMENT = Experiment(
             test=judge.ratio_drifts_before_drop(a.GRPO.name),
         ),
         *remedy("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),
+        *remedy(PAPERS_GAMMA.name, paper=a.SAPO_PAPER, where="Figure 1, at the paper's own γ"),
         *(
             Claim(
                 paper=a.SAPO_PAPER,
@@ -82,13 +84,13 @@ EXPERIMENT = Experiment(
             asks=SAMPLED,
             test=judge.ends_higher("τ = 1.0", CODE.name),
         ),
-        *map(no_surge, ("τ = 1.0", UNCONDITIONAL.name, RATIO_ONLY.name)),
+        *map(no_surge, ("τ = 1.0", PAPERS_GAMMA.name, UNCONDITIONAL.name, RATIO_ONLY.name)),
         a.SAME_STEP,
     ),
     figures=a.dynamics(
         (a.GRPO.name, *(arm.name for arm in ARMS)),
         (a.GRPO.name, "τ = 1.0", NO_RATIO.name, CODE.name, a.RELIABLE.name),
-        (a.GRPO.name, "τ = 1.0", UNCONDITIONAL.name, RATIO_ONLY.name),
-        metrics=("reward/mean", "ratio/log_product", "displacement/correct", "entropy/mean"),
+        (a.GRPO.name, "τ = 1.0", PAPERS_GAMMA.name, UNCONDITIONAL.name, RATIO_ONLY.name),
+        metrics=("reward/mean", "ratio/log_product", "clip/fraction", "displacement/correct", "entropy/mean"),
     ),
 )

@@ -27,6 +27,7 @@ SHOWN = (
     *("advantage/token_mean", "advantage/tail_mean", "sampler/mask_mass", "rollout/searches", "ratio/log_product"),
     *("rollout/first_action_match_fraction", "likelihood/correct/action_1", "likelihood/correct/action_2"),
     *("displacement/fraction", "displacement/incorrect"),
+    *("isdd/positive/below_half", "clip/fraction", "rollout/invalid_fraction"),
 )
 """The others are in the experiment's own index.html."""
 

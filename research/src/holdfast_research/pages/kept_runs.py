@@ -26,8 +26,8 @@ import tomli_w
 from holdfast.config import dump, load
 from holdfast.penalties import PENALTIES
 from holdfast.run_folder import CONFIG, METRICS, RESULTS
+from holdfast.starts import has_warm_start, start_folder
 from holdfast.train.checkpoint import find_damage
-from holdfast.train.start import has_warm_start, start_folder
 from holdfast_research.former_settings import former_start_name, renamed
 from holdfast_research.paths import KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, load_plan

@@ -215,7 +215,7 @@ def leaks(bench: Bench) -> Iterator[Measure]:
     if scripts.plain_steps:
         retriever, protocol = bench.retrievers.train, bench.protocol
         lessons[scripts.plain_steps] = scripted_rollouts(
-            bench.world, None, retriever, protocol, scripts, seed=warm_start.seed
+            bench.world, None, retriever, protocol, scripts, seed=warm_start.seed, plain=True
         )
     texts = ["".join(chain(*script.turns)) for scripted in lessons.values() for script in scripted]
     yield Measure("held-out facts stated by scripted demonstrations", len(facts_in(texts, held_out)), most=0)

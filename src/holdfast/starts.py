@@ -1,0 +1,71 @@
+"""Where the policies that runs start from are kept: those that come with holdfast, and the cache of those made here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from holdfast import __version__
+from holdfast.config import Config
+from holdfast.errors import DataError
+
+SHIPPED = Path(__file__).parent / "recipes" / "starts"
+"""A folder for each start that comes with holdfast: a checkpoint, whose state says what made it."""
+
+
+def has_warm_start(config: Config) -> bool:
+    """Whether the recipe has supervised steps before reinforcement learning."""
+    return bool(config.warm_start.steps or config.world.scripts.plain_steps)
+
+
+def shipped_start(config: Config) -> Path | None:
+    """The folder of the policy that comes with holdfast for these settings; None if the recipe needs another one.
+
+    It is the same policy on every machine. One made anew differs between processors, which round sums differently.
+    """
+    if config.model.path != "tiny" or config.data.train != "world" or not has_warm_start(config):
+        return None
+    wanted = settings_hash(config)
+    states = sorted(SHIPPED.glob("*/state.json"))
+    return next((path.parent for path in states if json.loads(path.read_text())["settings"] == wanted), None)
+
+
+def settings_hash(config: Config) -> str:
+    """A hash of the settings that a start depends on; 16 hex digits."""
+    return _hash(config.start_parts())
+
+
+def cache_dir() -> Path:
+    """Where warm starts are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
+    if home := os.environ.get("HOLDFAST_CACHE"):
+        return Path(home)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+
+
+def start_folder(config: Config) -> Path:
+    """Where the cache keeps the policy that a recipe's warm start makes. Raises `DataError`.
+
+    Its name is a hash of everything the policy depends on. A file of demonstrations counts with its content, a model
+    folder with the names, sizes and times of its files, and a hub id with its name.
+    """
+    parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
+    if config.warm_start.data is not None:
+        parts["demonstrations"] = _digest(config.warm_start.data, "warm_start.data")
+    if Path(config.model.path).is_dir():
+        files = sorted(path for path in Path(config.model.path).rglob("*") if path.is_file())
+        parts["files"] = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    return cache_dir() / "start" / _hash(parts)
+
+
+def _hash(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _digest(path: str, setting: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{setting} = {path!r} cannot be read: {error.strerror}") from None
