@@ -17,7 +17,8 @@ import transformers
 from holdfast.config import validate
 from holdfast.errors import ModelError, RolloutError
 from holdfast.language_model import LanguageModel
-from holdfast.probes import Influence, Rollouts, Subject, draw, influence, lines
+from holdfast.penalties import NoPenalty
+from holdfast.probes import Influence, Rollouts, Subject, draw, influence, lines, per_sample
 from holdfast.probes.influence import Influenced, Similarity, correlation_interval, rank_correlation
 from holdfast.trajectory import Trajectory
 
@@ -108,6 +109,18 @@ def test_the_recipes_loss_does_not_count(subject: Make, some: Make, heard: Any) 
     )
     other = replace(plain, config=plain.config.model_copy(update={"loss": loss}))
     assert influence(other, rollouts, listener=heard) == influence(plain, rollouts, listener=heard)
+
+
+def test_the_optimizers_step_is_that_of_per_sample(subject: Make, some: Make, heard: Any) -> None:
+    """With one optimizer step and no penalty: AdamW's first step does not depend on the size of the gradient."""
+    policy, rollouts = subject(only_output=False), some(6)
+    once = policy.config.train.model_copy(update={"optimizer_steps_per_rollout": 1})
+    plain = policy.config.loss.model_copy(update={"penalty": NoPenalty()})
+    policy = replace(policy, config=policy.config.model_copy(update={"train": once, "loss": plain}))
+    (alone,) = per_sample(policy, rollouts, seed=0, compare=[], listener=heard).arms
+    pairs = influence(policy, rollouts, listener=heard).pairs("question", "optimizer")
+    assert len(pairs) == 6
+    assert [change for _, _, change in pairs] == pytest.approx([q.displacement for q in alone.questions], rel=1e-3)
 
 
 def test_questions_without_both_kinds_are_left_out(

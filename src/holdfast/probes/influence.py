@@ -117,16 +117,19 @@ class Influence:
         """Whole rollouts."""
         return [unit for unit in self.units if unit.action == 0]
 
-    def agreement(self, unit: str, measure: Measure) -> Agreement:
-        """Of all units of a kind; of a question, by means over its correct rollouts."""
-        pairs = [(u.question, u.predicted, getattr(u, measure)) for u in self.units if u.unit == unit]
+    def pairs(self, unit: str, measure: Measure) -> list[tuple[str, float, float]]:
+        """(question, predicted, measured) of all units of a kind; of a question, means over its correct rollouts."""
         if unit == "question":
             by_question = itertools.groupby(self.rollouts, key=lambda u: u.question)
             whole = [(name, list(group)) for name, group in by_question]
-            pairs = [(n, mean(u.predicted for u in g), mean(getattr(u, measure) for u in g)) for n, g in whole]
+            return [(n, mean(u.predicted for u in g), mean(getattr(u, measure) for u in g)) for n, g in whole]
+        return [(u.question, u.predicted, getattr(u, measure)) for u in self.units if u.unit == unit]
+
+    def agreement(self, unit: str, measure: Measure) -> Agreement:
+        """Of all units of a kind; of a question, by means over its correct rollouts."""
+        pairs = self.pairs(unit, measure)
         predicted, measured = [pair[1] for pair in pairs], [pair[2] for pair in pairs]
         low, high = correlation_interval(pairs)
-        top = max(1, round(len(pairs) / 5))
         return Agreement(
             unit=unit,
             measure=measure,
@@ -134,8 +137,8 @@ class Influence:
             correlation=rank_correlation(predicted, measured),
             low=low,
             high=high,
-            top=top,
-            overlap=len(_lowest(predicted, top) & _lowest(measured, top)) / top if pairs else None,
+            top=fifth(len(pairs)),
+            overlap=lowest_overlap(predicted, measured),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -411,6 +414,21 @@ def correlation_interval(pairs: Sequence[tuple[str, float, float]]) -> tuple[flo
         return None, None
     low, high = np.quantile(correlations, [0.025, 0.975])
     return float(low), float(high)
+
+
+def fifth(count: int) -> int:
+    """How many of `count` units are the lowest fifth: at least one."""
+    return max(1, round(count / 5))
+
+
+def lowest_overlap(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Of the fifth that is lowest by the first values, the share that is so by the second. None without values.
+
+    >>> lowest_overlap([5, 1, 2, 3, 4, 6, 7, 8, 9, 10], [9, 1, 8, 7, 2, 6, 5, 4, 3, 10])
+    0.5
+    """
+    top = fifth(len(first))
+    return len(_lowest(first, top) & _lowest(second, top)) / top if len(first) else None
 
 
 def _lowest(values: Sequence[float], count: int) -> set[int]:
