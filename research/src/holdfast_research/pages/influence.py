@@ -80,10 +80,10 @@ class ProbedRun:
     @property
     def fall(self) -> Fall:
         """Its first fall. Raises `DataError` for a run that did not fall."""
-        found = fell(curve_of(list(self.rewards.values()), list(self.rewards)))
-        if found is None:
+        fall = fell(curve_of(list(self.rewards.values()), list(self.rewards)))
+        if fall is None:
             raise DataError(f"the run of seed {self.seed} did not fall, so nothing is before or after; give others")
-        return found
+        return fall
 
     def during(self, phase: Phase) -> list[Probed]:
         """The checkpoints of a phase."""
@@ -145,23 +145,23 @@ def _pool(runs: Sequence[Sequence[Pairs]], questions: Sequence[str], statistic: 
     return pooled
 
 
-def pairs_of(found: Influence, unit: str, measure: Measure) -> dict[str, Values]:
+def pairs_of(probed: Influence, unit: str, measure: Measure) -> dict[str, Values]:
     """What GWHES predicts beside what was measured."""
     by_question: dict[str, list[tuple[float, float]]] = {}
-    for question, predicted, measured in found.pairs(unit, measure):
+    for question, predicted, measured in probed.pairs(unit, measure):
         by_question.setdefault(question, []).append((predicted, measured))
     return {question: np.asarray(pairs) for question, pairs in by_question.items()}
 
 
-def by_number_correct(found: Influence, unit: str, measure: Measure) -> dict[str, Values]:
+def by_number_correct(probed: Influence, unit: str, measure: Measure) -> dict[str, Values]:
     """The same with another prediction: the fewer rollouts of the question are correct, the more each one rises.
 
     It knows the advantages and no hidden state: what GWHES has to beat.
     """
     counts: dict[str, int] = {}
-    for rollout in found.rollouts:
+    for rollout in probed.rollouts:
         counts[rollout.question] = counts.get(rollout.question, 0) + 1
-    pairs = pairs_of(found, unit, measure)
+    pairs = pairs_of(probed, unit, measure)
     return {q: np.column_stack([np.full(len(p), -float(counts[q])), p[:, 1]]) for q, p in pairs.items()}
 
 
@@ -207,14 +207,14 @@ def _probe(folder: Path, step: int) -> Influence:
         subject = open_run(folder, str(step), [], Listener(), with_reference=False)
         rollouts = roll_out_questions(subject, QUESTIONS, SEED, Listener())
         try:
-            found = influence(subject, rollouts, listener=Listener())
+            result = influence(subject, rollouts, listener=Listener())
         except RolloutError:  # at the bottom of a fall no rollout may be correct
-            found = Influence(asked=QUESTIONS, used=0, units=(), similarity=())
-        whole = document(found, subject, what=NAME, questions=QUESTIONS, seed=SEED, command=COMMAND)
+            result = Influence(asked=QUESTIONS, used=0, units=(), similarity=())
+        whole = document(result, subject, what=NAME, questions=QUESTIONS, seed=SEED, command=COMMAND)
         written.parent.mkdir(exist_ok=True)
         write_whole(written, json.dumps(whole))
-    result = json.loads(written.read_text(encoding="utf-8"))["result"]
-    return influence_of(result, [Influenced(**unit) for unit in result["units"]])
+    kept = json.loads(written.read_text(encoding="utf-8"))["result"]
+    return influence_of(kept, [Influenced(**unit) for unit in kept["units"]])
 
 
 def influence_of(result: Mapping[str, Any], units: Iterable[Influenced]) -> Influence:
@@ -410,15 +410,15 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
 
 
-def show(found: Estimate | None, form: str = ".2f") -> str:
+def show(pooled: Estimate | None, form: str = ".2f") -> str:
     """An estimate with its interval.
 
     >>> show(Estimate(value=0.5, low=0.25, high=0.75)), show(Estimate(value=0.5, low=0.25, high=0.75), ".0%")
     ('0.50 (0.25 to 0.75)', '50 % (25 to 75)')
     """
-    if found is None:
+    if pooled is None:
         return "–"
-    value, low, high = (format(x, form) for x in (found.value, found.low, found.high))
+    value, low, high = (format(x, form) for x in (pooled.value, pooled.low, pooled.high))
     return f"{value.replace('%', ' %')} ({low.strip('%')} to {high.strip('%')})"
 
 
