@@ -24,13 +24,13 @@ def has_warm_start(config: Config) -> bool:
 def shipped_start(config: Config) -> Path | None:
     """The folder of the policy that comes with holdfast for these settings; None if the recipe needs another one.
 
-    It is the same policy on every machine. One made anew differs between processors, which round sums differently.
+    It is the same policy on every machine. One made again differs between processors, which round sums differently.
     """
     if config.model.path != "tiny" or config.data.train != "world" or not has_warm_start(config):
         return None
-    wanted = settings_hash(config)
+    settings = settings_hash(config)
     states = sorted(SHIPPED.glob("*/state.json"))
-    return next((path.parent for path in states if json.loads(path.read_text())["settings"] == wanted), None)
+    return next((path.parent for path in states if json.loads(path.read_text())["settings"] == settings), None)
 
 
 def settings_hash(config: Config) -> str:

@@ -1,4 +1,4 @@
-"""The starting policies that come with holdfast: made anew, measured, and written into the package.
+"""The starting policies that come with holdfast: made again, measured, and written into the package.
 
     holdfast warm-start quickstart --run.name start
     python -m holdfast_research.starts ship quickstart runs/start/model
@@ -22,7 +22,7 @@ from holdfast.run_folder import CHECKSUMS
 from holdfast.starts import SHIPPED, settings_hash
 
 SAME = 0.1
-"""How far scores of a start made anew may be from those of the shipped one. Processors round sums differently, so the
+"""How far scores of a start made again may be from those of the shipped one. Processors round sums differently, so the
 start is another policy, with other scores."""
 
 

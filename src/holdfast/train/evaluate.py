@@ -71,7 +71,7 @@ class Evaluator:
     ) -> Evaluation:
         """Roll out every question `samples` times and once greedily.
 
-        Goes on from `begun`, an evaluation of the same questions that was stopped. `keep` is told after every part.
+        Continues `begun`, an evaluation of the same questions that was stopped. `keep` is told after every part.
         """
         evaluation = begun or Evaluation()
         while evaluation.questions < len(examples):
@@ -105,7 +105,7 @@ class Evaluator:
 
 
 class Progress:
-    """A file with the evaluations of a run's end, so that one that is stopped goes on."""
+    """A file with the evaluations of a run's end, so that one that is stopped can continue."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         """`settings`: what the evaluations depend on. A file with others is not read."""

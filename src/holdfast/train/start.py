@@ -66,7 +66,7 @@ def starting_policy(
 def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Path:
     """Run the warm start alone. Returns the folder of the saved model, which `model.path` and `from_pretrained` load.
 
-    One that comes with holdfast is made anew.
+    One that comes with holdfast is made again.
     """
     validate_before_training(config, stage="warm-start")
     listener = listener or Listener()

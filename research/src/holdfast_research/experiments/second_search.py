@@ -40,7 +40,7 @@ NAMES = tuple(arm.name for arm in ARMS)
 
 
 def stays(arm: Arm, named: str, where: str) -> Claim:
-    """An agent whose answers are not masked goes on searching once."""
+    """An agent whose answers are not masked continues to search once."""
     return Claim(
         paper=a.LLDS_PAPER,
         where=where,
