@@ -258,7 +258,7 @@ def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]
     if server is not None:
         raise ConfigError("--checkpoint all does not go with --server, which has one model; leave one of them out")
     if run_dir is None or Path(model).resolve() != run_dir.resolve():
-        raise ConfigError(f"--checkpoint all is of a run, and {model} is not a run folder")
+        raise ConfigError(f"--checkpoint all needs a run, and {model} is not a run folder")
     steps = sorted(step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None)
     if not steps:
         raise ConfigError(f"{run_dir} has kept no whole checkpoint; see checkpoint.every and checkpoint.keep")
