@@ -21,7 +21,8 @@ from holdfast_research.methods import Settings, words
 
 RECIPE = find_recipe("collapse")
 NO_START: Settings = {"warm_start.steps": 0, "world.scripts.plain_steps": 0, "train.steps": 3}
-WITH_START: Settings = {"train.steps": 3}
+WITH_START: Settings = {"train.steps": 3, "warm_start.seed": 3}
+"""The start of the recipe as it is comes with holdfast."""
 
 # Writes what a run writes; what it does besides stands in its arm's name.
 SCRIPT = """
@@ -115,6 +116,11 @@ def test_a_warm_start_is_made_once_and_first(tmp_path: Path) -> None:
     assert sorted(line for line in said if "start" in line and "begins" in line) == ["start a begins", "start c begins"]
     assert said.index("start a ends") < said.index("run a begins")
     assert said.index("start c ends") < said.index("run c begins")
+
+
+def test_a_start_that_comes_with_holdfast_is_not_made(tmp_path: Path) -> None:
+    assert run(tmp_path, [job(tmp_path, "a", 1, {"train.steps": 3})])[0] == []
+    assert not [line for line in diary(tmp_path) if "start" in line]
 
 
 def test_a_warm_start_stands_just_before_the_runs_that_need_it(tmp_path: Path) -> None:

@@ -121,9 +121,9 @@ def test_the_test_questions_are_read_at_the_end_alone(
     read: list[tuple[str, int]] = []
     evaluate = Evaluator.__call__
 
-    def spy(self: Evaluator, examples: Any) -> Any:
+    def spy(self: Evaluator, examples: Any, *progress: Any) -> Any:
         read.append((examples[0].split, len(told.steps)))
-        return evaluate(self, examples)
+        return evaluate(self, examples, *progress)
 
     monkeypatch.setattr(Evaluator, "__call__", spy)
     train(recipe({"eval.every": 1, "train.steps": 1}), tmp_path / "run", listener=told)
