@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from holdfast.listener import Listener, StepResult, TurnChange
 from holdfast.run_folder import DISPLACEMENT, TRAJECTORIES
 from holdfast.trajectory import Search, Trajectory, Turn
 
+LARGEST = 256 * 2**20
+"""Bytes of each of the two files. Beyond that, every second of its steps is deleted, and left out from there on."""
+
 
 class Samples(Listener):
     """Writes one rollout of each of the first `count` questions of a step, with its displacement."""
 
     def __init__(self, run_dir: Path, count: int) -> None:
-        self._trajectories, self._displacement = run_dir / TRAJECTORIES, run_dir / DISPLACEMENT
+        self._trajectories, self._displacement = _Bounded(run_dir / TRAJECTORIES), _Bounded(run_dir / DISPLACEMENT)
         self._count = count
 
     def step(self, result: StepResult) -> None:
@@ -28,8 +32,8 @@ class Samples(Listener):
         displacement = result.displacement
         changes = displacement.by_turn if displacement is not None else {}
         questions = zip(result.groups[: self._count], result.examples, strict=False)
-        _append(
-            self._trajectories,
+        self._trajectories.add(
+            result.step,
             [
                 _row(result.step, group.trajectories[0], example, changes.get(question, ()))
                 for question, (group, example) in enumerate(questions)
@@ -38,7 +42,30 @@ class Samples(Listener):
         if displacement is not None:
             kinds = {"correct": displacement.correct, "incorrect": displacement.incorrect}
             rows = {name: list(map(_short, changes)) for name, changes in kinds.items()}
-            _append(self._displacement, [{"step": result.step} | rows])
+            self._displacement.add(result.step, [{"step": result.step} | rows])
+
+
+class _Bounded:
+    """A file of rows with steps, of `LARGEST` bytes at most: its steps are the multiples of a growing power of two."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def _stride(self) -> int:
+        """1, or that of a large file that is continued by a resumed run."""
+        if not self._path.is_file() or self._path.stat().st_size < LARGEST // 8:
+            return 1
+        common = math.gcd(*{row["step"] for row in _whole_rows(self._path)})
+        return common & -common or 1
+
+    def add(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
+        if step % self._stride:
+            return
+        _append(self._path, rows)
+        while self._path.is_file() and self._path.stat().st_size > LARGEST and self._stride <= step:
+            self._stride *= 2
+            write_jsonl(self._path, [row for row in _whole_rows(self._path) if row["step"] % self._stride == 0])
 
 
 def forget_samples_after(run_dir: Path, step: int) -> None:
