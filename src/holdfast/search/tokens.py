@@ -5,9 +5,11 @@ Works with any Hugging Face tokenizer. Nothing here re-encodes what a model samp
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 
 class Tokenizer(Protocol):
@@ -56,7 +58,8 @@ def token_span(tokens: Sequence[int], char_span: tuple[int, int], tokenizer: Tok
     """Token offsets [start, end) of the characters [start, end) of `decode(tokenizer, tokens)`.
 
     A token counts if any of its characters is inside, so the token that merges `>` with the newline after it counts,
-    and so does every token of a multi-byte character of which one is inside. O(log n) decodings of prefixes.
+    and so does every token of a multi-byte character of which one is inside. One decoding where tokens decode one by
+    one to the text, else O(log n) of prefixes.
 
     Example, with tokens `<`, `answer`, `> x`, ` </`, `answer`, `>\\n`: the span (0, 20) of `<answer> x </answer>` is
     (0, 6). Raises `ValueError` for a span that is empty or leaves the text.
@@ -65,6 +68,10 @@ def token_span(tokens: Sequence[int], char_span: tuple[int, int], tokenizer: Tok
     full = decode(tokenizer, tokens)
     if not 0 <= start < end <= len(full):
         raise ValueError(f"character span {char_span} is not a part of the {len(full)} characters of the text")
+    pieces = _pieces(tokens, tokenizer)
+    if "".join(pieces) == full:
+        ends = list(accumulate(map(len, pieces)))
+        return bisect_right(ends, start), bisect_left(ends, end) + 1
 
     def whole(n: int) -> int:
         """Characters that the first n tokens complete."""
@@ -87,7 +94,7 @@ def char_lengths(tokens: Sequence[int], text: str, tokenizer: Tokenizer) -> list
     `text` is what the tokens decode to, perhaps without a special token at the end, which then has 0, as has a token
     that ends inside a multi-byte character. O(n) where tokens decode one by one to the text, else O(n²).
     """
-    pieces = [decode(tokenizer, [token]) for token in tokens]
+    pieces = _pieces(tokens, tokenizer)
     if "".join(pieces).startswith(text):
         ends = list(accumulate(map(len, pieces)))
     else:  # a character of several tokens, or a tokenizer whose first token has no space before it
@@ -96,6 +103,16 @@ def char_lengths(tokens: Sequence[int], text: str, tokenizer: Tokenizer) -> list
         ends[-1] = len(text)
     ends = [min(end, len(text)) for end in accumulate(ends, max)]
     return [end - start for start, end in pairwise([0, *ends])]
+
+
+_TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+"""Tokenizer -> id -> its text. A rollout asks for the same few ids again and again."""
+
+
+def _pieces(tokens: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+    """The text of each token alone."""
+    texts = _TEXTS.setdefault(tokenizer, {})
+    return [texts[t] if t in texts else texts.setdefault(t, decode(tokenizer, [t])) for t in tokens]
 
 
 def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
