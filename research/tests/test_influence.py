@@ -161,7 +161,7 @@ def test_what_is_kept_gives_the_same_numbers(run: ProbedRun) -> None:
 
 def test_the_table_has_each_kind_by_each_measure(run: ProbedRun) -> None:
     head, *rows = table([run], draws=20)
-    assert head[2:5] == ["before: 2 checkpoints", "at: 2 checkpoints", "after: 1 checkpoints"]
+    assert head[2:5] == ["before: 2 checkpoints", "at: 2 checkpoints", "after: 1 checkpoint"]
     assert len(rows) == 6 and {len(row) for row in rows} == {len(head)}
     expected = over([run], lambda influence: pairs_of(influence, "first action", "optimizer"), ranks, "at", draws=20)
     assert rows[3][3] == show(expected) and "%" in rows[3][5]
