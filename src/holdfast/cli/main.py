@@ -84,7 +84,7 @@ def main(
     Start here:
 
       [cyan]holdfast train[/cyan]
-          trains a small search agent on one CPU core, in about six minutes
+          trains a small search agent on one CPU core, in about three minutes
 
       [cyan]holdfast ask[/cyan]
           asks the trained agent a question, and shows how it searches

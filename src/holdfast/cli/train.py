@@ -40,7 +40,7 @@ def train(
     """Train a search agent with reinforcement learning.
 
     Without arguments, a tiny model learns to search a small bundled world of
-    made-up people. That takes about six minutes on one CPU core.
+    made-up people. That takes about three minutes on one CPU core.
 
     A recipe is a TOML file that names your model, questions, passages and method.
     Any setting of it can also be given as an option. The run is written to
