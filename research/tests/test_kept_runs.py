@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tomllib
@@ -15,8 +14,6 @@ from holdfast.config import dump, load
 from holdfast.diagnostics.diagnose import diagnose
 from holdfast.diagnostics.readers import read_log
 from holdfast.errors import ConfigError
-from holdfast.starts import start_folder
-from holdfast.train.checkpoint import find_damage
 from holdfast_research.experiments import find
 from holdfast_research.jobs import refuse_other_runs
 from holdfast_research.pages import kept_runs
@@ -108,30 +105,6 @@ def test_adding_a_seed_leaves_packed_runs_as_they_are(tmp_path: Path) -> None:
     kept_runs.keep(tmp_path / name, kept)
     assert {path: path.read_bytes() for path in kept_runs.archives(name, kept)} == packed
     assert max(map(len, packed.values())) < 40_000
-
-
-def test_the_policy_they_start_from_goes_with_them(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def policy(cache: str) -> Path:
-        monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / cache))
-        return start_folder(load(folder / "runs" / "grpo-s11" / "config.toml"))
-
-    files = {"model/weights": bytes(range(256)), "state.json": b"{}"}
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    for name, data in {**files, "checksums.json": json.dumps(sums).encode()}.items():
-        path = policy("here") / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    kept = tmp_path / "kept"
-    kept_runs.keep(folder, kept, starts=True)
-    there = policy("there")
-    assert kept_runs.restore_starts(folder, kept) == ([there], [])
-    assert find_damage(there) is None and (there / "model" / "weights").read_bytes() == bytes(range(256))
-
-    (there / "model" / "weights").unlink()  # damaged, so put back; whole, so left alone
-    assert kept_runs.restore_starts(folder, kept) == ([there], [])
-    assert kept_runs.restore_starts(folder, kept) == ([], [there])
 
 
 def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:

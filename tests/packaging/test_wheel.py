@@ -66,6 +66,8 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
     assert {path.suffix for path in files} <= SUFFIXES
     assert not [path for path in files if {"tests", "research", "benchmarks", "docs"} & set(path.parts)]
     assert {"holdfast/py.typed", "holdfast/recipes/quickstart.toml", "holdfast/recipes/flaky.toml"} <= set(names)
+    starts = {f"holdfast/recipes/starts/{name}/model/model.safetensors" for name in ("quickstart", "flaky")}
+    assert starts <= set(names)
     in_the_clone = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "holdfast").rglob("*.py")}
     assert {path for path in files if path.suffix == ".py"} == in_the_clone
 

@@ -5,14 +5,9 @@ retrieval.drop = 0.2   ->   faults.search_failure_rate = 0.2
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast import __version__
-from holdfast.config import Config
-from holdfast.section import setting_values
 from holdfast.settings import assign
 
 FORMER: Mapping[str, str] = {
@@ -43,18 +38,6 @@ def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in dotted(settings).items():
         assign(present, FORMER.get(name, name), value)
     return present
-
-
-def former_start_name(config: Config) -> str:
-    """The name under which the starting policy of a kept run was archived: the cache's, before the renames."""
-    former = {new: old for old, new in FORMER.items()}
-    parts: dict[str, Any] = {"version": __version__}
-    for present, value in setting_values(config).items():
-        name = former.get(present, present)
-        if name.split(".")[0] in ("world", "model", "protocol", "retrieval", "warm_start") and name != "retrieval.drop":
-            assign(parts, name, value)
-    parts["warm_start"].setdefault("teaches", "search")
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

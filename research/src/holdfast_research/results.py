@@ -135,10 +135,10 @@ ARM_COLUMNS = (
 )
 ARMS_NOTE = (
     "Means over seeds; in brackets the lowest and the highest. Reward is the mean of five steps under the run's own "
-    "sampler. Test EM, read once at the end, is sampled at temperature 1 without truncation, which sees what a "
-    "truncated sampler hides; greedy decoding does not see it. Last: the mean of the last five steps. Invalid turns "
-    "are neither a search nor an answer; the clip stops the gradient of clipped tokens; both are shares. A dash stands "
-    "for what was not logged. “(control)” marks the controls. "
+    "sampler. Test EM is measured once, at the end, sampled at temperature 1 without truncation. So it shows what a "
+    "truncated sampler hides, and greedy decoding does not. Last: the mean of the last five steps. Invalid turns are "
+    "the share of turns that are neither a search nor an answer. Clipped tokens are the share whose gradient the clip "
+    "stops. A dash: not logged. “(control)” marks the controls. "
     "Of a run that fell the peak is the one before the fall."
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")

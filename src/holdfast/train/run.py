@@ -136,7 +136,7 @@ class _Run:
         progress = Progress(self.run_dir / run_folder.FINAL_EVALUATION, {**of, "eval": config.eval.model_dump()})
         after = progress.run("after", self.evaluator, questions)
         self.listener.advance(1)
-        # Loaded again, from the cache or the model folder, so that the run need not keep it in memory.
+        # Loaded again from where it is kept, so that the run need not hold it in memory.
         start = starting_policy(config, self.questions, self.retrievers.train)
         evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
         before = progress.run("before", evaluator, questions)

@@ -60,7 +60,7 @@ EXPERIMENT = Experiment(
     shows="PPO, NTHR, SimpleTIR, DPPO and what else a sceptic tries, beside LLDS and SAPO",
     recipe="flaky",
     arms=(*CONTROLS, *PENALTIES, a.LENGTH_BASELINE, GSPO_ARM, *ARMS),
-    minutes=4.5,
+    minutes=8,  # what falls has long rollouts
     notes=(
         "Each remedy has the constants of its source, which were chosen for other models; none is swept. LLDS and SAPO "
         "have the coefficient that a sweep chose on this recipe with another start, so they were tuned and the others "

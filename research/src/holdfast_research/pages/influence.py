@@ -296,8 +296,8 @@ question, in alike hidden states, push them down. GWHES is that push, from one f
 before, at and after the fall of its reward.
 
 ```bash
-holdfast train flaky --run.threads 1 --run.seed 11 --train.steps 45 --checkpoint.every 5 --checkpoint.keep 9
-python -m holdfast_research.pages.influence runs/flaky
+holdfast train flaky --train.steps 45 --checkpoint.every 5 --checkpoint.keep 9 --run.seed 11 --run.name s11
+python -m holdfast_research.pages.influence runs/s11 runs/s12 runs/s13    # seeds 12 and 13 in the same way
 ```
 
 Every checkpoint is asked the same questions. Each question has a step of its own: plain GRPO on its group of five.

@@ -6,10 +6,8 @@
     python -m holdfast_research.pages.kept_runs keep runs/lab/death-spiral
 
 `research/data/laboratory/NAME` has the plan, and a zip of each finished run: its resolved recipe, its metrics with
-numbers rounded to five digits, its results; no checkpoints, trajectories or reports, so it is finished for good.
-`laboratory/starts` has the policy that the runs of most experiments start from, because the same recipe makes another
-one on another machine. `restore` puts it into the cache, unless the cache has one already. The other starts are made by
-the first run that needs them, in a few minutes.
+numbers rounded to five digits, its results; no checkpoints, trajectories or reports, so it is finished for good. The
+policy that most of them start from comes with holdfast.
 """
 
 from __future__ import annotations
@@ -26,9 +24,7 @@ import tomli_w
 from holdfast.config import dump, load
 from holdfast.penalties import PENALTIES
 from holdfast.run_folder import CONFIG, METRICS, RESULTS
-from holdfast.starts import has_warm_start, start_folder
-from holdfast.train.checkpoint import find_damage
-from holdfast_research.former_settings import former_start_name, renamed
+from holdfast_research.former_settings import renamed
 from holdfast_research.paths import KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, load_plan
 from holdfast_research.recordings.library import shortened
@@ -36,13 +32,12 @@ from holdfast_research.recordings.library import shortened
 KEPT = KEPT_RUNS
 HOME = Path("runs") / "lab"
 KINDS = ("runs", "sweep")
-_STARTS = "starts"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own: the same run gives the same bytes
 
 
-def keep(folder: Path, kept: Path = KEPT, *, starts: bool = False) -> list[str]:
+def keep(folder: Path, kept: Path = KEPT) -> list[str]:
     """Pack the finished runs of an experiment's folder, kilobytes each, and delete packed runs that it lacks; the names
-    of all. With `starts` the policies they start from too, a megabyte each.
+    of all.
     """
     plan = load_plan(folder)
     into = kept / plan.experiment.name
@@ -57,8 +52,6 @@ def keep(folder: Path, kept: Path = KEPT, *, starts: bool = False) -> list[str]:
             if not _is_packed(run, archive):  # a run that was restored keeps its bytes
                 _pack(run, archive, place=(HOME / plan.experiment.name / kind).as_posix())
     plan.save(into)
-    if starts:
-        _keep_starts(folder, kept / _STARTS)
     return [run.name for kind in KINDS for run in runs[kind]]
 
 
@@ -100,40 +93,6 @@ def results_as_now(results: str) -> str:
     return json.dumps({"made_by": {"holdfast": values.pop("holdfast")}} | values, indent=1, ensure_ascii=False)
 
 
-def restore_starts(folder: Path, kept: Path = KEPT) -> tuple[list[Path], list[Path]]:
-    """Put the policies that an experiment's runs start from into the cache: those put there, and those that stay.
-
-    One that stays was made here, and may be another policy; `holdfast reproduce` says so when runs of both meet.
-    """
-    put, present = [], []
-    for start, name in _starts(folder):
-        archive = kept / _STARTS / f"{name}.zip"
-        if find_damage(start) is None:
-            present.append(start)
-        elif archive.exists():
-            with zipfile.ZipFile(archive) as packed:
-                packed.extractall(start)
-            put.append(start)
-    return put, present
-
-
-def _keep_starts(folder: Path, into: Path) -> None:
-    """The cached policies that these runs start from; one that is kept already stays as it is."""
-    into.mkdir(parents=True, exist_ok=True)
-    for start, name in _starts(folder):
-        archive = into / f"{name}.zip"
-        if not archive.exists() and find_damage(start) is None:
-            paths = sorted(path for path in start.rglob("*") if path.is_file())
-            _write(archive, {path.relative_to(start).as_posix(): path.read_bytes() for path in paths})
-
-
-def _starts(folder: Path) -> list[tuple[Path, str]]:
-    """Where the cache has, or would have, what the finished runs of an experiment's folder start from; and the name it
-    is archived under."""
-    configs = [load(path.with_name(CONFIG)) for kind in KINDS for path in (folder / kind).glob(f"*/{RESULTS}")]
-    return sorted({(start_folder(config), former_start_name(config)) for config in configs if has_warm_start(config)})
-
-
 def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
     """The packed runs of an experiment, those of its sweep last."""
     for kind in KINDS:
@@ -170,21 +129,15 @@ def main() -> None:
     todo = parser.add_subparsers(dest="todo", required=True)
     keeping = todo.add_parser("keep", help="pack finished runs into the repository")
     keeping.add_argument("folder", type=Path, help="of `holdfast reproduce run`")
-    keeping.add_argument("--starts", action="store_true", help="the policies they start from too, 1 MB each")
     restoring = todo.add_parser("restore", help="put kept runs back")
     restoring.add_argument("experiment", choices=sorted(path.parent.name for path in KEPT.glob(f"*/{PLAN_FILE}")))
     restoring.add_argument("--out", type=Path, help="where (default: runs/lab/EXPERIMENT)")
     asked = parser.parse_args()
     if asked.todo == "keep":
-        print(f"{len(keep(asked.folder, starts=asked.starts))} runs are kept in {KEPT}")
+        print(f"{len(keep(asked.folder))} runs are kept in {KEPT}")
     else:
         out = asked.out or HOME / asked.experiment
         print(f"{len(restore(asked.experiment, out))} runs put into {out}")
-        put, present = restore_starts(out)
-        for folder in put:
-            print(f"{folder}: the policy they start from, for runs to come")
-        for folder in present:
-            print(f"{folder}: kept as it is; runs to come start from this one, which may not be theirs")
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
     },
     "verl": {
         "critic/rewards/mean": "minus the KL penalty, if that is in the reward",
-        "critic/returns/mean": "the advantages, where there is no critic",
+        "critic/returns/mean": "without a critic verl logs the advantages here",
         "critic/vpred_mean": "values while the critic is updated; ours are from before",
         "actor/pg_loss": "includes the penalty if our loss function is used",
         "actor/ppo_kl": "per token; ours is a sum over a rollout",
