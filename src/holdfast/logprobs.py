@@ -1,8 +1,8 @@
 """Log-probs of sampled tokens, for every pass that needs them: old, current, reference, after the update.
 
-Two savings, both exact. Rows are padded on the right only and the model is causal, so no real token sees a padding
+Three savings, all exact. Rows are padded on the right only and the model is causal, so no real token sees a padding
 token and no attention mask is needed. And the vocabulary is projected only where a sampled token is predicted: prompts
-and observations, most of a search agent's tokens, never reach the output layer.
+and observations, most of a search agent's tokens, never reach the output layer. Nor does the last layer compute them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.batch import SamplingMask
+from holdfast.rollout.last_layer import last_layer_where
 from holdfast.rollout.sampling import sampling_mask_ids
 from holdfast.rollout.support import CausalLM
 
@@ -132,7 +133,7 @@ def _scaled_logits(
     predicts = torch.zeros_like(loss_mask)
     predicts[:, :-1] = loss_mask[:, 1:]
     context = torch.autocast(token_ids.device.type, autocast_dtype) if autocast_dtype else nullcontext()
-    with context, project_only(model, predicts):
+    with context, last_layer_where(model, predicts), project_only(model, predicts):
         logits: Tensor = model(input_ids=token_ids, use_cache=False).logits[0]
     return logits.float() / temperature if temperature != 1.0 else logits.float()
 

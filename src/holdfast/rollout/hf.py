@@ -22,6 +22,7 @@ from torch import Tensor
 from holdfast.errors import ConfigError, ModelError
 from holdfast.rollout.cache import Row, SlotCache, SlotTable
 from holdfast.rollout.casting import CastWeights
+from holdfast.rollout.last_layer import last_layer_where
 from holdfast.rollout.policy import Completion, Request, StopReason
 from holdfast.rollout.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.rollout.support import (
@@ -261,7 +262,9 @@ class HFPolicy:
         real = place >= cached.unsqueeze(1)
         positions = place.where(real, 0)
         write = place.where(real, ends.unsqueeze(1) + column)
-        logits = self._forward(ids, positions, self._table.cache.plan_rows(slots, write, positions, length=length))
+        mask = self._table.cache.plan_rows(slots, write, positions, length=length)
+        with last_layer_where(self.model, column.expand_as(ids) == width - 1):
+            logits = self._forward(ids, positions, mask)
         self._table.cache.copy([(family[0].slot, row.slot) for family in families for row in family[1:]], length)
         rows = [(i, row) for i, family in enumerate(families) for row in family]
         for _, row in rows:
