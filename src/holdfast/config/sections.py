@@ -32,7 +32,7 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU if there is one."""
     threads: int = Field(0, ge=0)
-    """CPU threads; 0: one for the tiny model, else PyTorch's choice. Equal metrics after a resume need equal ones."""
+    """CPU threads; 0: one for the tiny model, else the fastest of a short trial. A resumed run keeps its number."""
     max_failed_fraction: float = Field(0.5, gt=0, le=1)
     """The run stops when a larger fraction of a step's rollouts fails for a reason that is not the policy's."""
 

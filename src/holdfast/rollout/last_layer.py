@@ -36,7 +36,7 @@ class _Config:
 
 @contextmanager
 def last_layer_where(model: CausalLM, read: Tensor) -> Iterator[None]:
-    """Within this context the last layer is computed only at `read`, bool `[B, T]`. Elsewhere its output has no meaning.
+    """Within this context the last layer is computed only at `read`, bool `[B, T]`. Elsewhere its output means nothing.
 
     What is read is the same up to rounding, and has the same gradient. On a GPU, with attention other than sdpa, or
     for a model built in another way, the whole layer is computed, as without this context.

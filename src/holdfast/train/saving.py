@@ -66,12 +66,15 @@ class Saver:
         forget_samples_after(self._run_dir, step)
 
     def _restore(self, checkpoint: Path, model: Model, note: Callable[[str], None]) -> None:
-        """Restore weights and state. Notes a change of machine that changes rounding."""
+        """Restore weights and state, and the number of threads. Notes a change of machine that changes rounding."""
         take_weights(self._trainer.learner.language_model, model, checkpoint / "model")
         state = self._trainer.restore(checkpoint)
         self._best, self._seconds_before = state["best"], state["seconds"]
         note(f"resumed after step {self._trainer.completed_steps}")
-        then, now = state["machine"], self._machine()
+        then = state["machine"]
+        if not self._trainer.config.run.threads:
+            torch.set_num_threads(then["threads"])
+        now = self._machine()
         if changed := [name for name in now if then[name] != now[name]]:
             before, after = (", ".join(f"{name} {machine[name]}" for name in changed) for machine in (then, now))
             note(

@@ -20,6 +20,7 @@ from holdfast.search.protocol import render_prompt
 from holdfast.starts import has_warm_start, shipped_start, start_folder
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
+from holdfast.train.threads import choose_threads
 from holdfast.train.warm_start import (
     Demonstration,
     Supervision,
@@ -45,7 +46,7 @@ def starting_policy(
     `retriever` is that of training. The starts of bundled recipes come with holdfast. Another warm start, or a tiny
     model without one, is kept in the cache folder and taken from there the next time.
     """
-    start = _Start(config, questions, retriever, listener or Listener())
+    start = _Start(config, questions, retriever, listener or Listener(), try_threads=listener is not None)
     if config.model.path != "tiny" and not has_warm_start(config):
         return start.load()
     shipped, folder = shipped_start(config), start_folder(config)
@@ -91,6 +92,8 @@ class _Start:
     questions: Questions
     retriever: Retriever
     listener: Listener
+    try_threads: bool = True
+    """Whether to look how many CPU threads are fastest."""
 
     def load(self) -> LanguageModel:
         """The model of the recipe, checked now because a warm start takes time."""
@@ -98,6 +101,8 @@ class _Start:
         self.listener.stage("loading the model")
         language_model = load_model(config.model, config.model.path, pick_device(config.run.device))
         self._validate(language_model)
+        if self.try_threads and (measured := choose_threads(language_model, config)):
+            self.listener.note(measured)
         if unread_code(language_model, config.model):
             self.listener.note(
                 f"model.path = {config.model.path!r} brings Python code of its own, which was not run: it is loaded as "

@@ -1,0 +1,67 @@
+"""How many CPU threads a model is fastest with, here and now.
+
+More threads than free cores cost a multiple: each pass waits for the thread that another program holds up. How many are
+free, nobody can say in advance, so it is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from holdfast.config import Config
+from holdfast.language_model import LanguageModel
+
+_GAIN = 1.15  # twice the threads must be faster by this; what they bring less is not worth a core
+_TOKENS = 64  # a model of 1B parameters reads them in about two seconds
+_ENOUGH_S = 0.3
+
+
+def fastest_threads(language_model: LanguageModel) -> dict[int, float]:
+    """Median seconds of a short pass with 1, 2, 4 … threads, up to the first number that brings little, or to PyTorch's
+    choice. PyTorch is left with the best number."""
+    most = torch.get_num_threads()
+    ids = torch.arange(_TOKENS, device=language_model.device).unsqueeze(0) % len(language_model.tokenizer)
+
+    @torch.inference_mode()
+    def one_pass() -> None:
+        language_model.model(input_ids=ids, use_cache=False)
+
+    seconds: dict[int, float] = {}
+    threads = best = 1
+    while threads <= most:
+        torch.set_num_threads(threads)
+        seconds[threads] = _median_seconds(one_pass)
+        if seconds[threads] * _GAIN > seconds[best] and threads > 1:
+            break
+        best, threads = threads, most if threads < most < threads * 2 else threads * 2
+    torch.set_num_threads(best)
+    return seconds
+
+
+def _median_seconds(one_pass: Callable[[], None]) -> float:
+    """Of passes that take 0.3 s together; one at least, after one that is thrown away."""
+    one_pass()
+    seconds: list[float] = []
+    while sum(seconds) < _ENOUGH_S:
+        started = time.perf_counter()
+        one_pass()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)
+
+
+def choose_threads(language_model: LanguageModel, config: Config) -> str | None:
+    """Let PyTorch use the number that is fastest, if the recipe leaves it open. Returns what was measured, as one line.
+
+    Tiny models need one, and on a GPU the number hardly matters; None for both.
+    """
+    if config.run.threads or config.model.path == "tiny" or language_model.device.type != "cpu":
+        return None
+    tried = ", ".join(f"{threads}: {took:.2g} s" for threads, took in fastest_threads(language_model).items())
+    return (
+        f"CPU threads: {torch.get_num_threads()}, the fastest here and now (a short pass with {tried}). To set another "
+        "number: run.threads"
+    )
