@@ -108,3 +108,13 @@ def test_weights_that_cannot_work():
         check_weights({"em": 0.0, "f1": 0.0})
     with pytest.raises(ConfigError, match="every reward weight is 0"):
         score_trajectory(episode(), GOLDS, {})
+
+
+@pytest.mark.parametrize("weight", [1e15, -1e15])
+def test_a_reward_has_a_size_that_advantages_can_square(weight: float):
+    right = episode(turn(Answer("Orsa")))
+    assert score_trajectory(right, GOLDS, {"em": weight}).reward == weight
+    with pytest.raises(ConfigError, match=r"reward weight em = -?11\d+\.1; a weight must be a finite number, at most"):
+        score_trajectory(right, GOLDS, {"em": 1.1 * weight})
+    with pytest.raises(ConfigError, match=r"the reward of a rollout is -?2e\+15; it must be a finite number, at most"):
+        score_trajectory(right, GOLDS, {"em": weight, "f1": weight})

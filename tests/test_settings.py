@@ -35,6 +35,15 @@ def test_toml_that_python_cannot_hold(tmp_path: Path, text: str) -> None:
         (["--run.seed", str(-(2**63) - 1)], "must be a whole number of 64 bits"),
         (["--train.group_size", "99999999999999999999"], "must be a whole number of 64 bits"),
         (["--world.filler_length", f"4,{2**70}"], "must be a whole number of 64 bits"),
+        (["--reward.format", "1e308"], "must be a number between -1e+15 and 1e+15"),
+        (["--reward.em", "-1.1e15"], "must be a number between"),
+        (["--reward.custom", "{ 'a:b' = 1e30 }"], "must be a number between"),
+        (["--train.lr", "1e300"], "must be a number between"),
+        (["--loss.penalty.coef", "1e300"], "must be a number between"),
+        (["--run.threads", "1000000000000"], "must be 1024 or less"),
+        (["--world.model.hidden", "1000000000000"], "must be 4096 or less"),
+        (["--world.model.layers", "1000000000"], "must be 64 or less"),
+        (["--warm_start.seed", "-1"], "must be 0 or more"),
         (["--train.group_size", "100000"], "is more than 1,000,000 rollouts in a batch; lower one of them"),
         (["--world.ramble_length", DIGITS], "must be a list of two numbers"),
         (["--train.steps", DIGITS], "must be a whole number"),
@@ -51,6 +60,11 @@ def test_values_that_nothing_can_use(arguments: list[str], reason: str) -> None:
         load(overrides=arguments)
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_the_largest_numbers() -> None:
+    config = load(overrides=["--reward.em", "1e15", "--train.lr", "1e15", "--run.threads", "1024"])
+    assert config.reward.em == config.train.lr == 1e15
 
 
 @pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 0])

@@ -23,6 +23,9 @@ from holdfast.trajectory import Answer, Invalid, Search, Trajectory, Turn
 EM: Mapping[str, float] = {"em": 1.0}
 """The published reward of Search-R1 and LLDS: exact match and nothing else. SAPO's is token F1, `{"f1": 1.0}`."""
 
+LARGEST = 1e15
+"""Size of a weight, of a part, and of a reward: advantages square rewards, in float32."""
+
 
 def _em(trajectory: Trajectory, golds: Sequence[str]) -> float:
     return exact_match(trajectory.answer, golds)
@@ -80,20 +83,24 @@ def _imported(path: str) -> Part:
             f"{path!r} fails on a rollout with one correct answer ({type(error).__name__}: {error})"
         ) from error
     if not _is_number(value):
-        raise ConfigError(f"{path!r} must return a finite number for a rollout; it returned {value!r}")
+        raise ConfigError(f"{path!r} must return {_NUMBER} for a rollout; it returned {value!r}")
     return function
 
 
+_NUMBER = f"a finite number, at most {LARGEST:g} in size"
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) <= LARGEST
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Raise `ConfigError` for a part that does not exist, a weight that is not finite, or weights that are all 0."""
+    """Raise `ConfigError` for a part that does not exist, a weight that is not finite or too large, or weights that are
+    all 0."""
     for name, weight in weights.items():
         part(name)
-        if not math.isfinite(weight):
-            raise ConfigError(f"reward weight {name} = {weight}; a weight must be a finite number")
+        if not _is_number(weight):
+            raise ConfigError(f"reward weight {name} = {weight}; a weight must be {_NUMBER}")
     if not any(weights.values()):
         raise ConfigError("every reward weight is 0, so no rollout is better than another; set one, such as em = 1")
 
@@ -117,6 +124,8 @@ def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapp
     parts = {name: part(name)(trajectory, golds) for name in names}
     for name, value in parts.items():
         if not _is_number(value):
-            raise ConfigError(f"reward part {name!r} must return a finite number; it returned {value!r}")
+            raise ConfigError(f"reward part {name!r} must return {_NUMBER}; it returned {value!r}")
     reward = math.fsum(weight * parts[name] for name, weight in weights.items() if weight)
+    if not _is_number(reward):
+        raise ConfigError(f"the reward of a rollout is {reward:g}; it must be {_NUMBER}: lower the reward's weights")
     return replace(trajectory, reward=reward, reward_parts=parts)

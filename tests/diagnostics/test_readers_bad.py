@@ -413,6 +413,18 @@ def test_a_file_of_names_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(read_log(written(tmp_path, verl(*((i, {f"name{i}": 1}) for i in range(50))))).series) == 50
 
 
+def test_more_numbers_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gzip of a few megabytes may hold gigabytes of rows."""
+    monkeypatch.setattr(text_module, "MOST_NUMBERS", 3000)
+    row = '{"step": %d, "reward/mean": 0.5, "entropy/mean": 1.0}\n'  # a row and two numbers
+    path = tmp_path / "metrics.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(row % i for i in range(1000)).encode()))
+    assert len(read_log(path).steps) == 1000
+    path.write_bytes(gzip.compress("".join(row % i for i in range(1001)).encode()))
+    with pytest.raises(DataError, match="holds more than 3,000 rows and numbers, which is more than is read from one"):
+        read_log(path)
+
+
 def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good, bad = '{"step": 1, "reward/mean": 1}\n', '{"step": null, "reward/mean": 1}\n'
     for name, text in (("good", good), ("bad", bad), ("empty", "")):

@@ -18,6 +18,7 @@ import pytest
 
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.readers import find, read_log, read_logs
+from holdfast.diagnostics.readers import text as text_module
 from holdfast.diagnostics.readers.event_file import checksum
 from holdfast.errors import DataError
 
@@ -322,6 +323,13 @@ def test_what_is_broken_in_a_database_costs_only_itself(tmp_path: Path) -> None:
         "Skipped 1 row: not a JSON object (row 1).",
         "Skipped 1 row: no step (row 2).",
     }
+
+
+@pytest.mark.parametrize("name", ["mlflow.db", "trackio.db"])
+def test_a_database_of_more_numbers_than_memory_holds_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "MOST_NUMBERS", 10)
+    with pytest.raises(DataError, match="holds more than 10 rows and numbers"):
+        read_logs(LOGS / name)
 
 
 def test_infinity_and_deleted_runs_of_mlflow(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from holdfast.losses import group_advantages, reinforce_advantages
+from holdfast.losses.advantages import LARGEST_REWARD as LARGEST
 
 
 def grpo(rewards, groups=None, **options):
@@ -32,14 +33,29 @@ def test_groups_do_not_mix_and_need_not_be_adjacent_or_small_numbers():
     assert a == pytest.approx([0.7071, 0.7071, -0.7071, -0.7071], abs=1e-4)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2e15, -3e38])
 def test_a_reward_that_is_no_number_is_refused_unless_its_row_is_not_valid(reward):
     for advantages in (lambda r, v: group_advantages(r, torch.tensor([0, 0, 1, 1]), valid=v), reinforce):
         rewards = torch.tensor([1.0, 0.0, reward, 1.0])
-        with pytest.raises(ValueError, match=r"rewards\[2\] = -?(nan|inf), which gives no advantage"):
+        with pytest.raises(
+            ValueError, match=r"rewards\[2\] = .*, which gives no advantage: it must be between -1e\+15 and"
+        ):
             advantages(rewards, None)
         a = advantages(rewards, torch.tensor([True, True, False, True]))
         assert a.isfinite().all() and a[2] == 0
+
+
+def test_an_infinite_reward_in_half_precision_is_refused():
+    with pytest.raises(ValueError, match=r"rewards\[0\] = inf"):
+        reinforce(torch.tensor([math.inf, 0.0], dtype=torch.float16), None)
+
+
+@pytest.mark.parametrize("size", [2, 500])
+def test_the_largest_rewards_give_the_advantages_of_ones(size):
+    ones = torch.tensor([1.0] + [-1.0] * (size - 1))
+    ids = torch.zeros(size, dtype=torch.long)
+    large, small = group_advantages(ones * LARGEST, ids), group_advantages(ones, ids)
+    torch.testing.assert_close(large, small, rtol=0.01, atol=0)  # float32 rounds the mean
 
 
 def reinforce(rewards, valid):

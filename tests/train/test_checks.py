@@ -43,6 +43,15 @@ def test_a_prompt_longer_than_an_episode_is_refused(recipe: Recipe, language_mod
         validate(recipe(), language_model, test=(an_example("why " * 300, "test", 7),))
 
 
+def test_a_question_of_few_characters_and_many_tokens_is_refused(recipe: Recipe, language_model: LanguageModel) -> None:
+    plain = tuple(an_example("What is the lake of Mora? " * 4, index=i) for i in range(50))
+    emojis = an_example("\N{FAMILY}" * 70, index=50)
+    assert len(emojis.question) < len(plain[0].question)
+    validate(recipe(), language_model, train=plain)
+    with pytest.raises(ConfigError, match=r"prompt of train question mine/train/50 takes \d{3,} tokens"):
+        validate(recipe(), language_model, train=(*plain, emojis))
+
+
 def test_a_prompt_must_leave_room_for_one_token(recipe: Recipe, language_model: LanguageModel) -> None:
     questions, protocol = load_questions(recipe()), load_protocol(recipe())
     longest = max(

@@ -46,12 +46,13 @@ from holdfast.config import Config, Model
 from holdfast.errors import HoldfastError
 from holdfast.evals.model import _tokenizer_for
 from holdfast.retrieval.encoder import Encoder, spec_of
-from holdfast.language_model import load_model
+from holdfast.language_model import load_model, load_skeleton
 from holdfast.rollout.servers import Server
 
 marker, model, tokenizer = sys.argv[1:]
 attempts = {
     "weights": lambda: load_model(Model(path=model), model, torch.device("cpu")),
+    "dry run": lambda: load_skeleton(Model(path=model)),
     "tokenizer": lambda: load_model(Model(path=tokenizer), tokenizer, torch.device("cpu")),
     "prompts": lambda: _tokenizer_for(Server(url="http://a/v1/completions", model="a"), tokenizer, str, Config()),
     "encoder": lambda: Encoder(spec_of(model), "cpu"),
@@ -80,6 +81,7 @@ def test_code_of_a_model_is_not_run_whatever_is_typed(home: Path, tmp_path: Path
     model = with_code(home, tmp_path / "model", marker, "config.json", {"model_type": "evil", "auto_map": CODE})
     tokenizer_code = {"tokenizer_class": "EvilTokenizer", "auto_map": {"AutoTokenizer": [None, "evil.EvilTokenizer"]}}
     tokenizer = with_code(home, tmp_path / "tokenizer", marker, "tokenizer_config.json", tokenizer_code)
+    shutil.copy(model / "config.json", tokenizer)  # of a model that transformers knows it would load its own tokenizer
     keyboard, terminal = pty.openpty()
     os.write(keyboard, b"y\n" * 20)
     done = subprocess.run(
@@ -93,7 +95,7 @@ def test_code_of_a_model_is_not_run_whatever_is_typed(home: Path, tmp_path: Path
     os.close(terminal)
     os.close(keyboard)
     said = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": ran=" in line)
-    assert list(said) == ["weights", "tokenizer", "prompts", "encoder", "trusted"], done.stdout + done.stderr
+    assert list(said) == ["weights", "dry run", "tokenizer", "prompts", "encoder", "trusted"], done.stdout + done.stderr
     assert said.pop("trusted") == "ran=True loaded", "the code must be able to run"
     assert all(text.startswith("ran=False") for text in said.values()), said
     assert said["weights"].endswith("if you trust it, set model.trust_remote_code = true")

@@ -243,7 +243,7 @@ def test_when_all_are_damaged_no_resume_is_recommended(whole: Path, tmp_path: Pa
         weights.write_bytes(weights.read_bytes()[:-1] + b"!")
     result = CliRunner().invoke(app, ["resume", str(run_dir)])
     assert result.exit_code == 2 and "start the run again with --overwrite" in " ".join(result.stderr.split())
-    assert "To go on from there" not in result.stderr
+    assert "is saved" not in result.stderr and "holdfast resume" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -323,14 +323,26 @@ def test_other_threads_are_told_of(whole: Path, tmp_path: Path, told: Any) -> No
     assert "continues with threads 2 instead of threads 1" in told.notes[-1] and "drift" in told.notes[-1]
 
 
-def test_another_training_file_is_not_continued_on(whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("train_questions = 40", "train_questions = 41", "belongs to other questions"),
+        ("people = 60", "people = 61", "belongs to other questions"),
+        ("seed = 0\ndevice", "seed = 7\ndevice", "was made with seed 0, this run has seed 7"),
+    ],
+)
+def test_another_training_file_is_not_continued_on(
+    whole: Path, tmp_path: Path, told: Any, old: str, new: str, problem: str
+) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
     (run_dir / "results.json").unlink()
     text = (run_dir / "config.toml").read_text()
-    (run_dir / "config.toml").write_text(text.replace("train_questions = 40", "train_questions = 41"))
-    with pytest.raises(CheckpointError, match="belongs to other questions"):
-        resume(run_dir)
+    assert old in text
+    (run_dir / "config.toml").write_text(text.replace(old, new))
+    with pytest.raises(CheckpointError, match=problem):
+        resume(run_dir, listener=told)
+    assert not any("warm" in name for name, _ in told.stages), "it would be made for nothing"
     assert comparable(run_dir) == comparable(whole)  # nothing of it was cut off
 
 

@@ -31,7 +31,7 @@ class Run(Section):
     """Seed of the data order and of the sampler; the warm start has its own, so that seeds can share one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU if there is one."""
-    threads: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0, le=1024)
     """CPU threads; 0: one for the tiny model, else the fastest of a short trial. A resumed run keeps its number."""
     max_failed_fraction: float = Field(0.5, gt=0, le=1)
     """The run stops when a larger fraction of a step's rollouts fails for a reason that is not the policy's."""
@@ -54,9 +54,9 @@ class Run(Section):
 class TinyModel(Section):
     """The size of the tiny model."""
 
-    hidden: int = Field(96, ge=16)
+    hidden: int = Field(96, ge=16, le=4096)
     """Width of the tiny model."""
-    layers: int = Field(3, ge=1)
+    layers: int = Field(3, ge=1, le=64)
     """Layers of the tiny model."""
     heads: int = Field(4, ge=1)
     """Attention heads of the tiny model."""
@@ -301,7 +301,7 @@ class WarmStart(Section):
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate: linear warm-up over the first twentieth of the steps, then a cosine to a tenth of the peak.
     3e-3 suits the tiny model; a pretrained model needs about 1e-5."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Seed of the scripts, the order, and the initial weights of the tiny model."""
 
 

@@ -17,18 +17,27 @@ def upcast(x: Tensor) -> Tensor:
     return x.float() if x.element_size() < 4 else x
 
 
-def check_logprobs(logprobs: Tensor, loss_mask: Tensor) -> Tensor:
+def check_tensor(name: str, value: object) -> None:
+    """Refuse a list, an array or None, which would fail later for want of a method."""
+    if not isinstance(value, Tensor):
+        kind = "None" if value is None else f"a {type(value).__name__}"
+        raise TypeError(f"{name} must be a tensor, not {kind}; torch.as_tensor makes one of numbers")
+
+
+def check_logprobs(logprobs: Tensor, loss_mask: Tensor, name: str = "logprobs") -> Tensor:
     """`logprobs` [..., T] in the dtype to compute in. Refuses a mask that is not bool or has another shape."""
+    check_tensor(name, logprobs)
     if not logprobs.is_floating_point():
-        raise TypeError(f"logprobs must be floating point, not {logprobs.dtype}")
+        raise TypeError(f"{name} must be floating point, not {logprobs.dtype}")
     if logprobs.dim() == 0:
-        raise ValueError("logprobs must have a token dimension: shape [..., T], not a scalar")
+        raise ValueError(f"{name} must have a token dimension: shape [..., T], not a scalar")
     check_mask(loss_mask, logprobs)
     return upcast(logprobs)
 
 
 def check_mask(loss_mask: Tensor, like: Tensor) -> None:
     """A float mask could carry weights that would be lost in silence, so only bool is accepted."""
+    check_tensor("loss_mask", loss_mask)
     if loss_mask.dtype != torch.bool:
         raise TypeError(
             f"loss_mask must be bool, not {loss_mask.dtype}, because weights in a mask would be dropped; "
@@ -42,6 +51,7 @@ def check_mask(loss_mask: Tensor, like: Tensor) -> None:
 
 def check_paired(name: str, values: Tensor, like: Tensor) -> Tensor:
     """Old or reference log-probs: same shape as `like`, detached, in its dtype."""
+    check_tensor(name, values)
     if values.shape != like.shape:
         raise ValueError(f"{name} has shape {_shape(values)}, but logprobs have {_shape(like)}; they must agree")
     return values.detach().to(like.dtype)
@@ -52,6 +62,7 @@ def check_per_row(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor 
 
     So is one value per row for packed rows, which hold several sequences each.
     """
+    check_tensor(name, values)
     row = (*like.shape[:-1], 1)
     if values.shape != like.shape and values.shape != row:
         raise ValueError(
@@ -68,6 +79,7 @@ def check_per_row(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor 
 
 def check_flags(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
     """`check_per_row` for a bool tensor."""
+    check_tensor(name, values)
     if values.dtype != torch.bool:
         raise TypeError(f"{name} must be bool, not {values.dtype}; pass {name}.bool()")
     return check_per_row(name, values, like, sequence_ids)
@@ -77,6 +89,7 @@ def check_ids(name: str, ids: Tensor | None, like: Tensor) -> None:
     """`ids` is None or an integer tensor [..., T]."""
     if ids is None:
         return
+    check_tensor(name, ids)
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, not {ids.dtype}")
     if ids.shape != like.shape:

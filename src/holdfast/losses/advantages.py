@@ -7,7 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_choice, upcast
+from holdfast.losses._tensors import check_choice, check_tensor, upcast
+
+LARGEST_REWARD = 1e15
+"""Squares of a larger reward, added up over a group, would overflow float32."""
 
 
 def group_advantages(
@@ -47,8 +50,8 @@ def group_advantages(
         float [B, 1], ready for the losses; detached; float32, or float64 for float64 rewards.
 
     Raises:
-        TypeError, ValueError: dtypes or shapes do not fit, or the reward of a valid row is NaN or infinite, which
-            would void its whole group.
+        TypeError, ValueError: dtypes or shapes do not fit, or the reward of a valid row is NaN, infinite or beyond
+            ±1e15, which would void its whole group.
 
     Source: GRPO (arXiv 2402.03300); Dr.GRPO (2503.20783); OPO (2505.23585). The unbiased standard deviation and A = r
     for a group of one follow the code of Search-R1 and LLDS.
@@ -60,11 +63,14 @@ def group_advantages(
     [1.789, -0.447, -0.447, -0.447, -0.447]
     """
     rewards, valid = _check(rewards, valid)
+    check_tensor("group_ids", group_ids)
     if group_ids.shape != rewards.shape or group_ids.is_floating_point() or group_ids.dtype == torch.bool:
         raise ValueError(
             f"group_ids must be integers of shape {list(rewards.shape)}, one per rollout, not {group_ids.dtype} of "
             f"shape {list(group_ids.shape)}"
         )
+    if lengths is not None:
+        check_tensor("lengths", lengths)
     if lengths is not None and lengths.shape != rewards.shape:
         raise ValueError(
             f"lengths must be of shape {list(rewards.shape)}, one number of tokens per rollout, not "
@@ -117,8 +123,8 @@ def reinforce_advantages(
         float [B, 1], detached.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes or the baseline's name do not fit, or the reward of a valid row is NaN or
-            infinite.
+        TypeError, ValueError: dtypes, shapes or the baseline's name do not fit, or the reward of a valid row is NaN,
+            infinite or beyond ±1e15.
 
     Source: Williams (1992). With rewards of 0 and 1 and no baseline there is no negative gradient at all, which is why
     Search-R1's first release (every rollout its own group) did not collapse.
@@ -135,6 +141,7 @@ def reinforce_advantages(
 
 
 def _check(rewards: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    check_tensor("rewards", rewards)
     if rewards.dim() != 1 or not rewards.is_floating_point():
         raise ValueError(
             f"rewards must be floating point of shape [B], one per rollout, not {rewards.dtype} of shape "
@@ -142,15 +149,16 @@ def _check(rewards: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         )
     if valid is None:
         valid = torch.ones_like(rewards, dtype=torch.bool)
-    elif valid.dtype != torch.bool or valid.shape != rewards.shape:
+    check_tensor("valid", valid)
+    if valid.dtype != torch.bool or valid.shape != rewards.shape:
         raise ValueError(
             f"valid must be bool of shape {list(rewards.shape)}, not {valid.dtype} of shape {list(valid.shape)}"
         )
-    bad = (valid & ~rewards.isfinite()).nonzero()
+    bad = (valid & ~(upcast(rewards).abs() <= LARGEST_REWARD)).nonzero()
     if len(bad):
         row = int(bad[0])
         raise ValueError(
-            f"rewards[{row}] = {float(rewards[row])}, which gives no advantage; rollouts whose reward is not known "
-            "must not be `valid`"
+            f"rewards[{row}] = {float(rewards[row])}, which gives no advantage: it must be between "
+            f"-{LARGEST_REWARD:g} and {LARGEST_REWARD:g}. Rollouts whose reward is not known must not be `valid`"
         )
     return upcast(rewards.detach()), valid

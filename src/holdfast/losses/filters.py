@@ -13,6 +13,7 @@ from holdfast.losses._tensors import (
     check_mask,
     check_paired,
     check_per_row,
+    check_tensor,
     sequence_sums,
 )
 
@@ -177,6 +178,7 @@ def first_action_mask(loss_mask: Tensor, action_ids: Tensor, matched: Tensor) ->
     [[False, False, True]]
     """
     check_mask(loss_mask, loss_mask)
+    check_tensor("action_ids", action_ids)
     check_ids("action_ids", action_ids, loss_mask)
     matched = check_flags("matched", matched, loss_mask)
     return loss_mask & ~(matched & (action_ids == 1))

@@ -15,7 +15,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import upcast
+from holdfast.losses._tensors import check_tensor, upcast
 
 
 @torch.no_grad()
@@ -92,6 +92,7 @@ def nthr_weights(influence: Tensor, correct: Tensor, rollout_ids: Tensor, *, bet
     """
     if beta != beta:
         raise ValueError("beta is not a number")
+    check_tensor("influence", influence)
     if not influence.is_floating_point() or influence.dim() != 1:
         raise ValueError(f"influence must be floating point [N], not {influence.dtype} {list(influence.shape)}")
     rollout, flags = _rollouts(correct, rollout_ids, influence)
@@ -195,6 +196,8 @@ class _Group:
     def __init__(
         self, hidden: Tensor, unembedding: Tensor, token_ids: Tensor, logprobs: Tensor | None, chunk: int
     ) -> None:
+        check_tensor("hidden", hidden)
+        check_tensor("unembedding", unembedding)
         if hidden.dim() != 2 or not hidden.is_floating_point():
             raise ValueError(f"hidden must be floating point [N, d], not {hidden.dtype} {list(hidden.shape)}")
         if unembedding.dim() != 2 or unembedding.shape[1] != hidden.shape[1]:
@@ -212,12 +215,14 @@ class _Group:
         if logprobs is None:
             self._normaliser = self._log_normalisers(unembedding.detach())
         else:
+            check_tensor("logprobs", logprobs)
             if logprobs.shape != token_ids.shape:
                 raise ValueError(f"logprobs has shape {list(logprobs.shape)}, but there are {len(hidden)} tokens")
             chosen = (self.hidden * self._rows[self._token]).sum(-1)
             self._normaliser = chosen - logprobs.detach().to(self.hidden.dtype)
 
     def check_flags(self, name: str, flags: Tensor) -> None:
+        check_tensor(name, flags)
         if flags.dtype != torch.bool:
             raise TypeError(f"{name} must be bool, not {flags.dtype}; pass {name}.bool()")
         if flags.shape != self._token.shape:
@@ -254,6 +259,7 @@ class _Group:
 
 def _rollouts(correct: Tensor, rollout_ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """The index [N] of each token's rollout, and bool [G]: which rollouts are correct."""
+    check_tensor("correct", correct)
     if correct.dtype != torch.bool:
         raise TypeError(f"correct must be bool, not {correct.dtype}; pass correct.bool()")
     _check_ids("rollout_ids", rollout_ids, len(like))
@@ -268,6 +274,7 @@ def _rollouts(correct: Tensor, rollout_ids: Tensor, like: Tensor) -> tuple[Tenso
 
 
 def _check_ids(name: str, ids: Tensor, tokens: int) -> None:
+    check_tensor(name, ids)
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, not {ids.dtype}")
     if ids.shape != (tokens,):

@@ -32,8 +32,7 @@ def action_ids_from_mask(loss_mask: Tensor, *, sequence_ids: Tensor | None = Non
     >>> action_ids_from_mask(torch.tensor([[False, True, True, False, True]])).tolist()
     [[0, 1, 1, 0, 2]]
     """
-    if loss_mask.dtype != torch.bool:
-        raise TypeError(f"loss_mask must be bool, not {loss_mask.dtype}; pass loss_mask.bool()")
+    check_mask(loss_mask, loss_mask)
     if loss_mask.dim() == 0:
         raise ValueError("loss_mask must have a token dimension: shape [..., T], not a scalar")
     check_ids("sequence_ids", sequence_ids, loss_mask)

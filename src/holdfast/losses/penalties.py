@@ -20,6 +20,7 @@ from holdfast.losses._tensors import (
     check_logprobs,
     check_paired,
     check_per_row,
+    check_tensor,
     run_index,
     run_sums,
     sequence_sums,
@@ -234,6 +235,8 @@ def adaptive_answer_weight(
 
 def _answer_weights(answer_mask: Tensor | None, answer_weight: float | Tensor, logprobs: Tensor) -> Tensor | None:
     """Token weights [..., T], or None when every token weighs 1."""
+    if answer_mask is not None:
+        check_tensor("answer_mask", answer_mask)
     if answer_mask is not None and (answer_mask.dtype != torch.bool or answer_mask.shape != logprobs.shape):
         raise ValueError(
             f"answer_mask must be bool of shape {list(logprobs.shape)}, not {answer_mask.dtype} of shape "

@@ -7,7 +7,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_choice, check_layout, check_mask, count_sequences, sequence_sums, upcast
+from holdfast.losses._tensors import (
+    check_choice,
+    check_layout,
+    check_mask,
+    check_tensor,
+    count_sequences,
+    sequence_sums,
+    upcast,
+)
 
 Mode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -64,6 +72,7 @@ def reduce_loss(
     (2.0, 2.5)
     """
     check_choice("mode", mode, get_args(Mode))
+    check_tensor("per_token", per_token)
     if per_token.dim() == 0 or not per_token.is_floating_point():
         raise ValueError(f"per_token must be floating point of shape [..., T], not {per_token.dtype} {per_token.shape}")
     check_mask(loss_mask, per_token)

@@ -87,7 +87,7 @@ def sampler_weights(
         raise ValueError(f"low={low} and high={high} must be 0 ≤ low < high: they bound the sampler's weights")
     if level == "token" and aggregate == "mean":
         raise ValueError("aggregate='mean' changes nothing for level='token'; choose 'action' or 'sequence'")
-    old_logprobs = check_logprobs(old_logprobs, loss_mask)
+    old_logprobs = check_logprobs(old_logprobs, loss_mask, "old_logprobs")
     check_ids("action_ids", action_ids, old_logprobs)
     check_ids("sequence_ids", sequence_ids, old_logprobs)
     log_ratio = old_logprobs - check_paired("rollout_logprobs", rollout_logprobs, old_logprobs)

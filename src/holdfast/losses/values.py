@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_ids, check_layout, check_logprobs, check_mask, check_paired, check_per_row
+from holdfast.losses._tensors import check_ids, check_layout, check_logprobs, check_paired, check_per_row
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def token_rewards(
         raise ValueError(f"kl_coef={kl_coef} must not be negative, or the policy would be paid to leave the reference")
     if kl_coef and ref_logprobs is None:
         raise ValueError(f"kl_coef={kl_coef} needs ref_logprobs, the log-probs under the reference; pass them, or 0")
-    old_logprobs = check_logprobs(old_logprobs, loss_mask).detach()
+    old_logprobs = check_logprobs(old_logprobs, loss_mask, "old_logprobs").detach()
     later = loss_mask.flip(-1).cumsum(-1).flip(-1)  # sampled tokens from here on
     last = loss_mask & (later == 1)
     result = torch.where(last, check_per_row("rewards", rewards, old_logprobs).to(old_logprobs.dtype), 0.0)
@@ -143,7 +143,7 @@ def whiten(advantages: Tensor, loss_mask: Tensor, *, eps: float = 1e-8) -> Tenso
     """
     if not eps > 0:
         raise ValueError(f"eps={eps} must be above 0; it keeps the division by the deviation finite")
-    advantages = check_logprobs(advantages, loss_mask).detach()
+    advantages = check_logprobs(advantages, loss_mask, "advantages").detach()
     count = loss_mask.sum()
     mean = torch.where(loss_mask, advantages, 0.0).sum() / count.clamp(min=1)
     deviation = torch.where(loss_mask, advantages - mean, 0.0)
@@ -191,7 +191,4 @@ def value_loss(
 
 
 def _check_values(values: Tensor, loss_mask: Tensor) -> Tensor:
-    if not values.is_floating_point():
-        raise TypeError(f"values must be floating point, not {values.dtype}")
-    check_mask(loss_mask, values)
-    return check_logprobs(values, loss_mask)
+    return check_logprobs(values, loss_mask, "values")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Config
 from holdfast.config.validation import check_training
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _PROMPTS = 16
 """Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
+_COUNTED = 1000
+"""Questions per split whose tokens are counted, the longest in bytes first: a tokenizer makes a token or less of each
+byte."""
 _SMALL_CORPUS = 256 * 2**20
 """Bytes of a corpus that is read whole before a run begins. A larger one is read when it is indexed."""
 
@@ -150,7 +153,7 @@ def validate_prompts(
         )
     vocabulary = language_model.model.get_input_embeddings().weight.shape[0]
     for split, examples in _splits(questions):
-        for example in sorted(examples, key=lambda e: -len(e.question))[:_PROMPTS]:
+        for example in _longest(examples, language_model.tokenizer):
             prompt = render_prompt(example.question, protocol, language_model.tokenizer, chat_template)
             if len(prompt) >= most:
                 raise ConfigError(
@@ -163,6 +166,14 @@ def validate_prompts(
                     f"the tokenizer writes token {max(prompt)}, but the model has embeddings for {vocabulary} only: "
                     "they do not belong together. Give a folder that holds the model's own tokenizer"
                 )
+
+
+def _longest(examples: Sequence[Example], tokenizer: Any) -> list[Example]:
+    """The questions with the most tokens. An emoji is one character and several tokens."""
+    from holdfast.search.tokens import encode
+
+    counted = sorted(examples, key=lambda e: -len(e.question.encode()))[:_COUNTED]
+    return sorted(counted, key=lambda e: -len(encode(tokenizer, e.question)))[:_PROMPTS]
 
 
 def config_warnings(config: Config) -> Iterator[str]:

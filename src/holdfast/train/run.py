@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast import run_folder
 from holdfast.config import Config, setting_values
-from holdfast.data import dev_questions
+from holdfast.data import QuestionOrder, dev_questions
 from holdfast.diagnostics.finding import Finding
 from holdfast.errors import CheckpointError, GuardStop, RolloutError
 from holdfast.language_model import set_up_torch
@@ -16,6 +16,7 @@ from holdfast.listener import Listener, Listeners, StepResult
 from holdfast.loading import load_questions, load_retrievers, make_agent
 from holdfast.rollout.agent import SearchAgent
 from holdfast.tracking import MetricsFile, open_trackers
+from holdfast.train.checkpoint import read_state
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
 from holdfast.train.evaluate import Evaluator, Progress
 from holdfast.train.guard import Guard, why_stopped
@@ -54,7 +55,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
     validate_before_training(config)
     with run_folder.writing(run_dir):
         checkpoint = newest_checkpoint(run_dir, config, listener.note)
-        run = _Run(config, run_dir, listener)
+        run = _Run(config, run_dir, listener, checkpoint)
         run.saver.continue_from(checkpoint, config.model, listener.note)
         return run.train()
 
@@ -62,12 +63,15 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
 class _Run:
     """A trainer at its first step, with its evaluator and its saver."""
 
-    def __init__(self, config: Config, run_dir: Path, listener: Listener) -> None:
+    def __init__(self, config: Config, run_dir: Path, listener: Listener, checkpoint: Path | None = None) -> None:
         self.config, self.run_dir, self.listener = config, run_dir, listener
         started = time.monotonic()
         set_up_torch(config)
         listener.stage("questions and index")
         self.questions = load_questions(config, note=listener.note)
+        if checkpoint is not None:  # refused before a warm start, which may take minutes
+            position = read_state(checkpoint)["question_order"]
+            QuestionOrder(self.questions.train, seed=config.run.seed).restore(position)
         self.retrievers = load_retrievers(config, note=listener.note)
         policy = starting_policy(config, self.questions, self.retrievers.train, listener)
         self.trainer = make_trainer(config, policy, self.questions.train, self.retrievers.train)

@@ -39,8 +39,9 @@ class Columns:
     def add(self, places: Sequence[int], steps: Sequence[Any], rows: Sequence[dict[str, Any]]) -> None:
         """Some rows: their places in the file, their steps as read, and their values by name.
 
-        Raises `DataError` for more names than a log can have.
+        Raises `DataError` for more names or numbers than a log can have.
         """
+        self.tally.count(len(rows) + sum(map(len, rows)))
         checked = [self._step(place, step) for place, step in zip(places, steps, strict=True)]
         if None in checked:
             good = [i for i, step in enumerate(checked) if step is not None]

@@ -71,6 +71,8 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
                 runs += _trackio(database, file, names, tally)
             elif {"key", "value", "step", "run_uuid"} <= names:
                 runs += _mlflow(database, file, tally)
+        except DataError:  # of more than is read
+            raise
         except _errors():
             tally.add(_DAMAGED)
     return runs

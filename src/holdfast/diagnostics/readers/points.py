@@ -29,7 +29,7 @@ class Points:
         self._restarts = 0
 
     def add(self, points: Iterable[tuple[int, str, int, float]]) -> None:
-        """Values: (place in the file, name, step, value)."""
+        """Values: (place in the file, name, step, value). Raises `DataError` for more than a log can have."""
         series, last = self._series, self._last
         for place, name, step, value in points:
             if not 0 <= step < LAST_STEP:
@@ -41,6 +41,7 @@ class Points:
             last[name] = step
             if name not in series:
                 series[name] = (array("q"), array("d"))
+            self.tally.count(1)
             steps, values = series[name]
             steps.append(step + self._restarts * LAST_STEP)
             values.append(value)

@@ -17,6 +17,8 @@ from holdfast.errors import DataError
 from holdfast.files import UNWRITABLE
 
 _LONGEST_EXAMPLE = 60
+MOST_NUMBERS = 50_000_000
+"""Rows and numbers read from one file, which take 600 MB. 100,000 steps of 300 series are 30 million."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,17 @@ class Tally:
     unit: str = "line"
     """The unit of places: lines, or rows of a JSON array."""
     _kinds: dict[str, _Kind] = field(default_factory=dict)
+    _numbers: int = 0
+
+    def count(self, numbers: int) -> None:
+        """Count what is kept in memory. Raises `DataError` beyond `MOST_NUMBERS`, which a small compressed file may
+        hold."""
+        self._numbers += numbers
+        if self._numbers > MOST_NUMBERS:
+            raise DataError(
+                f"{self.path} holds more than {MOST_NUMBERS:,} rows and numbers, which is more than is read from one "
+                "file. Give a part of it, such as its first 100,000 lines, or a log of fewer series"
+            )
 
     def add(self, sentence: str, place: int | None = None, example: str = "", *, count: int = 1) -> None:
         """Count a sentence once, or `count` times. `{n rows}` in it becomes "1 row" or "12 rows". The first place and
