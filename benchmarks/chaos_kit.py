@@ -404,7 +404,7 @@ def contents_of(run: Path) -> dict[str, bytes]:
     what transformers notes beside a model, such as whether it was loaded or made."""
     files: dict[str, bytes] = {}
     if (run / "metrics.jsonl").is_file():
-        files["metrics.jsonl"] = "\n".join(json.dumps(row, sort_keys=True) for row in metrics_of(run)).encode()
+        files["metrics.jsonl"] = _metrics(run)
     for name in ("trajectories.jsonl", "displacement.jsonl", "findings.json"):
         if (run / name).is_file():
             files[name] = (run / name).read_bytes()
@@ -417,6 +417,13 @@ def contents_of(run: Path) -> dict[str, bytes]:
         elif path.name == "state.json":
             files[name] = _without_seconds(path)
     return files
+
+
+def _metrics(run: Path) -> bytes:
+    try:
+        return "\n".join(json.dumps(row, sort_keys=True) for row in metrics_of(run)).encode()
+    except ValueError:  # they cannot be read
+        return (run / "metrics.jsonl").read_bytes()
 
 
 def _without_seconds(path: Path) -> bytes:

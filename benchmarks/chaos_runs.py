@@ -84,10 +84,15 @@ class Runs:
         return outcome + compare(self.whole, run)
 
     def moment(self, rng: random.Random, place: str, run: Path) -> Moment:
-        """A random moment of what is left of a run."""
+        """A random moment of what is left of a run, early enough to be met."""
         steps = [int(f.name.removeprefix("step-")) for f in (run / "checkpoints").glob("step-*") if f.is_dir()]
-        passed = max(steps, default=0) / STEPS if place in ("rollout", "update", "checkpoint", "run folder") else 0.0
-        return Moment(place, rng.randint(1, max(1, int(self.counts[place] * (1 - passed)))))
+        left = 1 - max(steps, default=0) / STEPS
+        if place in ("rollout", "update", "checkpoint", "run folder") and left == 0:
+            place = "final evaluation"
+        elif place in ("rollout", "update", "checkpoint", "run folder"):
+            return Moment(place, rng.randint(1, max(1, int(0.8 * self.counts[place] * left))))
+        begun = (run / "final_evaluation.json").is_file()
+        return Moment(place, rng.randint(1, max(1, self.counts[place] // (2 if begun else 1))))
 
 
 def stops(bench: Bench, runs: Runs) -> list[Case]:
@@ -105,15 +110,13 @@ def stops(bench: Bench, runs: Runs) -> list[Case]:
         for place in places:
             moment = runs.moment(rng, place, run)
             ended = runs.go_on(run, stop=Stop(moment, after=rng.choice((0.0, 0.0, rng.random() / 5))), cache=cache)
-            met += [f"{place} {moment.count}"] * (ended.code == -KILL)
+            met += [f"{moment.place} {moment.count}"] * (ended.code == -KILL)
             outcome += ended.judged(-KILL, 0)
             if ended.code == 0:
                 break
         if not (run / "results.json").is_file():
             outcome += runs.go_on(run, cache=cache).judged(0)
-        left = [path.name for path in cache.glob("start/.*")] if cache.is_dir() else []
-        outcome += compare(whole, run)
-        return outcome + Outcome(said=f"{len(met)} kills ({', '.join(met)})" + f"; left behind: {left}" * bool(left))
+        return outcome + compare(whole, run) + Outcome(said=f"{len(met)} kills ({', '.join(met)})")
 
     def signalled(name: str, signals: tuple[signal.Signals, ...], place: str) -> Outcome:
         run, rng = bench.fresh(name) / "run", bench.rng(name)
@@ -121,7 +124,7 @@ def stops(bench: Bench, runs: Runs) -> list[Case]:
         moment = runs.moment(rng, place, run)
         ended = runs.go_on(run, stop=Stop(moment, signals, after=rng.random() / 20))
         code = INTERRUPTED if signals[0] == INT else TERMINATED
-        outcome = ended.judged(code, 0) + Outcome(said=f"at {place} {moment.count}, exit code {ended.code}")
+        outcome = ended.judged(code, 0) + Outcome(said=f"at {moment.place} {moment.count}, exit code {ended.code}")
         if ended.code == code and "holdfast resume" not in ended.output and (run / "config.toml").is_file():
             outcome += Outcome(wrong=1, said=f"does not say how to go on: {ended.output[-300:]!r}")
         return outcome + (runs.finish(run) if ended.code else compare(whole, run))
