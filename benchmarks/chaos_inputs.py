@@ -52,7 +52,7 @@ def searches(bench: Bench, runs: Runs) -> list[Case]:
         model = next(iter((runs.whole.parents[1] / "cache").glob("start/*/model")))
         write_questions(root)
         kinds = [name for name in FAULTS + MORE_FAULTS if name not in SLOW]
-        with faulty_server(0.2, bench.seed, kinds) as (address, met):
+        with faulty_server(0.5, bench.seed, kinds) as (address, met):
             changes = {"retrieval.url": address, "train.steps": steps, "train.questions": ASKED}
             changes |= {"run.max_failed_fraction": 1.0, "track.trajectories": ASKED}
             ended = bench.run("train", *own_settings(root, model, changes))
@@ -198,7 +198,7 @@ Input = tuple[str, dict[str, bytes], list[str]]
 
 def inputs(bench: Bench, _: Runs) -> list[Case]:
     """Files broken at random, for the commands that read them. Many commands in one process, none of which trains."""
-    sizes = {logs: 500, stores: 100, recipes: 400, settings: 200, questions: 200, passages: 80}
+    sizes = {logs: 300, stores: 60, recipes: 200, settings: 100, questions: 150, passages: 50}
     return [
         (f"broken {make.__name__}", partial(read, bench, make, 4 if bench.small else count))
         for make, count in sizes.items()
