@@ -126,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     folder = options.keep or Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / "cache", ignore_errors=True)  # of a campaign before
     bench = Bench(folder.resolve(), options.seed, began + 60 * options.minutes, options.small)
     outcomes = campaign(bench, chosen(bench, options.only), options.at_once)
 

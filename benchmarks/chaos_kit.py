@@ -299,7 +299,7 @@ class _Job:
 
 def quiet_process(log: Path, cache: Path) -> None:
     """Output into a file, signals as in a shell, one thread, nothing from the network."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
     os.dup2(file, 1)
     os.dup2(file, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
