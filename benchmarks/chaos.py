@@ -139,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Not reached in {options.minutes:g} minutes: {', '.join(missed)}")
     held = all(outcome is None or outcome.held for of in outcomes.values() for outcome, _ in of.values())
     minutes = (time.monotonic() - began) / 60
-    print(f"{'Held' if held else 'DID NOT HOLD'} at seed {options.seed}, in {minutes:.1f} minutes.")
+    verdict = "Everything that was reached held" if held else "DID NOT HOLD"
+    print(f"{verdict} at seed {options.seed}, in {minutes:.1f} minutes.")
     kept = {
         group: {name: asdict(outcome) | {"seconds": took} if outcome else None for name, (outcome, took) in of.items()}
         for group, of in outcomes.items()
