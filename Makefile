@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all lint sizes setup dev golden gpu contracts contracts-verl contracts-trl contracts-vllm docs constraints clean
+.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm docs constraints clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -27,6 +27,10 @@ test-all: lint
 # Fixed runs, replayed and compared with what was recorded: before and after a change that should change nothing.
 golden: dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden.py $(ARGS)
+
+# Runs that are killed, damaged and starved, servers and files that are broken: in 15 minutes at most, on two cores.
+chaos: dev
+	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
 # Tests and benchmarks on one GPU, in 25 minutes at most: docs/gpu.md.
 gpu: dev

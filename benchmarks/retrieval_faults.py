@@ -21,8 +21,10 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import RetrievalError
@@ -32,11 +34,41 @@ from measuring import table, write_json
 
 SURPLUS = ("twice", "500 after 200", "again while idle", "again after the next request")
 FAULTS = ("silence", "reset", "status 500", "not JSON", "half a body", "drip", *SURPLUS)
+MORE_FAULTS = ("slow", "JSON of another shape")
 ECHO = "/echo"  # the path at which the server sends the id of a request back
 Outcome = list[list[Hit]] | RetrievalError
 
 
-def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
+OTHER_SHAPES = (
+    b'{"result": [[]], "errors": true}',
+    b'{"result": [[]], "errors": 5}',
+    b'{"result": [[{"document": {"id": "x", "contents": "x"}, "score": ' + b"9" * 400 + b"}]]}",
+    b'{"result": [[{"document": {"contents": "\\ud800"}, "score": 1}]]}',
+    b'{"result": [[{"document": {"id": {}, "contents": "x"}}]]}',
+    b'{"result": {}}',
+    b'{"result": []}',
+    b"[" * 100_000,
+    b"null",
+)
+
+
+@contextmanager
+def faulty_server(share: float, seed: int, faults: Sequence[str] = FAULTS) -> Iterator[tuple[str, Any]]:
+    """Its address, and how often it met attempts with each fault, and last with an answer."""
+    processes = multiprocessing.get_context("spawn")
+    port, met = processes.Value("i", 0), processes.Array("i", len(faults) + 1)
+    server = processes.Process(target=misbehave, args=(share, seed, port, met, faults), daemon=True)
+    server.start()
+    try:
+        while not port.value:
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port.value}", met
+    finally:
+        server.kill()
+        server.join()
+
+
+def misbehave(share: float, seed: int, port: Any, met: Any, faults: Sequence[str] = FAULTS) -> None:
     """The server; counts what it did in `met`."""
     rng = random.Random(seed)
 
@@ -60,9 +92,11 @@ def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
             for query in request["queries"]
         ]
         body = json.dumps({"result": result}).encode()
-        fault = rng.randrange(len(FAULTS)) if rng.random() < share else len(FAULTS)
+        fault = rng.randrange(len(faults)) if rng.random() < share else len(faults)
         met[fault] += 1
-        name = FAULTS[fault] if fault < len(FAULTS) else ""
+        name = faults[fault] if fault < len(faults) else ""
+        if name == "slow":
+            await asyncio.sleep(0.2)
         if name == "silence":
             await reader.read()  # until the client has enough
             return None
@@ -71,6 +105,8 @@ def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
             return None
         if name == "not JSON":
             body = b"<html>try again</html>"
+        if name == "JSON of another shape":
+            body = rng.choice(OTHER_SHAPES)
         status = b"500 Oops" if name == "status 500" else b"200 OK"
         echo = [line for line in head.split(b"\r\n") if line.startswith(b"holdfast-request:")]
         lines = [b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *(echo if ECHO.encode() in head else [])]
@@ -142,6 +178,33 @@ def with_loop(
     return asyncio.run(main())
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of searches, each of one query that the server answers with two passages of its name."""
+
+    answered: int
+    failed: Counter[str]
+    """By the class of the error."""
+    mixed_up: int
+    """Answers that belong to another query."""
+    lost: int
+    """Searches with neither an answer nor an error."""
+    counted: bool
+    """Whether the client's counts agree."""
+
+
+def judge(queries: Sequence[str], outcomes: Sequence[Outcome], stats: ClientStats) -> Judged:
+    """Compare every outcome with its query."""
+    failed = Counter(type(outcome).__name__ for outcome in outcomes if isinstance(outcome, RetrievalError))
+    mixed_up = sum(
+        [hit.document.id for hit in outcome[0]] != [f"{query}/0", f"{query}/1"]
+        for query, outcome in zip(queries, outcomes, strict=False)
+        if not isinstance(outcome, RetrievalError)
+    )
+    counted = stats.failed == failed and stats.answered + failed.total() == stats.searches == len(queries)
+    return Judged(len(outcomes) - failed.total(), failed, mixed_up, len(queries) - len(outcomes), counted)
+
+
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -156,45 +219,31 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write the raw numbers there")
     options = parser.parse_args()
-    processes = multiprocessing.get_context("spawn")
-    port, met = processes.Value("i", 0), processes.Array("i", len(FAULTS) + 1)
-    server = processes.Process(target=misbehave, args=(options.share, options.seed, port, met), daemon=True)
-    server.start()
-    while not port.value:
-        time.sleep(0.05)
-    address = f"http://127.0.0.1:{port.value}"
     settings = {"timeout": options.timeout, "retries": options.retries, "backoff": 0.01}
-    with_threads(address, ["warm up"], 1, settings)
-    with_loop(address, ["warm up"], 1, settings)
-    met[:] = [0] * len(met)
-    before = (threading.active_count(), open_files())
     rows, raw = [], {}
     clients = (("threads", with_threads, ""), ("event loop", with_loop, ""))
     clients += (("threads, echo", with_threads, ECHO), ("event loop, echo", with_loop, ECHO))
-    for name, run, path in clients:
-        queries = [f"{name} {i}" for i in range(options.requests // len(clients))]
-        began = time.perf_counter()
-        outcomes, stats = run(address + path, queries, options.at_once, settings)
-        took = time.perf_counter() - began
-        mixed_up = sum(
-            [hit.document.id for hit in outcome[0]] != [f"{query}/0", f"{query}/1"]
-            for query, outcome in zip(queries, outcomes, strict=True)
-            if not isinstance(outcome, RetrievalError)
-        )
-        failed = Counter(type(outcome).__name__ for outcome in outcomes if isinstance(outcome, RetrievalError))
-        lost = len(queries) - (len(outcomes) - failed.total()) - failed.total()
-        counted = stats.failed == failed and stats.answered + failed.total() == stats.searches == len(queries)
-        untyped = failed["RetrievalError"]
-        answered = len(queries) - failed.total()
-        rows.append([name, len(queries), answered, stats.retries, lost, mixed_up, untyped, counted, f"{took:.0f}"])
-        raw[name] = {"answered": answered, "failed": dict(failed), "retries": stats.retries, "mixed_up": mixed_up}
-        print(f"{name}: {dict(failed)}")
-    server.kill()
-    server.join()
+    with faulty_server(options.share, options.seed) as (address, met):
+        with_threads(address, ["warm up"], 1, settings)
+        with_loop(address, ["warm up"], 1, settings)
+        met[:] = [0] * len(met)
+        before = (threading.active_count(), open_files())
+        for name, run, path in clients:
+            queries = [f"{name} {i}" for i in range(options.requests // len(clients))]
+            began = time.perf_counter()
+            outcomes, stats = run(address + path, queries, options.at_once, settings)
+            took = time.perf_counter() - began
+            found = judge(queries, outcomes, stats)
+            untyped = found.failed["RetrievalError"]
+            counts = [found.answered, stats.retries, found.lost, found.mixed_up, untyped, found.counted]
+            rows.append([name, len(queries), *counts, f"{took:.0f}"])
+            of = {"answered": found.answered, "failed": dict(found.failed)}
+            raw[name] = of | {"retries": stats.retries, "mixed_up": found.mixed_up}
+            print(f"{name}: {dict(found.failed)}")
+        after = (threading.active_count(), open_files())
     header = ["searches", "answered", "retries", "lost", "mixed up", "untyped", "all counted", "seconds"]
     print(table(["client", *header], rows))
     print("the server met attempts with:", dict(zip([*FAULTS, "an answer"], met[:], strict=True)))
-    after = (threading.active_count(), open_files())
     print(f"threads and open files before: {before}, after: {after}")
     write_json(options.json, {**raw, "met": met[:], "before": before, "after": after})
 

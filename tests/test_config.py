@@ -131,6 +131,8 @@ def test_an_extending_recipe_may_name_a_bundled_one_and_another_penalty(tmp_path
     ("texts", "sentence"),
     [
         ({"a": "extends = 3\n"}, "a.toml: extends = 3 is not a recipe's name"),
+        ({"a": 'extends = "\\u0000"\n'}, "a.toml: extends = '\\x00' holds the character NUL"),
+        ({"a": '[data]\ntrain = "x\\u0000"\n'}, "a.toml: data.train = 'x\\x00' holds the character NUL"),
         ({"a": "extends = 'gone'\n"}, "a.toml: extends = 'gone': there is no recipe "),
         ({"a": "extends = 'a.toml'\n"}, "a.toml: extends = 'a.toml' leads back to this file"),
         ({"a": "extends = 'b.toml'\n", "b": "extends = 'a.toml'\n"}, "leads back to this file"),

@@ -52,6 +52,14 @@ def test_the_recipe_is_read_back(tmp_path: Path) -> None:
     assert run_folder.read_recipe(tmp_path) == config
 
 
+def test_an_emptied_recipe_is_not_taken_for_the_default_one(tmp_path: Path) -> None:
+    """A process that is killed while it makes its folder may leave one."""
+    run_folder.begin(tmp_path / "run", Config())
+    (tmp_path / "run" / "config.toml").write_text("")
+    with pytest.raises(CheckpointError, match=r"config\.toml is empty"):
+        run_folder.read_recipe(tmp_path / "run")
+
+
 def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
     run_folder.begin(tmp_path, Config())
     refused = pytest.raises(ConfigError, match="another process is training in")

@@ -103,6 +103,19 @@ def test_a_broken_line_in_the_middle_is_an_error_with_its_number(file: MetricsFi
         file.read()
 
 
+@pytest.mark.parametrize(("step", "left"), [(2, [1, 2]), (1, [1]), (-1, [])])
+def test_truncate_does_not_read_what_it_deletes(file: MetricsFile, step: int, left: list[int]) -> None:
+    for number in (1, 2, 3):
+        log(file, number, {})
+    file.close()
+    with file.path.open("ab") as raw:
+        raw.write(b'{"step": 4, "rew\n\xff\x00\n[\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl:4"):
+        file.read()
+    file.truncate(step)
+    assert [row["step"] for row in file.read()] == left
+
+
 def test_no_file_reads_as_nothing(file: MetricsFile) -> None:
     assert file.read() == []
     assert file.last_step() == -1

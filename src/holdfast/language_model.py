@@ -22,6 +22,7 @@ from holdfast.logprobs import masked_logprobs, token_logprobs
 from holdfast.search.tokens import decode, encode
 
 _ADAPTERS = "adapter_config.json"
+_ALIGNMENT = 64  # bytes: where torch's own tensors begin on a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +168,23 @@ def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> 
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     bf16 = config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
     return LanguageModel(
-        model=model.to(device).eval(),
+        model=_aligned(model.to(device)).eval(),
         tokenizer=tokenizer,
         autocast_dtype=torch.bfloat16 if bf16 else None,
         gradient_checkpointing=config.gradient_checkpointing,
     )
+
+
+def _aligned(model: Any) -> Any:
+    """Let every weight begin where torch lets its own tensors begin.
+
+    Transformers maps weights from their file, where they begin anywhere. On a CPU the address of a weight decides how
+    sums are rounded, so a start taken from a file would train to other last bits than the same start just made.
+    """
+    for weight in model.parameters():
+        if weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()
+    return model
 
 
 def save_model(folder: Path, language_model: LanguageModel) -> None:

@@ -131,10 +131,15 @@ def begin(run_dir: Path, config: Config) -> None:
 
 
 def read_recipe(run_dir: Path) -> Config:
-    """The recipe the run began with. Raises `CheckpointError` when this is not a run folder."""
+    """The recipe the run began with. Raises `CheckpointError` when this is not a run folder, or its recipe is gone."""
     if not is_run(run_dir):
         raise CheckpointError(
             f"{run_dir} is not a run folder: it has no {CONFIG}. Give the folder that `holdfast train` named"
+        )
+    if (run_dir / CONFIG).stat().st_size == 0:  # which is a recipe too: the default one
+        raise CheckpointError(
+            f"{run_dir / CONFIG} is empty, so nobody knows which run this is. Put the recipe back, or start the run "
+            "again with --overwrite"
         )
     from holdfast.config import load
 

@@ -10,7 +10,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -73,31 +73,39 @@ class MetricsFile(Listener):
     def read(self) -> list[dict[str, Any]]:
         """Rows in file order; [] when there is no file. Raises `DataError` for a line that is not a row, except the
         last."""
+        return list(self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
         if not self.path.is_file():
-            return []
-        rows: list[dict[str, Any]] = []
+            return
         lines = self.path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
                 if not isinstance(row["step"], int):
                     raise TypeError
-            except (json.JSONDecodeError, KeyError, TypeError):
+            except (ValueError, RecursionError, KeyError, TypeError):
                 if number == len(lines):
                     break
                 raise DataError(f'{self.path}:{number}: this line is not a row of metrics, {{"step": …}}') from None
-            rows.append(row)
-        return rows
+            yield row
 
     def last_step(self) -> int:
         """The newest step in the file; -1 when there is none."""
         return max((row["step"] for row in self.read()), default=-1)
 
     def truncate(self, step: int) -> None:
-        """Delete the rows of later steps: a resumed run writes them again."""
+        """Delete, unread, what follows the row of `step`: a resumed run writes it again. Raises as `read`."""
         self.close()
-        if self.path.is_file():
-            write_jsonl(self.path, [row for row in self.read() if row["step"] <= step])
+        if not self.path.is_file():
+            return
+        kept: list[dict[str, Any]] = []
+        for row in self._rows() if step >= 0 else ():
+            if row["step"] <= step:
+                kept.append(row)
+            if row["step"] >= step:
+                break
+        write_jsonl(self.path, kept)
 
     def _open(self) -> TextIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -167,6 +167,29 @@ def test_a_kill_says_it_too(trainer: Any, holdfast: Run) -> None:
     assert "holdfast resume runs/quickstart" in holdfast("train", code=143).stderr
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stop_while_python_tidies_up_is_not_lost(
+    trainer: Any, holdfast: Run, number: signal.Signals, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Tidied:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), number)
+            time.sleep(0.1)
+
+    def script(run_dir: Path, listener: Listener) -> None:
+        make_checkpoint(20)(run_dir, listener)
+        Tidied()
+        time.sleep(5)
+        raise AssertionError("nobody heard the signal")
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores SIGINT
+    trainer.script = script
+    hook = sys.unraisablehook
+    assert holdfast("train", code=code).stderr.startswith("Stopped. Step 20 is saved.")
+    assert "Traceback" not in capfd.readouterr().err
+    assert sys.unraisablehook is hook
+
+
 def test_a_kill_is_what_it_was_after_a_run(trainer: Any, holdfast: Run) -> None:
     before = signal.getsignal(signal.SIGTERM)
     holdfast("train")

@@ -68,7 +68,7 @@ def starts(fresh: bool) -> Numbers:
 
 
 def runs(fresh: bool) -> Numbers:
-    return {recipe: _metrics(_trained(recipe, fresh)) for recipe in RECIPES}
+    return {recipe: metrics_of(_trained(recipe, fresh)) for recipe in RECIPES}
 
 
 def resumes(fresh: bool) -> Numbers:
@@ -81,7 +81,7 @@ def resumes(fresh: bool) -> Numbers:
         shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:06d}")
         (folder / "results.json").unlink()
         _holdfast("resume", str(folder))
-        if problems := list(differences(_metrics(whole), _metrics(folder), recipe)):
+        if problems := list(differences(metrics_of(whole), metrics_of(folder), recipe)):
             raise Different("\n    ".join(["the resumed run differs from the whole one", *problems[:20]]))
         for name in ("trajectories.jsonl", "displacement.jsonl"):
             if (folder / name).read_bytes() != (whole / name).read_bytes():
@@ -208,7 +208,8 @@ def _fresh_folder(name: str) -> Path:
     return WORK / name
 
 
-def _metrics(run: Path) -> list[Numbers]:
+def metrics_of(run: Path) -> list[Numbers]:
+    """Rows of metrics.jsonl without what a clock says."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if k not in TIMED and not k.startswith("time/")} for row in rows]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from holdfast.config import Config, Model
 from holdfast.language_model import load_model
@@ -19,6 +20,25 @@ from holdfast.train.learner import Reference
 from .whole_runs import a_start
 
 CPU = torch.device("cpu")
+
+# ---- the weights
+
+
+def test_a_weight_begins_where_torch_would_begin_it(home: Path, tmp_path: Path) -> None:
+    """On a CPU the address decides how sums are rounded, and in a file it depends on the length of the header."""
+    shutil.copytree(home / "raw", tmp_path / "raw")
+    weights = load_file(tmp_path / "raw" / "model.safetensors")
+    begins = []
+    for longer in (0, 8, 24):
+        metadata = {"format": "pt", "note": "x" * longer}
+        save_file(weights, tmp_path / "raw" / "model.safetensors", metadata=metadata)
+        mapped = AutoModelForCausalLM.from_pretrained(tmp_path / "raw")
+        loaded = load_model(Model(path="x"), tmp_path / "raw", CPU).model
+        begins += [weight.data_ptr() % 64 for weight in mapped.parameters()]
+        assert not any(weight.data_ptr() % 64 for weight in loaded.parameters())
+        assert all(torch.equal(a, b) for a, b in zip(mapped.parameters(), loaded.parameters(), strict=True))
+    assert any(begins)
+
 
 # ---- the reference
 

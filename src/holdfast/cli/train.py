@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -135,6 +137,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
 
     # A `kill` becomes an exception, so that a live display gives the cursor back.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    previous_hook, sys.unraisablehook = sys.unraisablehook, _stop_again
     try:
         with open_console(out(), run_dir) as console:
             result = work(Listeners(runs.Replacing(run_dir), console))
@@ -156,6 +159,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
             err().print(f"Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
     finally:
+        sys.unraisablehook = previous_hook
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
             signal.signal(signal.SIGTERM, previous)
 
@@ -170,6 +174,15 @@ def _read(recipe: str | None, settings: list[str], *, stage: str | None = None) 
     config, named = read_recipe(recipe, settings)
     validate_before_training(config, stage=stage)
     return config, named
+
+
+def _stop_again(ignored: sys.UnraisableHookArgs) -> None:
+    """Send a signal once more that came while Python was tidying up: there it prints exceptions and drops them."""
+    numbers = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
+    if (number := numbers.get(ignored.exc_type)) is None:
+        sys.__unraisablehook__(ignored)
+    else:
+        Timer(0.01, os.kill, (os.getpid(), number)).start()
 
 
 def _close(summary: Any) -> None:

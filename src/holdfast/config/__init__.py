@@ -130,6 +130,9 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 def _with_bases(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     """The tables of a file, on top of those of the recipe it extends. `below`: the files that lead to it."""
     data = settings.read_toml(path)
+    for name, value in _leaves(data):
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError(f"{path}: {name} = {value!r} holds the character NUL, which no path can; leave it out")
     base = data.pop("extends", None)
     if base is None:
         return data
