@@ -86,6 +86,28 @@ def test_only_what_is_read_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert queries == [] and tokens[2:] == [ROWS * WIDTH, 43]
 
 
+def test_a_mixture_of_experts_is_computed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    torch.manual_seed(0)
+    model = Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(
+            vocab_size=60,
+            hidden_size=32,
+            intermediate_size=48,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+            num_experts=4,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+        )
+    )
+    picked, _ = token_logprobs(model, *a_batch((3, 12, 0, 7)))
+    monkeypatch.setattr(logprobs, "last_layer_where", lambda *_: nullcontext())
+    torch.testing.assert_close(picked, token_logprobs(model, *a_batch((3, 12, 0, 7)))[0], atol=1e-5, rtol=1e-5)
+
+
 def test_a_batch_in_which_nothing_is_read() -> None:
     found, _ = token_logprobs(a_model("qwen2"), *a_batch((0, 0, 0, 0)))
     assert found.abs().sum() == 0

@@ -66,7 +66,8 @@ def _parts(model: Any) -> tuple[Any, Any]:
     if text_config(model)._attn_implementation != "sdpa":
         return None, None
     attention, mlp = (getattr(layers[-1], name, None) for name in ("self_attn", "mlp"))
-    return (attention if hasattr(attention, "config") else None), mlp
+    dense = hasattr(mlp, "down_proj")  # a mixture of experts returns more than a tensor
+    return (attention if hasattr(attention, "config") else None), (mlp if dense else None)
 
 
 def _pick(read: Tensor) -> Any:

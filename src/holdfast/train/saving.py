@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,7 @@ class Saver:
         note(f"resumed after step {self._trainer.completed_steps}")
         then = state["machine"]
         if not self._trainer.config.run.threads:
-            torch.set_num_threads(then["threads"])
+            torch.set_num_threads(min(then["threads"], os.cpu_count() or 1))
         now = self._machine()
         if changed := [name for name in now if then[name] != now[name]]:
             before, after = (", ".join(f"{name} {machine[name]}" for name in changed) for machine in (then, now))
