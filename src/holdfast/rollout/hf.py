@@ -42,6 +42,7 @@ from holdfast.search.tokens import REPLACEMENT, decode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_LONG = 128  # new tokens of a prefill; with fewer, leaving out most of the last layer costs more than it saves
 _PREFILL_SHARE = 8  # prefill once 1/8 as many rows wait as decode
 _MAX_WAIT = 16  # steps a row waits at most
 # Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
@@ -263,7 +264,8 @@ class HFPolicy:
         positions = place.where(real, 0)
         write = place.where(real, ends.unsqueeze(1) + column)
         mask = self._table.cache.plan_rows(slots, write, positions, length=length)
-        with last_layer_where(self.model, column.expand_as(ids) == width - 1):
+        only_last = last_layer_where(self.model, column.expand_as(ids) == width - 1)
+        with only_last if width >= _LONG else nullcontext():
             logits = self._forward(ids, positions, mask)
         self._table.cache.copy([(family[0].slot, row.slot) for family in families for row in family[1:]], length)
         rows = [(i, row) for i, family in enumerate(families) for row in family]
