@@ -4,7 +4,7 @@
     python benchmarks/penalty_cost.py --shape 10m --arms llds-action
     python benchmarks/penalty_cost.py --json penalty_cost.json
 
-Every arm runs `update_policy`, forward and backward passes and the optimizer included, from the same weights on the
+Every arm runs `Learner.step`, forward and backward passes and the optimizer included, from the same weights on the
 same micro-batches. Plain GRPO (`none`) logs the statistics of its ratio, as the others do. A round runs all arms once,
 the order reversed from round to round; an arm's cost is its seconds over those of `none` in the same round, minus 1.
 Shown is the median over rounds with a 95 % interval from order statistics. "active" is the share of preserved tokens on
