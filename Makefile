@@ -32,9 +32,9 @@ golden: dev
 chaos: dev
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
-# Tests and benchmarks on one GPU, in 25 minutes at most: docs/gpu.md.
+# Tests and benchmarks on one GPU, in 25 minutes at most: docs/reference/gpu.md.
 gpu: dev
-	$(BIN)/python benchmarks/gpu.py --docs docs/gpu.md $(ARGS)
+	$(BIN)/python benchmarks/gpu.py --docs docs/reference/gpu.md $(ARGS)
 
 lint: dev
 	$(BIN)/ruff check .
@@ -101,7 +101,7 @@ $(VENV)-verl/.setup $(VENV)-vllm/.setup: $(VENV)-%/.setup: pyproject.toml constr
 	$(VENV)-$*/bin/python tests/engines/name_vllm.py
 	@touch $@
 
-# The table in docs/metrics.md, from the glossary in the code; tables and sections of docs/diagnose.md, from the rules.
+# The table in docs/reference/metrics.md, from the glossary in the code; tables and sections of docs/guide/diagnose.md, from the rules.
 docs: dev
 	$(BIN)/python tests/contracts/test_metrics_glossary.py
 	$(BIN)/python tests/contracts/test_diagnose_page.py

@@ -47,7 +47,7 @@ def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir
     rollouts = SearchRollouts(retriever, load_protocol(recipe))
     data = question_dataset(load_questions(recipe).train)
     trainer = Trainer(model, functions, args=args, train_dataset=data, rollout_func=rollouts)
-    trainer.add_callback(Monitoring())  # says what the log shows, while it trains: docs/diagnose.md
+    trainer.add_callback(Monitoring())  # says what the log shows, while it trains: docs/guide/diagnose.md
     trainer.train()
     return trainer
 

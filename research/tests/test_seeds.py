@@ -1,4 +1,4 @@
-"""`holdfast_research.pages.seeds` reads finished runs and prints the table of docs/results.md."""
+"""`holdfast_research.pages.seeds` reads finished runs and prints the table of docs/reference/results.md."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class StepResult:
     step: int
     """1, 2, …; 0 is the evaluation before the first step, which has only metrics."""
     metrics: Mapping[str, float]
-    """Names are those of docs/metrics.md."""
+    """Names are those of docs/reference/metrics.md."""
     groups: Sequence[Group] = ()
     """The scored rollouts, a group for each question."""
     examples: Sequence[Example] = ()

@@ -154,7 +154,7 @@ METRICS: dict[str, str] = {
     "time/step_s": "Seconds of the whole step, evaluation excluded.",
     "tokens_per_s": "Tokens of the rollout batch, prompts and observations included, per second of the step.",
 }
-"""Every metric that a run may log, with its meaning. docs/metrics.md is made from this."""
+"""Every metric that a run may log, with its meaning. docs/reference/metrics.md is made from this."""
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -7,8 +7,8 @@
 A penalty holds its settings, with the published values as defaults, and the facts that hosts need about it. The
 formulas are in `holdfast.losses`, imported when a penalty is computed, so that reading a recipe needs no torch.
 
-Your own penalty is a class derived from `Penalty`; docs/losses.md shows one. To add one to this file, write its class
-and list it in `AnyPenalty`.
+Your own penalty is a class derived from `Penalty`; docs/reference/losses.md shows one. To add one to this file, write its
+class and list it in `AnyPenalty`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Penalty(_Value):
     coef: Coefficient
     normalizer: Normalizer = "policy"
     """What the summed penalty is divided by. `policy`: as the policy loss; `preserved`: the number of preserved tokens
-    (docs/papers.md)."""
+    (docs/reference/papers.md)."""
 
     @property
     def term(self) -> Penalty | None:
@@ -307,7 +307,7 @@ class CustomPenalty(_Value):
 
     name: Literal["custom"] = Field("custom", description=_NAME)
     path: str = ""
-    """`module:Class`, a class derived from `holdfast.penalties.Penalty`; see docs/losses.md."""
+    """`module:Class`, a class derived from `holdfast.penalties.Penalty`; see docs/reference/losses.md."""
     coef: float | None = Field(None, ge=0)
     """Multiplies the penalty in the loss; unset: the default of the class."""
     settings: dict[str, Any] = Field({})

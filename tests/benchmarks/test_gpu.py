@@ -205,7 +205,7 @@ def test_tables_are_put_between_the_markers(tmp_path: Path) -> None:
 
 
 def test_the_page_of_the_docs_has_a_place_for_them() -> None:
-    text = (Path(__file__).parents[2] / "docs/gpu.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/reference/gpu.md").read_text()
     assert text.index(gpu_report.BEGIN) < text.index(gpu_report.END)
 
 

@@ -173,4 +173,4 @@ def test_it_starts_quickly_and_without_torch(run: Any) -> None:
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
         for _ in range(3)
     ]
-    assert min(seconds) < 1.0, seconds  # 0.4 on the machine of docs/results.md; twice that fails nobody's CI
+    assert min(seconds) < 1.0, seconds  # 0.4 on the machine of docs/reference/results.md; twice that fails nobody's CI

@@ -1,4 +1,4 @@
-"""The commands of docs/diagnose.md, on the logs that ship."""
+"""The commands of docs/guide/diagnose.md, on the logs that ship."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = re.findall(r"^holdfast diagnose (tests/fixtures/\S+)", (ROOT / "docs/diagnose.md").read_text("utf-8"), re.M)
+EXAMPLES = re.findall(
+    r"^holdfast diagnose (tests/fixtures/\S+)", (ROOT / "docs/guide/diagnose.md").read_text("utf-8"), re.M
+)
 
 
 def test_there_is_one_of_each_kind() -> None:

@@ -1,4 +1,4 @@
-"""docs/diagnose.md shows what the rules say of themselves: the table of what a log can decide, and a section per code.
+"""docs/reference/codes.md shows the rules' own texts: the table of what a log can decide, and a section per code.
 
 Run as a script (`make docs`) this writes those parts of the page.
 """
@@ -17,7 +17,7 @@ from holdfast.diagnostics.readers.names import TRL, VERL
 from holdfast.diagnostics.rules import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "diagnose.md"
+PAGE = DOCS / "reference" / "codes.md"
 PARTS = ("table", "codes")
 MARK = "<!-- {} made from holdfast.diagnostics by `make docs`; edit the texts there -->\n"
 END = "<!-- end of {} -->\n"
@@ -87,7 +87,7 @@ def section(code: str) -> str:
     figure = DOCS / "figures" / f"{code.lower()}.svg"
     lines = [f"### {title(code)}", "", f"{rule.meaning} {rule.impact}", ""]
     if figure.is_file():
-        lines += [f"![{rule.title}, in a recorded run](figures/{figure.name})", ""]
+        lines += [f"![{rule.title}, in a recorded run](../figures/{figure.name})", ""]
     lines += [f"* **Needs** {needs}."]
     hosts = [("holdfast", "holdfast"), ("TRL", "trl"), ("verl", "verl")]
     lines += [f"* **Change, in {name}.** {rule.remedy[host]}" for name, host in hosts]  # type: ignore[index]
@@ -111,7 +111,7 @@ def filled(page: str) -> str:
 
 def test_the_page_shows_the_rules() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == filled(page), "docs/diagnose.md is behind the code: run `make docs`"
+    assert page == filled(page), "docs/reference/codes.md is behind the code: run `make docs`"
 
 
 def test_there_is_a_section_for_every_code() -> None:

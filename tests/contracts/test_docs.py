@@ -107,9 +107,9 @@ def test_toml_is_a_recipe(page: Path) -> None:
 
 
 def test_the_settings_of_a_method_work_together() -> None:
-    """Each table row and each sentence of docs/papers.md that names settings is a recipe, or a set of alternatives."""
+    """Where docs/reference/papers.md names settings, they are a recipe, or a set of alternatives."""
     rows = 0
-    for line in prose(ROOT / "docs" / "papers.md").splitlines():
+    for line in prose(ROOT / "docs" / "reference" / "papers.md").splitlines():
         settings = re.findall(r"`([a-z0-9_.]+ = [^`]+)`", line)
         if settings:
             rows += 1
@@ -208,13 +208,13 @@ def test_the_two_commands_are_the_readmes() -> None:
 def test_the_quickstart_explains_the_columns_of_the_console() -> None:
     from holdfast.cli.console import columns_for
 
-    text = prose(ROOT / "docs" / "quickstart.md")
+    text = prose(ROOT / "docs" / "guide" / "quickstart.md")
     rows = re.findall(r"^\| ([\w. ()]+) \| `([a-z0-9_/]+)` \|", text, re.M)
     assert rows == [(column.title, column.metric) for column in columns_for(1000)]
 
 
 def test_the_architecture_names_files_that_exist(root: Path) -> None:
-    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
     paths = [
         path
         for path in re.findall(r"`([\w/]+(?:\.py|/))`", text)

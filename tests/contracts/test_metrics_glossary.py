@@ -1,6 +1,6 @@
-"""One glossary, in the code: all that is logged is in it, all that is in it is logged, and docs/metrics.md shows it.
+"""One glossary, in the code: all that is logged is in it, all that is in it is logged; docs/reference/metrics.md shows it.
 
-Run as a script (`make docs`) this writes the table of docs/metrics.md.
+Run as a script (`make docs`) this writes the table of docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from holdfast.diagnostics.readers.names import GROUP_STD, TABLES
 from holdfast.metrics import METRICS, glossary_entry
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 MARK = "<!-- made from holdfast.metrics by `make docs`; edit the text there -->\n"
 
 NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z0-9_{}]+)+")  # `{}` stands for what an f-string fills in
@@ -132,7 +132,7 @@ def test_holes_fit_and_numbers_are_found() -> None:
 def test_the_page_shows_the_glossary() -> None:
     head, mark, shown = PAGE.read_text(encoding="utf-8").partition(MARK)
     assert head and mark
-    assert shown == table(), "docs/metrics.md is behind the code: run `make docs`"
+    assert shown == table(), "docs/reference/metrics.md is behind the code: run `make docs`"
 
 
 if __name__ == "__main__":
@@ -145,6 +145,6 @@ def test_former_names_are_listed() -> None:
     from holdfast.diagnostics.readers.names import FORMER
     from holdfast_research.former_settings import FORMER as SETTINGS
 
-    page = (Path(__file__).parents[2] / "docs" / "renames.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "renames.md").read_text(encoding="utf-8")
     for former, present in {**FORMER, **SETTINGS}.items():
         assert f"| {former} | `{present}` |" in page

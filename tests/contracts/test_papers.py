@@ -1,4 +1,4 @@
-"""docs/papers.md: the settings in a method's row give that method, and nothing else beside it."""
+"""docs/reference/papers.md: the settings in a method's row give that method, and nothing else beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from holdfast.config import setting_values, validate
 from holdfast.penalties import LLDS, NLL, SAPO, Penalty
 
-PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "papers.md"
 PLAIN = {"loss": {"penalty": {"name": "none"}}}
 """GRPO with a KL of 0.001 and without a penalty: what every method of the page is a change of."""
 

@@ -1,4 +1,4 @@
-"""One word for one idea, in names and texts of the library and the study. docs/architecture.md has the list."""
+"""One word for one idea, in names and texts of both packages. docs/contributing/architecture.md has the list."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from holdfast.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "tests" / "fixtures" / "logs"
-PAGE = ROOT / "docs" / "logs.md"
+PAGE = ROOT / "docs" / "reference" / "logs.md"
 
 
 def logged(host: str) -> set[str]:
@@ -251,7 +251,7 @@ def test_a_share_is_one_in_an_evaluation_too() -> None:
 
 
 def rows_of(table: tuple[Name, ...]) -> str:
-    """A table of names in Markdown, as docs/logs.md has it."""
+    """A table of names in Markdown, as docs/reference/logs.md has it."""
     lines = ["| its name | ours | |\n|---|---|---|\n"]
     for name in table:
         ours = f"`{name.ours}`" + (f" = {name.change}" if name.change != "x" else "")
@@ -266,13 +266,13 @@ def left_of(host: str) -> str:
 @pytest.mark.parametrize(("host", "table"), TABLES.items())
 def test_the_page_shows_the_tables(host: str, table: tuple[Name, ...]) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert rows_of(table) in page, f"docs/logs.md lacks this table:\n{rows_of(table)}"
+    assert rows_of(table) in page, f"docs/reference/logs.md lacks this table:\n{rows_of(table)}"
 
 
 @pytest.mark.parametrize("host", LEFT_ALONE)
 def test_the_page_shows_what_is_left_alone(host: str) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert left_of(host) in page, f"docs/logs.md lacks these rows:\n{left_of(host)}"
+    assert left_of(host) in page, f"docs/reference/logs.md lacks these rows:\n{left_of(host)}"
 
 
 def test_an_infinite_deviation_is_compared_without_a_warning() -> None:

@@ -77,7 +77,9 @@ def test_the_sdist_can_be_built_and_read(built: Path) -> None:
     assert path.stat().st_size <= SDIST_LIMIT
     with tarfile.open(path) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
-    assert {"pyproject.toml", "README.md", "LICENSE", "src/holdfast/__init__.py", "docs/quickstart.md"} <= set(names)
+    assert {"pyproject.toml", "README.md", "LICENSE", "src/holdfast/__init__.py", "docs/guide/quickstart.md"} <= set(
+        names
+    )
     assert not [name for name in names if name.startswith(("research", "benchmarks", "runs", ".git/"))]
 
 

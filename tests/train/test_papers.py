@@ -1,4 +1,4 @@
-"""Each row of docs/papers.md is trained for one step, and what the step minimises is what the method's paper describes.
+"""Each row of docs/reference/papers.md is trained for one step, which minimises what the method's paper describes.
 
 The descriptions here are written from the papers, with the pages' settings and not with the library's losses: an
 advantage for each rollout of a group, and a loss for the rollouts of a mini-batch. A row without one fails.
@@ -29,7 +29,7 @@ from holdfast.trajectory import Group, Invalid, Search, Trajectory
 from .one_update import double, run
 from .whole_runs import Recipe, a_trainer
 
-PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "papers.md"
 
 
 def rows() -> Iterator[tuple[str, dict[str, Any]]]:

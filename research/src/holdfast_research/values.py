@@ -41,7 +41,7 @@ class Claim:
     """A sentence of a paper and how it is put to the test."""
 
     paper: str = CONTROL
-    """As docs/papers.md names it, or `CONTROL`: no paper says it, but a reader should ask."""
+    """As docs/reference/papers.md names it, or `CONTROL`: no paper says it, but a reader should ask."""
     where: str
     """Section, figure, definition or table."""
     says: str

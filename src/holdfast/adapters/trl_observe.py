@@ -1,7 +1,7 @@
 """What `with_penalties` adds to TRL's log. It only reads: no random number is drawn from the run's generators.
 
 All series go into the trainer's metrics, under `holdfast/`, and so to every tracker the user has set up. Their names
-are in docs/metrics.md.
+are in docs/reference/metrics.md.
 """
 
 from __future__ import annotations

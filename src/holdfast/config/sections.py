@@ -229,7 +229,7 @@ class Protocol(Section):
     """Tags, prompt and limits of a rollout."""
 
     preset: Literal["clean", "search-r1", "sapo", "r1"] = "clean"
-    """Tags, prompt and turns; see docs/papers.md. `r1` is without search."""
+    """Tags, prompt and turns; see docs/reference/papers.md. `r1` is without search."""
     prompt: str | None = None
     """Prompt text holding `{question}`; unset: the preset's."""
     max_turns: int = Field(4, ge=1)
@@ -272,7 +272,7 @@ class Sampling(Section):
     """Divides the logits, of the sampler and of every log-prob alike."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Below 1 the sampler is truncated while log-probs are not: this mismatch alone can make a run collapse
-    (docs/results.md). Warns."""
+    (docs/reference/results.md). Warns."""
     top_k: int = Field(0, ge=0)
     """Above 0 the sampler is truncated to the k most likely tokens: as top_p."""
     mask_logprobs: bool = False
@@ -320,7 +320,7 @@ class Reward(Section):
     """Subtracted from the reward of each sampled token, times its log-prob under the old policy minus that under the
     starting one. Needs `loss.advantage = "gae"`; in place of `loss.kl_coef`."""
     custom: dict[str, float] = Field({})
-    """Import path of a function of yours -> its weight: `{ "my_code:brevity" = 0.2 }`; see docs/losses.md."""
+    """Import path of a function of yours -> its weight: `{ "my_code:brevity" = 0.2 }`; see docs/reference/losses.md."""
 
     def weights(self) -> dict[str, float]:
         """Weight by name of the part, or by its import path."""

@@ -23,7 +23,7 @@ class Finding:
     """One problem that the log shows, or one thing worth knowing."""
 
     code: str
-    """Stable, such as `LLD003`; docs/diagnose.md has a section on each."""
+    """Stable, such as `LLD003`; docs/reference/codes.md has a section on each."""
     step: int
     """The first step at which the log shows it. A monitor reports it at this step."""
     lead: int | None = None
@@ -75,7 +75,7 @@ def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
 
 
 def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
-    """Plain values: docs/diagnose.md explains the keys. Numbers that are not finite are null."""
+    """Plain values: docs/guide/diagnose.md explains the keys. Numbers that are not finite are null."""
     return {
         "format": log.format,
         "host": log.host,

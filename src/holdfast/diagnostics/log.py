@@ -39,7 +39,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """The log of one run, with holdfast's names (docs/metrics.md) where they are known."""
+    """The log of one run, with holdfast's names (docs/reference/metrics.md) where they are known."""
 
     format: Format
     """The format of the file."""

@@ -1,7 +1,7 @@
 """The likelihood-preserving penalties on tokens that became less likely: LLDS and SAPO.
 
 SAPO is Search Agent Policy Optimization (arXiv 2603.10069), not Soft Adaptive Policy Optimization (2511.20347), which
-is what `sapo` means in TRL, verl and SkyRL. docs/papers.md lists where the papers and their code differ.
+is what `sapo` means in TRL, verl and SkyRL. docs/reference/papers.md lists where the papers and their code differ.
 """
 
 from __future__ import annotations

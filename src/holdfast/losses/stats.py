@@ -1,7 +1,7 @@
 """Statistics of a batch, for the log: detached tensors, no host sync. Read the numbers once, at log time.
 
 Each function returns means together with the counts they are means over, so that `merge_stats` can combine the
-micro-batches of a step exactly. docs/metrics.md lists the names; `count/*` are the weights.
+micro-batches of a step exactly. docs/reference/metrics.md lists the names; `count/*` are the weights.
 """
 
 from __future__ import annotations

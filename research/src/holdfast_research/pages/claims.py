@@ -45,8 +45,8 @@ Read them with five things in mind:
   `steps-per-rollout` and frequent reward in `preserving` are the same runs: one outcome is in several rows.
 * **Length.** `testbeds` has 160 steps, the others 80.
 * **Names.** "preserved" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)), "paper"
-  after LLDS-MA whose schedule its answers have. Methods and settings are in [Papers](../../docs/papers.md). v1 and v2
-  are the versions of LLDS; SAPO has one.
+  after LLDS-MA whose schedule its answers have. Methods and settings are in
+  [Papers](../../docs/reference/papers.md). v1 and v2 are the versions of LLDS; SAPO has one.
 
 The first testbed, whose runs were not kept, is not in these tables.
 

@@ -1,4 +1,4 @@
-"""docs/diagnose_accuracy.md: how often `holdfast diagnose` is right, of readings alone.
+"""docs/reference/diagnose-accuracy.md: how often `holdfast diagnose` is right, of readings alone.
 
     python -m holdfast_research.pages.diagnosis_page                                  # the page, of what is kept
     python -m holdfast_research.pages.diagnosis_page --take null_model build/null.json
@@ -25,7 +25,7 @@ from holdfast_research.pages.diagnosis import RIGHT, table
 from holdfast_research.paths import REPOSITORY
 from holdfast_research.recordings.outcomes import CAUSES
 
-PAGE = REPOSITORY / "docs" / "diagnose_accuracy.md"
+PAGE = REPOSITORY / "docs" / "reference" / "diagnose-accuracy.md"
 Reading = Mapping[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""docs/gallery.md: recorded runs, what `holdfast diagnose` prints about each, and a chart.
+"""docs/reference/gallery.md: recorded runs, what `holdfast diagnose` prints about each, and a chart.
 
     python -m holdfast_research.pages.gallery
 
@@ -23,7 +23,7 @@ from holdfast_research.pages.diagnose_figures import FIGURES, draw, style
 from holdfast_research.paths import REPOSITORY
 from holdfast_research.recordings.library import FOLDER, folder_of, read_manifest, unpack
 
-PAGE = REPOSITORY / "docs" / "gallery.md"
+PAGE = REPOSITORY / "docs" / "reference" / "gallery.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def section(shown: Shown, folder: Path) -> str:
     return f"""
 ## {shown.title}
 
-![{shown.title}](figures/{figure.name})
+![{shown.title}](../figures/{figure.name})
 
 ```
 {printed(log_file)}

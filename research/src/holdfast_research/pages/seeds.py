@@ -1,4 +1,4 @@
-"""Run a recipe's arms over several seeds and print what docs/results.md shows: every claim with its control.
+"""Run a recipe's arms over several seeds and print what docs/reference/results.md shows: every claim with its control.
 
     python -m holdfast_research.pages.seeds quickstart
     python -m holdfast_research.pages.seeds collapse --seeds 11 12 13

@@ -1,4 +1,4 @@
-"""`read_log` reads the log of any trainer as a `Log`. docs/logs.md lists what can be read."""
+"""`read_log` reads the log of any trainer as a `Log`. docs/reference/logs.md lists what can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other trainers call the metrics of holdfast; docs/logs.md shows the tables. Other names are kept.
+"""What other trainers call the metrics of holdfast; docs/reference/logs.md shows the tables. Other names are kept.
 
 A name is here only if the host measures the same thing. If the host measures it on other tokens or calls, `differs`
 says so, and reading adds a note. If the log itself shows that a name means something else, see `ambiguous_names`.
@@ -30,7 +30,7 @@ class Name:
     host: str
     """As the host logs it, without the prefix `train/` that the W&B callback of transformers adds."""
     ours: str
-    """The name in docs/metrics.md."""
+    """The name in docs/reference/metrics.md."""
     change: str = "x"
     """A key of `CHANGES`."""
     differs: str = ""

@@ -1,4 +1,4 @@
-"""`report.html`: one self-contained file about one run or several. docs/report.md describes it."""
+"""`report.html`: one self-contained file about one run or several. docs/reference/report.md describes it."""
 
 from holdfast.diagnostics.report.page import is_replaceable, reported, write_report
 from holdfast.diagnostics.report.samples import ReportedRun, SampleChanges, SampledRollout, SampledTurn
