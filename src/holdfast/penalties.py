@@ -7,8 +7,8 @@
 A penalty holds its settings, with the published values as defaults, and the facts that hosts need about it. The
 formulas are in `holdfast.losses`, imported when a penalty is computed, so that reading a recipe needs no torch.
 
-Your own penalty is a class derived from `Penalty`; docs/reference/losses.md shows one. To add one to this file, write its
-class and list it in `AnyPenalty`.
+Your own penalty is a class derived from `Penalty`; docs/reference/losses.md shows one. To add one to this file, write
+its class and list it in `AnyPenalty`.
 """
 
 from __future__ import annotations

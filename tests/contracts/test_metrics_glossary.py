@@ -1,4 +1,4 @@
-"""One glossary, in the code: all that is logged is in it, all that is in it is logged; docs/reference/metrics.md shows it.
+"""One glossary, in the code: all that is logged is in it, all in it is logged; docs/reference/metrics.md shows it.
 
 Run as a script (`make docs`) this writes the table of docs/reference/metrics.md.
 """

@@ -4,8 +4,8 @@
     python -m holdfast_research.pages.world --seeds 0 1 2 --warm-started 0 --json world.json
 
 Needs no network. On one core a world takes about two minutes, most of it for the closed-book twin; a warm start that is
-not in the cache takes four more. Ends with exit code 1 when a number misses its bound. docs/reference/world.md says what
-each line means and shows the last result.
+not in the cache takes four more. Ends with exit code 1 when a number misses its bound. docs/reference/world.md says
+what each line means and shows the last result.
 """
 
 from __future__ import annotations
