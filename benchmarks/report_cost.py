@@ -89,7 +89,7 @@ def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
         written, _ = timed(samples.step, result)
         seconds["step"].append(whole - both.plain[-1])  # displacement was measured once too often
         seconds["samples"].append(written)
-        seconds["report"].append(timed(report.write)[0])
+        seconds["report"].append(timed(report.write, live=True)[0])
     trainer_module.measure_displacement = both.real
     seconds["tokens"] = [a - b for a, b in zip(both.shown, both.plain, strict=True)]
     return seconds
@@ -119,7 +119,7 @@ def main() -> None:
         labels = {"tokens": "log-probs of the shown tokens", "samples": "writing the samples", "report": "a report"}
         rows = []
         for name, label in labels.items():
-            middle, low, high = median_interval(seconds[name][1:])  # the first report loads plotly
+            middle, low, high = median_interval(seconds[name][1:])  # the first report loads the rules
             rows.append(
                 (label, f"{1000 * middle:.1f}", f"{1000 * low:.1f} to {1000 * high:.1f}", f"{middle / step:.2%}")
             )
