@@ -23,6 +23,8 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 """A second cue beside the colour. 6 and 5 have no common factor, so 30 runs differ, and neighbours differ in both."""
 _POINTS = 6_000
 _MOST, _FEWEST = 1_200, 120
+_MOST_DOTS = 200
+"""Values of a series logged rarely that are all drawn. If there are more, it was not logged rarely."""
 _POINTS_MORE = 1_200
 _MOST_MORE, _FEWEST_MORE = 200, 60
 """Points of a series that no chart of `charts.py` shows."""
@@ -134,7 +136,7 @@ def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) ->
         "points": line.points,
         "raw": curve(series, most),
     }
-    mean = None if line.points else smoothed(series)
+    mean = None if line.points and len(series) <= _MOST_DOTS else smoothed(series)
     if mean is not None:
         thinned = curve(mean, most)
         trace["mean"] = {"x": thinned["x"], "y": thinned["y"]}

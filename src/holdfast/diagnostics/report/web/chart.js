@@ -218,8 +218,13 @@ function stepTicks(view) {
   return [...drawn, axis, svg("text", { x: margin.left + inner / 2, y: bottom + 34, class: "tick", "text-anchor": "middle" }, title)];
 }
 
+// toLocaleString is slow the first time.
+function thousands(number) {
+  return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
 function stepName(step, short) {
-  if (!short || Math.abs(step) < 1000) return step.toLocaleString("en");
+  if (!short || Math.abs(step) < 1000) return thousands(step);
   const [size, letter] = Math.abs(step) >= 1e9 ? [1e9, "G"] : Math.abs(step) >= 1e6 ? [1e6, "M"] : [1e3, "k"];
   return Number((step / size).toPrecision(6)) + letter;
 }
@@ -297,7 +302,7 @@ function pinsOnCurves(view) {
     const at = `translate(${geometry.x(pin.step).toFixed(1)},${(row.y(value) - 3).toFixed(1)})`;
     const mark = svg("path", { d: "M-6,-9L6,-9L0,2Z", transform: at, class: "pin-mark", "data-run": pin.run });
     mark.style.fill = "var(--" + data.runs[pin.run].color + ")";
-    mark.append(svg("title", {}, `${pin.code} at step ${pin.step.toLocaleString("en")}, ${data.runs[pin.run].name}`));
+    mark.append(svg("title", {}, `${pin.code} at step ${thousands(pin.step)}, ${data.runs[pin.run].name}`));
     drawn.push(mark);
   }
   return drawn;

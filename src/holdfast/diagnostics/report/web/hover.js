@@ -100,7 +100,7 @@ function closest(values, row, y) {
 }
 
 function fillTip(view, step, values, near, title) {
-  const head = view.chart.x === "step" ? "step " + step.toLocaleString("en") : "share " + written(step, 3) + " %";
+  const head = view.chart.x === "step" ? "step " + thousands(step) : "share " + written(step, 3) + " %";
   tip.replaceChildren(element("b", "", title ? head + ", " + title : head));
   if (several) values.sort((a, b) => (b.value ?? -Infinity) - (a.value ?? -Infinity));
   for (const v of values) {

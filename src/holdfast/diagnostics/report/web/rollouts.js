@@ -55,7 +55,7 @@ function showRollouts() {
   const wrong = state.rollouts.step !== "" && !stepsWanted(state.rollouts.step);
   reader.controls.step.setAttribute("aria-invalid", String(wrong));
   const sampled = [...new Set(data.rollouts.map((e) => e.step))].sort((a, b) => a - b);
-  const span = `of ${data.rollouts.length} rollouts of ${sampled.length} steps, ${sampled[0].toLocaleString("en")} to ${sampled.at(-1).toLocaleString("en")}`;
+  const span = `of ${data.rollouts.length} rollouts of ${sampled.length} steps, ${thousands(sampled[0])} to ${thousands(sampled.at(-1))}`;
   reader.said.textContent = wrong ? "Steps are a number or two, such as 40 or 35-45." : `${found.length} ${span}.`;
   reader.more.hidden = found.length <= reader.count;
   reader.more.textContent = `More (${found.length - reader.count})`;
