@@ -101,7 +101,7 @@ $(VENV)-verl/.setup $(VENV)-vllm/.setup: $(VENV)-%/.setup: pyproject.toml constr
 	$(VENV)-$*/bin/python tests/engines/name_vllm.py
 	@touch $@
 
-# The table in docs/reference/metrics.md, from the glossary in the code; tables and sections of docs/guide/diagnose.md, from the rules.
+# The table in docs/reference/metrics.md, from the glossary in the code; tables and sections of docs/reference/codes.md, from the rules.
 docs: dev
 	$(BIN)/python tests/contracts/test_metrics_glossary.py
 	$(BIN)/python tests/contracts/test_diagnose_page.py
