@@ -12,7 +12,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm docs constraints clean
+.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm docs constraints \
+	dist clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -115,6 +116,23 @@ constraints:
 	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast-rl \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' | sort -f; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
+
+# What is published, in dist/, checked; and beside it the packages that an installation of the wheel brings, as a CycloneDX
+# SBOM. RELEASE.md has the steps around it.
+dist: $(VENV)-dist/.setup
+	rm -rf dist build/sbom
+	$(VENV)-dist/bin/python -m build --outdir dist
+	$(VENV)-dist/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --without-pip build/sbom
+	$(VENV)-dist/bin/python -m pip --python build/sbom/bin/python install -q -c constraints.txt dist/*.whl
+	sed "s/^dynamic = .*/version = \"$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/holdfast/__init__.py)\"/" pyproject.toml > build/sbom.toml
+	$(VENV)-dist/bin/cyclonedx-py environment --pyproject build/sbom.toml --mc-type library --output-reproducible \
+		--output-file build/holdfast-rl.cdx.json build/sbom/bin/python
+
+$(VENV)-dist/.setup:
+	test -x $(VENV)-dist/bin/python || $(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install -q --disable-pip-version-check build twine cyclonedx-bom
+	@touch $@
 
 clean:
 	rm -rf build dist $(VENV)/.setup $(VENV)/.dev
