@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm docs constraints \
+.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm docs site constraints \
 	dist clean
 
 train: setup
@@ -61,7 +61,7 @@ $(VENV)/.setup: pyproject.toml research/pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.setup
-	$(PIP) -e '.[train,dev]'
+	$(PIP) -e '.[train,dev,docs]'
 	@touch $@
 
 # The adapters against the trainers they are for, each in an environment of its own: verl holds transformers back.
@@ -102,17 +102,24 @@ $(VENV)-verl/.setup $(VENV)-vllm/.setup: $(VENV)-%/.setup: pyproject.toml constr
 	$(VENV)-$*/bin/python tests/engines/name_vllm.py
 	@touch $@
 
-# The table in docs/reference/metrics.md, from the glossary in the code; tables and sections of docs/guide/diagnose.md, from the rules.
+# The made parts of docs/reference: metrics from the glossary in the code, codes from the rules, settings from the schema,
+# commands from their help.
 docs: dev
 	$(BIN)/python tests/contracts/test_metrics_glossary.py
 	$(BIN)/python tests/contracts/test_diagnose_page.py
+	$(BIN)/python tests/contracts/test_settings_page.py
+	$(BIN)/python tests/contracts/test_cli_page.py
+
+# The site, with every link checked: build/site/index.html, which works without a server.
+site: dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # constraints.txt, from a fresh environment with the newest of everything but torch.
 constraints:
 	rm -rf build/constraints
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install -q $$(grep '^torch==' constraints.txt)
-	build/constraints/bin/python -m pip install -q '.[train,dev]'
+	build/constraints/bin/python -m pip install -q '.[train,dev,docs]'
 	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast-rl \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' | sort -f; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
