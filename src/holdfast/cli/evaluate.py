@@ -210,8 +210,8 @@ def run(
 
 @app.command("compare")
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A folder of results.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    first: Annotated[Path, typer.Argument(metavar="A", help="Output folder of an evaluation.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Output folder of another evaluation.")],
 ) -> None:
     """Test whether two evaluations differ, question by question.
 
@@ -261,7 +261,7 @@ def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]
         raise ConfigError(f"--checkpoint all needs a run, and {model} is not a run folder")
     steps = sorted(step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None)
     if not steps:
-        raise ConfigError(f"{run_dir} has kept no whole checkpoint; see checkpoint.every and checkpoint.keep")
+        raise ConfigError(f"{run_dir} has no complete checkpoint; see checkpoint.every and checkpoint.keep")
     return [str(step) for step in steps]
 
 
@@ -304,7 +304,9 @@ def _show(results: dict[str, Any], folder: Path) -> None:
     console.print(table)
     console.print(_LEGEND, style="dim")
     if failed := results["micro"]["failed"]:
-        console.print(f"\n{failed} answer(s) failed and count in no mean; the same command asks them again.")
+        console.print(
+            f"\n{failed} answer(s) failed and are left out of all means. Run the same command again to retry them."
+        )
     console.print(f"\n{folder / 'results.json'}", soft_wrap=True)
 
 

@@ -115,10 +115,10 @@ def probe(
     """
     if compare is not None and what in _PLAIN:
         raise ConfigError(
-            f"--compare with --what {what.value}: its step is plain GRPO, without a penalty; leave it out"
+            f"--compare with --what {what.value}: this update is plain GRPO, without a penalty; leave it out"
         )
     if top is not None and what is not What.CASES:
-        raise ConfigError(f"--top with --what {what.value}: only --what cases shows single questions; leave it out")
+        raise ConfigError(f"--top with --what {what.value}: only --what cases shows individual questions; leave it out")
     for option in ["--compare"] * (compare is not None) + ["--optimizer-state"] * optimizer_state:
         if what not in (*_UPDATES, *_PLAIN):
             raise ConfigError(f"{option} with --what {what.value}: this probe makes no update; leave it out")
@@ -224,7 +224,7 @@ def _source(
     from holdfast.settings import parse_overrides
 
     if "model.path" in parse_overrides(settings, Config):
-        raise ConfigError(f"--model.path: {target} is what is probed; leave --model.path out")
+        raise ConfigError(f"--model.path: the probe uses the model of {target}; leave --model.path out")
     if recipe is None:
         try:
             run = find_run(target)

@@ -88,7 +88,7 @@ def resume(
             "--world.scripts.plain_steps 0"
         )
     if (run_dir / run_folder.KEPT).is_file():
-        raise ConfigError(f"{run_dir} is a run of rejection sampling; the command that started it continues it")
+        raise ConfigError(f"{run_dir} is a run of rejection sampling; repeat the command that started it to continue")
     trainer = load_trainer("run")
     _close(on_console(run_dir, lambda listener: trainer.resume(run_dir, listener=listener), fresh=False))
 
@@ -196,7 +196,7 @@ def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if fresh and runs.discard_if_bare(run_dir):
-        message = "Stopped before the first step, so nothing is kept."
+        message = "Stopped before the first step, so nothing was saved."
     elif (step := run_folder.newest_step(run_dir)) is None:
         message = f"Stopped before the first checkpoint (checkpoint.every). To start again:\n  {_resuming(run_dir)}"
     else:
