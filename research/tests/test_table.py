@@ -83,7 +83,7 @@ def test_finished_results_of_a_folder_are_shown(holdfast: Command, tmp_path: Pat
 
 
 def test_the_page_shows_the_command_of_every_training_row(holdfast: Command) -> None:
-    page = (ROOT / "docs" / "guide" / "evaluate.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "tables.md").read_text(encoding="utf-8")
     shown = holdfast("table", "commands")
     for row in ROWS:
         assert row.command("quickstart") + " " in page, row.name

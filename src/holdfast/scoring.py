@@ -6,7 +6,7 @@ neither as prediction nor as golden answer. The published code counts two empty 
 answer as contained in every prediction; a policy would find both.
 
 The other modes carry the name of a data set and follow the script its authors published, empty texts included.
-docs/guide/evaluate.md shows with examples where they differ.
+docs/reference/scoring.md shows with examples where they differ.
 """
 
 from __future__ import annotations

@@ -114,7 +114,6 @@ def test_usage(holdfast: Holdfast, tmp_path: Path) -> None:
 
 
 def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     page = tmp_path / "page.html"
     holdfast("report", "--out", str(page), run("failing", failing=True), run("well", failing=False))
     text = page.read_text(encoding="utf-8")
@@ -122,7 +121,6 @@ def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
 
 
 def test_findings_and_their_page_in_one_run(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     page = tmp_path / "page.html"
     stdout = holdfast("diagnose", run("failing", failing=True), "--html", str(page), code=1).stdout
     assert stdout.rstrip().endswith(f"Wrote {page}") and "RET001  step 21" in stdout

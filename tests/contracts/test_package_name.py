@@ -56,5 +56,5 @@ def test_extras_named_in_messages_exist(root: Path) -> None:
         for found in re.findall(r'MissingExtra\([^)]*?, ?"(\w+)"\)|holdfast-rl\[([\w,]+)\]', path.read_text())
         for extra in "".join(found).split(",")
     }
-    assert {"train", "trl", "report"} <= named <= extras
+    assert {"train", "trl"} <= named <= extras
     assert "pip install 'holdfast-rl[train]'" in str(MissingExtra("torch", "train"))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast.diagnostics.report import page
 from holdfast.listener import StepResult
 from holdfast.train import live_report
 from holdfast.train.live_report import SHARE, LiveReport
@@ -62,24 +59,6 @@ def test_it_is_not_written_at_once(run_dir: Path) -> None:
     clock.now += 51
     report.step(A_STEP)
     assert (run_dir / "report.html").read_text().startswith("<!doctype html>")
-
-
-def test_without_plotly_the_run_goes_on(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = builtins.__import__
-
-    def no_plotly(name: str, *args: Any, **more: Any) -> Any:
-        if name.partition(".")[0] == "plotly":
-            raise ImportError(name)
-        return load(name, *args, **more)
-
-    page._plotly.cache_clear()
-    monkeypatch.setattr(builtins, "__import__", no_plotly)
-    said: list[str] = []
-    report = LiveReport(run_dir, said.append)
-    report.write()
-    report.write()
-    assert said == ["there will be no report.html: plotly is not installed. Run: pip install 'holdfast-rl[report]'"]
-    assert not (run_dir / "report.html").exists()
 
 
 def test_what_goes_wrong_is_said_once(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from holdfast import __version__
 from holdfast.cli import (
     ask,
     data,
+    demo,
     diagnose,
     doctor,
     evaluate,
@@ -83,6 +84,9 @@ def main(
 
     Start here:
 
+      [cyan]holdfast demo[/cyan]
+          shows the diagnosis of a run that failed, in seconds
+
       [cyan]holdfast train[/cyan]
           trains a small search agent on one CPU core, in about three minutes
 
@@ -116,6 +120,7 @@ _add("Train", "resume", train.resume, allow_extra_args=True, ignore_unknown_opti
 _add("Train", "warm-start", train.warm_start, settings=True)
 _add("Train", "ask", ask.ask)
 _add("Diagnose", "diagnose", diagnose.diagnose)
+_add("Diagnose", "demo", demo.demo)
 _add("Diagnose", "watch", watch.watch)
 _add("Diagnose", "report", diagnose.report)
 _add("Diagnose", "probe", probe.probe, settings=True)

@@ -93,7 +93,7 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
 
 _VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
 _TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
-_TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/engines.md)"
+_TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/trl.md)"
 _TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` with `SearchRollouts`, which samples from the trainer's model"
 
 # What logs a series, by the first prefix that its name has. Nothing logs a name without one.
@@ -164,7 +164,7 @@ def what_to_log(log: Log) -> str:
     return (
         ""
         if log.host == "holdfast"
-        else "To check more codes, use holdfast's observers for TRL and verl (docs/guide/engines.md)."
+        else "To check more codes, use holdfast's observers for TRL and verl (docs/guide/trl.md, docs/guide/verl.md)."
     )
 
 
@@ -207,5 +207,5 @@ def how_to_log(host: Host, names: Iterable[str]) -> str:
     if ways:
         return f"Logged by {'; '.join(ways)}."
     if host not in LOGGED_BY or host == "unknown":
-        return "holdfast's observers for TRL and verl log it (docs/guide/engines.md)."
+        return "holdfast's observers for TRL and verl log it (docs/guide/trl.md, docs/guide/verl.md)."
     return f"{host} cannot log it, but `holdfast train` does."

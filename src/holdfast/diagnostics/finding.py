@@ -75,7 +75,7 @@ def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
 
 
 def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
-    """Plain values: docs/guide/diagnose.md explains the keys. Numbers that are not finite are null."""
+    """Plain values: docs/reference/diagnose.md explains the keys. Numbers that are not finite are null."""
     return {
         "format": log.format,
         "host": log.host,

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.errors import MissingExtra
 from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import METRICS, REPORT
 
@@ -40,8 +39,6 @@ class LiveReport(Listener):
         started = self._clock()
         try:
             _write(self._run_dir)
-        except MissingExtra as error:
-            self._note_once(f"there will be no {REPORT}: {error}")
         except Exception as error:
             self._note_once(f"{REPORT} was not written: {error}")
         finished = self._clock()

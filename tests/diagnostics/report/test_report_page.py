@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
+import base64
+import gzip
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from holdfast.diagnostics.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.report import ReportedRun, page, reported, write_report
-from holdfast.errors import ConfigError, DataError, MissingExtra
+from holdfast.errors import ConfigError, DataError
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\u2028\u202e \ud800'
 
@@ -142,19 +144,19 @@ def test_nothing_to_draw(make_log: Callable[..., Log], tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_without_plotly(collapse: ReportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = builtins.__import__
-
-    def no_plotly(name: str, *args: Any, **more: Any) -> Any:
-        if name.partition(".")[0] == "plotly":
-            raise ImportError(name)
-        return load(name, *args, **more)
-
-    page._plotly.cache_clear()
-    monkeypatch.setattr(builtins, "__import__", no_plotly)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[report\]'"):
-        write_report(tmp_path / "r.html", [collapse])
-    assert not any(tmp_path.iterdir())
+def test_without_plotly_the_plots_are_drawn_without_it(
+    collapse: ReportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "_plotly", page._plotly.__wrapped__)  # not from the cache, and not kept in it
+    for name in ("plotly", "plotly.offline"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(page, "version", lambda name: version("no-such-distribution"))
+    text = write_report(tmp_path / "r.html", [collapse]).read_text(encoding="utf-8")
+    (packed,) = re.findall(r'id="plotly">([^<]+)<', text)
+    drawing = gzip.decompress(base64.b64decode(packed)).decode()
+    assert "globalThis.Plotly = " in drawing and len(packed) < 20_000
+    assert "plots without plotly" in text
+    assert set(re.findall(r"Plotly\.(\w+)\(", text)) <= set(re.findall(r"\w+", drawing.rpartition("return {")[2]))
 
 
 def test_importing_loads_no_plotly() -> None:

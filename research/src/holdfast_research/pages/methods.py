@@ -60,7 +60,7 @@ falls, and then comes back, so its last reward is not its lowest.
   narrower than GRPO's, so it stops many. CISPO and DPPO have no such clip.
 
 A cell has the mean over seeds, then the lowest and the highest. λ = 1 and γ = 1 come from a [sweep of this
-recipe](findings.md#other-methods-and-the-sweep). Most other methods have the constants of their sources, made for
+recipe](README.md#the-sweep). Most other methods have the constants of their sources, made for
 other models. The cause of this fall is a truncated sampler: what prevents it need not prevent others.
 """
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from html import escape
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from holdfast.diagnostics.report.cases import cases_html, read_cases
 from holdfast.diagnostics.report.data import missing_series, page_data
 from holdfast.diagnostics.report.samples import ReportedRun, read_changes, read_rollouts
 from holdfast.diagnostics.rules import RULES
-from holdfast.errors import ConfigError, DataError, MissingExtra
+from holdfast.errors import ConfigError, DataError
 
 
 def reported(log: Log, diagnosis: Diagnosis, path: str | Path | None = None) -> ReportedRun:
@@ -52,8 +52,8 @@ def reported(log: Log, diagnosis: Diagnosis, path: str | Path | None = None) -> 
 def write_report(path: str | Path, runs: Sequence[ReportedRun]) -> Path:
     """Write the page and return its path. Several runs are drawn over each other.
 
-    Raises `MissingExtra` without plotly, `DataError` if no run has a series, and `ConfigError` if the file cannot be
-    written.
+    Without plotly the plots are plainer. Raises `DataError` if no run has a series, and `ConfigError` if the file
+    cannot be written.
     """
     path = Path(path)
     if not any(len(series) for run in runs for series in run.log.series.values()):
@@ -100,17 +100,23 @@ def _with_unique_names(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
 
 @cache
 def _plotly() -> str:
-    """plotly.js as the package ships it, gzipped: 2 MB of a page instead of 5."""
+    """plotly.js, gzipped: 2 MB of a page instead of 5. Without plotly, plain.js in its place."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise MissingExtra("plotly", "report") from None
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+        source = _source("plain.js")
+    else:
+        source = get_plotlyjs()
+    return base64.b64encode(gzip.compress(source.encode(), mtime=0)).decode()
 
 
 def _foot() -> list[str]:
     command = shlex.join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
-    versions = f"holdfast {__version__}, plotly {version('plotly')}, Python {sys.version.split()[0]}"
+    try:
+        drawing = f"plotly {version('plotly')}"
+    except PackageNotFoundError:
+        drawing = "plots without plotly"
+    versions = f"holdfast {__version__}, {drawing}, Python {sys.version.split()[0]}"
     return [f"Written {time.strftime('%Y-%m-%d %H:%M')} by {command}", versions]
 
 
