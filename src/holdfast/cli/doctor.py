@@ -46,7 +46,7 @@ _HOSTS = {
 
 @app.callback()
 def doctor(ctx: typer.Context) -> None:
-    """Check that holdfast works with the installed TRL, verl or other trainer.
+    """Check that holdfast works with the installed TRL or verl.
 
     Checks versions, plug-ins and settings, and prints what to change. Changes
     nothing. Without a trainer's name, prints which trainers are installed.
