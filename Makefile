@@ -12,7 +12,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm docs constraints clean
+.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm docs site constraints \
+	dist clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -60,7 +61,7 @@ $(VENV)/.setup: pyproject.toml research/pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.setup
-	$(PIP) -e '.[train,dev]'
+	$(PIP) -e '.[train,dev,docs]'
 	@touch $@
 
 # The adapters against the trainers they are for, each in an environment of its own: verl holds transformers back.
@@ -101,20 +102,44 @@ $(VENV)-verl/.setup $(VENV)-vllm/.setup: $(VENV)-%/.setup: pyproject.toml constr
 	$(VENV)-$*/bin/python tests/engines/name_vllm.py
 	@touch $@
 
-# The table in docs/reference/metrics.md, from the glossary in the code; tables and sections of docs/guide/diagnose.md, from the rules.
+# The made parts of docs/reference: metrics from the glossary in the code, codes from the rules, settings from the schema,
+# commands from their help.
 docs: dev
 	$(BIN)/python tests/contracts/test_metrics_glossary.py
 	$(BIN)/python tests/contracts/test_diagnose_page.py
+	$(BIN)/python tests/contracts/test_settings_page.py
+	$(BIN)/python tests/contracts/test_cli_page.py
+
+# The site, with every link checked: build/site/index.html, which works without a server.
+site: dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # constraints.txt, from a fresh environment with the newest of everything but torch.
 constraints:
 	rm -rf build/constraints
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install -q $$(grep '^torch==' constraints.txt)
-	build/constraints/bin/python -m pip install -q '.[train,dev]'
+	build/constraints/bin/python -m pip install -q '.[train,dev,docs]'
 	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast-rl \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' | sort -f; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
+
+# What is published, in dist/, checked; and beside it the packages that an installation of the wheel brings, as a CycloneDX
+# SBOM. RELEASE.md has the steps around it.
+dist: $(VENV)-dist/.setup
+	rm -rf dist build/sbom
+	$(VENV)-dist/bin/python -m build --outdir dist
+	$(VENV)-dist/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --without-pip build/sbom
+	$(VENV)-dist/bin/python -m pip --python build/sbom/bin/python install -q -c constraints.txt dist/*.whl
+	sed "s/^dynamic = .*/version = \"$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/holdfast/__init__.py)\"/" pyproject.toml > build/sbom.toml
+	$(VENV)-dist/bin/cyclonedx-py environment --pyproject build/sbom.toml --mc-type library --output-reproducible \
+		--output-file build/holdfast-rl.cdx.json build/sbom/bin/python
+
+$(VENV)-dist/.setup:
+	test -x $(VENV)-dist/bin/python || $(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install -q --disable-pip-version-check build twine cyclonedx-bom
+	@touch $@
 
 clean:
 	rm -rf build dist $(VENV)/.setup $(VENV)/.dev

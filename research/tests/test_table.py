@@ -60,7 +60,7 @@ WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
         (["make", "wrld"], "there is no recipe 'wrld'"),
         (["make", "world", "--rows", "ToRA"], "no row has that in its name"),
         (["make", "world", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
-        (["make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
+        (["make", "qwen2.5-3b"], "does not set data.test, and a table is about test questions"),
     ],
 )
 def test_refusals(
@@ -83,7 +83,7 @@ def test_finished_results_of_a_folder_are_shown(holdfast: Command, tmp_path: Pat
 
 
 def test_the_page_shows_the_command_of_every_training_row(holdfast: Command) -> None:
-    page = (ROOT / "docs" / "guide" / "evaluate.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "tables.md").read_text(encoding="utf-8")
     shown = holdfast("table", "commands")
     for row in ROWS:
         assert row.command("quickstart") + " " in page, row.name

@@ -6,7 +6,7 @@ neither as prediction nor as golden answer. The published code counts two empty 
 answer as contained in every prediction; a policy would find both.
 
 The other modes carry the name of a data set and follow the script its authors published, empty texts included.
-docs/guide/evaluate.md shows with examples where they differ.
+docs/reference/scoring.md shows with examples where they differ.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _rule(mode: Mode) -> _Rule:
 
 def _check(golds: Sequence[str]) -> None:
     if isinstance(golds, str):
-        raise TypeError(f"golden answers must be a list of texts; got the text {golds!r}: write [{golds!r}]")
+        raise TypeError(f"golden answers must be a list of strings, not the string {golds!r}; write [{golds!r}]")
     if not golds:
         raise ValueError("no golden answers are given, so there is nothing to score against")
 

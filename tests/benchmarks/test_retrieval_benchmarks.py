@@ -1,4 +1,4 @@
-"""The benchmarks of retrieval run, small; their numbers at full size stand in docs/guide/retrieval.md."""
+"""The benchmarks of retrieval run, small; their numbers at full size stand in docs/reference/retrieval.md."""
 
 from __future__ import annotations
 

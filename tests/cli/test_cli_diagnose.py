@@ -110,7 +110,7 @@ def test_usage(holdfast: Holdfast, tmp_path: Path) -> None:
     assert "does not exist" in holdfast("diagnose", str(tmp_path / "nothing"), code=2).output
     (tmp_path / "empty.jsonl").write_text("")
     holdfast("diagnose", str(tmp_path / "empty.jsonl"), code=2)
-    assert "several codes begin with it" in holdfast("diagnose", "--explain", "LLD", code=2).output
+    assert "matches several codes" in holdfast("diagnose", "--explain", "LLD", code=2).output
 
 
 def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     log.write_text('{"step": 1, "reward/mean": 0.5}\n')
     said = " ".join(holdfast("diagnose", str(log)).stdout.split())
-    assert "Too few rows to judge" in said and "Could not be checked" not in said
+    assert "too short to judge" in said and "Could not be checked" not in said
     assert "did not fall" not in said and "No findings" not in said
 
 

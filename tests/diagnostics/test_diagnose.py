@@ -185,7 +185,7 @@ def test_a_few_rewards_in_a_long_log_are_not_judged(make_log: MakeLog) -> None:
     log = make_log(only=("grad/norm", "eval/em"), eval__em=[0.5] * 2 + [np.nan] * 58)
     diagnosis = diagnose(log)
     assert diagnosis.facts["rewards"] == 2 and diagnosis.fall is None
-    assert headline(log, diagnosis).endswith("Too few rewards to judge.")
+    assert headline(log, diagnosis).endswith("Too few rewards to judge a fall.")
 
 
 def test_a_fall_is_measured_by_what_was_known_at_its_step(make_log: MakeLog) -> None:
@@ -254,7 +254,7 @@ def test_in_verl_the_series_it_can_log_are_asked_for(make_log: MakeLog) -> None:
     open_ = {one.code: one for one in cannot_tell(make_log(only=("reward/mean", "entropy/mean"), host="verl"))}
     assert open_["LLD002"].missing == ("drift/positive", "likelihood/positive")
     assert "holdfast_observe" in open_["LLD002"].remedy
-    assert open_["LLD004"].remedy.startswith("Nothing in verl logs it")
+    assert open_["LLD004"].remedy.startswith("verl cannot log it")
 
 
 def test_without_a_penalty_none_is_inert(make_log: MakeLog) -> None:

@@ -175,7 +175,7 @@ def test_bounds_that_no_weight_meets_are_told_at_the_first_batch() -> None:
     assert finding.evidence == {
         "loss/excluded_fraction": 1.0, "sampler/weight_p05": 0.82, "sampler/weight_p95": 0.9,
     }  # fmt: skip
-    assert "0.82 to 0.9, outside the bounds of loss.sampler_weights, 0.99 to 1.01." in finding.summary
+    assert "between 0.82 and 0.9, outside the bounds of loss.sampler_weights, 0.99 to 1.01." in finding.summary
     assert "`loss.sampler_weights.low`" in finding.remedy
 
 

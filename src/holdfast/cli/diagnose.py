@@ -21,42 +21,47 @@ if TYPE_CHECKING:
 
 def diagnose(
     sources: LogsArgument = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list for several runs.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: one object, or a list of objects for several runs.")
+    ] = False,
     page: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page of curves and findings.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a web page with curves and findings.")
     ] = None,
     select: Annotated[
         list[str] | None,
-        typer.Option(metavar="CODES", help="Report only these codes, or codes that begin so, such as LLD,ENT001."),
+        typer.Option(
+            metavar="CODES", help="Report only these codes. LLD,ENT001 means ENT001 and all codes that begin with LLD."
+        ),
     ] = None,
     explain: Annotated[
         str | None,
-        typer.Option(metavar="CODE", help="Explain a code, such as LLD003; `all` lists them. Needs no LOG."),
+        typer.Option(metavar="CODE", help="Explain a code, such as LLD003, without a LOG; `all` lists the codes."),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print all notes, and how to log the series that are missing.")
+        bool, typer.Option("--verbose", "-v", help="Also print all notes, and how to log missing series.")
     ] = False,
 ) -> None:
-    """Find out from a log why a run is failing, and what to change.
+    """Find out from a log why a run is failing and what to change.
 
-    The content of a log decides how it is read. Without LOG, reads stdin.
-    Writes nothing, unless --html names a page.
+    Reads logs of holdfast, TRL, verl and other trainers, and exports of W&B,
+    TensorBoard and other trackers. The format is recognised by content. Without
+    LOG, reads standard input. Writes nothing, unless --html names a page.
 
     [cyan]holdfast diagnose train.log[/cyan]                  the output of a trainer
 
     [cyan]python train.py 2>&1 | holdfast diagnose[/cyan]     the same, through a pipe
 
-    [cyan]holdfast diagnose -[/cyan]                          rows that you paste, then Ctrl-D
+    [cyan]holdfast diagnose -[/cyan]                          paste rows, then press Ctrl-D
 
     [cyan]holdfast diagnose output/checkpoint-500[/cyan]      TRL: a checkpoint, or its folder
 
-    [cyan]holdfast diagnose runs/quickstart[/cyan]            a run of holdfast, or its name
+    [cyan]holdfast diagnose runs/quickstart[/cyan]            a run of holdfast train
 
     [cyan]holdfast diagnose history.csv[/cyan]                an export of W&B
 
-    Prints each finding with its code, the first step at which it is visible,
-    the evidence, and the settings to change. Notes are worth knowing, but no
-    reason to act. Codes that need series the log lacks are listed at the end.
+    Prints each finding with its code, the first step at which it shows, the
+    evidence, and the settings to change. A note is worth knowing but needs no
+    action. Codes that could not be checked are listed last.
 
     Exit codes: 0 no findings, 1 findings, 2 the log cannot be read.
     """
@@ -91,11 +96,13 @@ def report(
     sources: LogsArgument = None,
     page: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Write a web page with curves, findings and sampled rollouts of runs.
+    """Write a web page with curves, findings and sampled rollouts.
 
-    Reads the same logs as [cyan]holdfast diagnose[/cyan]. The page is one file that needs no
-    network. Several runs are drawn over each other. A page that holdfast wrote is
-    replaced; any other file is not.
+    Reads the same logs as [cyan]holdfast diagnose[/cyan]. The page is one file
+    and works without a network. Curves of several runs share one chart. An older
+    report of that name is replaced, but no other file.
+
+    [cyan]holdfast report train.log[/cyan]
 
     [cyan]holdfast report runs/a runs/b --out both.html[/cyan]
     """
@@ -136,7 +143,7 @@ def _explain(code: str) -> None:
         return
     (first, *more) = sorted(chosen(code, where="--explain"))
     if more:
-        raise ConfigError(f"--explain {code}: several codes begin with it: {', '.join([first, *more])}; give one")
+        raise ConfigError(f"--explain {code}: this matches several codes: {', '.join([first, *more])}; name one")
     rule = RULES[first]
     console = out()
     console.print(Text.assemble((first, "bold"), f"  {rule.title}"))

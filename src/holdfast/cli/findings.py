@@ -63,7 +63,7 @@ def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> Non
     if lead := lead_of(finding.lead):
         entry(console, "lead", lead)
     before = printed.get(finding.remedy)
-    entry(console, "change", f"as for {before}" if before else finding.remedy)
+    entry(console, "change", f"as for {before}, above" if before else finding.remedy)
     printed.setdefault(finding.remedy, finding.code)
 
 

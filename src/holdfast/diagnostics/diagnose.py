@@ -93,8 +93,8 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
 
 _VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
 _TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
-_TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/engines.md)"
-_TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` with `SearchRollouts`, which samples from the model of the trainer"
+_TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/trl.md)"
+_TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` with `SearchRollouts`, which samples from the trainer's model"
 
 # What logs a series, by the first prefix that its name has. Nothing logs a name without one.
 LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
@@ -102,7 +102,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "displacement/": "`train.displacement_every = 1`",
         "eval/": "`eval.every`",
         "penalty/": '`loss.penalty.name` other than "none"',
-        "": "every run of `holdfast train`; this log is from an older version, or incomplete",
+        "": "every run of `holdfast train`, so this log is incomplete or from another version",
     },
     "trl": {
         "displacement/": _TRL_LOSS,
@@ -164,7 +164,7 @@ def what_to_log(log: Log) -> str:
     return (
         ""
         if log.host == "holdfast"
-        else "To check more codes, use holdfast's observers for TRL and verl (docs/guide/engines.md)."
+        else "To check more codes, use holdfast's observers for TRL and verl (docs/guide/trl.md, docs/guide/verl.md)."
     )
 
 
@@ -193,12 +193,12 @@ def observed_without(log: Log, missing: Iterable[str]) -> str | None:
         return None
     if not has(log, "likelihood/correct"):
         why = (
-            "no rollout counted as correct: pass `with_penalties(..., correct_above=X)`, where X is between the "
+            "no rollout counted as correct. Pass `with_penalties(..., correct_above=X)`, where X is between the "
             "rewards of incorrect and of correct rollouts"
         )
     else:
-        why = "it measured no displacement, which needs a second rollout batch and `displacement_every` above 0"
-    return f"`with_penalties` was on, but {why}."
+        why = "it did not measure displacement, which needs a second rollout batch and `displacement_every` above 0"
+    return f"`with_penalties` was active, but {why}."
 
 
 def how_to_log(host: Host, names: Iterable[str]) -> str:
@@ -207,5 +207,5 @@ def how_to_log(host: Host, names: Iterable[str]) -> str:
     if ways:
         return f"Logged by {'; '.join(ways)}."
     if host not in LOGGED_BY or host == "unknown":
-        return "The observers of holdfast for TRL and verl log it (docs/guide/engines.md)."
-    return f"Nothing in {host} logs it, but `holdfast train` does."
+        return "holdfast's observers for TRL and verl log it (docs/guide/trl.md, docs/guide/verl.md)."
+    return f"{host} cannot log it, but `holdfast train` does."

@@ -75,7 +75,7 @@ def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
 
 
 def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
-    """Plain values: docs/guide/diagnose.md explains the keys. Numbers that are not finite are null."""
+    """Plain values: docs/reference/diagnose.md explains the keys. Numbers that are not finite are null."""
     return {
         "format": log.format,
         "host": log.host,
@@ -118,7 +118,7 @@ def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-MORE_ROWS = "Too few rows to judge its course: 10 or more show a fall, 20 or more a slow decay."
+MORE_ROWS = "The log is too short to judge the reward: a fall shows in 10 rows or more, a slow decay in 20 or more."
 
 
 def headline(log: Log, diagnosis: Diagnosis) -> str:
@@ -139,7 +139,7 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     if too_short(diagnosis):
         return f"{course} {MORE_ROWS}"
     if facts["rewards"] < FEWEST:
-        return f"{course} Too few rewards to judge."
+        return f"{course} Too few rewards to judge a fall."
     fall, half = diagnosis.fall, diagnosis.halved
     if fall is None:
         return f"{course} It did not fall."

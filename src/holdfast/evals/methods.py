@@ -5,7 +5,7 @@ A prompting method is a conversation, which is a generator. It yields a `Prompt`
 `agents.py` makes it an agent of the scheduler. The search agent (`search-r1`, `r1`) exchanges tokens instead of texts;
 it is the agent of `rollout/agent.py`.
 
-The methods follow their publications as far as these define them; docs/guide/evaluate.md lists the differences. The
+The methods follow their publications as far as these define them; docs/reference/evaluate.md lists the differences. The
 module is light, because the command line checks names here.
 """
 

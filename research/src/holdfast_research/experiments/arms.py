@@ -12,7 +12,7 @@ from holdfast_research.values import Arm, Claim, Figure, Sweep
 LLDS_PAPER = "LLDS, arXiv 2512.04220"
 SAPO_PAPER = "SAPO, arXiv 2603.10069"
 
-# `usual`, the coefficient without a sweep, is what the sweep of research/docs/findings.md chose for those it was made
+# `usual`, the coefficient without a sweep, is what the sweep of research/docs/README.md chose for those it was made
 # for: the action gate of LLDS, SAPO, the step.
 COEFFICIENTS = Sweep(("loss.penalty.coef",), ((0.2,), (0.5,), (1.0,)), usual=2)
 """λ of every LLDS penalty, over the tokens it preserves; that of the paper is 0.2."""

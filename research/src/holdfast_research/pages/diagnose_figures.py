@@ -1,4 +1,4 @@
-"""The plots of docs/guide/diagnose.md, one for each code, from a recorded run that shows it.
+"""The plots of docs/reference/codes.md, one for each code, from a recorded run that shows it.
 
     python -m holdfast_research.pages.diagnose_figures
 

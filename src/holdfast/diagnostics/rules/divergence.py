@@ -77,7 +77,7 @@ def runs_away(rows: Rows) -> Signal:
 
 KLD001 = Rule(
     code="KLD001",
-    title="policy leaves its reference",
+    title="policy far from its reference",
     needs=((KL,),),
     applies=has_kl,
     checks=(
@@ -90,17 +90,17 @@ KLD001 = Rule(
         Check(
             series=(KL, REWARD),
             signal=runs_away,
-            message="The KL to the reference runs away while the reward falls: {kl/reference:.2g} nats per token, "
-            "against {then:.2g} when the reward was first near its best.",
+            message="The KL to the reference grows while the reward falls: {kl/reference:.2g} nats per token, up "
+            "from {then:.2g} when the reward was first near its best.",
         ),
     ),
     # These say why the policy leaves, and what to change.
     suppressed_by=("MSK001", "SMP001", "STP001"),
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
-    meaning="The policy is far from its reference although the reward has hardly risen, or it moves away while the "
+    meaning="The policy is far from its reference although the reward has hardly risen. Or it moves away while the "
     "reward falls.",
-    impact="The policy no longer writes like its reference. Texts degenerate and gradients spike. If the KL is in "
-    "the loss or in the reward, it outweighs the task.",
+    impact="The policy no longer writes like its reference: its text degenerates and gradients spike. If the KL is "
+    "part of the loss or of the reward, it outweighs the task.",
     remedy={
         "holdfast": f"Lower {LEARNING_RATE['holdfast']}, or raise `loss.kl_coef`. Go back to a checkpoint from before "
         "the KL rose.",
@@ -110,7 +110,8 @@ KLD001 = Rule(
         "unknown": "Lower the learning rate, or raise the coefficient of the KL. Go back to a checkpoint from before "
         "the KL rose.",
     },
-    limitations="The threshold of 1 nat per token suits language models. A small model trained from scratch may pass "
-    "it, and is not reported once its reward has gained a quarter of its range. Single spikes are ignored, because "
-    "one token can cause them. Without a reference (`beta=0`) no trainer measures this.",
+    limitations="The threshold of 1 nat per token suits language models. A small model trained from scratch may "
+    "exceed it, so the rule is silent once the reward has gained a quarter of its range. Single spikes "
+    "are ignored, because one token can cause them. Without a reference (`beta=0`), no trainer measures "
+    "this KL.",
 )

@@ -194,7 +194,7 @@ def contrast_checks() -> tuple[Check, ...]:
             message=(
                 "Every rollout has had reward 0 since the log began."
                 if zero
-                else "Groups have no contrast: in {equal:.0%} of them all rollouts have the same reward."
+                else "In {equal:.0%} of the groups all rollouts have the same reward, so their advantages are 0."
             )
             + ("" if sure else " A longer log would show whether this is chance."),
             better=tuple(kinds[:rank]),
@@ -209,35 +209,38 @@ def contrast_checks() -> tuple[Check, ...]:
 
 GRP001 = Rule(
     code="GRP001",
-    title="groups without contrast",
+    title="rewards equal within groups",
     needs=tuple(CONTRAST),
     applies=compares_in_groups,
     checks=(
         Check(
             series=(REWARD,),
             signal=becomes_constant,
-            message="The reward function broke: since step {since} every rollout has reward {reward/mean:.3g}, where "
-            "the mean was {before:.3g}. The rollouts themselves did not change.",
+            message="The reward function broke: since step {since}, every rollout has reward {reward/mean:.3g}. The "
+            "mean was {before:.3g} before, and the rollouts themselves did not change.",
             remedy=REPAIR_REWARD,
             look_at=(REWARD, MIXED),
         ),
         *contrast_checks(),
     ),
-    meaning="In almost all groups every rollout has the same reward, since the start of the run or from one step on.",
-    impact="Group-relative advantages are then 0, so nothing is learned. Since the start: the task is too hard or "
-    "too easy, or the reward function does not distinguish rollouts. From one step on, with entropy and length as "
-    "before: the reward function broke. A failing policy would write different texts.",
+    meaning="In almost every group, all rollouts have the same reward. This is so from the start of the run, or "
+    "suddenly from one step on.",
+    impact="Group-relative advantages are then 0, so the policy learns nothing. From the start: the task is too hard "
+    "or too easy, or the reward function does not distinguish rollouts. From one step on, with unchanged "
+    "entropy and length: the reward function broke. If the policy had failed, entropy or length would change "
+    "too.",
     remedy={
         "holdfast": "Start from a better policy (`warm_start.steps`), add a denser reward such as `reward.f1 = 1.0`, "
         "or raise `train.group_size`.",
-        "trl": "Raise `num_generations`, use easier or harder questions, or a denser reward function. Check what "
+        "trl": "Raise `num_generations`, use easier or harder questions, or use a denser reward function. Check what "
         "your reward functions return.",
-        "verl": "Raise `actor_rollout_ref.rollout.n`, use easier or harder questions, or a denser reward.",
-        "unknown": "Raise the group size, use easier or harder questions, or a denser reward.",
+        "verl": "Raise `actor_rollout_ref.rollout.n`, use easier or harder questions, or use a denser reward.",
+        "unknown": "Raise the group size, use easier or harder questions, or use a denser reward.",
     },
-    limitations="Groups that are all correct at the end of learning are not a finding. A reward with a small random "
-    "part has contrast without meaning. A short log gets a note, because small batches lack contrast by chance. "
-    "Where only the largest and smallest rewards are logged, contrast is missing only if all rewards are equal. A "
-    "broken reward function is found only if it fails for every rollout and the log has entropy or length. If all "
-    "rollouts are truncated, TRN001 reports that instead.",
+    limitations="Groups that become all correct as the policy learns are not a finding. A reward with a small random "
+    "part hides the problem, because no two rewards are equal. A short log gets only a note, because "
+    "rewards in small batches may be equal by chance. If the log has only the largest and smallest "
+    "rewards, the rule needs all rewards to be equal. It finds a broken reward function only if that "
+    "fails for every rollout and the log has entropy or length. If all rollouts are truncated, TRN001 "
+    "reports that instead.",
 )

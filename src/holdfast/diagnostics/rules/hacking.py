@@ -94,24 +94,24 @@ RWD003 = Rule(
         Check(
             series=(REWARD,),
             signal=partial(trade_places, form=False),
-            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. The total "
-            "reward hides this: it was {reward before:.3g} and is {reward/mean:.3g}.",
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. The "
+            "total reward hides this: it went from {reward before:.3g} to {reward/mean:.3g}.",
             min_rows=ROWS,
         ),
         Check(
             series=(REWARD,),
             signal=partial(trade_places, form=True),
-            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. By its "
-            "name it rewards form, not correctness, so this may be what you want.",
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. Its name "
+            "suggests that it rewards form, not correctness, so this may be what you want.",
             min_rows=ROWS,
             level="note",
         ),
     ),
-    meaning="One reward function falls and stays down while another rises, so the total reward holds or rises.",
-    impact="The policy collects the easy reward, such as that for format or length, and gives up what the other "
-    "function measures. If that is correctness, this is reward hacking, and the total reward hides it.",
+    meaning="One reward function falls and stays low while another rises, so the total reward stays the same or rises.",
+    impact="The policy earns an easy reward, such as one for format or length, and gives up what the other function "
+    "measures. If that is correctness, this is reward hacking, and the total reward hides it.",
     remedy={
-        "holdfast": "Weigh correctness more: raise `reward.em` or `reward.f1`, and lower `reward.format` and "
+        "holdfast": "Give correctness more weight: raise `reward.em` or `reward.f1`, and lower `reward.format` and "
         "`reward.retrieval`. Read some rollouts in `trajectories.jsonl`.",
         "trl": "In `reward_weights`, raise the weight of the function that fell. Or let the function that rose give "
         "a reward only where the other one does. Read some completions with `log_completions=True`.",
@@ -120,7 +120,7 @@ RWD003 = Rule(
         "unknown": "Give more weight to the function that fell. Or let the function that rose give a reward only "
         "where the other one does. Read some rollouts.",
     },
-    limitations="It needs `rewards/<function>/mean` of two or more functions. It does not know which of them "
-    "matters. The fall of a function named after form, such as format or length, is only a note. Flaws inside a "
-    "single function, such as a grader that can be fooled, do not show.",
+    limitations="The rule needs `rewards/<function>/mean` of two or more functions, and does not know which of them "
+    "matters. If the falling function is named after form, such as format or length, that is only a "
+    "note. The rule cannot see a flaw inside one function, such as a grader that can be fooled.",
 )

@@ -191,18 +191,18 @@ LLD001 = Rule(
         Check(
             series=DISPLACEMENT,
             signal=stagnates,
-            message="The likelihood of correct rollouts has stopped rising. {displacement/fraction:.0%} of them lose "
-            "likelihood in an update.",
+            message="The likelihood of correct rollouts has stopped rising, and an update makes "
+            "{displacement/fraction:.0%} of them less likely.",
             rows_running=FAST_ROWS,
         ),
     ),
     suppressed_by=("LLD002", "LLD003", "STP001"),
     phase="stagnation",
-    meaning="Updates lower the likelihood of most of their own correct rollouts, and the likelihood of correct "
-    "rollouts no longer rises.",
-    impact="This is how lazy likelihood displacement begins (arXiv 2512.04220), while the reward still rises.",
+    meaning="Updates make most of their own correct rollouts less likely, and the likelihood of correct rollouts has "
+    "stopped rising.",
+    impact="Lazy likelihood displacement begins like this, while the reward still rises (arXiv 2512.04220).",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="This is the weakest of the four codes: a healthy plateau can look like this for a while.",
+    limitations="This is the weakest of the four LLD codes: a healthy plateau can look the same for a while.",
 )
 
 LLD002 = Rule(
@@ -213,28 +213,29 @@ LLD002 = Rule(
         Check(
             series=DISPLACEMENT,
             signal=decays,
-            message="Correct rollouts become unlikely: {displacement/fraction:.0%} of them lose likelihood in an "
-            "update, and the correct set is {share of log-likelihood lost:.1%} below its best log-likelihood.",
+            message="Correct rollouts become less likely: an update lowers the likelihood of "
+            "{displacement/fraction:.0%} of them, and their log-likelihood is "
+            "{share of log-likelihood lost:.1%} below its best value.",
             min_rows=FAST_ROWS,
         ),
         Check(
             series=DRIFT,
             signal=decays,
-            message="Rollouts with positive advantage lose likelihood in the updates. They are "
-            "{share of log-likelihood lost:.1%} below their best log-likelihood.",
+            message="Updates make rollouts with positive advantage less likely. Their log-likelihood is "
+            "{share of log-likelihood lost:.1%} below its best value.",
             min_rows=SLOW_ROWS,
             better=(DISPLACEMENT,),
         ),
     ),
     suppressed_by=("LLD003", "STP001"),
     phase="decay",
-    meaning="Most correct rollouts lose likelihood in every update, and the correct set is less likely than it was.",
-    impact="Correct answers become improbable, and unlikely rollouts make the next updates noisier. In the published "
-    "runs the reward falls dozens of steps later.",
+    meaning="Every update makes most correct rollouts less likely, and correct rollouts are less likely than before.",
+    impact="Correct answers become improbable, and unlikely rollouts make the next updates noisier. In published "
+    "runs, the reward falls dozens of steps later.",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="Runs with a weak penalty can stay in this state for long. `likelihood/correct` alone proves nothing: "
-    "which rollouts are correct changes with the accuracy. Both the loss per update and the loss since the best value "
-    "must exceed their noise, so one bad update is not enough.",
+    limitations="Runs with a weak penalty can stay in this state for a long time. `likelihood/correct` alone proves "
+    "nothing, because the set of correct rollouts changes with the accuracy. So the decrease per update "
+    "and the decrease since the best value must both exceed their noise.",
 )
 
 LLD003 = Rule(
@@ -245,26 +246,27 @@ LLD003 = Rule(
         Check(
             series=DISPLACEMENT,
             signal=spirals,
-            message="The decay of correct rollouts accelerates: an update now takes {pace:.1%} of their "
-            "log-likelihood, and {displacement/fraction:.0%} of them lose some.",
+            message="Correct rollouts become less likely ever faster: an update now lowers their log-likelihood by "
+            "{pace:.1%}, and affects {displacement/fraction:.0%} of them.",
             min_rows=FAST_ROWS,
         ),
         Check(
             series=DRIFT,
             signal=spirals,
-            message="The decay of rollouts with positive advantage accelerates: they are "
-            "{share of log-likelihood lost:.1%} below their best log-likelihood.",
+            message="Rollouts with positive advantage become less likely ever faster: their log-likelihood is "
+            "{share of log-likelihood lost:.1%} below its best value.",
             min_rows=FAST_ROWS,
             better=(DISPLACEMENT,),
         ),
     ),
     suppressed_by=("STP001",),
     phase="collapse",
-    meaning="The decay of correct rollouts accelerates: each update takes more likelihood than the one before.",
-    impact="Low likelihood makes displacement worse, and displacement lowers likelihood. The reward falls at about "
-    "this time.",
+    meaning="Correct rollouts become less likely ever faster: each update lowers their likelihood more than the one "
+    "before.",
+    impact="Displacement lowers the likelihood of correct rollouts, and low likelihood makes displacement worse. The "
+    "reward falls at about this time.",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="It is late by nature: in a fast collapse it comes with the fall of the reward, not before.",
+    limitations="This finding comes late: in a fast collapse, the reward falls at the same step.",
 )
 
 
@@ -282,8 +284,8 @@ LLD004 = Rule(
         Check(
             series=(*DISPLACEMENT, *ACTIONS),
             signal=first_action_falls_behind,
-            message="The first action of correct rollouts decays faster than the second: it has lost "
-            "{share of log-likelihood lost by the first action:.0%} of its best log-likelihood.",
+            message="The first action of correct rollouts becomes less likely faster than the second: its "
+            "log-likelihood is {share of log-likelihood lost by the first action:.0%} below its best value.",
             min_rows=SLOW_ROWS,
             look_at=ACTIONS,
         ),
@@ -291,9 +293,11 @@ LLD004 = Rule(
     suppressed_by=("STP001",),
     phase="decay",
     meaning="The first action of correct rollouts loses likelihood faster than the second.",
-    impact="Incorrect rollouts share their first search with correct ones, so both lose likelihood together.",
+    impact="Incorrect rollouts often begin with the same search as correct ones. Lowering its likelihood in one "
+    "lowers it in the other.",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="Rollouts with one search and with two belong to different questions. Their mix moves both curves.",
+    limitations="Rollouts with one search and with two belong to different questions. If their proportion changes, "
+    "so do both curves.",
 )
 
 
@@ -364,35 +368,36 @@ ENT001 = Rule(
         Check(
             series=(ENTROPY,),
             signal=surges,
-            message="Entropy surges while rollouts keep their length: {entropy/mean:.3g} nats, {above:.0%} above its "
-            "lowest value.",
+            message="Entropy rose to {entropy/mean:.3g} nats, {above:.0%} above its lowest value, while rollouts "
+            "kept their length.",
             min_rows=ENTROPY_ROWS,
             look_at=(ENTROPY, LENGTH),
         ),
     ),
-    meaning="Entropy rises from its lowest value while rollouts keep their length.",
-    impact="The policy becomes uncertain without doing anything new: probability moves to tokens it rarely samples. In "
-    "the published collapses this comes before the fall of the reward.",
+    meaning="Entropy rises far above its lowest value while rollouts keep their length.",
+    impact="The policy becomes uncertain but does nothing new: probability moves to tokens that it rarely samples. "
+    "In published collapses, this comes before the reward falls.",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="A change of data or temperature also raises entropy, and an entropy bonus is meant to. Entropy has to "
-    "rise by a quarter and by 0.35 nats per token. A sharp policy whose entropy doubles by less is not reported.",
+    limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a policy with very low entropy is not "
+    "reported, even if it doubles. New data, another temperature or an entropy bonus also raise entropy.",
 )
 
 ENT002 = Rule(
     code="ENT002",
-    title="entropy exhausted",
+    title="entropy collapse",
     needs=((ENTROPY,),),
     checks=(
         Check(
             series=(ENTROPY,),
             signal=runs_out,
-            message="Entropy is used up: with {entropy/mean:.2g} nats per token, the rollouts of a question are nearly "
+            message="Entropy is only {entropy/mean:.2g} nats per token, so the rollouts of a question are nearly "
             "identical.",
             min_rows=ENTROPY_ROWS,
         ),
     ),
     meaning="Entropy is so low that the rollouts of a question are nearly identical.",
-    impact="Without variety, groups lose their contrast and learning stops, whatever the reward is.",
+    impact="If all rollouts of a group are alike, their rewards are equal and the advantages are 0. Learning stops, "
+    "whatever the reward is.",
     remedy={
         "holdfast": "Stop here and take the best checkpoint, or raise `loss.entropy_coef`, `loss.kl_coef` or "
         "`loss.clip_high`.",
@@ -401,5 +406,5 @@ ENT002 = Rule(
         "`actor_rollout_ref.actor.kl_loss_coef` or `actor_rollout_ref.actor.clip_ratio_high`.",
         "unknown": "Stop here, or add an entropy bonus, a KL to the reference, or a higher upper clip.",
     },
-    limitations="A solved task looks the same, and is not a failure.",
+    limitations="A solved task looks the same and is not a failure.",
 )

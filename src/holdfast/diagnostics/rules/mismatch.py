@@ -107,7 +107,7 @@ def level_checks() -> tuple[Check, ...]:
         Check(
             series=(measure.series,),
             signal=partial(is_broken, measure=measure),
-            message=f"The sampler is not the policy that is trained: {measure.text}, from the first row on.",
+            message=f"Sampler and trainer disagree from the first row on: {measure.text}.",
             remedy=SAME_POLICY,
         )
         for measure in MEASURES
@@ -116,14 +116,14 @@ def level_checks() -> tuple[Check, ...]:
 
 SAME_POLICY: Remedy = {
     "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a bug.",
-    "trl": "Check that vLLM has the weights, the precision and the prompt of the trainer. Use the newest vLLM "
-    "version that your TRL supports. Set `top_p=1.0`, `top_k=0` and `min_p=None`, or `top_k=512` and "
+    "trl": "Check that vLLM and the trainer have the same weights, precision and prompt. Use the newest vLLM version "
+    "that your TRL supports. Set `top_p=1.0`, `top_k=0` and `min_p=None`, or `top_k=512` and "
     "`with_penalties(GRPOTrainer, mask_logprobs=True)`. Keep `vllm_importance_sampling_correction=True`.",
-    "verl": "Check that the rollout engine has the weights, the precision and the prompt of the actor. Set "
+    "verl": "Check that the rollout engine and the actor have the same weights, precision and prompt. Set "
     "`actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`, and use "
     "`algorithm.rollout_correction`.",
-    "unknown": "Check that the sampler has the weights, the precision, the temperature and the prompt of the "
-    "trainer, and that it samples without top-p and top-k. Correct what remains by truncated importance sampling.",
+    "unknown": "Check that sampler and trainer have the same weights, precision, temperature and prompt. Sample "
+    "without top-p and top-k. Correct the remaining difference by truncated importance sampling.",
 }
 
 
@@ -143,7 +143,7 @@ SMP002 = Rule(
             series=(measure.series,),
             signal=partial(grows, measure=measure),
             message=f"Sampler and trainer drift apart: {measure.text}, "
-            "against {usual:.2g} when the run began. A change in entropy does not explain it.",
+            "up from {usual:.2g} at the start. A change in entropy does not explain this.",
             min_rows=FEWEST_ROWS,
         )
         for measure in MEASURES
@@ -151,7 +151,7 @@ SMP002 = Rule(
     suppressed_by=("MSK001", "SMP001", "STP001"),
     # In a policy that breaks, unlikely tokens are sampled, and on those the engines differ most.
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
-    meaning="The log-probs of sampler and trainer differ several times as much as when the run began.",
+    meaning="The log-probs of sampler and trainer differ several times as much as at the start of the run.",
     impact="Rollouts no longer come from the policy that is trained, so the importance ratios are wrong. In "
     "published collapses the mismatch grows first, and the reward falls soon after.",
     remedy={
@@ -164,9 +164,10 @@ SMP002 = Rule(
         "`actor_rollout_ref.actor.optim.lr`. Use `algorithm.rollout_correction`. Check that the rollout engine gets "
         "the new weights after every update.",
         "unknown": "Go back to a checkpoint from before the mismatch grew, and lower the learning rate. Mask or "
-        "truncate the importance weights between sampler and trainer. For a mixture of experts, replay its routing. "
-        "Check that the sampler gets the new weights after every update.",
+        "truncate the importance weights between sampler and trainer. For a mixture of experts, use the "
+        "sampler's routing in the trainer (routing replay). Check that the sampler gets the new weights "
+        "after every update.",
     },
-    limitations="This rule judges growth only; SMP001 judges the level at which a run starts. Log-prob differences "
+    limitations="This rule judges only growth. SMP001 judges the level at the start of a run. Log-prob differences "
     "below 0.03 nats are ignored, and so is growth in proportion to entropy.",
 )

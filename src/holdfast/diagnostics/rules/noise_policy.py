@@ -28,20 +28,20 @@ def is_noise(rows: Rows) -> Signal:
 
 ENT003 = Rule(
     code="ENT003",
-    title="policy is noise",
+    title="policy samples noise",
     needs=((ENTROPY,),),
     checks=(
         Check(
             series=(ENTROPY,),
             signal=is_noise,
-            message="The policy samples noise: its entropy of {entropy/mean:.2g} nats is that of a choice among "
+            message="The policy samples noise: an entropy of {entropy/mean:.2g} nats is as high as that of "
             "{tokens:.0f} equally likely tokens.",
         ),
     ),
     suppressed_by_earlier=("MSK001", "SMP001", "STP001", "LLD003", "ISD001", "KLD001", "ENT001", "GRD002", "RWD001"),
-    meaning="Entropy is far above that of text: at every token, the policy chooses among hundreds.",
-    impact="Such rollouts are noise, and nothing can be learned from their rewards. If it is so from the first row "
-    "on, the model is not what you think: a wrong checkpoint, a wrong chat template, or broken weights.",
+    meaning="Entropy is far higher than that of text: the policy chooses each token among hundreds of likely ones.",
+    impact="Such rollouts are noise, and their rewards teach nothing. If entropy is this high from the first row on, "
+    "the model does not load as intended: a wrong checkpoint, a wrong chat template, or broken weights.",
     remedy={
         "holdfast": "Check `model.path` and `model.chat_template`, and read rollouts in `trajectories.jsonl`.",
         "trl": "Read completions with `log_completions=True`. Check the checkpoint, its chat template, and that its "
@@ -51,5 +51,6 @@ ENT003 = Rule(
         "unknown": "Read some rollouts. Check the checkpoint, its chat template and its precision.",
     },
     limitations="The threshold is 5 nats per token, in two rows or in the first one. A model with a large vocabulary "
-    "that is trained from scratch starts above it. If the trainer sums entropy over tokens, the level means nothing.",
+    "that is trained from scratch starts above it. The threshold does not apply if the trainer sums "
+    "entropy over tokens.",
 )

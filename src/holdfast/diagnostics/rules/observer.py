@@ -36,20 +36,21 @@ def is_one_sided(rows: Rows) -> Signal:
 
 OBS001 = Rule(
     code="OBS001",
-    title="correct and incorrect not distinguished",
+    title="correct and incorrect rollouts not distinguished",
     needs=((K, MIXED),),
     applies=is_observed,
     checks=(
         Check(
             series=(MIXED,),
             signal=is_one_sided,
-            message="Rewards differ within groups, but nearly all rollouts count as {which}.",
+            message="Rewards within groups differ, but nearly all rollouts count as {which}.",
             level="note",
         ),
     ),
     meaning="The observer counts nearly all rollouts as correct, or nearly all as incorrect, although rewards differ.",
-    impact="The rules LLD001 to LLD004 compare correct rollouts before and after an update. They find nothing if no "
-    "rollout counts as correct, and little if all do. A penalty then preserves no rollouts, or all of them.",
+    impact="LLD001 to LLD004 compare correct rollouts before and after an update. If no rollout counts as correct, "
+    "they find nothing and a penalty preserves nothing. If all do, they find little and a penalty preserves "
+    "everything.",
     remedy={
         "holdfast": "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
         "trl": "Pass `with_penalties(..., correct_above=X)`, where X is between the rewards of incorrect and of "

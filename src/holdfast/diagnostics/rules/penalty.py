@@ -57,7 +57,7 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
         lambda: {
             "why": np.where(np.isnan(steps), "", ONE_STEP),
             "batches": batches,
-            "that": np.where(by_moves, " in which the policy moved", ""),
+            "that": np.where(by_moves, " in which the policy changed", ""),
         },
     )
 
@@ -105,7 +105,7 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
 
 PEN001 = Rule(
     code="PEN001",
-    title="penalty inert",
+    title="penalty has no effect",
     needs=((ACTIVE,), (TERM,)),
     applies=has_penalty,
     checks=(
@@ -113,9 +113,9 @@ PEN001 = Rule(
         *inert_checks((ACTIVE,), better=((ACTIVE, PRESERVED),)),
         *inert_checks((TERM,), better=((ACTIVE,),)),
     ),
-    meaning="The likelihood-preserving penalty has been exactly 0 since the start.",
-    impact="The penalty compares the policy with the policy that made the rollouts. With one optimizer step per "
-    "rollout batch the two are always equal. The run is then plain GRPO under another name.",
+    meaning="The likelihood-preserving penalty has been exactly 0 since the start of the run.",
+    impact="The penalty compares the policy with the policy that generated the rollouts. With one optimizer step per "
+    "rollout batch, the two are always equal. The run is then plain GRPO.",
     remedy={
         "holdfast": "Set `train.optimizer_steps_per_rollout` to 2 or more. The published runs used 10.",
         "trl": "Set `steps_per_generation` to at least twice `gradient_accumulation_steps`, or `num_iterations` "
@@ -125,7 +125,7 @@ PEN001 = Rule(
         "unknown": "Take two or more optimizer steps per rollout batch.",
     },
     limitations="In half precision, old and new log-probs differ by rounding. The penalty then acts on noise and is "
-    "not exactly 0, so this rule does not find it. With several optimizer steps per rollout batch the rule needs ten "
-    "batches in which the policy moved. The penalty is then 0 because no token passes the threshold, or because no "
-    "rollout is preserved.",
+    "not exactly 0, so the rule does not find it. With several optimizer steps per rollout batch, the "
+    "rule needs ten batches in which the policy changed. The penalty is then 0 because no token exceeds "
+    "the threshold, or because no rollout is preserved.",
 )

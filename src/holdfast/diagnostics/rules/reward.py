@@ -125,14 +125,14 @@ RWD001 = Rule(
         for rank, name in enumerate(REWARDS)
     ),
     phase="collapse",
-    meaning="The reward has lost 40 % of its peak, or a third in the mean of ten rows or more.",
-    impact="This is the event, not the cause. Earlier findings show the cause.",
+    meaning="The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.",
+    impact="This is the collapse itself, not its cause. Earlier findings show the cause.",
     remedy={
         host: f"Go back to a checkpoint from before the first finding and apply its remedy. Without one, lower {rate}."
         for host, rate in LEARNING_RATE.items()
     },
-    limitations="If questions become harder at some step, the reward of a healthy run falls too. If rewards are below "
-    "0, the share is of their range so far, including 0.",
+    limitations="If questions become harder at some step, the reward of a healthy run falls too. With negative "
+    "rewards, the shares are of the range of the reward so far, including 0.",
 )
 
 
@@ -143,34 +143,35 @@ def is_about_answers(log: Log) -> bool:
 
 RWD002 = Rule(
     code="RWD002",
-    title="answers avoided",
+    title="reward without answers",
     needs=((ANSWERED, REWARD), (EM, REWARD)),
     applies=is_about_answers,
     checks=(
         Check(
             series=(ANSWERED, REWARD),
             signal=answers_less,
-            message="Answers are avoided: only {rollout/answered_fraction:.0%} of the rollouts give one, but the "
-            "reward holds.",
+            message="The agent avoids answers: only {rollout/answered_fraction:.0%} of the rollouts give one, but "
+            "the reward has not fallen.",
             min_rows=ROWS,
         ),
         Check(
             series=(EM, REWARD),
             signal=is_paid_for_silence,
-            message="The reward holds while correct answers fall to {reward/em:.2g}. It pays for something else, "
-            "perhaps for silence.",
+            message="Exact match fell to {reward/em:.2g}, but the reward did not fall. It rewards something else, "
+            "perhaps giving no answer.",
             min_rows=ROWS,
             better=((ANSWERED,),),
         ),
     ),
-    meaning="The agent gives fewer answers, or fewer correct ones, while its reward holds.",
-    impact="The reward pays for silence or for form. The score that matters falls while the reward looks fine.",
+    meaning="The agent gives fewer answers, or fewer correct ones, but its reward does not fall.",
+    impact="The agent is rewarded for form, or for not answering. The score that matters falls while the reward "
+    "looks fine.",
     remedy={
-        "holdfast": "Weigh correctness more: raise `reward.em` or `reward.f1`, and lower `reward.format` and "
+        "holdfast": "Give correctness more weight: raise `reward.em` or `reward.f1`, and lower `reward.format` and "
         "`reward.retrieval`. Give no reward without an answer.",
         "trl": "Change `reward_weights` or the reward functions, so that no answer earns less than an incorrect one.",
         "verl": "Change the reward function, so that no answer earns less than an incorrect one.",
         "unknown": "Change the reward, so that no answer earns less than an incorrect one.",
     },
-    limitations="Cannot be detected if the log has neither the share of answers nor a score besides the reward.",
+    limitations="The rule needs the share of answered rollouts, or a score besides the reward.",
 )

@@ -43,25 +43,25 @@ RET001 = Rule(
         Check(
             series=(FAILED_SEARCHES,),
             signal=fails_often,
-            message="The retriever fails: {retrieval/error_fraction:.0%} of the searches failed in every attempt.",
+            message="The retriever fails: {retrieval/error_fraction:.0%} of the searches failed after all retries.",
         ),
         Check(
             series=(FAILED,),
             signal=fails_often,
-            message="{rollout/failed_fraction:.0%} of the rollouts fail, and not because of the policy.",
+            message="{rollout/failed_fraction:.0%} of the rollouts fail for reasons outside the policy.",
         ),
     ),
     meaning="Searches fail, or rollouts end early for reasons outside the policy.",
-    impact="The remaining rollouts are a biased sample. If the trainer counts an outage as an incorrect answer, the "
-    "policy learns not to search.",
+    impact="The rollouts that remain are a biased sample. If the trainer counts a failed search as an incorrect "
+    "answer, the policy learns not to search.",
     remedy={
         "holdfast": "Check the server at `retrieval.url`. `run.max_failed_fraction` sets when a run stops.",
         "trl": "Check the retriever. `SearchRollouts` keeps failed rollouts out of the loss.",
         "verl": "Check the retriever named in `actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
-        "unknown": "Check the retriever, and keep rollouts whose search failed out of the loss.",
+        "unknown": "Check the retriever. Leave rollouts with a failed search out of the loss.",
     },
-    limitations="A single bad step is reported too, if 30 % or more fail. A retriever that returns nonsense does not "
-    "count as failing.",
+    limitations="One bad step is enough if 30 % or more fail. The rule does not notice a retriever that returns "
+    "useless passages.",
 )
 
 RET002 = Rule(
@@ -76,8 +76,8 @@ RET002 = Rule(
             message="{retrieval/empty_fraction:.0%} of the searches return nothing.",
         ),
     ),
-    meaning="Searches succeed and find no passage.",
-    impact="The agent learns that searching does not help. It answers from memory, or not at all.",
+    meaning="Searches succeed but find no passage.",
+    impact="The agent learns that searching does not help. It then answers from memory, or not at all.",
     remedy={
         "holdfast": "Check `retrieval.corpus`, `retrieval.index` or the server at `retrieval.url`, and "
         "`protocol.topk`.",
@@ -85,8 +85,8 @@ RET002 = Rule(
         "verl": "Check the index of your retriever, and that it receives queries as the model wrote them.",
         "unknown": "Check the index, and that it receives queries as the model wrote them.",
     },
-    limitations="Only rollouts of holdfast log how many results are empty. A retriever that returns the same passage "
-    "for every query is not detected.",
+    limitations="Only rollouts of holdfast log how many searches return nothing. The rule does not notice a "
+    "retriever that returns the same passage for every query.",
 )
 
 
@@ -144,15 +144,15 @@ def reward_rises(rows: Rows) -> Truths:
 
 TRN001 = Rule(
     code="TRN001",
-    title="truncation",
+    title="rollouts truncated",
     needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
     checks=(
         *FROM_THE_START,
         Check(
             series=(ADVANTAGE, LENGTH),
             signal=grow_without_reward,
-            message="Rollouts grow towards their limit, from {before:.3g} to {rollout/length:.3g} tokens. Advantages "
-            "prefer long rollouts, but the reward does not rise.",
+            message="Rollouts grow towards the token limit, from {before:.3g} to {rollout/length:.3g} tokens. Long "
+            "rollouts have higher advantages, but the reward does not rise.",
             min_rows=GROWTH_ROWS,
             look_at=(LENGTH, ADVANTAGE),
         ),
@@ -164,9 +164,9 @@ TRN001 = Rule(
             min_rows=TRUNCATED_ROWS,
         ),
     ),
-    meaning="Rollouts run out of turns or tokens, or grow towards that limit, and the reward does not rise with it.",
-    impact="A truncated rollout has no answer and no reward, so the policy unlearns long rollouts whatever they "
-    "contain. Or the agent no longer learns to stop.",
+    meaning="Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.",
+    impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
+    "they contain, or the agent stops learning when to end.",
     remedy={
         "holdfast": "Raise `protocol.max_total_tokens`, `protocol.max_turn_tokens` or `protocol.max_turns` if the "
         "rollouts are sound. `trajectories.jsonl` shows them.",
@@ -177,7 +177,7 @@ TRN001 = Rule(
         "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
     },
-    limitations="It finds a rise, a start at 75 % or more, and growth that advantages prefer. Late in other "
-    "collapses rollouts ramble, and truncation is a symptom: look at earlier findings. Long rollouts are not "
-    "reported while the reward rises with them.",
+    limitations="The rule finds a rising share, a share of 75 % or more from the start, and growth caused by "
+    "advantages. Late in other collapses, rollouts ramble, and truncation is only a symptom: look at "
+    "earlier findings. Long rollouts are not reported while the reward rises with them.",
 )

@@ -143,7 +143,7 @@ class Check:
         if back is None:
             return Hit(step, summary, known, look_at, self.remedy, self.level)
         return Hit(
-            step, f"{summary} It was back to normal at step {rows.steps[back]}.", known, look_at, NOTHING, "note"
+            step, f"{summary} It returned to normal at step {rows.steps[back]}.", known, look_at, NOTHING, "note"
         )
 
 
@@ -268,20 +268,21 @@ PRESERVE_LIKELIHOOD: Remedy = {
     "`train.lr` also helps. If the sampler is truncated, first set `sampling.top_p = 1.0` and "
     "`sampling.top_k = 0`, or set `sampling.top_k = 512` and `sampling.mask_logprobs = true`.",
     "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
-    "least twice `gradient_accumulation_steps`. A smaller `learning_rate` also helps. If `top_p` or `top_k` truncates "
-    "the sampler, undo that first, or pass `mask_logprobs=True` to `with_penalties`.",
+    "least twice `gradient_accumulation_steps`. A smaller `learning_rate` also helps. If `top_p` or `top_k` "
+    "truncates the sampler, switch that off first, or pass `mask_logprobs=True` to `with_penalties`.",
     "verl": "Preserve correct rollouts: `actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`, with "
     "`actor_rollout_ref.actor.ppo_mini_batch_size` at most half of `data.train_batch_size`. A smaller "
-    "`actor_rollout_ref.actor.optim.lr` also helps. If `actor_rollout_ref.rollout.top_p` truncates the sampler, undo "
-    "that first.",
-    "unknown": "Preserve correct rollouts with a penalty on lost likelihood (LLDS, Search Agent Policy Optimization). "
-    "Or lower the learning rate, or the number of optimizer steps per rollout batch. If top-p or top-k truncates the "
-    "sampler, undo that first.",
+    "`actor_rollout_ref.actor.optim.lr` also helps. If `actor_rollout_ref.rollout.top_p` truncates the "
+    "sampler, set it to 1 first.",
+    "unknown": "Preserve correct rollouts with a penalty on lost likelihood (LLDS, Search Agent Policy "
+    "Optimization). Or lower the learning rate, or take fewer optimizer steps per rollout batch. If top-p "
+    "or top-k truncates the sampler, switch that off first.",
 }
 
 SMALLER_STEPS: Remedy = {
-    "holdfast": "Divide `train.lr` by five or more, or lengthen `train.warmup`. Fewer "
-    "`train.optimizer_steps_per_rollout` and larger batches (`train.questions`) also make the steps smaller.",
+    "holdfast": "Divide `train.lr` by five or more, or lengthen `train.warmup`. A lower "
+    "`train.optimizer_steps_per_rollout` and larger batches (`train.questions`) also make the steps "
+    "smaller.",
     "trl": "Divide `learning_rate` by five or more, or raise `warmup_steps`. A smaller `steps_per_generation` or "
     "`num_iterations` moves the policy less per rollout batch.",
     "verl": "Divide `actor_rollout_ref.actor.optim.lr` by five or more, or raise "

@@ -129,40 +129,41 @@ def samples_unlikely_tokens(rows: Rows) -> Signal:
 
 MSK001 = Rule(
     code="MSK001",
-    title="observation tokens trained on",
+    title="observation tokens in the loss",
     needs=((TRAINED, SAMPLED), SURPRISE),
     checks=(
         Check(
             series=(TRAINED, SAMPLED),
             signal=trains_more_tokens,
             message="The loss covers {loss/tokens:.3g} tokens per rollout, but the model sampled only "
-            "{rollout/length:.3g}: observations are trained on.",
+            "{rollout/length:.3g}. The loss includes observations.",
             rows_running=2,
         ),
         Check(
             series=SURPRISE,
             signal=trains_foreign_tokens,
-            message="The tokens in the loss are less likely than samples of this policy can be. Probably observations "
-            "are trained on.",
+            message="The tokens in the loss are too unlikely to be samples of this policy. They probably include "
+            "observations.",
             rows_running=2,
             better=((TRAINED, SAMPLED),),
         ),
     ),
-    meaning="Tokens that the model did not sample, such as retrieved passages, are in the loss.",
-    impact="The policy is rewarded for the words of the search engine and learns to write passages itself. Ratios and "
-    "entropy then describe foreign text, and training fails early.",
+    meaning="The loss includes tokens that the model did not sample, such as retrieved passages.",
+    impact="The policy is rewarded for text that the search engine wrote, and learns to write passages itself. "
+    "Ratios and entropy are computed on that text too, so they mean little. Training fails early.",
     remedy={
-        "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a "
-        "bug.",
-        "trl": "Return `env_mask` from your `rollout_func`, with 0 on every token the model did not sample, as "
+        "holdfast": "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report "
+        "a bug.",
+        "trl": "Return `env_mask` from your `rollout_func`, with 0 for every token that the model did not sample, as "
         "`SearchRollouts` does. Make sure that the trainer applies it (`tool_mask`).",
-        "verl": "Set `response_mask` to 0 on observations in your agent loop, as "
+        "verl": "In your agent loop, set `response_mask` to 0 for observations, as "
         "`actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` does.",
-        "unknown": "Mask every token that the model did not sample out of the loss.",
+        "unknown": "Remove every token that the model did not sample from the loss.",
     },
-    limitations="Certain if `loss/tokens` and `rollout/length` are both logged. Otherwise it is inferred: sampled "
-    "tokens surprise a policy by its entropy on average, and given text by more. A stale sampler looks the same. A "
-    "model that knows the passages by heart hides it. The logs of verl and of stock TRL cannot show it.",
+    limitations="The rule is certain if the log has `loss/tokens` and `rollout/length`. Otherwise it infers: the "
+    "mean surprise (−log-prob) of sampled tokens equals the entropy, and text from elsewhere is more "
+    "surprising. A sampler with old weights looks the same. A model that has memorised the passages "
+    "hides the fault. The logs of verl and of stock TRL cannot show it.",
 )
 
 SMP001 = Rule(
@@ -173,7 +174,7 @@ SMP001 = Rule(
         Check(
             series=(GAP,),
             signal=differs,
-            message="The sampler is not the policy that is trained: their log-probs of sampled tokens differ by "
+            message="Sampler and trainer disagree: their log-probs of sampled tokens differ by "
             "{sampler/logprob_gap:.2g} nats.",
             rows_running=2,
         ),
@@ -181,48 +182,50 @@ SMP001 = Rule(
         Check(
             series=(TAIL, MASS),
             signal=leaks_into_tail,
-            message="Probability leaks to tokens outside top-p/top-k. Their mean advantage is "
-            "{advantage/tail_mean:.2g}, and the mass of the sampling mask fell from {most:.1%} to "
-            "{sampler/mask_mass:.1%}.",
+            message="Probability leaks to tokens outside top-p/top-k. The share inside fell from {most:.1%} to "
+            "{sampler/mask_mass:.1%}. The mean advantage of the tokens outside is {advantage/tail_mean:.2g}, "
+            "so the loss causes this.",
             min_rows=LEAK_ROWS,
             rows_running=2,
         ),
         Check(
             series=(MASS,),
             signal=truncates_much,
-            message="The sampler is truncated to {sampler/mask_mass:.0%} of the probability mass, but log-probs are "
-            "over the whole vocabulary.",
+            message="Top-p or top-k truncates the sampler to {sampler/mask_mass:.0%} of the probability, but the "
+            "log-probs in the loss are over the whole vocabulary.",
             min_rows=MASS_ROWS,
         ),
         Check(
             series=(*SURPRISE, REWARD),
             signal=samples_unlikely_tokens,
-            message="Sampled tokens are {surprise beyond entropy:.2g} nats less likely than samples of this policy. "
-            "Probably they were drawn at another temperature or from other weights.",
+            message="Sampled tokens are {surprise beyond entropy:.2g} nats less likely than samples of this policy "
+            "would be. The sampler probably has another temperature or other weights.",
             rows_running=2,
             better=((GAP,), *((measure.series,) for measure in MEASURES)),
             look_at=SURPRISE,
         ),
     ),
     suppressed_by=("MSK001",),  # the sampler has no log-probs of tokens that it did not sample
-    meaning="Rollouts do not come from the policy that is trained.",
-    impact="The sampler has other weights, another temperature or a truncated distribution, so every ratio is wrong. "
-    "If top-p or top-k truncates the sampler and log-probs are over the whole vocabulary, probability moves to tokens "
-    "that are never sampled (a tail leak).",
+    meaning="The rollouts do not come from the policy that is trained.",
+    impact="The sampler has other weights, another temperature or a truncated distribution, so every importance "
+    "ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole vocabulary, "
+    "probability leaks to tokens that are never sampled (a tail leak).",
     remedy={
-        "holdfast": "Sample untruncated: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or set "
-        "`sampling.top_k = 512` and `sampling.mask_logprobs = true`, for log-probs over tokens inside top-p/top-k.",
+        "holdfast": "Sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or set "
+        "`sampling.top_k = 512` and `sampling.mask_logprobs = true`, so that log-probs are over the "
+        "tokens that the sampler can draw.",
         "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`. Or set `top_k=512` and pass "
-        "`with_penalties(GRPOTrainer, mask_logprobs=True)`, for log-probs over what the sampler can draw. With "
-        "`use_vllm=True` keep `vllm_importance_sampling_correction=True`.",
+        "`with_penalties(GRPOTrainer, mask_logprobs=True)`, so that log-probs are over the tokens that the "
+        "sampler can draw. With `use_vllm=True`, keep `vllm_importance_sampling_correction=True`.",
         "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`. Keep "
         "`actor_rollout_ref.rollout.calculate_log_probs=True`, and use `algorithm.rollout_correction`.",
-        "unknown": "Sample at the training temperature, without top-p and top-k, or replay the sampling mask, as "
-        "prime-rl and slime do. Check that the sampler gets the new weights after every update.",
+        "unknown": "Sample at the training temperature, without top-p and top-k. Or compute log-probs over the "
+        "tokens that the sampler can draw, as prime-rl and slime do. Check that the sampler gets the new "
+        "weights after every update.",
     },
-    limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding: most such runs stay stable for many "
-    "steps. It becomes one if a quarter of the mass is lost. It also does if advantages in the tail are negative and "
-    "the mass shrinks; that needs `advantage/tail_mean`. Numerical differences of 0.01 nats or less are ignored. "
-    "Where only absolute differences are logged, they must exceed 0.15 nats, or 0.06 in probability, from the first "
-    "row on; a KL must exceed 0.1 nats.",
+    limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding, because most such runs stay stable for "
+    "many steps. It is a finding if it removes a quarter of the probability. It also is if "
+    "`advantage/tail_mean` is negative while the probability inside top-p/top-k shrinks. Numerical "
+    "differences of 0.01 nats or less are ignored. If the log has only absolute differences, they must "
+    "exceed 0.15 nats, or 0.06 in probability, from the first row on. A KL must exceed 0.1 nats.",
 )

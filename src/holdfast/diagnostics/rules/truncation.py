@@ -75,20 +75,20 @@ FROM_THE_START = (
     Check(
         series=(TRUNCATED,),
         signal=all_are_truncated,
-        message="All rollouts have run out of turns or tokens since the log began.",
+        message="Every rollout has run out of turns or tokens since the log began.",
     ),
     Check(
         series=(TRUNCATED, REWARD),
         signal=truncation_limits_reward,
-        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and about as many have "
-        "since the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and most have since "
+        "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
         min_rows=ROWS_IF_MOST,
     ),
     Check(
         series=(TRUNCATED,),
         signal=many_are_truncated,
-        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they are sound, "
-        "they lose their reward because they were cut off, not because their answer is wrong.",
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they make sense, "
+        "they lose their reward because they were cut off, not because they are incorrect.",
         level="note",
     ),
 )

@@ -109,14 +109,14 @@ STP001 = Rule(
         Check(
             series=(DISPLACEMENT, LIKELIHOOD),
             signal=lowers_likelihood_at_once,
-            message="One update suddenly lowered the likelihood of its own correct rollouts by "
-            "{taken:.2g} nats per token.",
+            message="One update suddenly lowered the likelihood of its own correct rollouts by {taken:.2g} nats per "
+            "token.",
             look_at=(DISPLACEMENT, REWARD),
         ),
         Check(
             series=(RATIO, LENGTH),
             signal=ratio_falls_at_once,
-            message="Within one rollout batch the importance ratio suddenly fell to {ratio:.2f} per sampled token.",
+            message="The importance ratio suddenly fell to {ratio:.2f} per sampled token within one rollout batch.",
             look_at=(RATIO, REWARD),
         ),
         Check(
@@ -132,14 +132,15 @@ STP001 = Rule(
     suppressed_by=("TRN001",),
     # In a policy that decays slowly, a jump is the end of that decay.
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
-    meaning="One update moves the policy so far that the reward falls within a few steps, without an earlier decay.",
-    impact="This is not a slow loss of likelihood but an optimizer that overshoots. Penalties delay it and do not "
-    "prevent it.",
+    meaning="One update changes the policy so much that the reward falls within a few steps. No slow decay comes "
+    "before it.",
+    impact="The optimizer overshoots. Likelihood-preserving penalties delay this but do not prevent it.",
     remedy=SMALLER_STEPS,
-    limitations="A log without displacement and `ratio/log_product` needs other evidence: more than 10 % of tokens "
-    "clipped, and twice the previous maximum or a falling reward. Or the reward is lost within three rows while "
-    "entropy or clipping jumps. Clipping per sequence clips that many by design, so there a falling reward is "
-    "enough. After LLD001 to LLD003 a jump is the end of that decay, and this rule finds nothing.",
+    limitations="If the log has neither displacement nor `ratio/log_product`, the rule uses weaker evidence. Either "
+    "an update clips more than 10 % of the tokens, and the reward falls or no earlier update clipped "
+    "half as many. Or the reward is lost within three rows while entropy or clipping jumps. "
+    "Sequence-level clipping always clips that many tokens, so there a falling reward alone causes a "
+    "finding. After LLD001 to LLD003, a jump is the end of that decay, and this rule reports nothing.",
 )
 
 ISD001 = Rule(
@@ -150,27 +151,27 @@ ISD001 = Rule(
         Check(
             series=(POSITIVE_RATIO,),
             signal=drifts,
-            message="Importance ratios drift: on average the ratios of a rollout with A > 0 multiply to {ratio:.2g} "
+            message="Importance ratios drift: the ratios of an average rollout with A > 0 multiply to {ratio:.2g} "
             "within the optimizer steps of one batch.",
             min_rows=DRIFT_ROWS,
         ),
         Check(
             series=(RATIO,),
             signal=drifts,
-            message="Importance ratios drift: on average the ratios of a rollout multiply to {ratio:.2g} within "
-            "the optimizer steps of one batch.",
+            message="Importance ratios drift: the ratios of an average rollout multiply to {ratio:.2g} within the "
+            "optimizer steps of one batch.",
             min_rows=DRIFT_ROWS,
             better=((POSITIVE_RATIO,),),
         ),
     ),
-    meaning="The product of a positive rollout's importance ratios falls far below 1 within the optimizer steps of one "
-    "batch.",
-    impact="The gradient of a token is scaled by its ratio. A good token whose ratio is near 0 cannot be learned back "
-    "(importance-sampling distribution drift, arXiv 2603.10069).",
+    meaning="Within the optimizer steps of one batch, the importance ratios of a rollout with A > 0 multiply to far "
+    "less than 1.",
+    impact="The ratio of a token scales its gradient. A correct token whose ratio is near 0 has almost no gradient, "
+    "so its probability cannot recover (importance-sampling distribution drift, arXiv 2603.10069).",
     remedy=PRESERVE_LIKELIHOOD,
-    limitations="A log without `ratio/log_product/positive` has a mean that includes incorrect rollouts, which are "
-    "meant to lose likelihood. The product is over tokens, so long rollouts drift sooner. While the reward falls, half "
-    "of the usual drift is enough.",
+    limitations="Without `ratio/log_product/positive`, the mean includes incorrect rollouts, which should lose "
+    "likelihood. The product is over tokens, so long rollouts drift sooner. While the reward falls, half "
+    "the usual drift is enough for a finding.",
 )
 
 
@@ -234,9 +235,10 @@ GRD001 = Rule(
         ),
     ),
     meaning="The gradient norm stays more than ten times above its usual value.",
-    impact="With norm clipping the step has a bounded size but a random direction. Without it the weights are ruined.",
+    impact="With norm clipping, the step has a bounded size but a nearly random direction. Without clipping, the "
+    "step ruins the weights.",
     remedy=SMALLER_STEPS,
-    limitations="Single spikes are ignored. A norm that is logged after clipping never shows an explosion.",
+    limitations="Single spikes are ignored. If the trainer logs the norm after clipping, the rule finds nothing.",
 )
 
 GRD002 = Rule(
@@ -256,7 +258,8 @@ GRD002 = Rule(
             Check(
                 series=(name,),
                 signal=is_not_finite,
-                message=f"{name} is not a finite number. Such an update is skipped, or it ruins the weights.",
+                message=f"{name} is not a finite number. If the trainer does not skip this update, it ruins the "
+                "weights.",
                 raw=True,
             )
             for name in MUST_BE_FINITE
@@ -268,9 +271,9 @@ GRD002 = Rule(
         ),
     ),
     meaning="A loss or a gradient is NaN or infinite, or a reward is infinite.",
-    impact="Such an update is skipped, or it ruins the weights: one NaN in a gradient makes every weight NaN. A "
-    "skipped step hides the cause. Common causes: the exponential of an unbounded log-ratio, half precision, "
-    "arithmetic on masked tokens (0 · ∞).",
+    impact="One NaN in a gradient makes every weight NaN, unless the trainer skips the update. Skipping saves the "
+    "weights but hides the cause. Common causes: exp() of an unbounded log-ratio, half precision, arithmetic "
+    "on masked tokens (0 · ∞).",
     remedy={
         "holdfast": 'Lower `train.lr`. On a GPU try `model.autocast = "none"`. Bound the ratio of negative tokens with '
         "`loss.dual_clip = 3.0`.",
@@ -281,6 +284,6 @@ GRD002 = Rule(
         "unknown": "Lower the learning rate, train in full precision, and bound the importance ratio. Mask tokens "
         "before the arithmetic.",
     },
-    limitations="A trainer that leaves NaN out of its log, or writes 0 instead, hides this. For an infinite reward "
-    "none of these settings helps: look for a division by 0 in the reward function.",
+    limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. If the reward is "
+    "infinite, none of these settings helps: look for a division by 0 in the reward function.",
 )

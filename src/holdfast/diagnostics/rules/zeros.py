@@ -57,7 +57,10 @@ def _why_left_out(settings: Mapping[str, object], low: float, high: float) -> st
     if not np.isnan(low):
         least, most = (settings.get(f"{BOUNDS}.{end}") for end in ("low", "high"))
         bounds = "" if least is None else f", {least} to {most}"
-        return f": nine tenths of its weights are {low:.3g} to {high:.3g}, outside the bounds of {BOUNDS}{bounds}"
+        return (
+            f": 90 % of the importance weights are between {low:.3g} and {high:.3g}, outside the bounds of "
+            f"{BOUNDS}{bounds}"
+        )
     return f": every rollout has an invalid turn, and {VOID} drops it" if settings.get(VOID) else ""
 
 
@@ -120,19 +123,20 @@ def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
 
 
 LEAVE_LESS_OUT: Remedy = {
-    "holdfast": "Widen `loss.sampler_weights.low` and `loss.sampler_weights.high` until the weights are between them. "
-    "Or let the sampler be the policy, with `sampling.top_p = 1.0` and `sampling.top_k = 0`. If it is "
-    "`loss.drop_void`, switch that off, or teach valid turns first with `warm_start.steps`.",
+    "holdfast": "Widen `loss.sampler_weights.low` and `loss.sampler_weights.high` until the weights are between "
+    "them. Or sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. If "
+    "`loss.drop_void` removes the tokens, switch it off, or teach valid turns first with "
+    "`warm_start.steps`.",
     **dict.fromkeys(
         ("trl", "verl", "unknown"),
-        "Widen the bounds on the sampler's weights until the weights are between them, or sample without top-p and "
-        "top-k.",
+        "Widen the bounds on the importance weights of the sampler until the weights are between them. Or sample "
+        "without top-p and top-k.",
     ),
 }
 
 GRD003 = Rule(
     code="GRD003",
-    title="gradient cut off",
+    title="gradient is zero",
     needs=tuple((NORM, *names) for names in CONTRAST if names != STD),
     equal_needs=True,
     checks=(
@@ -149,28 +153,29 @@ GRD003 = Rule(
             series=(NORM,),
             signal=is_cut,
             message="The gradient is exactly 0, although rewards differ in {rollout/mixed_group_fraction:.0%} of the "
-            "groups. The policy does not learn.",
+            "groups, so the policy does not learn.",
         ),
     ),
     # Without a reward there is nothing to learn from.
     suppressed_by=("GRD002",),
-    meaning="The gradient norm is exactly 0 in batches whose groups have different rewards, or a remedy leaves no "
-    "sampled token in the loss.",
-    impact="Advantages are not 0, but they do not reach the weights. The path from the loss to the weights is cut, "
+    meaning="The gradient norm is exactly 0 although rewards within groups differ, or a filter removes every sampled "
+    "token from the loss.",
+    impact="The advantages are not 0, but the weights do not change. No gradient flows from the loss to the weights, "
     "or the loss mask is empty.",
     remedy={
         "holdfast": 'Check that the model has trainable weights. Try `model.autocast = "none"`.',
-        "trl": "Check that some parameters have `requires_grad` set. With LoRA and `gradient_checkpointing=True` "
-        "call `model.enable_input_require_grads()`. Check the loss mask: `mask_truncated_completions=True` empties "
-        "it where all completions are cut off. If this happens only on several nodes, try a single process.",
-        "verl": "Check that some parameters are trainable, above all with LoRA. Check that the `response_mask` of "
+        "trl": "Check that some parameters have `requires_grad` set. With LoRA and `gradient_checkpointing=True`, "
+        "call `model.enable_input_require_grads()`. Check the loss mask: `mask_truncated_completions=True` "
+        "empties it if all completions are truncated. If this happens only on several nodes, try a single "
+        "process.",
+        "verl": "Check that some parameters are trainable, especially with LoRA. Check that the `response_mask` of "
         "your agent loop is 1 on sampled tokens.",
         "unknown": "Check that some parameters are trainable, and that the loss mask is not empty.",
     },
-    limitations="Some trainers log a norm of 0 because they do not measure it; a KL that grows shows that. A row may "
-    "average the rewards of several steps, while its gradient is that of the last step. So one row is enough only if "
-    "it has many groups, and the KL is exactly 0 or `logging_steps` is known to be 1. Otherwise the rule waits for "
-    "more rows, until chance is unlikely.",
+    limitations="Some trainers log a norm of 0 because they do not measure it. If the KL grows, the rule assumes "
+    "that and reports nothing. A row may average the rewards of several steps but hold only the last "
+    "step's gradient. So one row is enough only if it has many groups, and the KL is exactly 0 or "
+    "`logging_steps` is 1. Otherwise the rule waits for more rows.",
 )
 
 
@@ -197,9 +202,9 @@ def learns(rows: Rows) -> bool:
 
 
 ZEROS = {
-    LOSS: "A loss near 0 is normal. The advantages of a group sum to 0, so the loss is near 0 but its gradient is not.",
-    CLIPPED: "A clip ratio of 0 is normal. In the first optimizer step of a rollout batch every ratio is 1.",
-    KL: "A KL of 0 is normal in the first steps: the policy still equals its reference.",
+    LOSS: "A loss near 0 is normal: the advantages of a group sum to 0, but the gradient of the loss is not 0.",
+    CLIPPED: "A clip ratio of 0 is normal: in the first optimizer step of a rollout batch, every ratio is 1.",
+    KL: "A KL of 0 is normal in the first steps, while the policy still equals its reference.",
 }
 
 ZER001 = Rule(
@@ -210,9 +215,9 @@ ZER001 = Rule(
     every_row=True,
     checks=(Check(series=(REWARD,), signal=are_normal, message="{reasons}", level="note"),),
     suppressed_by=("GRD002", "GRD003", "GRP001"),
-    meaning="The loss, the clip ratio or the KL is 0 for a harmless reason, and the policy is still being updated.",
-    impact="The value of a GRPO loss says little about progress. While the policy equals the old policy the loss is "
-    "0, but its gradient is not. A loss that grows slowly is usually the KL times its coefficient.",
+    meaning="The loss, the clip ratio or the KL is 0 for a harmless reason. The policy still learns.",
+    impact="The value of a GRPO loss says little about progress. While the policy equals the old policy, the loss is "
+    "0 but its gradient is not. If the loss grows slowly, that is usually the KL term.",
     remedy=dict.fromkeys(
         ("holdfast", "trl", "verl", "unknown"), "Change nothing. The reward shows whether the policy learns."
     ),

@@ -1,0 +1,140 @@
+"""`holdfast demo`: two logs that come with holdfast, diagnosed like your own."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shlex
+import shutil
+import sys
+import webbrowser
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli.findings import paragraph, show
+from holdfast.cli.terminal import is_live, out, program
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.diagnostics.finding import Diagnosis
+    from holdfast.diagnostics.log import Log
+
+RUNS = ("failing", "stabilised")
+"""Names of the logs, of their folders, and of the example scripts of such runs, which begin with `trl_`."""
+_LOG = "trainer_state.json"
+_PAGE = "report.html"
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where to put the logs and the page; made if needed.")
+    ] = Path("holdfast-demo"),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
+) -> None:
+    """See a failing run diagnosed, in seconds and without training.
+
+    [cyan]holdfast demo[/cyan]
+
+    Two logs come with holdfast: a run of TRL that collapsed, and the same run
+    with one line changed. They are copied into a folder and diagnosed as your
+    own would be. A page of curves and findings opens in the browser, if there is
+    one.
+    """
+    from holdfast.diagnostics.diagnose import diagnose
+    from holdfast.diagnostics.readers import read_log
+
+    console = out()
+    paths = _copy_logs(folder)
+    paragraph(console, _INTRODUCTION)
+    runs = [(log, diagnose(log)) for log in map(read_log, paths)]
+    for path, (log, diagnosis) in zip(paths, runs, strict=True):
+        console.print()
+        console.print(Text(f"$ {program()} diagnose {shlex.quote(str(path.parent))}", "bold cyan"), soft_wrap=True)
+        show(console, log, diagnosis, verbose=False)
+    console.print()
+    paragraph(console, _ADVICE)
+    page = _write_page(folder, *runs[0])
+    console.print(f"Its curves and findings: {page}", soft_wrap=True)
+    if not no_open and _has_display(console):
+        webbrowser.open(page.resolve().as_uri())
+    _next(console, folder)
+
+
+_INTRODUCTION = (
+    "Two runs of TRL's GRPOTrainer train a tiny search agent, from the same start and with the same seed. The first is "
+    "plain GRPO. The second has a penalty, LLDS: that is one line. With two more seeds it went the same way."
+)
+_ADVICE = "Act on the first finding of the failing run: later ones are often its consequences."
+
+
+def _copy_logs(folder: Path) -> list[Path]:
+    """The logs, each in a folder that names its run. Raises `ConfigError` rather than replace another file."""
+    paths = []
+    for name in RUNS:
+        packed = files("holdfast.diagnostics").joinpath("sample", f"{name}.json.gz").read_bytes()
+        content, path = gzip.decompress(packed), folder / name / _LOG
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                path.write_bytes(content)
+            elif path.read_bytes() != content:
+                raise _in_the_way(path)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            raise _in_the_way(path) from None
+        paths.append(path)
+    return paths
+
+
+def _write_page(folder: Path, log: Log, diagnosis: Diagnosis) -> Path:
+    """The page of a run. Raises `ConfigError` rather than replace a file that is not a report."""
+    from holdfast.diagnostics.report import is_replaceable, reported, write_report
+
+    page = folder / _PAGE
+    if not is_replaceable(page):
+        raise _in_the_way(page)
+    return write_report(page, [reported(log, diagnosis)])
+
+
+def _in_the_way(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be written: something else is there, which the demo does not replace",
+        hint=f"{program()} demo ANOTHER-FOLDER",
+    )
+
+
+def _has_display(console: Console) -> bool:
+    """Whether someone at this machine can see a window. False in CI, in a pipe and over SSH."""
+    if not is_live(console) or "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _next(console: Console, folder: Path) -> None:
+    name, runs = program(), " ".join(shlex.quote(str(folder / run)) for run in RUNS)
+    passing = Path(sys.argv[0]).name == "holdfast-rl" and shutil.which("holdfast") is None  # as by `pipx run`
+    keep = [("Keep the command", "pip install holdfast-rl")] if passing else []
+    console.print()
+    console.print(Text("Next", "bold"))
+    for title, command in (
+        *keep,
+        ("Diagnose your log, of any trainer", f"{name} diagnose train.log"),
+        ("Or while it trains", f"python train.py 2>&1 | {name} watch -"),
+        ("Draw these two runs on one page", f"{name} report {runs} --out both.html"),
+        (
+            "That line, in TRL (pip install 'holdfast-rl[trl]')",
+            "from holdfast.adapters.trl import LLDS, with_penalties\n"
+            "    trainer = with_penalties(GRPOTrainer, LLDS(coef=0.5))(...)",
+        ),
+        (
+            "And in verl (pip install 'holdfast-rl[verl]')",
+            "actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds",
+        ),
+        ("Train such an agent here, in minutes (pip install 'holdfast-rl[train]')", f"{name} train"),
+    ):
+        console.print(Text(f"  {title}", "dim"), soft_wrap=True)
+        console.print(Text(f"    {command}", "cyan"), soft_wrap=True)  # never wrapped, because people copy it

@@ -1,0 +1,125 @@
+"""`holdfast demo`: what it writes and shows, what it never replaces, and that its logs are those of recorded runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli import demo
+from holdfast.collapse import fell
+from holdfast.diagnostics.log import reward_curve
+from holdfast.diagnostics.readers import read_log
+
+Holdfast = Callable[..., Any]
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "src/holdfast/diagnostics/sample"
+RECORDINGS = {"failing": "collapse-trl-grpo", "stabilised": "collapse-trl-llds"}
+
+
+@pytest.fixture(autouse=True)
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that were opened. The working directory is an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    return opened
+
+
+def test_it_diagnoses_both_logs_as_the_command_would(holdfast: Holdfast) -> None:
+    text = holdfast("demo").stdout
+    for run, code in (("failing", 1), ("stabilised", 0)):
+        assert (
+            f"$ holdfast diagnose holdfast-demo/{run}\n{holdfast('diagnose', f'holdfast-demo/{run}', code=code).stdout}"
+            in text
+        )
+    failing = json.loads(holdfast("diagnose", "holdfast-demo/failing", "--json", code=1).stdout)
+    assert failing["findings"][0]["code"] == "LLD002" and failing["findings"][0]["lead"] > 200
+    assert max(len(line) for line in text.splitlines() if "report holdfast-demo" not in line) <= 80
+
+
+def test_the_commands_it_names_work(holdfast: Holdfast) -> None:
+    text = holdfast("demo").stdout
+    (command,) = re.findall(r"^    holdfast (report .*)$", text, re.M)
+    holdfast(*command.split())
+    assert Path("both.html").is_file()
+    (_, module, names) = re.findall(r"^    (from (\S+) import (.*))$", text, re.M)[0]
+    (loss_mode,) = re.findall(r"loss_mode=(\w+)$", text, re.M)
+    assert module == "holdfast.adapters.trl" and set(names.split(", ")) == {"LLDS", "with_penalties"}
+    assert f'"{loss_mode}": VerlLoss(LLDS' in (ROOT / "src/holdfast/adapters/verl_losses.py").read_text()
+
+
+def test_the_page_is_opened_where_there_is_a_display(
+    holdfast: Holdfast, browser: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holdfast("demo")
+    assert "<h1>failing</h1>" in Path("holdfast-demo/report.html").read_text(encoding="utf-8")
+    assert browser == []
+    monkeypatch.setattr(demo, "is_live", lambda console: True)
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    holdfast("demo")
+    assert browser == []
+    monkeypatch.setenv("DISPLAY", ":0")
+    holdfast("demo", "--no-open")
+    assert browser == []
+    holdfast("demo", "other place")
+    assert browser == [Path("other place/report.html").resolve().as_uri()]
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 1 10.0.0.2 22")
+    holdfast("demo")
+    assert len(browser) == 1
+
+
+@pytest.mark.parametrize("name", ["failing/trainer_state.json", "failing", "report.html", "."])
+def test_it_replaces_nothing_of_yours(holdfast: Holdfast, name: str) -> None:
+    path = Path("holdfast-demo") / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    assert "hint: holdfast demo ANOTHER-FOLDER" in holdfast("demo", code=2).stderr
+    assert path.read_text() == "mine"
+    holdfast("demo", "elsewhere")
+
+
+@pytest.mark.parametrize("run", demo.RUNS)
+def test_the_logs_are_recordings(run: str) -> None:
+    recording = ROOT / "research/data/recordings" / f"{RECORDINGS[run]}-s1.json.gz"
+    assert (SAMPLE / f"{run}.json.gz").read_bytes() == recording.read_bytes()
+    assert (SAMPLE / f"{run}.json.gz").stat().st_size < 20_000
+
+
+def test_all_three_seeds_went_the_same_way() -> None:
+    from holdfast_research.recordings.library import load, read_manifest
+
+    recordings = {recording.name: recording for recording in read_manifest()}
+    for run, prefix in RECORDINGS.items():
+        for seed in (1, 2, 3):
+            curve = reward_curve(load(recordings[f"{prefix}-s{seed}"]))
+            assert curve is not None
+            assert (fell(curve) is not None) == (run == "failing"), (run, seed)
+
+
+def test_it_needs_core_packages_only(tmp_path: Path) -> None:
+    code = (
+        "import sys\nsys.modules['plotly'] = None\nfrom holdfast.cli.main import app\n"
+        "app(['demo'], standalone_mode=False)\nprint(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not set(done.stderr.split()) & {"torch", "transformers", "trl", "plotly.offline", "matplotlib", "httpx"}
+    assert 40_000 < (tmp_path / "holdfast-demo/report.html").stat().st_size < 200_000
+    assert read_log(tmp_path / "holdfast-demo/failing").last_step == 600
+
+
+def test_without_the_command_it_says_how_to_install_it(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/holdfast-rl", "demo"])
+    assert "    pip install holdfast-rl\n" in holdfast("demo").stdout
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/holdfast", "demo"])
+    assert "    pip install holdfast-rl\n" not in holdfast("demo").stdout

@@ -1,0 +1,110 @@
+"""The site: every page is in its navigation, it builds strictly, and what it shows needs no network."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+class AnyTag(yaml.SafeLoader):
+    """Reads YAML with tags of Python, and makes nothing of them."""
+
+
+AnyTag.add_multi_constructor("", lambda loader, suffix, node: suffix)
+
+
+def hooks() -> Any:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "_site" / "hooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pages_in(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for item in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from pages_in(item)
+
+
+def pages_of_the_site() -> set[str]:
+    site = hooks()
+    paths = {path.relative_to(ROOT).as_posix() for tree in site.TREES for path in (ROOT / tree).rglob("*.md")}
+    return {site.site_path(path) for path in paths | set(site.PAGES)} | {
+        f"{site.API_FOLDER}{name}.md" for name in site.API
+    }
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=AnyTag)
+    named = list(pages_in(config["nav"]))
+    assert len(named) == len(set(named))
+    assert set(named) == pages_of_the_site()
+
+
+def test_a_page_and_its_source_name_each_other() -> None:
+    site = hooks()
+    pages = {page for page in pages_of_the_site() if not page.startswith(site.API_FOLDER)}
+    assert {site.site_path(site.repository_path(page)) for page in pages} == pages
+    assert not [page for page in pages if not (ROOT / site.repository_path(page)).is_file()]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="needs pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_each_page_is_there_as_html_and_as_markdown(built: Path) -> None:
+    pages = pages_of_the_site()
+    assert not [page for page in pages if not (built / page).with_suffix(".html").is_file()]
+    assert not [page for page in pages if len((built / page).read_text(encoding="utf-8")) < 100]
+    assert "clipped_policy_loss(logprobs" in (built / "reference/api/losses.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_llms_txt_lists_every_page(built: Path) -> None:
+    text = (built / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# holdfast\n\n> ")
+    assert set(re.findall(r"^- \[[^\]]+\]\(([^)]+)\): \S", text, re.M)) == pages_of_the_site()
+
+
+@pytest.mark.slow
+def test_links_of_the_markdown_lead_somewhere(built: Path) -> None:
+    site = hooks()
+    broken = []
+    for page in pages_of_the_site():
+        if page.startswith(site.API_FOLDER):  # docstrings
+            continue
+        prose = site.FENCE.sub("", (built / page).read_text(encoding="utf-8"))
+        for _, address in site.LINK.findall(prose):
+            path = address.partition("#")[0]
+            if path and ":" not in path and not ((built / page).parent / path).is_file():
+                broken.append(f"{page}: {address}")
+    assert not broken
+
+
+@pytest.mark.slow
+def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
+    loads = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="(?:https?:)?//|<link[^>]*\shref="(?:https?:)?//')
+    assert not [page.name for page in built.rglob("*.html") if loads.search(page.read_text(encoding="utf-8"))]
+    assert loads.search('<link rel="stylesheet" href="https://fonts.example/css">')
+    assert "__index" in (built / "search" / "search_index.js").read_text(encoding="utf-8")[:20]
