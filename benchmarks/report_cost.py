@@ -9,7 +9,8 @@ written, and then the report. Shown are medians with a 95 % interval from order 
 the step's seconds. The report of a run is written so rarely that it takes a hundredth of the run's time at most; "every
 n steps" says how often that is.
 
-Then reports of made-up logs: one run of 10,000 steps, and twenty of them.
+Then reports of made-up logs: one run of 10,000 steps, and twenty of them. How long a browser takes to open those is
+measured by report_page.py.
 
 With one thread (OMP_NUM_THREADS=1), seconds are the process's CPU seconds, which other jobs on the machine hardly
 disturb; else they are wall-clock seconds. Needs no network; the first time it makes the recipe's warm start.
@@ -24,15 +25,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+import holdfast
 from holdfast import run_folder
 from holdfast.config import load
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.report import ReportedRun, write_report
-from holdfast.diagnostics.report.charts import CHARTS
+from holdfast.diagnostics.report import write_report
 from holdfast.loading import load_questions, load_retrievers
 from holdfast.run_folder import DISPLACEMENT, METRICS, REPORT, TRAJECTORIES
 from holdfast.tracking import MetricsFile
@@ -41,6 +39,7 @@ from holdfast.train.live_report import SHARE, LiveReport
 from holdfast.train.samples import Samples
 from holdfast.train.start import starting_policy
 from measuring import median_interval, seconds_now, table, write_json
+from report_page import long_run
 
 
 def timed(work: Callable[..., Any], *args: Any, **more: Any) -> tuple[float, Any]:
@@ -95,21 +94,13 @@ def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
     return seconds
 
 
-def long_run(steps: int) -> ReportedRun:
-    rng = np.random.default_rng(0)
-    names = sorted({line.series for chart in CHARTS for row in chart.rows for line in row.lines})
-    series = {name: Series(np.arange(steps), 0.5 + 0.1 * rng.standard_normal(steps)) for name in names}
-    log = Log(format="holdfast", host="holdfast", name="long", series=series, steps=np.arange(steps))
-    return ReportedRun(log=log, diagnosis=diagnose(log))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="collapse")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    recipe = Path(__file__).parents[1] / "recipes" / f"{options.recipe}.toml"
+    recipe = Path(holdfast.__file__).parent / "recipes" / f"{options.recipe}.toml"
     raw: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

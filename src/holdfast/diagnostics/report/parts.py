@@ -167,7 +167,7 @@ def _cell(value: float | None) -> str:
 
 def _differing(runs: Sequence[ReportedRun]) -> str:
     flat = [dict(_flat(run.log.settings)) for run in runs]
-    every = sorted({name for settings in flat for name in settings})
+    every = sorted({name for settings in flat for name in settings} - {"run.name"})
     names = [name for name in every if len({settings.get(name, "–") for settings in flat}) > 1]
     if not names:
         return ""

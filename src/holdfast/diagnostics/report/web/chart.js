@@ -50,6 +50,7 @@ function draw(view) {
   if (several) root.append(...pinsOnCurves(view));
   view.cursor = svg("line", { y1: top, y2: bottom, class: "cursor", visibility: "hidden" });
   root.append(view.cursor);
+  if (state.highlighted !== null) dim(root.querySelectorAll("[data-run]"), state.highlighted);
   plot.replaceChildren(root);
   plot.setAttribute("aria-label", spoken(chart));
 }

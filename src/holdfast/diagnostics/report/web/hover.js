@@ -138,14 +138,19 @@ function leave() {
   if (several) highlight(null);
 }
 
-// One run in front, the others faint.
+// One run in front, the others faint; null for none.
 function highlight(run) {
   if (state.highlighted === run) return;
   state.highlighted = run;
-  for (const node of document.querySelectorAll("svg [data-run], tr[data-run], .bar [data-run]")) {
-    const own = run !== null && Number(node.dataset.run) === run;
-    node.classList.toggle("dim", run !== null && !own && node.tagName !== "TR" && node.tagName !== "BUTTON");
-    node.classList.toggle("front", own);
+  dim(document.querySelectorAll(".plot [data-run]"), run);
+  for (const node of document.querySelectorAll("button[data-run]")) node.classList.toggle("front", Number(node.dataset.run) === run);
+}
+
+function dim(lines, run) {
+  for (const line of lines) {
+    const own = Number(line.dataset.run) === run;
+    line.classList.toggle("dim", run !== null && !own);
+    line.classList.toggle("front", own);
   }
 }
 

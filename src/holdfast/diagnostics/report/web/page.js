@@ -232,6 +232,7 @@ function main() {
   });
   document.getElementById("more").addEventListener("toggle", () => drawAll());
   addEventListener("beforeprint", () => drawAll(true));
+  performance.mark("ready");
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -7,6 +7,8 @@ const state = {
   range: null, // [first, last] step that is drawn; null for all
   hidden: new Set(), // runs that are switched off
   logarithmic: new Set(), // charts whose scale the reader turned
+  highlighted: null, // the run in front of the others
+  cursor: null, // the step whose values are shown
   charts: "", // a text that titles and series of charts must hold
   rollouts: { run: "", step: "", outcome: "", find: "" },
 };
