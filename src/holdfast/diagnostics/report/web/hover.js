@@ -10,7 +10,7 @@ function listen(view) {
   let start = null, box = null;
   const at = (event) => event.clientX - plot.getBoundingClientRect().left;
   plot.addEventListener("pointermove", (event) => {
-    if (!view.geometry) return;
+    if (view.dirty) draw(view);
     if (start !== null) {
       const [from, to] = [start, at(event)].sort((a, b) => a - b);
       box.setAttribute("x", from);
@@ -24,7 +24,8 @@ function listen(view) {
   plot.addEventListener("keydown", (event) => onKey(view, event));
   if (chart.x !== "step") return;
   plot.addEventListener("pointerdown", (event) => {
-    if (event.pointerType !== "mouse" || event.button !== 0 || event.target.closest("a") || !view.geometry) return;
+    if (event.pointerType !== "mouse" || event.button !== 0 || event.target.closest("a")) return;
+    if (view.dirty) draw(view);
     start = at(event);
     box = svg("rect", { x: start, width: 0, y: view.geometry.top, height: view.geometry.bottom - view.geometry.top, class: "selection" });
     plot.firstChild.append(box);
@@ -155,7 +156,8 @@ function dim(lines, run) {
 }
 
 function onKey(view, event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || !view.geometry) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (view.dirty) draw(view);
   const steps = stepsOf(view), moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
   if (event.key in moves && steps.length) {
     const from = tip.hidden ? steps.length - 1 : nearest(steps, state.cursor);
