@@ -16,16 +16,14 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_setting
 
 Dense = Annotated[
     str | None,
-    typer.Option(
-        metavar="MODEL", help="A dense index with this encoder: a folder or a name on the hub. Default: BM25."
-    ),
+    typer.Option(metavar="MODEL", help="Dense index with this encoder: a folder or a hub id. Default: BM25."),
 ]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="Where the encoder runs: auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="Device of the encoder: auto, cpu or cuda.")]
 
 
 @app.callback()
 def index() -> None:
-    """Make passages searchable.
+    """Build a search index of passages, plan one, or search it.
 
     [cyan]holdfast index plan corpus.jsonl[/cyan]
 
@@ -43,27 +41,25 @@ def build(
     ],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The index folder.")],
     replace: Annotated[
-        bool, typer.Option("--replace-invalid", help="Replace bytes that are not UTF-8 instead of skipping the row.")
+        bool, typer.Option("--replace-invalid", help="Replace bytes that are not UTF-8, instead of skipping the row.")
     ] = False,
-    stem: Annotated[bool, typer.Option(help="BM25: search word stems, so that towns finds town.")] = True,
+    stem: Annotated[bool, typer.Option(help="BM25: index word stems, so that `towns` finds `town`.")] = True,
     dense: Dense = None,
     sq8: Annotated[
-        bool, typer.Option("--sq8", help="Dense: one byte per dimension instead of two; needs faiss.")
+        bool, typer.Option("--sq8", help="Dense: store one byte per dimension instead of two. Needs faiss.")
     ] = False,
     vectors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Dense: a file of precomputed vectors of the passages (.npy, e5_Flat.index, .memmap)."
-        ),
+        typer.Option(metavar="FILE", help="Dense: file of precomputed passage vectors (.npy, e5_Flat.index, .memmap)."),
     ] = None,
     query_prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Dense: text before each query. Default: the encoder's.")
+        str | None, typer.Option(metavar="TEXT", help="Dense: prefix of each query. Default: the encoder's own.")
     ] = None,
     passage_prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Dense: text before each passage. Default: the encoder's.")
+        str | None, typer.Option(metavar="TEXT", help="Dense: prefix of each passage. Default: the encoder's own.")
     ] = None,
     device: Device = "auto",
-    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Dense: passages to encode at a time.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Dense: passages per encoder batch.")] = 64,
 ) -> None:
     """Build an index of a corpus.
 
@@ -102,14 +98,14 @@ def build(
 @app.command("plan")
 def plan(
     corpus: Annotated[
-        Path | None, typer.Argument(metavar="CORPUS", help="As for build. Default: wiki-18, 21 M passages.")
+        Path | None, typer.Argument(metavar="CORPUS", help="A corpus, as for build. Default: wiki-18 (21 M passages).")
     ] = None,
     passages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Assume N passages. Default: those of the corpus.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of passages to assume. Default: those in CORPUS.")
     ] = None,
     dense: Dense = None,
     dimensions: Annotated[
-        int, typer.Option("--dimensions", min=1, metavar="N", help="Size of the vectors when no encoder is named.")
+        int, typer.Option("--dimensions", min=1, metavar="N", help="Vector size, if --dense is not given.")
     ] = 768,
     device: Device = "auto",
 ) -> None:
@@ -165,8 +161,12 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.")],
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.")],
     k: Annotated[int, typer.Option("--topk", min=1, metavar="N", help="Passages to return.")] = 3,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Dense: the encoder, if it was moved.")] = None,
-    protocol: Annotated[str, typer.Option(metavar="PRESET", help="`clean`, `search-r1` or `sapo`.")] = "clean",
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Dense: new path of the encoder, if it was moved.")
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(metavar="PRESET", help="How passages are printed: `clean`, `search-r1` or `sapo`.")
+    ] = "clean",
 ) -> None:
     """Print what an agent would read for a query.
 
