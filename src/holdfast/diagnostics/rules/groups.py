@@ -223,7 +223,7 @@ GRP001 = Rule(
         ),
         *contrast_checks(),
     ),
-    meaning="In almost every group, all rollouts have the same reward, from the start of the run or "
+    meaning="In almost every group, all rollouts have the same reward. This is so from the start of the run, or "
     "suddenly from one step on.",
     impact="Group-relative advantages are then 0, so the policy learns nothing. From the start: the task is too hard "
     "or too easy, or the reward function does not distinguish rollouts. From one step on, with unchanged "
