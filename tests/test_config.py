@@ -131,8 +131,8 @@ def test_an_extending_recipe_may_name_a_bundled_one_and_another_penalty(tmp_path
     ("texts", "sentence"),
     [
         ({"a": "extends = 3\n"}, "a.toml: extends = 3 is not a recipe's name"),
-        ({"a": 'extends = "\\u0000"\n'}, "a.toml: extends = '\\x00' holds the character NUL"),
-        ({"a": '[data]\ntrain = "x\\u0000"\n'}, "a.toml: data.train = 'x\\x00' holds the character NUL"),
+        ({"a": 'extends = "\\u0000"\n'}, "a.toml: extends = '\\x00' contains a NUL character"),
+        ({"a": '[data]\ntrain = "x\\u0000"\n'}, "a.toml: data.train = 'x\\x00' contains a NUL character"),
         ({"a": "extends = 'gone'\n"}, "a.toml: extends = 'gone': there is no recipe "),
         ({"a": "extends = 'a.toml'\n"}, "a.toml: extends = 'a.toml' leads back to this file"),
         ({"a": "extends = 'b.toml'\n", "b": "extends = 'a.toml'\n"}, "leads back to this file"),
@@ -289,7 +289,7 @@ def test_a_bad_value_is_one_sentence(override: str, sentence: str) -> None:
         ("[train]\nsteps = true", "train.steps = true: must be a whole number"),
         ("[train]\nlr = '1e-5'", "train.lr = '1e-5': must be a number"),
         ("[track]\ntensorboard = 1", "track.tensorboard = 1: must be true or false"),
-        ("[run]\nname = 5", "run.name = 5: must be a text, in quotes"),
+        ("[run]\nname = 5", "run.name = 5: must be a string, in quotes"),
         ("train = 5", "train = 5: is a section; write its settings below a [section] line"),
         ("[world]\nfiller_length = [4]", "world.filler_length: must be a list of two numbers, [A, B]"),
         (
@@ -364,7 +364,10 @@ CONTRADICTIONS = {
         "only 1 × 4 = 4 rollouts; every optimizer step needs at least one. Lower it, or raise train.questions",
     ),
     "a baseline of nothing": (["--loss.baseline=length", "--loss.advantage=reinforce"], "which makes it OPO"),
-    "group of one": (["--train.group_size=1"], "a group of one rollout has no contrast. Raise train.group_size"),
+    "group of one": (
+        ["--train.group_size=1"],
+        "with one rollout per group, there is nothing to compare it with. Raise train.group_size",
+    ),
     "no reward": (["--reward.em=0"], "set reward.em = 1.0"),
     "own questions, bundled corpus": (["--data.train=q.jsonl"], "Set both to your files, or neither"),
     "own corpus, bundled questions": (["--retrieval.corpus=c.jsonl"], "Set both to your files, or neither"),
@@ -379,14 +382,14 @@ CONTRADICTIONS = {
     "server and bundled questions": (["--retrieval.url=http://h:1"], "or leave retrieval.url out"),
     "own dev, bundled train": (["--data.dev=d.jsonl"], "or leave data.dev out"),
     "own test, bundled train": (["--data.test=t.jsonl"], "or leave data.test out"),
-    "prompt without question": (["--protocol.prompt=Answer!"], "protocol.prompt must hold {question}"),
+    "prompt without question": (["--protocol.prompt=Answer!"], "protocol.prompt must contain {question}"),
     "lengths reversed": (["--world.ramble_length=30,18"], "give the shortest length first"),
     "length of nothing": (["--world.filler_length=0,3"], "give the shortest length first, 1 or more"),
     "too few filler words": (["--world.filler_words=10"], "set 11 or more, or 0"),
     "heads do not divide": (["--world.model.heads=5"], "Set world.model.hidden to a multiple of 10"),
-    "run name is a path": (["--run.name=a/b"], "set run.dir for the folder that holds it"),
-    "run name is empty": (["--run.name= "], "is not a folder's name"),
-    "run name is the folder above": (["--run.name=.."], "is not a folder's name"),
+    "run name is a path": (["--run.name=a/b"], "set run.dir to choose the parent folder"),
+    "run name is empty": (["--run.name= "], "is not a valid folder name"),
+    "run name is the folder above": (["--run.name=.."], "is not a valid folder name"),
 }
 
 

@@ -43,14 +43,26 @@ def test_one_answer_may_be_a_text_and_is_not_split_into_letters(tmp_path):
     [
         ({"golden_answers": ["x"]}, "question", "missing"),
         ({"question": "", "golden_answers": ["x"]}, "question", "is empty"),
-        ({"question": ["Who?"], "golden_answers": ["x"]}, "question", "must be a text, is a list"),
+        ({"question": ["Who?"], "golden_answers": ["x"]}, "question", "must be a string, is a list"),
         ({"question": "Who?"}, "golden_answers", "missing; the row has 'question'"),
         ({"question": "Who?", "golden_answers": []}, "golden_answers", "is an empty list"),
-        ({"question": "Who?", "golden_answers": None}, "golden_answers", "must be a text or a list of texts, is null"),
-        ({"question": "Who?", "golden_answers": {"a": 1}}, "golden_answers", "must be a text or a list of texts"),
-        ({"question": "Who?", "golden_answers": ["x", 1912]}, "golden_answers[1]", "must be a text, is a number"),
-        ({"question": "Who?", "golden_answers": "The"}, "golden_answers", "nothing is left of 'The'"),
-        ({"question": "Who?", "golden_answers": ["A", "?!"]}, "golden_answers", "nothing is left of 'A', '?!'"),
+        (
+            {"question": "Who?", "golden_answers": None},
+            "golden_answers",
+            "must be a string or a list of strings, is null",
+        ),
+        ({"question": "Who?", "golden_answers": {"a": 1}}, "golden_answers", "must be a string or a list of strings"),
+        ({"question": "Who?", "golden_answers": ["x", 1912]}, "golden_answers[1]", "must be a string, is a number"),
+        (
+            {"question": "Who?", "golden_answers": "The"},
+            "golden_answers",
+            "'The' is empty without punctuation and articles",
+        ),
+        (
+            {"question": "Who?", "golden_answers": ["A", "?!"]},
+            "golden_answers",
+            "'A', '?!' is empty without punctuation and articles",
+        ),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path, row, field, reason):

@@ -40,7 +40,7 @@ def test_what_a_folder_is(tmp_path: Path) -> None:
 def test_a_run_is_not_begun_twice(tmp_path: Path, name: str) -> None:
     run_folder.begin(tmp_path, Config())
     (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match=rf"holds a run already \({name}\)"):
+    with pytest.raises(ConfigError, match=rf"already contains a run \({name}\)"):
         run_folder.begin(tmp_path, Config())
 
 

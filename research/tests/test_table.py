@@ -60,7 +60,7 @@ WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
         (["make", "wrld"], "there is no recipe 'wrld'"),
         (["make", "world", "--rows", "ToRA"], "no row has that in its name"),
         (["make", "world", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
-        (["make", "qwen2.5-3b"], "names no data.test, and a table is about test questions"),
+        (["make", "qwen2.5-3b"], "does not set data.test, and a table is about test questions"),
     ],
 )
 def test_refusals(

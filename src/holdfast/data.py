@@ -102,9 +102,9 @@ def _golden_answers(row: Mapping[str, Any]) -> tuple[str, ...]:
     elif isinstance(row.get(key), str) or key not in row:
         answers = (text_field(row, key),)
     else:
-        raise BadField(key, f"must be a text or a list of texts, is {json_kind(row[key])}")
+        raise BadField(key, f"must be a string or a list of strings, is {json_kind(row[key])}")
     if not any(map(normalize_answer, answers)):
-        raise BadField(key, f"nothing is left of {', '.join(map(repr, answers))} without punctuation and articles")
+        raise BadField(key, f"{', '.join(map(repr, answers))} is empty without punctuation and articles")
     return answers
 
 
@@ -170,8 +170,8 @@ class QuestionOrder:
         """Go to a position that `state()` returned. Raises `CheckpointError` for other questions or another seed."""
         if state["questions"] != self._digest:
             raise CheckpointError(
-                "the checkpoint's position belongs to other questions: the training file, or the order of its rows, "
-                "has changed since. Restore the file, or start a new run"
+                "the training file, or the order of its rows, has changed since this checkpoint was saved. Restore "
+                "the file, or start a new run"
             )
         if state["seed"] != self._seed:
             raise CheckpointError(

@@ -11,11 +11,11 @@ from pathlib import Path
 UNWRITABLE = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "your disk quota is used up",
-    errno.EFBIG: "files may not grow further",
+    errno.EFBIG: "the file size limit is reached",
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
-    errno.EIO: "the disk fails",
+    errno.EIO: "the disk reports an error",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ENOTDIR: "a file is where a folder should be",
     errno.EEXIST: "a file is where a folder should be",

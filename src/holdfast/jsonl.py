@@ -102,7 +102,7 @@ class Judge:
     """Counts rows, reports those that cannot be used, and decides at the end whether the file can be used."""
 
     def __init__(
-        self, path: str, what: str, on_skip: Callable[[Skipped], None], form: str = "one JSON object a line"
+        self, path: str, what: str, on_skip: Callable[[Skipped], None], form: str = "one JSON object per line"
     ) -> None:
         self._path, self._what, self._form, self._on_skip = path, what, form, on_skip
         self.good = self._bad = 0
@@ -140,7 +140,7 @@ def text_field(row: Mapping[str, Any], field: str) -> str:
 def clean_text(value: Any, field: str, *, empty: bool = False) -> str:
     """`value` if it is a text UTF-8 can hold, with something in it unless `empty` is allowed. Raises `BadField`."""
     if not isinstance(value, str):
-        raise BadField(field, f"must be a text, is {json_kind(value)}")
+        raise BadField(field, f"must be a string, is {json_kind(value)}")
     if not empty and not value.strip():
         raise BadField(field, "is empty")
     try:
@@ -158,7 +158,7 @@ def json_kind(value: Any) -> str:
         bool: "true or false",
         int: "a number",
         float: "a number",
-        str: "a text",
+        str: "a string",
         list: "a list",
         dict: "an object",
     }
@@ -166,7 +166,7 @@ def json_kind(value: Any) -> str:
 
 
 def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write one JSON object a line, atomically: after a crash it is the old file or the new one.
+    """Write one JSON object per line, atomically: after a crash it is the old file or the new one.
 
     Returns the number of rows. NaN and infinities are refused (`ValueError`): they are not JSON.
     """

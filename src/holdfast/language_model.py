@@ -148,7 +148,7 @@ def load_skeleton(config: Model) -> LanguageModel | None:
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
             if not any(base.glob("*.safetensors")) and not any(base.glob("*.bin")):
-                raise OSError("it holds no file of weights, *.safetensors or *.bin")
+                raise OSError("it contains no weights (*.safetensors or *.bin)")
         except Exception as error:  # as in `_load_tokenizer`
             raise ModelError(_explain(base, name, "causal language model", error)) from None
     return LanguageModel(model=model, tokenizer=tokenizer)
@@ -230,8 +230,8 @@ def refuse_other_shape(config: Config, saved: Path) -> None:
     if differing:
         name, (configured, trained) = next(iter(differing.items()))
         raise CheckpointError(
-            f"{name} = {configured}, but {saved} was trained with {trained}, and its weights fit no other model. "
-            "Restore [model] of the recipe, or start a new run"
+            f"{name} = {configured}, but {saved} was trained with {trained}, so the weights do not fit. Restore "
+            "[model] of the recipe, or start a new run"
         )
 
 
@@ -242,7 +242,7 @@ def take_weights(language_model: LanguageModel, config: Model, saved: Path) -> N
         language_model.model.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(
-            f"{saved} holds the weights of another model ({str(error).strip().splitlines()[-1].strip()[:120]}). "
+            f"{saved} contains the weights of another model ({str(error).strip().splitlines()[-1].strip()[:120]}). "
             "Restore [model] of the recipe, or start a new run"
         ) from None
 
@@ -339,7 +339,7 @@ def _load_weights(path: str | Path, name: str, config: Model) -> Any:
     if absent := sorted(report["missing_keys"]):
         raise ModelError(
             f"{name}: its weight files lack {len(absent)} of the weights of a {type(model).__name__}, such as "
-            f"{absent[0]}. Give a causal language model that was saved whole"
+            f"{absent[0]}. Give a causal language model with all its weights"
         )
     return model
 
@@ -398,14 +398,14 @@ def unread_code(language_model: LanguageModel, config: Model) -> bool:
 def _explain(path: str | Path, name: str, what: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return (
-            f"{name}: its {what} is Python code that comes with the model, and holdfast runs no such code unless you "
-            "say so. Read that code; if you trust it, set model.trust_remote_code = true"
+            f"{name}: its {what} is Python code that comes with the model, and holdfast runs such code only if you "
+            "allow it. Read that code. If you trust it, set model.trust_remote_code = true"
         )
     reason = str(error).strip().partition("\n")[0][:160].rstrip(" .:") or type(error).__name__
     if Path(path).is_dir():
         return (
-            f"{name}: no {what} can be loaded from this folder ({reason}). It must hold what `save_pretrained` of a "
-            "causal language model and of its tokenizer writes"
+            f"{name}: no {what} can be loaded from this folder ({reason}). It must contain the files that "
+            "`save_pretrained` of a causal language model and of its tokenizer writes"
         )
     return (
         f"{name} is not a folder here, and no {what} of that name could be fetched from the hub ({reason}). Check the "

@@ -183,7 +183,7 @@ def skipped_rows(path: str, setting: str, note: Note | None) -> Iterator[Callabl
         raise DataError(f"{setting}: {error}") from error
     if skipped:
         say = note or logger.warning
-        say(f"{setting} = {path!r}: {len(skipped)} row(s) cannot be used and were skipped; the first: {skipped[0]}")
+        say(f"{setting} = {path!r}: skipped {len(skipped)} row(s) that cannot be used; the first: {skipped[0]}")
 
 
 def _questions_of_files(config: Config, note: Note | None) -> Questions:
@@ -200,7 +200,7 @@ def _questions_of_files(config: Config, note: Note | None) -> Questions:
         train, dev = hold_out(train)
         if not train:
             raise ConfigError(
-                f"data.train = {data.train!r} holds {len(dev)} question(s), too few to hold some out for evaluation; "
+                f"data.train = {data.train!r} has only {len(dev)} question(s), too few to keep some for evaluation; "
                 "add questions or set data.dev"
             )
     return Questions(train=train, dev=dev, test=test)

@@ -186,7 +186,7 @@ def _reason(error: Any) -> str:
         case "bool_type":
             return "must be true or false"
         case "string_type":
-            return "must be a text, in quotes"
+            return "must be a string, in quotes"
         case "model_type" | "model_attributes_type":
             return "is a section; write its settings below a [section] line"
         case "tuple_type" | "missing" | "too_long":

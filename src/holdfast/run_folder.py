@@ -95,7 +95,7 @@ def find_gap(checkpoint: Path) -> str | None:
     """What is missing in a checkpoint, or None."""
     sums = read_checksums(checkpoint)
     if sums is None or "state.json" not in sums:
-        return "its checksums are missing or cut off, so it was not written to the end"
+        return "its checksums are missing or cut off, so it is incomplete"
     return next((f"{name} is missing" for name in sums if not (checkpoint / name).is_file()), None)
 
 
@@ -118,7 +118,7 @@ def begin(run_dir: Path, config: Config) -> None:
     for name in (METRICS, RESULTS, _CHECKPOINTS):
         if (run_dir / name).exists():
             raise ConfigError(
-                f"{run_dir} holds a run already ({name}); give another run.name",
+                f"{run_dir} already contains a run ({name}); give another run.name",
                 hint=f"to continue it: holdfast resume {run_dir}",
             )
     try:
@@ -138,7 +138,7 @@ def read_recipe(run_dir: Path) -> Config:
         )
     if (run_dir / CONFIG).stat().st_size == 0:  # which is a recipe too: the default one
         raise CheckpointError(
-            f"{run_dir / CONFIG} is empty, so nobody knows which run this is. Put the recipe back, or start the run "
+            f"{run_dir / CONFIG} is empty, so the recipe of this run is lost. Restore the file, or start the run "
             "again with --overwrite"
         )
     from holdfast.config import load

@@ -215,7 +215,7 @@ def _rule(mode: Mode) -> _Rule:
 
 def _check(golds: Sequence[str]) -> None:
     if isinstance(golds, str):
-        raise TypeError(f"golden answers must be a list of texts; got the text {golds!r}: write [{golds!r}]")
+        raise TypeError(f"golden answers must be a list of strings, not the string {golds!r}; write [{golds!r}]")
     if not golds:
         raise ValueError("no golden answers are given, so there is nothing to score against")
 

@@ -41,7 +41,7 @@ class Section(BaseModel):
             if isinstance(part, float) and abs(part) > _LARGEST:
                 raise ValueError(f"must be a number between -{_LARGEST:g} and {_LARGEST:g}")
             if isinstance(part, str) and ("\0" in part or any("\ud800" <= letter <= "\udfff" for letter in part)):
-                raise ValueError("must be a text of UTF-8, without NUL")
+                raise ValueError("must be a UTF-8 string without NUL")
         return value
 
     @model_validator(mode="after")
@@ -162,7 +162,7 @@ def kind_of(annotation: Any) -> str:
     return either(words)
 
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "none"}
 
 
 def either(words: Sequence[str]) -> str:

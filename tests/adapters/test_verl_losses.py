@@ -105,7 +105,7 @@ def test_what_is_refused(name: str, given: dict[str, object], said: str) -> None
 
 
 def test_what_a_loss_of_verl_is_not_told_is_refused(hinge: str) -> None:
-    with pytest.raises(ConfigError, match="divides every term by one count"):
+    with pytest.raises(ConfigError, match="divides every loss term by the same count"):
         penalty_for("holdfast_custom", {"penalty_path": hinge, "penalty_settings": {"normalizer": "preserved"}})
 
 

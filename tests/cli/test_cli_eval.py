@@ -98,7 +98,7 @@ def test_a_model_is_evaluated_resumed_and_compared(model: str, questions: Callab
         "eval", "run", model, "--method", "direct", "--data", data, "--limit", "4"
     )
     refused = holdfast("eval", "run", model, "--method", "direct", "--data", data, code=2)
-    assert "holds an evaluation with questions = 4, and this one has 5" in refused
+    assert "contains an evaluation with questions = 4, and this one has 5" in refused
     sampled = [
         "eval",
         "run",

@@ -112,7 +112,7 @@ def test_an_output_that_was_closed_changes_nothing() -> None:
 def test_a_pipe_that_does_not_fit_on_the_disk_is_an_error() -> None:
     done = _started("diagnose -", input=ROWS * 20, preexec_fn=_small_files)
     assert done.returncode == 2
-    assert "files may not grow further" in done.stderr and "hint: set TMPDIR" in done.stderr
+    assert "the file size limit is reached" in done.stderr and "hint: set TMPDIR" in done.stderr
 
 
 def _small_files() -> None:

@@ -24,7 +24,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "no address": (("--data.train=q.jsonl", "--retrieval.url=localhost"), "is not the address of a retriever"),
     # one section
     "a setting of another penalty": (("--loss.penalty.tau=0.9",), "which does not read it"),
-    "a tiny model with LoRA": (("--model.lora_rank=8",), "the tiny model has nothing worth freezing"),
+    "a tiny model with LoRA": (("--model.lora_rank=8",), "the tiny model is too small for LoRA"),
     "heads that do not divide": (("--world.model.heads=5",), "Set world.model.hidden to a multiple of 10"),
     "a mask that nothing bounds": (("--sampling.mask_logprobs",), "Set sampling.top_k"),
     "no reward": (("--reward.em=0",), "set reward.em = 1.0"),

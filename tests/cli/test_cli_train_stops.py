@@ -153,7 +153,7 @@ def test_an_interrupt_before_the_first_checkpoint(trainer: Any, holdfast: Run) -
 
 def test_an_interrupt_before_anything_leaves_no_folder(trainer: Any, holdfast: Run) -> None:
     trainer.script = then_raise(KeyboardInterrupt())
-    assert holdfast("train", code=130).stderr == "Stopped before the first step, so nothing is kept.\n"
+    assert holdfast("train", code=130).stderr == "Stopped before the first step, so nothing was saved.\n"
     assert not Path("runs/quickstart").exists()
 
 

@@ -95,7 +95,7 @@ def test_a_bad_row_a_missing_file_and_two_equal_ids_are_named(tmp_path, collecti
     with pytest.raises(DataError, match="two questions have the id nq/test/0"):
         open_questions("nq", origin=str(collection))
     put(collection / "nq" / "test.jsonl", [published("searchr1", i, "triviaqa") for i in range(2)])
-    with pytest.raises(DataError, match="a question of 'triviaqa' in the file of nq"):
+    with pytest.raises(DataError, match="should contain only questions of nq, but has one of 'triviaqa'"):
         open_questions("nq", origin=str(collection))
 
 

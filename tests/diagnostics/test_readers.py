@@ -297,7 +297,7 @@ def test_a_wandb_history_of_verl_and_one_of_ours(tmp_path: Path) -> None:
     assert log.series["entropy/mean"].steps.tolist() == [1, 2, 3]
     assert np.array_equal(log.series["entropy/mean"].values, [0.5, np.nan, np.inf], equal_nan=True)
     assert values(log, "reward/mean") == {2: 0.25}
-    assert log.notes == ("Left out 1 value: not a number (line 2: note is a text).",)
+    assert log.notes == ("Left out 1 value: not a number (line 2: note is a string).",)
     ours = jsonl(
         tmp_path / "ours.jsonl",
         {"_step": 0, "_timestamp": 1.0, "step": 11, "reward/mean": 0.5, "grad/norm": "NaN", "eval/em": None},

@@ -191,7 +191,7 @@ def test_values_of_wandb_in_other_dress(tmp_path: Path) -> None:
         "flag": [1],
         "less": [-3],
     }
-    assert log.steps.tolist() == [4] and log.notes == ("Left out 1 value: not a number (block 1: text is a text).",)
+    assert log.steps.tolist() == [4] and log.notes == ("Left out 1 value: not a number (block 1: text is a string).",)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_question_that_always_fails_is_no_outage(words: Any, tmp_path: Path) -
 
 def test_other_settings_are_refused(words: Any, tmp_path: Path) -> None:
     Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
-    with pytest.raises(ConfigError, match='holds an evaluation with method = "direct", and this one has "cot";'):
+    with pytest.raises(ConfigError, match='contains an evaluation with method = "direct", and this one has "cot";'):
         Evaluation(evaluated_model(echo(words)), METHODS["cot"], QUESTIONS, None).run(tmp_path, Told())
     with pytest.raises(ConfigError, match="with questions = 23, and this one has 4"):
         Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS[:4], None).run(tmp_path, Told())
@@ -255,7 +255,7 @@ def test_questions_that_cannot_be_found(write: Callable[..., str]) -> None:
     path = write("a.jsonl", [ROW])
     with pytest.raises(DataError, match="two questions have the id a/test/0"):
         load_questions([path, write("sub/a.jsonl", [ROW])], config)
-    with pytest.raises(ConfigError, match=r"the recipe names no data\.test"):
+    with pytest.raises(ConfigError, match=r"the recipe does not set data\.test"):
         load_questions(["test"], config)
     with pytest.raises(DataError, match=r"nq2\.jsonl does not exist"):
         load_questions(["nq2.jsonl"], config)

@@ -65,7 +65,7 @@ def test_passages_must_answer_the_questions(run: Path) -> None:
     world, _ = settings_of("some/model", [], ["nq"])
     with pytest.raises(ConfigError, match="no passages are given for --data nq"):
         retriever_for(METHODS["rag"], world, ["nq"])
-    with pytest.raises(ConfigError, match="--data world asks about the bundled world, and the retriever has other"):
+    with pytest.raises(ConfigError, match="--data world asks about the bundled world, but the retriever has other"):
         retriever_for(METHODS["search-r1"], own, ["test", "world"])
     assert retriever_for(METHODS["cot"], world, ["nq"]) is None
     small = load(None, ["--world.people", "60"])

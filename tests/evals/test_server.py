@@ -101,12 +101,12 @@ def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "without `choices` that hold a text: an empty answer"),
-        (b"<html>busy</html>", "without `choices` that hold a text: <html>busy</html>"),
+        (b"", "without `choices` that contain text: an empty answer"),
+        (b"<html>busy</html>", "without `choices` that contain text: <html>busy</html>"),
         (b'{"choices": []}', "without `choices`"),
         (b'{"choices": [{"text": "half', "without `choices`"),
         (b'{"choices": [{"message": {"content": "a"}}]}', "without `choices`"),
-        (b'{"choices": [{"text": null, "finish_reason": "stop"}]}', "a text that is not a string"),
+        (b'{"choices": [{"text": null, "finish_reason": "stop"}]}', "`text` that is not a string"),
         (b'{"choices": [{"text": "half a tur", "finish_reason": null}]}', "may be half a turn"),
         (b'{"choices": [{"text": "a", "finish_reason": "abort"}]}', "finish_reason = 'abort'"),
     ],

@@ -109,7 +109,7 @@ def test_the_published_batch_is_refused_by_verl_and_taken_by_trl(recipe: MakeRec
     """512 × 5 rollouts in 10 steps are 256 rollouts each: 51.2 questions."""
     sentence = made("verl", recipe, 512, 5, 10, 8)
     assert isinstance(sentence, str)
-    assert "512 questions cannot be divided so" in sentence
+    assert "512 questions cannot be divided like that" in sentence
     assert "train.questions = 480 or train.optimizer_steps_per_rollout = 8" in sentence
     assert isinstance(made("trl", recipe, 512, 5, 10, 8), dict)
 

@@ -310,11 +310,11 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "--questions 99, but the recipe has 18 training questions" in refused(trained, *what, "--questions", 99)
     assert "--compare foo: there is no such penalty" in refused(trained, *what, "--compare", "none,foo")
     assert "this probe makes no update" in refused(trained, "--what", "by-searches", "--compare", "none")
-    assert "its step is plain GRPO" in refused(trained, "--what", "influence", "--compare", "none")
-    assert "--compare with --what cases: its step is plain GRPO" in refused(
+    assert "this update is plain GRPO" in refused(trained, "--what", "influence", "--compare", "none")
+    assert "--compare with --what cases: this update is plain GRPO" in refused(
         trained, "--what", "cases", "--compare", "none"
     )
-    assert "only --what cases shows single questions" in refused(trained, *what, "--top", 2)
+    assert "only --what cases shows individual questions" in refused(trained, *what, "--top", 2)
     assert "--optimizer-state with --what by-searches: this probe makes no update" in refused(
         trained, "--what", "by-searches", "--optimizer-state"
     )
@@ -334,7 +334,7 @@ def test_a_run_without_a_checkpoint(probe: Probe, trained: Path) -> None:
     shutil.copy(trained / "config.toml", "begun")
     for what in ("ratio-tail", "cases"):
         stderr = probe("begun", "--what", what, code=2).stderr
-        assert "begun has no whole checkpoint; let the run reach one (checkpoint.every) or finish" in stderr
+        assert "begun has no complete checkpoint; let the run reach one (checkpoint.every) or finish" in stderr
 
 
 def test_a_damaged_checkpoint(probe: Probe, trained: Path) -> None:

@@ -192,5 +192,5 @@ def test_skipped_rows_are_counted(write_corpus: Write, tmp_path: Path, killing: 
     corpus = write_corpus([{"id": "a", "contents": "x"}, {"id": "a", "contents": "y"}, {"id": "b", "contents": "z"}])
     build_bm25(corpus, tmp_path / "index", listener=(listener := killing(-1)))
     assert listener.notes == [
-        f"1 row(s) cannot be used and were skipped; the first: {corpus}:2: id: 'a' occurred on an earlier line"
+        f"skipped 1 row(s) that cannot be used; the first: {corpus}:2: id: 'a' occurred on an earlier line"
     ]

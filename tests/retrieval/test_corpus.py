@@ -39,7 +39,7 @@ def test_rows_become_documents_and_numbers_are_ids(tmp_path):
         ({"id": "b", "contents": ""}, "contents", "is empty"),
         ({"id": "b", "contents": ["x"]}, "contents", "is a list"),
         ({"id": "b", "title": "T"}, "contents", "missing"),
-        ({"id": "b", "title": 3, "text": "x"}, "title", "must be a text, is a number"),
+        ({"id": "b", "title": 3, "text": "x"}, "title", "must be a string, is a number"),
         ({"id": "b", "title": "T", "text": ""}, "text", "is empty"),
         ({"id": "b", "contents": "x" * 1_000_001}, "contents", "holds 1,000,001 characters; a passage may have"),
     ],

@@ -31,7 +31,7 @@ def test_passages_come_back(tmp_path: Path) -> None:
     assert list(stored) == PASSAGES
     assert (stored[-1], stored[1:3]) == (PASSAGES[3], tuple(PASSAGES[1:3]))
     for row in (4, -5):
-        with pytest.raises(IndexError, match="the index holds 4"):
+        with pytest.raises(IndexError, match="the index has 4"):
             stored[row]
 
 

@@ -133,12 +133,12 @@ def test_one_list_per_query_possibly_empty_and_never_more_than_k(queries: int) -
             b'{"result": [[{"document": "x", "score": 1%s}], []]}' % (b"0" * 400),
             "a score that is larger than any float",
         ),
-        (200, b'{"result": [["\\ud800"], []]}', "a text with half of a character in it: ?"),
+        (200, b'{"result": [["\\ud800"], []]}', "text with an incomplete character: ?"),
         (200, b'{"result": [[{"id": "\\ud800", "contents": "x"}], []]}', "half of a character"),
         (200, b'{"result": [[{"title": "\\ud800", "text": "x"}], []]}', "half of a character"),
         (200, b'{"result": [[{"\\ud800": 1}], []]}', "it is the fields ?"),
-        (200, b'{"result": [[{"title": {"en": "x"}, "text": "x"}], []]}', "`title` is neither a text nor a number"),
-        (200, b'{"result": [[{"id": [7], "contents": "x"}], []]}', "`id` is neither a text nor a number"),
+        (200, b'{"result": [[{"title": {"en": "x"}, "text": "x"}], []]}', "`title` is neither a string nor a number"),
+        (200, b'{"result": [[{"id": [7], "contents": "x"}], []]}', "`id` is neither a string nor a number"),
     ],
 )
 def test_every_bad_answer_is_a_sentence_with_the_address(status: int, body: bytes, sentence: str) -> None:

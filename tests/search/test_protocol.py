@@ -221,7 +221,7 @@ def test_bos_is_kept_once_and_a_final_eos_is_not(own_tokenizer):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"prompt": "no place"}, r"prompt must hold \{question\}"),
+        ({"prompt": "no place"}, r"prompt must contain \{question\}"),
         ({"answer_close": "</search>"}, "six different texts"),
         ({"information_open": ""}, "six different texts"),
         ({"max_turns": 0}, "max_turns = 0"),

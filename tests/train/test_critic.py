@@ -334,7 +334,7 @@ def test_the_section_is_there_when_there_is_a_critic() -> None:
         ({"loss.penalty.name": "llds"}, "without groups"),
         ({"loss.penalty.name": "nll"}, r"without groups\. Set loss\.penalty\.name = 'none'$"),
         ({"loss.kl_coef": 0.01}, "would act twice"),
-        ({"loss.baseline": "length"}, "weighs the rollouts of a group"),
+        ({"loss.baseline": "length"}, "weights the rollouts of a group"),
         ({"loss.nthr": True}, "compares the rollouts of a group"),
         ({"loss.drop_first_actions": True}, "compares the rollouts of a group"),
         ({"loss.negative_weight": 0.5}, "by the sign"),

@@ -98,7 +98,7 @@ def test_code_of_a_model_is_not_run_whatever_is_typed(home: Path, tmp_path: Path
     assert list(said) == ["weights", "dry run", "tokenizer", "prompts", "encoder", "trusted"], done.stdout + done.stderr
     assert said.pop("trusted") == "ran=True loaded", "the code must be able to run"
     assert all(text.startswith("ran=False") for text in said.values()), said
-    assert said["weights"].endswith("if you trust it, set model.trust_remote_code = true")
+    assert said["weights"].endswith("If you trust it, set model.trust_remote_code = true")
     assert "[y/N]" not in done.stdout + done.stderr
 
 

@@ -54,4 +54,4 @@ def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "file" / "cache"))
     made = warm_start_only(recipe({"warm_start.steps": 2}), tmp_path / "run", listener=told)
     assert (made / "model.safetensors").is_file()
-    assert any("not kept for later runs" in note and "HOLDFAST_CACHE" in note for note in told.notes)
+    assert any("could not be cached for later runs" in note and "HOLDFAST_CACHE" in note for note in told.notes)

@@ -55,4 +55,4 @@ def test_what_has_no_checkpoints_is_refused(run_dir: Path) -> None:
     assert "is not a run folder" in holdfast("eval", "run", checkpoint, "--checkpoint", "all", code=2)
     for folder in (run_dir / "checkpoints").glob("step-*"):
         (folder / "checksums.json").unlink()
-    assert "has kept no whole checkpoint" in holdfast("eval", "run", str(run_dir), "--checkpoint", "all", code=2)
+    assert "has no complete checkpoint" in holdfast("eval", "run", str(run_dir), "--checkpoint", "all", code=2)

@@ -106,7 +106,7 @@ def test_bad_rows_are_counted_and_said(
     assert (
         "data.train" in notes[0]
         and "2 row(s)" in notes[0]
-        and "q.jsonl:11: golden_answers: nothing is left" in notes[0]
+        and "q.jsonl:11: golden_answers: .* is empty without" in notes[0]
     )
     assert "retrieval.corpus" in notes[1] and "c.jsonl:6: id: '3' occurred on an earlier line" in notes[1]
 
@@ -122,7 +122,7 @@ def load(setting: str, config: Config, **options: Any) -> object:
         ("data.train", "", "is empty"),
         ("data.train", '{"question": "?", "golden_answers": []}\n' * 3, "none of 3 rows can be used as a question"),
         ("data.test", "not json\n", r"test\.jsonl:1: row: is not JSON"),
-        ("retrieval.corpus", "", "is empty; it needs one JSON object a line, at least one passage"),
+        ("retrieval.corpus", "", "is empty; it needs one JSON object per line, at least one passage"),
         ("retrieval.corpus", '{"id": "1", "contents": "?!"}\n', "none of the 1 documents contains a word"),
     ],
 )
@@ -196,7 +196,7 @@ def test_skipped_passages_are_never_silent(
     """Not where nobody listens for notes either."""
     own_files["retrieval.corpus"] = write_rows(tmp_path / "c.jsonl", [*passages(5), {"id": "3", "contents": "again"}])
     load_retriever(recipe(own_files))
-    assert "c.jsonl': 1 row(s) cannot be used and were skipped; the first: " in caplog.text
+    assert "c.jsonl': skipped 1 row(s) that cannot be used; the first: " in caplog.text
 
 
 def test_a_folder_of_texts_is_a_corpus(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ RECIPES: dict[str, tuple[str, str]] = {
     "no such penalty": ("--loss.penalty.name=lld", "did you mean 'llds'"),
     "no such device": ("--run.device=tpu", "must be 'auto', 'cpu' or 'cuda'"),
     "no such code": ("--guard.codes=XYZ", "no finding's code begins with 'XYZ'"),
-    "a name with a slash": ("--run.name=a/b", "run.name = 'a/b' is not a folder's name"),
+    "a name with a slash": ("--run.name=a/b", "run.name = 'a/b' is not a valid folder name"),
     "a name too long": (f"--run.name={'a' * 300}", "run.name has 300 bytes"),
     # one section
     "a setting of another penalty": ("--loss.penalty.tau=0.9", "which does not read it"),
-    "LoRA of the tiny model": ("--model.lora_rank=8", "the tiny model has nothing worth freezing"),
+    "LoRA of the tiny model": ("--model.lora_rank=8", "the tiny model is too small for LoRA"),
     "heads that do not divide": ("--world.model.heads=5", "Set world.model.hidden to a multiple of 10"),
     "an unbounded sampling mask": ("--sampling.mask_logprobs", "Set sampling.top_k"),
     "no reward": ("--reward.em=0", "set reward.em = 1.0"),
@@ -54,7 +54,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "a penalty that is always zero": ("--train.optimizer_steps_per_rollout=1", "this penalty is always zero"),
     "more steps than rollouts": ("--train.optimizer_steps_per_rollout=999", "every optimizer step needs at least one"),
     "too many rollouts": ("--train.questions=999999", "rollouts in a batch"),
-    "groups of one": ("--train.group_size=1", "a group of one rollout has no contrast"),
+    "groups of one": ("--train.group_size=1", "with one rollout per group"),
     "an index of the world": ("--retrieval.index=i", "the bundled world is indexed in memory"),
     "own questions, bundled corpus": ("--data.train=q.jsonl", "Set both to your files, or neither"),
     "bundled questions, own corpus": ("--retrieval.corpus=c.jsonl", "Set both to your files, or neither"),
@@ -64,7 +64,10 @@ RECIPES: dict[str, tuple[str, str]] = {
     "settings of the world": (f"{OWN} --world.people=99", "world.people = 99 with data.train = 'q.jsonl'"),
     "faults without the world": (f"{OWN} --faults.search_failure_rate=0.1", "only the bundled world"),
     # what only training cannot do
-    "the tiny model, own questions": (f"{OWN} --model.path=tiny", "the tiny model knows only the bundled world"),
+    "the tiny model, own questions": (
+        f"{OWN} --model.path=tiny",
+        "the tiny model knows only the words of the bundled world",
+    ),
     "no scripts to learn from": (f"{OWN} --warm_start.steps=5", "warm_start.data is not set"),
     # code
     "no such module": (f"{CUSTOM}no_such_module:Hinge", "the module no_such_module cannot be imported"),
@@ -78,7 +81,7 @@ RECIPES: dict[str, tuple[str, str]] = {
 FILES: dict[str, tuple[str, str]] = {
     "no questions": (f"{OWN} --data.train=gone.jsonl", "gone.jsonl"),
     "questions without answers": (f"{OWN} --data.train=unanswered.jsonl", "none of 3 rows can be used as a question"),
-    "one question": (f"{OWN} --data.train=one.jsonl", "too few to hold some out"),
+    "one question": (f"{OWN} --data.train=one.jsonl", "too few to keep some"),
     "no test questions": (f"{OWN} --data.test=gone.jsonl", "gone.jsonl"),
     "no corpus": (f"{OWN} --retrieval.corpus=gone.jsonl", "gone.jsonl"),
     "a corpus of nothing": (f"{OWN} --retrieval.corpus=empty.jsonl", "is empty"),
@@ -91,7 +94,7 @@ FILES: dict[str, tuple[str, str]] = {
     "a folder without a model": (f"{OWN} --model.path=nothing", "is a folder without config.json"),
     "a model without weights": (f"{OWN} --model.path=weightless", "no causal language model can be loaded"),
     "a model without a tokenizer": (f"{OWN} --model.path=speechless", "tokenizer"),
-    "another model's tokenizer": (f"{OWN} --model.path=stranger", "they do not belong together"),
+    "another model's tokenizer": (f"{OWN} --model.path=stranger", "so they do not fit"),
     "more tokens than positions": (f"{OWN} --protocol.max_total_tokens=99999", "the model has"),
     "a prompt too long": (
         f"{OWN} --protocol.max_total_tokens=32 --protocol.prompt={'xyz' * 40}{{question}}",

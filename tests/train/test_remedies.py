@@ -375,10 +375,10 @@ def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rou
     [
         ({"loss.sampler_weights": {"low": 0.5}}, "level = 'none'"),
         ({"loss.sampler_weights": {"level": "token", "low": 2.0}}, "must be below"),
-        ({"loss.sampler_weights": {"level": "token", "aggregate": "mean"}}, "one token's ratio"),
+        ({"loss.sampler_weights": {"level": "token", "aggregate": "mean"}}, "a token has only one ratio"),
         ({"loss.surrogate": "cispo", "loss.dual_clip": 3.0}, "only PPO's clip"),
         ({"loss.surrogate": "dppo", "loss.ratio": "action"}, "of single tokens"),
-        ({"loss.surrogate": "dppo", "loss.clip_high": 1.0}, "no probability moves by 1"),
+        ({"loss.surrogate": "dppo", "loss.clip_high": 1.0}, "a probability cannot change by 1"),
         ({"loss.nthr": True, "loss.negative_weight": 0.0}, "weigh nothing"),
         ({"loss.off_policy_threshold": 0.5, "loss.negative_weight": 0.0}, "weigh nothing"),
         ({"loss.nthr": True, "loss.advantage": "reinforce"}, "compare positive and negative"),
@@ -388,7 +388,7 @@ def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rou
         ),
         (
             {"loss.nthr": True, "sampling.mask_logprobs": True, "sampling.top_k": 8},
-            "of the whole vocabulary",
+            "over the whole vocabulary",
         ),
         ({"train.resample": 1, "loss.advantage": "reinforce"}, "compares none"),
     ],
@@ -400,5 +400,5 @@ def test_settings_that_cannot_work_are_refused(recipe: Recipe, changes: dict[str
 
 
 def test_nthr_with_lora_is_refused() -> None:
-    with pytest.raises(ConfigError, match="LoRA freezes the output layer"):
+    with pytest.raises(ConfigError, match="which LoRA freezes"):
         validate({"loss": {"nthr": True}, "model": {"path": "model", "lora_rank": 8}})

@@ -172,7 +172,7 @@ def test_a_kill_before_the_first_checkpoint_costs_no_more_than_the_steps_made(
         train(config, tmp_path / "run", listener=kill_after(told, 1))
     del told.step
     resume(tmp_path / "run", listener=told)
-    assert any("no checkpoint yet, so the run begins again" in note for note in told.notes)
+    assert any("no checkpoint yet, so the run starts from the beginning" in note for note in told.notes)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
@@ -294,7 +294,7 @@ def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path, told: Any)
     shutil.copytree(whole, run_dir)
     before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
     summary = resume(run_dir, listener=told)
-    assert told.stages == [] and "is finished: all 6 steps are made" in told.notes[0]
+    assert told.stages == [] and "is finished after 6 steps" in told.notes[0]
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
     results = json.loads((run_dir / "results.json").read_text())
     assert summary.after == results["after"] and summary.verdict == results["verdict"]
@@ -326,8 +326,8 @@ def test_other_threads_are_told_of(whole: Path, tmp_path: Path, told: Any) -> No
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("train_questions = 40", "train_questions = 41", "belongs to other questions"),
-        ("people = 60", "people = 61", "belongs to other questions"),
+        ("train_questions = 40", "train_questions = 41", "has changed since this checkpoint was saved"),
+        ("people = 60", "people = 61", "has changed since this checkpoint was saved"),
         ("seed = 0\ndevice", "seed = 7\ndevice", "was made with seed 0, this run has seed 7"),
     ],
 )

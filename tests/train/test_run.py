@@ -110,7 +110,7 @@ def test_the_listener_is_told_everything(recipe: Recipe, tmp_path: Path, told: A
 
 def test_a_run_folder_that_is_taken_is_refused(whole: Path, recipe: Recipe) -> None:
     before = (whole / "config.toml").read_bytes()
-    with pytest.raises(ConfigError, match=r"holds a run already \(metrics\.jsonl\)"):
+    with pytest.raises(ConfigError, match=r"already contains a run \(metrics\.jsonl\)"):
         train(recipe({"train.steps": 1}), whole)
     assert (whole / "config.toml").read_bytes() == before
 

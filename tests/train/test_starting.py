@@ -66,8 +66,8 @@ def test_the_tiny_model_learns_from_a_file_too(whole: Path, recipe: Recipe, tmp_
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"model.lora_rank": 4}, "the tiny model has nothing worth freezing"),
-        ({"data.train": "q.jsonl", "retrieval.corpus": "c.jsonl"}, "knows only the bundled world's words"),
+        ({"model.lora_rank": 4}, "the tiny model is too small for LoRA"),
+        ({"data.train": "q.jsonl", "retrieval.corpus": "c.jsonl"}, "knows only the words of the bundled world"),
         ({"warm_start.data": "nowhere.jsonl"}, r"warm_start\.data: nowhere\.jsonl does not exist"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_file_cut_in_half_is_damage(tmp_path: Path, language_model: LanguageMo
 def test_checksums_that_say_nothing_are_damage(tmp_path: Path, language_model: LanguageModel, text: str) -> None:
     folder = save(tmp_path, 1, language_model)
     (folder / "checksums.json").write_text(text)
-    assert "not written to the end" in str(find_damage(folder))
+    assert "so it is incomplete" in str(find_damage(folder))
 
 
 def test_the_newest_whole_one_is_used_and_the_others_are_told_of(tmp_path: Path, language_model: LanguageModel) -> None:
@@ -132,9 +132,9 @@ def test_the_newest_whole_one_is_used_and_the_others_are_told_of(tmp_path: Path,
     (step_folder(tmp_path, 4) / "checksums.json").unlink()
     notes: list[str] = []
     assert newest_whole(tmp_path, notes.append) == step_folder(tmp_path, 2)
-    assert len(notes) == 2 and all("step-000002, which is whole, is used instead" in note for note in notes)
-    assert "step-000006 is refused: model/model.safetensors does not match its checksum" in notes[0]
-    assert "step-000004 is refused: its checksums are missing" in notes[1]
+    assert len(notes) == 2 and all("Using step-000002 instead" in note for note in notes)
+    assert "step-000006 cannot be used: model/model.safetensors does not match its checksum" in notes[0]
+    assert "step-000004 cannot be used: its checksums are missing" in notes[1]
     # Put aside: as the newest by name, the damaged ones would have `prune` delete the good one.
     prune(tmp_path, 1)
     assert [f.name for f in list_checkpoints(tmp_path)] == ["step-000002"]
@@ -209,7 +209,7 @@ def test_a_kill_between_the_two_renames_is_put_right(tmp_path: Path, language_mo
 
 
 def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> None:
-    with pytest.raises(CheckpointError, match="has no whole checkpoint"):
+    with pytest.raises(CheckpointError, match="has no complete checkpoint"):
         model_folder(tmp_path, "last")
     with pytest.raises(CheckpointError, match="not been evaluated on dev"):
         model_folder(tmp_path, "best")
@@ -219,7 +219,7 @@ def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> 
     assert model_folder(tmp_path, "last") == old / "model"
     assert model_folder(tmp_path, "4") == model_folder(tmp_path, "0004") == new / "model"
     assert model_folder(tmp_path, str(new)) == model_folder(tmp_path, str(new / "model")) == new / "model"
-    with pytest.raises(CheckpointError, match=r"lasst is neither a folder nor a step that .* give `last`, `best`"):
+    with pytest.raises(CheckpointError, match=r"lasst is neither a folder nor a saved step of .* give `last`, `best`"):
         model_folder(tmp_path, "lasst")
     best = tmp_path / "checkpoints" / "best"
     save_checkpoint(best, language_model, state={"step": 2})

@@ -84,7 +84,7 @@ def test_a_model_that_is_no_causal_one_is_refused(tmp_path: Path, tokenizer: Pre
     )
     transformers.BertModel(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="Give a causal language model that was saved whole"):
+    with pytest.raises(ModelError, match="Give a causal language model with all its weights"):
         load_model(Model(path=str(tmp_path)), tmp_path, CPU)
 
 
@@ -115,5 +115,5 @@ def test_weights_of_another_model_are_refused(home: Path, tmp_path: Path, make_m
     config = Model(path=str(home / "raw"))
     with pytest.raises(CheckpointError, match=r"whose hidden_size = 32, but .*wide was trained with 64"):
         refuse_other_shape(Config(model=config), tmp_path / "wide")
-    with pytest.raises(CheckpointError, match=r"holds the weights of another model .*start a new run"):
+    with pytest.raises(CheckpointError, match=r"contains the weights of another model .*start a new run"):
         take_weights(load_model(config, home / "raw", CPU), config, tmp_path / "wide")

@@ -199,10 +199,10 @@ def test_episodes_from_a_file(tmp_path: Path, write_rows: Callable[..., str]) ->
         ({"turns": [{"text": "a"}]}, "question: missing"),
         ({"question": "?"}, "turns: must be a list of at least one turn"),
         ({"question": "?", "turns": []}, "turns: must be a list of at least one turn"),
-        ({"question": "?", "turns": ["hello"]}, "turns[0]: must be an object, is a text"),
+        ({"question": "?", "turns": ["hello"]}, "turns[0]: must be an object, is a string"),
         ({"question": "?", "turns": [{"text": "a"}, {"observation": "b"}]}, "turns[1].text: missing"),
         ({"question": "?", "turns": [{"text": ""}]}, "turns[0].text: is empty"),
-        ({"question": "?", "turns": [{"text": "a", "observation": 3}]}, "turns[0].observation: must be a text"),
+        ({"question": "?", "turns": [{"text": "a", "observation": 3}]}, "turns[0].observation: must be a string"),
         (["question"], "row: must be a JSON object"),
     ],
 )

@@ -49,8 +49,8 @@ def _unsupported(penalty: Penalty, host: str) -> Iterator[str]:
         )
     if penalty.normalizer != "policy":
         yield (
-            f"penalty.normalizer = {penalty.normalizer!r}: {host} divides every term by one count. Leave it out, and "
-            "divide penalty.coef by the logged holdfast/penalty/preserved_fraction instead"
+            f"penalty.normalizer = {penalty.normalizer!r}: {host} divides every loss term by the same count. Leave "
+            "normalizer out, and divide penalty.coef by the logged holdfast/penalty/preserved_fraction instead"
         )
     if penalty.uses_answer_mask:
         setting = "penalty.answer_weight" if isinstance(penalty, LLDS) else repr(penalty)

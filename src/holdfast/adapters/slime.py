@@ -88,15 +88,16 @@ def problems(args: Any, penalty: Penalty | None) -> Iterator[str]:
     if getattr(args, "context_parallel_size", 1) > 1 and getattr(args, "qkv_format", "thd") != "thd":
         yield (
             f"--qkv-format {args.qkv_format} with --context-parallel-size {args.context_parallel_size}: holdfast's "
-            "loss then does not know where the pieces of a rollout are. Set --qkv-format thd, the default"
+            "loss then cannot locate the pieces of a rollout. Set --qkv-format thd, the default"
         )
     if penalty is None or penalty.acts_without_drift:
         return
     drifts = getattr(args, "use_rollout_logprobs", False) or getattr(args, "keep_old_actor", False)
     if not drifts and steps_per_rollout(args) == 1:
         yield (
-            "there is one optimizer step per rollout batch: on it the policy equals the old one, and the penalty is "
-            "always 0. Set --num-steps-per-rollout to 2 or more (published runs took 10), without --global-batch-size"
+            "there is one optimizer step per rollout batch. On that step the policy equals the old policy, so the "
+            "penalty is always 0. Set --num-steps-per-rollout to 2 or more (published runs took 10), without "
+            "--global-batch-size"
         )
 
 
@@ -114,8 +115,8 @@ def _host() -> tuple[ModuleType, str]:
         if name in sys.modules:
             return sys.modules[name], host
     raise ConfigError(
-        f"{__name__}.loss: neither slime nor miles runs in this process. Name it in --custom-loss-function-path of "
-        "one of them"
+        f"{__name__}.loss: neither slime nor miles runs in this process. Pass this name to one of them as "
+        "--custom-loss-function-path"
     )
 
 

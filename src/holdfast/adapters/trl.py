@@ -102,12 +102,12 @@ def with_penalties(
         given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"
         if _is_unsloth(GRPOTrainer):
             raise ConfigError(
-                f"{given}: this class is not the one that Unsloth put in the place of TRL's GRPOTrainer. Write `import "
+                f"{given}: this class is not the one with which Unsloth replaced TRL's GRPOTrainer. Write `import "
                 "unsloth` before every import of trl"
             )
         raise ConfigError(
-            f"{given}: it needs TRL's GRPOTrainer or a "
-            "subclass of it; other trainers have no loss of that shape to add to"
+            f"{given}: this function needs TRL's GRPOTrainer or a subclass of it. Other trainers have no per-token "
+            "loss to which a penalty could be added"
         )
     if penalty is not None and not isinstance(penalty, Penalty):
         raise ConfigError(
@@ -125,8 +125,8 @@ def with_penalties(
     name = f"{trainer_class.__name__}With{type(penalty).__name__}" if penalty else f"Observed{trainer_class.__name__}"
     if mask_logprobs and _is_unsloth(trainer_class):
         raise ConfigError(
-            "mask_logprobs=True with a trainer of Unsloth, which makes no logits that a mask could act on. Leave it "
-            "out and sample from the whole distribution: top_p=1, top_k=0, min_p=None"
+            "mask_logprobs=True with an Unsloth trainer: Unsloth does not keep the logits that a mask needs. Leave "
+            "it out, and sample without truncation: top_p=1, top_k=0, min_p=None"
         )
     bases: tuple[type, ...] = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, trainer_class)
     return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
@@ -357,21 +357,21 @@ def check_config(args: Any, penalty: Penalty | None) -> None:
         return
     if args.loss_type not in _MODES:
         raise ConfigError(
-            f"loss_type={args.loss_type!r}: its denominator is unknown, so coef would mean something else. "
-            f"Use one of {', '.join(_MODES)}"
+            f"loss_type={args.loss_type!r}: holdfast does not know its denominator, so coef would mean something "
+            f"else. Use one of {', '.join(_MODES)}"
         )
     micro_batches = args.steps_per_generation * args.num_iterations
     window = args.gradient_accumulation_steps
     if penalty.normalizer != "policy":
         raise ConfigError(
-            f"{penalty!r}: TRL divides every term by one count. Leave normalizer at 'policy', and divide coef by the "
-            "share of preserved tokens, which is logged as holdfast/penalty/preserved_fraction"
+            f"{penalty!r}: TRL divides every loss term by the same count. Leave normalizer at 'policy', and divide "
+            "coef by the share of preserved tokens, which is logged as holdfast/penalty/preserved_fraction"
         )
     if not penalty.acts_without_drift and micro_batches <= window:
         raise ConfigError(
             f"{type(penalty).__name__} compares the policy with the one that sampled the rollouts, but with "
             f"steps_per_generation={args.steps_per_generation}, gradient_accumulation_steps={window} and "
-            f"num_iterations={args.num_iterations} TRL takes one optimizer step per rollout batch, before which the "
-            f"two are equal: the penalty would always be zero. Set steps_per_generation={window * 2} or more (the "
-            f"published runs take ten optimizer steps per rollout batch: steps_per_generation={window * 10})"
+            f"num_iterations={args.num_iterations} TRL takes one optimizer step per rollout batch. Before that step "
+            f"the two are equal, so the penalty would always be zero. Set steps_per_generation={window * 2} or more "
+            f"(the published runs take ten optimizer steps per rollout batch: steps_per_generation={window * 10})"
         )

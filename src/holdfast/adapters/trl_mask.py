@@ -108,8 +108,8 @@ def check_mask(args: Any) -> None:
     if not sampler.top_k:
         cut = f"top_p={sampler.top_p:g} and " if sampler.top_p < 1 else ""
         raise ConfigError(
-            f"mask_logprobs=True with {cut}top_k=0: the sampling mask of every token is held in memory, and top_k "
-            "bounds its size. Set top_k, 512 say, which rarely cuts more than top_p does; a sampler that is not "
+            f"mask_logprobs=True with {cut}top_k=0: holdfast keeps the sampling mask of every token in memory, and "
+            "top_k limits its size. Set top_k=512, which rarely removes more than top_p does. A sampler that is not "
             "truncated needs no mask"
         )
     other = [name for name in _DISTRIBUTION if given.get(name)]
@@ -124,14 +124,14 @@ def check_mask(args: Any) -> None:
         )
     if sampler.temperature != args.temperature:
         raise ConfigError(
-            f"mask_logprobs=True: generation_kwargs sample at temperature {sampler.temperature:g}, but the loss is at "
-            f"temperature={args.temperature:g}, so sampler and loss differ with any mask. Set GRPOConfig(temperature="
-            f"{sampler.temperature:g}) instead"
+            f"mask_logprobs=True: generation_kwargs sets temperature {sampler.temperature:g} for sampling, but the "
+            f"loss uses temperature={args.temperature:g}. Sampler and loss would differ with any mask. Set "
+            f"GRPOConfig(temperature={sampler.temperature:g}) instead"
         )
     if args.beta and not takes_old_logprobs(args):
         raise ConfigError(
-            f"mask_logprobs=True with beta={args.beta:g}: TRL takes the log-probs of the reference first where it "
-            "takes one optimizer step per rollout batch, and the mask would come from the wrong model. Set "
+            f"mask_logprobs=True with beta={args.beta:g}: with one optimizer step per rollout batch, TRL computes "
+            "the reference's log-probs first, and the mask would come from the wrong model. Set "
             f"steps_per_generation={2 * args.gradient_accumulation_steps} or more, or beta=0"
         )
 
@@ -281,9 +281,9 @@ class MaskedPasses:
             model.forward = host
         if sum(map(len, whole)) != len(loss_mask):
             raise ConfigError(
-                f"mask_logprobs=True: of {len(loss_mask)} rollouts, {sum(map(len, whole))} passed through the forward "
-                "pass that TRL's GRPOTrainer gives the model, so their log-probs are not over the sampling mask. A "
-                "trainer class or a kernel has replaced it; remove that, or mask_logprobs"
+                f"mask_logprobs=True: only {sum(map(len, whole))} of {len(loss_mask)} rollouts passed through the "
+                "forward pass of TRL's GRPOTrainer. The log-probs of the others are not over the sampling mask. A "
+                "trainer class or a kernel has replaced that forward pass; remove it, or leave out mask_logprobs"
             )
         if self.sampling_mask is None:
             self.sampling_mask = masks

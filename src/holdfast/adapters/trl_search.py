@@ -133,8 +133,9 @@ class SearchRollouts:
         """Roll out every prompt with the trainer's model: TRL's `rollout_func`. Raises `ConfigError`, `DataError`."""
         if trainer.args.mask_truncated_completions:
             raise ConfigError(
-                "mask_truncated_completions=True: TRL takes a completion for truncated when it does not end with the "
-                "end-of-sequence token, and rollouts end with a closing tag, so all would be masked. Set it to False"
+                "mask_truncated_completions=True: TRL treats a completion as truncated if it does not end with the "
+                "end-of-sequence token. Rollouts end with a closing tag, so all of them would be masked. Set it to "
+                "False"
             )
         tokenizer, training = trainer.processing_class, trainer.model.training
         step = (self.seed, "train" if training else "eval", trainer.state.global_step)
@@ -164,7 +165,7 @@ class SearchRollouts:
         if len(failed) > self.max_failed * len(trajectories):
             raise RolloutError(
                 f"{len(failed)} of {len(trajectories)} rollouts failed, more than max_failed = {self.max_failed} "
-                f"allows; the first because {failed[0].error}. Fix that, then continue from the last checkpoint with "
+                f"allows. The first error: {failed[0].error}. Fix it, then continue from the last checkpoint with "
                 "resume_from_checkpoint"
             )
         for name, value in retrieval_metrics(stats).items():
@@ -191,8 +192,8 @@ class SearchRollouts:
         if trainer.min_p or unused:
             raise ConfigError(
                 f"{' and '.join(['min_p'] * bool(trainer.min_p) + [f'generation_kwargs[{n!r}]' for n in unused])}: "
-                "without use_vllm, SearchRollouts samples at temperature, top_p and top_k of the GRPOConfig and knows "
-                "nothing else. Set those, or use_vllm=True"
+                "without use_vllm, SearchRollouts supports only temperature, top_p and top_k of the GRPOConfig. Set "
+                "those, or use_vllm=True"
             )
         with (
             unwrap_model_for_generation(
@@ -242,8 +243,9 @@ def _question(prompt: Any) -> str:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0].get("content"), str):
         return prompt[0]["content"]
     raise DataError(
-        f"a prompt of the data set is {str(prompt)[:80]!r}, but SearchRollouts needs a question: a text, or a list of "
-        "one message with a text. The protocol's prompt is put around it; `question_dataset` makes such rows"
+        f"a prompt of the data set is {str(prompt)[:80]!r}, but SearchRollouts needs the question: a string, or a "
+        "list of one message with a string. It adds the prompt of the protocol itself; `question_dataset` makes such "
+        "rows"
     )
 
 

@@ -150,8 +150,8 @@ class _UnslothMixin(PenaltyMixin):
             return super().compute_loss(model, inputs, *args, **kwargs)
         if self.holdfast_settings.penalty is not None and inputs.get("unsloth_sample_weight") is not None:
             raise ConfigError(
-                "UNSLOTH_GRPO_ZERO_VARIANCE_EXCLUDE or UNSLOTH_GRPO_LOSS_AGGREGATION is set: Unsloth then weights each "
-                "rollout of its loss, and a penalty would be divided by another number. Unset both"
+                "UNSLOTH_GRPO_ZERO_VARIANCE_EXCLUDE or UNSLOTH_GRPO_LOSS_AGGREGATION is set: Unsloth then weights "
+                "each rollout in its loss, but would divide a penalty by another number. Unset both"
             )
         pad = self.processing_class.pad_token_id
 

@@ -100,8 +100,8 @@ class SearchAgentLoop(AgentLoopBase):
         backend = self.rollout_config.get("name")
         if backend != "vllm" and self.rollout_config.get("skip_tokenizer_init", False):
             raise ConfigError(
-                f"rollout.name = {backend!r} with rollout.skip_tokenizer_init = True: without a tokenizer it "
-                "cannot stop a turn at </search>. Set actor_rollout_ref.rollout.skip_tokenizer_init=False"
+                f"rollout.name = {backend!r} with rollout.skip_tokenizer_init = True: without a tokenizer, the "
+                "server cannot stop a turn at </search>. Set actor_rollout_ref.rollout.skip_tokenizer_init=False"
             )
         limits: dict[str, Any] = {
             "max_turns": max_turns,

@@ -30,8 +30,8 @@ EXAMPLE = (
 
 
 _SCHEDULE = (
-    "; its weight follows the actions less one of the 256 rollouts that a process saw last, not the valid searches of "
-    "the rollout batch"
+    "; its weight depends on the number of actions minus one in the last 256 rollouts of a process, not on the valid "
+    "searches of the rollout batch"
 )
 
 
@@ -93,14 +93,14 @@ def checks(config: Any) -> Iterator[Check]:
     else:
         yield Check(
             False,
-            f"{sizes}: on the first the policy equals the old one, so {name} is always zero. Set "
-            "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size or less (published runs took "
-            "10 steps), or ppo_epochs to 2",
+            f"{sizes}: on the first step the policy equals the old policy, so {name} is always zero. Set "
+            "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size or less (published runs "
+            "took 10 steps), or ppo_epochs to 2",
         )
     if penalty is not None and penalty.uses_answer_mask:
         yield Check(
             True,
-            "note: the last action of a rollout counts as its answer, also where a rollout was cut off before it "
+            "note: the last action of a rollout counts as its answer, even if the rollout was truncated before it "
             "answered" + (_SCHEDULE if penalty.uses_search_count else ""),
         )
     correction = config.algorithm.get("rollout_correction") or {}
@@ -108,28 +108,28 @@ def checks(config: Any) -> Iterator[Check]:
         yield Check(
             True,
             "note: in bypass mode the old log-probs are the sampler's, which differ a little from the trainer's even "
-            "before any update; a penalty_threshold keeps such noise from counting",
+            "before any update; set penalty_threshold to ignore such noise",
         )
     rollout = config.actor_rollout_ref.rollout
     if (correction.get("rollout_is") or correction.get("rollout_rs")) and not rollout.calculate_log_probs:
         yield Check(
             False,
-            "algorithm.rollout_correction without the sampler's log-probs: verl then leaves the correction out, and "
-            "says nothing. Set actor_rollout_ref.rollout.calculate_log_probs=true",
+            "algorithm.rollout_correction without the sampler's log-probs: verl then skips the correction without a "
+            "warning. Set actor_rollout_ref.rollout.calculate_log_probs=true",
         )
     if rollout.top_p < 1 or rollout.top_k > 0:
         yield Check(
             True,
             f"note: rollout.top_p={rollout.top_p:g} and rollout.top_k={rollout.top_k} truncate the sampler, while "
-            "verl's log-probs are over the whole vocabulary, and nothing in verl keeps the sampling mask. This "
+            "verl's log-probs are over the whole vocabulary, and verl does not record the sampling mask. This "
             "mismatch alone can make a run collapse: set actor_rollout_ref.rollout.top_p=1 and "
             "actor_rollout_ref.rollout.top_k=-1",
         )
     if rollout.agent.default_agent_loop == "holdfast_search" and not rollout.agent.agent_loop_config_path:
         yield Check(
             False,
-            "rollout.agent.default_agent_loop = 'holdfast_search' without rollout.agent.agent_loop_config_path; name a "
-            "YAML file that says where the retriever is",
+            "rollout.agent.default_agent_loop = 'holdfast_search' without rollout.agent.agent_loop_config_path; set "
+            "it to a YAML file with the address of the retriever",
         )
 
 

@@ -116,8 +116,9 @@ def _unsupported(penalty: Penalty) -> Iterator[str]:
         )
     if penalty.normalizer != "policy":
         yield (
-            f"{penalty!r}: verl divides every term by one count. Take normalizer out of policy_loss.penalty_settings, "
-            "and divide penalty_coef by the logged holdfast/penalty/preserved_fraction instead"
+            f"{penalty!r}: verl divides every loss term by the same count. Take normalizer out of "
+            "policy_loss.penalty_settings, and divide penalty_coef by the logged holdfast/penalty/preserved_fraction "
+            "instead"
         )
 
 
@@ -129,7 +130,7 @@ def _answer_problems(penalty: Penalty | None, answer: str | None) -> Iterator[st
     if uses and answer is None:
         yield (
             f"{penalty!r}: this penalty needs the tokens of the answer, which verl does not pass to a loss. Set "
-            f"{key} = {LAST_ACTION!r}, which takes the last action of each rollout for its answer, or train with TRL "
+            f"{key} = {LAST_ACTION!r}, which treats the last action of each rollout as its answer, or train with TRL "
             "or `holdfast train`"
         )
     if answer and not uses:

@@ -32,23 +32,26 @@ def ask(
     question: Annotated[
         str | None,
         typer.Argument(
-            metavar="QUESTION", help="Default: questions from the keyboard or from standard input, one per line."
+            metavar="QUESTION", help="A question. Default: read questions from standard input, one per line."
         ),
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy/--sample", help="Decode greedily, or sample.")] = True,
+    greedy: Annotated[bool, typer.Option("--greedy/--sample", help="Decode greedily or sample.")] = True,
     checkpoint: Annotated[
-        str, typer.Option(metavar="WHICH", help="Checkpoint: `last`, `best` on dev, a step, or a folder.")
+        str, typer.Option(metavar="WHICH", help="Checkpoint: `last`, `best` (on dev), a step, or a folder.")
     ] = "last",
     server: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The run's model is on this OpenAI-compatible server, such as vLLM."),
+        typer.Option(metavar="URL", help="Use the run's model on this OpenAI-compatible server, such as vLLM."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its name there. Default: the one model of the server.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --server: name of the model there. Default: the only model of the server."
+        ),
     ] = None,
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="VARIABLE", help="Environment variable of the API key. Default: OPENAI_API_KEY."),
+        typer.Option(metavar="VARIABLE", help="Environment variable with the API key. Default: OPENAI_API_KEY."),
     ] = None,
 ) -> None:
     """Ask a trained agent a question, and watch it search and answer.
@@ -208,7 +211,7 @@ def _load_served(
 def _welcome(folder: Path, console: Console) -> None:
     console.print(f"holdfast · {folder}")
     if examples := _examples(folder):
-        console.print("Questions from its training, for example:\n" + "\n".join(f"  {text}" for text in examples))
+        console.print("Questions from its training set, for example:\n" + "\n".join(f"  {text}" for text in examples))
     console.print("Press Enter on an empty line to quit.", style="dim")
 
 

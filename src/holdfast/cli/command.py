@@ -72,6 +72,6 @@ def _print_settings() -> None:
     table.add_column()
     for name, meaning in USEFUL.items():
         table.add_row(f"--{name}", Text.assemble(meaning, (f" [{default_of(name)}]", "dim")))
-    note = Text("[value where a recipe does not set it]  All settings: holdfast recipe show", style="dim")
+    note = Text("[default, if the recipe sets no value]  All settings: holdfast recipe show", style="dim")
     panel = Panel(Group(table, note), title="Settings", title_align="left", border_style="dim")
     out().print(panel, soft_wrap=False)

@@ -77,18 +77,18 @@ COLUMNS = (
     Column("reward", "reward/mean", ".3f"),
     Column("EM", "reward/em", ".3f"),
     Column("lp(correct)", "likelihood/correct", ".3f", meaning="log-prob per token of correct rollouts"),
-    Column("lp(incorrect)", "likelihood/incorrect", ".3f", meaning="of incorrect rollouts"),
-    Column("Δlp", "displacement/correct", "+.4f", 7, "change of lp(correct) by the step's update"),
+    Column("lp(incorrect)", "likelihood/incorrect", ".3f", meaning="the same for incorrect rollouts"),
+    Column("Δlp", "displacement/correct", "+.4f", 7, "change of lp(correct) during the update"),
     Column("entropy", "entropy/mean", ".3f", 7),
     Column("search", "rollout/searches", ".2f", meaning="searches per rollout"),
-    Column("penalty", "penalty/active_fraction", ".1%", 7, "preserved tokens on which it acts"),
+    Column("penalty", "penalty/active_fraction", ".1%", 7, "share of preserved tokens with a penalty"),
     Column("dev EM", "eval/em", ".3f"),
 )
 _MORE = (
     Column("greedy", "eval/em_greedy", ".3f", meaning="dev EM, greedy"),
     Column("length", "rollout/length", ".1f", meaning="tokens per rollout"),
     Column("grad", "grad/norm", ".2f", meaning="gradient norm"),
-    Column("clip", "clip/fraction", ".1%", meaning="tokens clipped"),
+    Column("clip", "clip/fraction", ".1%", meaning="share of tokens clipped"),
     Column("seconds", "time/step_s", ".1f", 7),
 )
 """Columns of a wide table."""

@@ -73,8 +73,8 @@ def prepare(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="A set, sets joined with +, `sample`, or `seven`: the test questions of all "
-            "seven sets of `holdfast data list`.",
+            help="A set of `holdfast data list`, several joined with +, `seven` (the test questions of all seven), "
+            "or `sample`.",
         ),
     ],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")],
@@ -83,8 +83,8 @@ def prepare(
         typer.Option(
             "--from",
             metavar="FOLDER_OR_HUB_ID",
-            help="Source of the published files: SET/SPLIT.jsonl, or train and test files of several sets. "
-            "Default: the FlashRAG collection on the hub.",
+            help="Source of the published files: a folder with SET/SPLIT.jsonl, or a hub id. Default: the FlashRAG "
+            "collection on the hub.",
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", metavar="FORM", help=f"File format: {_FORM}.")] = "jsonl",
@@ -150,13 +150,15 @@ def convert(
             "--format", metavar="FORM", help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet."
         ),
     ] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the set, for rows without one.")] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the question set, for rows without one.")
+    ] = None,
     split: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the split, for rows without one.")] = None,
     reword: Annotated[
         bool, typer.Option("--reword", help="Rewrite existing prompts with holdfast's template.")
     ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, instead of stopping at the first.")
+        bool, typer.Option("--skip-bad", help="Skip rows that cannot be used, instead of stopping at the first.")
     ] = False,
 ) -> None:
     """Convert a question file to another format.

@@ -15,7 +15,7 @@ from holdfast.config import Config
 from holdfast.section import Root, choice_of, either, field_of, field_values, kind_of, sections
 
 WIDTH = 88
-_TYPES = {"a text": "string", "a number": "number"}
+_TYPES = {"a string": "string", "a number": "number"}
 
 # The settings that are changed first, explained on one line of 80 columns. `recipe show` prints all.
 USEFUL = {

@@ -40,7 +40,7 @@ def diagnose(
         bool, typer.Option("--verbose", "-v", help="Also print all notes, and how to log missing series.")
     ] = False,
 ) -> None:
-    """Read the log of a run, find why it is failing, and say what to change.
+    """Find out from a log why a run is failing and what to change.
 
     Reads logs of holdfast, TRL, verl and other trainers, and exports of W&B,
     TensorBoard and other trackers. The format is recognised by content. Without
@@ -95,7 +95,7 @@ def report(
     sources: LogsArgument = None,
     page: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Write a web page with curves, findings and sampled rollouts of runs.
+    """Write a web page with curves, findings and sampled rollouts.
 
     Reads the same logs as [cyan]holdfast diagnose[/cyan]. The page is one file
     and works without a network. Curves of several runs share one chart. An older

@@ -46,7 +46,7 @@ _HOSTS = {
 
 @app.callback()
 def doctor(ctx: typer.Context) -> None:
-    """Check that holdfast works with the installed TRL, verl or other trainer.
+    """Check that holdfast works with the installed TRL or verl.
 
     Checks versions, plug-ins and settings, and prints what to change. Changes
     nothing. Without a trainer's name, prints which trainers are installed.
@@ -139,7 +139,7 @@ def trl_lines() -> Iterator[Line]:
         True,
         (
             "if top_p, top_k or min_p truncates the sampler: set top_k=512 or less, and pass with_penalties(..., "
-            "mask_logprobs=True), or the loss moves probability to tokens that are never sampled"
+            "mask_logprobs=True), or the loss will move probability to tokens that are never sampled"
         ),
     )
 
@@ -161,13 +161,22 @@ def unsloth_lines() -> Iterator[Line]:
     yield True, ", ".join(f"{name} {version}" for name, version in packages.items())
     yield True, "`import unsloth` must come before every import of trl; with_penalties refuses the other order"
     yield True, _TRL_SCHEDULE
-    yield True, "sample from the whole distribution (top_p=1, top_k=0, min_p=None): there is no sampling mask here"
+    yield (
+        True,
+        ("sample without truncation (top_p=1, top_k=0, min_p=None), because Unsloth does not support a sampling mask"),
+    )
 
 
 def prime_rl_lines(config: Path | None) -> Iterator[Line]:
     """The same for prime-rl."""
     if (installed := _version("prime-rl")) is None:
-        yield False, "prime-rl is not installed in this environment. Install it as its README says, holdfast beside it"
+        yield (
+            False,
+            (
+                "prime-rl is not installed in this environment. Install it as its README says, and holdfast in "
+                "the same environment"
+            ),
+        )
         return
     if not _between(installed, (0, 8), (1, 0)):
         yield False, f"prime-rl {installed} is installed, but holdfast needs 0.8 or newer, below 1"
@@ -197,7 +206,7 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
     yield True, f"verl {installed}, transformers {_version('transformers')}"
     vllm = _version("vllm")
     if vllm is None:
-        yield True, "vllm is not installed here; machines that make rollouts with it need it"
+        yield True, "vllm is not installed here, but the machines that generate rollouts need it"
     elif _between(vllm, (0, 18), (1, 0)):
         yield True, f"vllm {vllm}"
     else:

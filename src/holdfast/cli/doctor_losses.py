@@ -58,15 +58,15 @@ def prime_rl_checks(path: Path | None) -> Iterator[Line]:
     if penalty and not penalty.acts_without_drift and orchestrator.get("max_off_policy_steps") == 0:
         yield (
             False,
-            "orchestrator.max_off_policy_steps = 0: every rollout is sampled by the very policy that is trained on it, "
-            "so the penalty is 0 but for numerical noise. Set 1 or more, prime-rl's default is 8",
+            "orchestrator.max_off_policy_steps = 0: the policy that samples a rollout is then the one that is "
+            "trained on it, so the penalty is 0 except for numerical noise. Set 1 or more (prime-rl's default: 8)",
         )
     filtered = orchestrator.get("train", {}).get("filter_zero_advantages", True)
     if filtered and getattr(penalty, "preserve", None) == "nonnegative":
         yield (
             True,
-            "note: prime-rl drops rollouts whose advantage is 0, so preserve = 'nonnegative' protects what 'positive' "
-            "does. To keep them, set orchestrator.train.filter_zero_advantages = false",
+            "note: prime-rl drops rollouts whose advantage is 0, so preserve = 'nonnegative' has the same effect as "
+            "'positive'. To keep them, set orchestrator.train.filter_zero_advantages = false",
         )
     if getattr(penalty, "threshold", None) == 0:
         yield True, f"note: {_NOISE}"

@@ -51,8 +51,8 @@ def run(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="A run folder, a checkpoint, a model folder, a name on the hub, or the name of a server's model. With "
-            "--server, a run gives the recipe. Default: the one model of the server.",
+            help="A run folder, a checkpoint, a model folder or a hub id. With --server: the name of its model, or a "
+            "run whose recipe to use. Default: the only model of the server.",
         ),
     ] = None,
     method: Annotated[
@@ -62,29 +62,28 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="DATA",
-            help="A file of questions, a published set (nq, hotpotqa …), `seven` (the test questions of all seven sets "
-            "of `holdfast data list`), `test` or `dev` of the recipe, or `world`. "
-            "May be repeated. Default: the test questions of the recipe.",
+            help="Questions: a file, a published set (nq, hotpotqa …), `seven` (the test sets of `holdfast data "
+            "list`), `test` or `dev` of the recipe, or `world`. May be repeated. Default: `test`.",
         ),
     ] = None,
     server: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Use a model on this OpenAI-compatible server. A chat endpoint is given with its path, "
+            help="Use a model on this OpenAI-compatible server. For a chat endpoint, add the path "
             "/v1/chat/completions.",
         ),
     ] = None,
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="VARIABLE", help="Environment variable of the API key. Default: OPENAI_API_KEY."),
+        typer.Option(metavar="VARIABLE", help="Environment variable with the API key. Default: OPENAI_API_KEY."),
     ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Tokenizer of the server's model; `none` sends plain text. Default: MODEL."),
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Answers to sample per question. Default: one, greedy.")
+        int | None, typer.Option(min=1, metavar="N", help="Answers to sample per question. Default: one greedy answer.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Only the first N questions of each set.")
@@ -99,28 +98,28 @@ def run(
         str,
         typer.Option(
             metavar="WHICH",
-            help="Checkpoint of the run: `last`, `best`, a step, a folder, or `all` that it kept, for scores over its "
-            "training.",
+            help="Checkpoint of the run: `last`, `best`, a step or a folder; `all`: every saved checkpoint, for "
+            "scores over training.",
         ),
     ] = "last",
     scorer: Annotated[
         Scorer,
         typer.Option(
-            help="`table`: exact match normalised as in Search-R1, for all sets; `official`: the rule of each set."
+            help="`table`: exact match as in Search-R1, for all sets; `official`: the official rule of each set."
         ),
     ] = Scorer.TABLE,
     bare: Annotated[
         bool,
         typer.Option(
             "--bare",
-            help="Methods direct and rag: leave out the instructions, as for a model fine-tuned on short answers.",
+            help="For methods direct and rag: no instructions, for a model fine-tuned on short answers.",
         ),
     ] = False,
     batch: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Questions that are asked at a time. Fewer need less memory.")
+        int, typer.Option(min=1, metavar="N", help="Questions per batch. A smaller batch needs less memory.")
     ] = 128,
 ) -> None:
-    """Evaluate a model with a method on questions.
+    """Evaluate a model on questions.
 
     Methods:
 
@@ -133,9 +132,9 @@ def run(
       search-r1  the search agent of Search-R1: think, search, answer, in turns
 
     Answers are greedy unless --samples is given. A run is evaluated with its own
-    recipe; settings on the command line replace those of the recipe. Writes the
-    answers and results.json to the output folder. After a stop, the same command
-    continues.
+    recipe. Settings on the command line replace those of the recipe. Writes the
+    answers and results.json to the output folder. If it stops, run the same
+    command again: it continues.
 
     [cyan]holdfast eval run runs/quickstart[/cyan]
 
@@ -210,8 +209,8 @@ def run(
 
 @app.command("compare")
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A folder of results.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    first: Annotated[Path, typer.Argument(metavar="A", help="Output folder of an evaluation.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Output folder of another evaluation.")],
 ) -> None:
     """Test whether two evaluations differ, question by question.
 
@@ -261,7 +260,7 @@ def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]
         raise ConfigError(f"--checkpoint all needs a run, and {model} is not a run folder")
     steps = sorted(step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None)
     if not steps:
-        raise ConfigError(f"{run_dir} has kept no whole checkpoint; see checkpoint.every and checkpoint.keep")
+        raise ConfigError(f"{run_dir} has no complete checkpoint; see checkpoint.every and checkpoint.keep")
     return [str(step) for step in steps]
 
 
@@ -304,7 +303,9 @@ def _show(results: dict[str, Any], folder: Path) -> None:
     console.print(table)
     console.print(_LEGEND, style="dim")
     if failed := results["micro"]["failed"]:
-        console.print(f"\n{failed} answer(s) failed and count in no mean; the same command asks them again.")
+        console.print(
+            f"\n{failed} answer(s) failed and are left out of all means. Run the same command again to retry them."
+        )
     console.print(f"\n{folder / 'results.json'}", soft_wrap=True)
 
 

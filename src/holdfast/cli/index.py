@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -15,16 +16,14 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_setting
 
 Dense = Annotated[
     str | None,
-    typer.Option(
-        metavar="MODEL", help="A dense index with this encoder: a folder or a name on the hub. Default: BM25."
-    ),
+    typer.Option(metavar="MODEL", help="Dense index with this encoder: a folder or a hub id. Default: BM25."),
 ]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="Where the encoder runs: auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="Device of the encoder: auto, cpu or cuda.")]
 
 
 @app.callback()
 def index() -> None:
-    """Make passages searchable.
+    """Build a search index of passages, plan one, or search it.
 
     [cyan]holdfast index plan corpus.jsonl[/cyan]
 
@@ -42,27 +41,25 @@ def build(
     ],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The index folder.")],
     replace: Annotated[
-        bool, typer.Option("--replace-invalid", help="Replace bytes that are not UTF-8 instead of skipping the row.")
+        bool, typer.Option("--replace-invalid", help="Replace bytes that are not UTF-8, instead of skipping the row.")
     ] = False,
-    stem: Annotated[bool, typer.Option(help="BM25: search word stems, so that towns finds town.")] = True,
+    stem: Annotated[bool, typer.Option(help="BM25: index word stems, so that `towns` finds `town`.")] = True,
     dense: Dense = None,
     sq8: Annotated[
-        bool, typer.Option("--sq8", help="Dense: one byte per dimension instead of two; needs faiss.")
+        bool, typer.Option("--sq8", help="Dense: store one byte per dimension instead of two. Needs faiss.")
     ] = False,
     vectors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Dense: a file of precomputed vectors of the passages (.npy, e5_Flat.index, .memmap)."
-        ),
+        typer.Option(metavar="FILE", help="Dense: file of precomputed passage vectors (.npy, e5_Flat.index, .memmap)."),
     ] = None,
     query_prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Dense: text before each query. Default: the encoder's.")
+        str | None, typer.Option(metavar="TEXT", help="Dense: prefix of each query. Default: the encoder's own.")
     ] = None,
     passage_prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Dense: text before each passage. Default: the encoder's.")
+        str | None, typer.Option(metavar="TEXT", help="Dense: prefix of each passage. Default: the encoder's own.")
     ] = None,
     device: Device = "auto",
-    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Dense: passages to encode at a time.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Dense: passages per encoder batch.")] = 64,
 ) -> None:
     """Build an index of a corpus.
 
@@ -81,40 +78,34 @@ def build(
     from holdfast.cli.console import open_console
 
     with train_extra(err(), "loading"):
-        from holdfast.retrieval.bm25_building import build_bm25
-        from holdfast.retrieval.dense_building import build_dense
-        from holdfast.retrieval.encoder import spec_of
+        if not dense:  # BM25 needs no torch
+            from holdfast.retrieval.bm25_building import build_bm25
 
-        spec = spec_of(dense, query_prefix=query_prefix, passage_prefix=passage_prefix) if dense else None
-    with open_console(out(), folder) as listener:
-        if spec is None:
-            build_bm25(corpus, folder, stem=stem, replace=replace, listener=listener)
+            write_index = partial(build_bm25, corpus, folder, stem=stem)
         else:
-            build_dense(
-                corpus,
-                folder,
-                spec,
-                sq8=sq8,
-                vectors=vectors,
-                device=device,
-                batch=batch,
-                replace=replace,
-                listener=listener,
+            from holdfast.retrieval.dense_building import build_dense
+            from holdfast.retrieval.encoder import spec_of
+
+            spec = spec_of(dense, query_prefix=query_prefix, passage_prefix=passage_prefix)
+            write_index = partial(
+                build_dense, corpus, folder, spec, sq8=sq8, vectors=vectors, device=device, batch=batch
             )
+    with open_console(out(), folder) as listener:
+        write_index(replace=replace, listener=listener)
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
 
 
 @app.command("plan")
 def plan(
     corpus: Annotated[
-        Path | None, typer.Argument(metavar="CORPUS", help="As for build. Default: wiki-18, 21 M passages.")
+        Path | None, typer.Argument(metavar="CORPUS", help="A corpus, as for build. Default: wiki-18 (21 M passages).")
     ] = None,
     passages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Assume N passages. Default: those of the corpus.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of passages to assume. Default: those in CORPUS.")
     ] = None,
     dense: Dense = None,
     dimensions: Annotated[
-        int, typer.Option("--dimensions", min=1, metavar="N", help="Size of the vectors when no encoder is named.")
+        int, typer.Option("--dimensions", min=1, metavar="N", help="Vector size, if --dense is not given.")
     ] = 768,
     device: Device = "auto",
 ) -> None:
@@ -170,8 +161,12 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.")],
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.")],
     k: Annotated[int, typer.Option("--topk", min=1, metavar="N", help="Passages to return.")] = 3,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Dense: the encoder, if it was moved.")] = None,
-    protocol: Annotated[str, typer.Option(metavar="PRESET", help="`clean`, `search-r1` or `sapo`.")] = "clean",
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Dense: new path of the encoder, if it was moved.")
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(metavar="PRESET", help="How passages are printed: `clean`, `search-r1` or `sapo`.")
+    ] = "clean",
 ) -> None:
     """Print what an agent would read for a query.
 

@@ -37,16 +37,18 @@ def launch(
             "--out", metavar="DIR", help="Output folder. Default: launch/NAME-TRAINER, such as launch/my-verl."
         ),
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs per machine.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="Number of GPUs per machine.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of machines.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write even if the folder already has files.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Write into the folder even if it is not empty.")
+    ] = False,
 ) -> None:
     """Translate a recipe into files for TRL or verl.
 
     Reads the recipe and its questions. Writes a folder with the trainer's own
     configuration, the questions and run.sh, the script that starts the training.
-    If the trainer lacks a setting of the recipe, the error message names the
-    nearest one that it has.
+    If the trainer does not support a setting of the recipe, the error message
+    names the nearest one that it supports.
 
     [cyan]holdfast launch verl my.toml --gpus 8[/cyan]
 

@@ -84,22 +84,22 @@ def main(
 
     Start here:
 
+      [cyan]holdfast diagnose train.log[/cyan]
+          Find out from the log of any trainer why a run is failing and what to
+          change. [cyan]holdfast watch[/cyan] does so while the run trains.
+
       [cyan]holdfast demo[/cyan]
-          shows the diagnosis of a run that failed, in seconds
+          See a failing run diagnosed, in seconds and without training.
 
       [cyan]holdfast train[/cyan]
-          trains a small search agent on one CPU core, in about three minutes
+          Train a small search agent on one CPU core, in about three minutes.
 
       [cyan]holdfast ask[/cyan]
-          asks the trained agent a question, and shows how it searches
+          Ask the trained agent a question, and watch it search.
 
       [cyan]holdfast recipe show > my.toml[/cyan]
-          writes a recipe with every setting explained. Edit it, then run
-          [cyan]holdfast train my.toml[/cyan]
-
-      [cyan]holdfast diagnose train.log[/cyan]
-          reads the log of any trainer, and finds why the run is failing and what
-          to change. [cyan]holdfast watch[/cyan] does so while it trains
+          Write a recipe with every setting explained. Edit the file, then run
+          [cyan]holdfast train my.toml[/cyan].
 
     [cyan]holdfast COMMAND --help[/cyan] explains a command. Exit code 2 means an error.
     """
@@ -115,19 +115,19 @@ def _add(panel: str, name: str, command: Any, *, settings: bool = False, **conte
         app.command(name, cls=kind, rich_help_panel=panel, context_settings=HELP_OPTIONS | context)(command)
 
 
-_add("Train", "train", train.train, settings=True)
-_add("Train", "resume", train.resume, allow_extra_args=True, ignore_unknown_options=True)
-_add("Train", "warm-start", train.warm_start, settings=True)
-_add("Train", "ask", ask.ask)
 _add("Diagnose", "diagnose", diagnose.diagnose)
 _add("Diagnose", "demo", demo.demo)
 _add("Diagnose", "watch", watch.watch)
 _add("Diagnose", "report", diagnose.report)
 _add("Diagnose", "probe", probe.probe, settings=True)
+_add("Train", "train", train.train, settings=True)
+_add("Train", "resume", train.resume, allow_extra_args=True, ignore_unknown_options=True)
+_add("Train", "warm-start", train.warm_start, settings=True)
+_add("Train", "ask", ask.ask)
+_add("Other trainers", "launch", launch.launch, settings=True)
+_add("Other trainers", "doctor", doctor.app)
 _add("Data and retrieval", "data", data.app)
 _add("Data and retrieval", "index", index.app)
 _add("Data and retrieval", "serve", serve.serve)
 _add("Evaluate", "eval", evaluate.app)
-_add("Other trainers", "launch", launch.launch, settings=True)
-_add("Other trainers", "doctor", doctor.app)
 _add("Recipes", "recipe", recipes.app)

@@ -52,16 +52,16 @@ def probe(
             help="A run folder, or the name of a run in runs/. With --recipe: a model folder, or a name on the hub.",
         ),
     ],
-    what: Annotated[What, typer.Option(metavar="WHAT", help="What to measure: a name from the list above.")],
+    what: Annotated[What, typer.Option(metavar="WHAT", help="What to measure, from the list above.")],
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="WHICH", help="Checkpoint of the run: last (the default), best on dev, or a step."),
+        typer.Option(metavar="WHICH", help="Checkpoint of the run: last (default), best (on dev), or a step."),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(metavar="RECIPE", help="For a model: the recipe with questions, retrieval and loss.")
+        str | None, typer.Option(metavar="RECIPE", help="For a model: recipe with its questions, retrieval and loss.")
     ] = None,
     questions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Training questions to roll out. Default: train.questions.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of training questions. Default: train.questions.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Seed of questions and rollouts. Default: run.seed.")
@@ -70,41 +70,41 @@ def probe(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="per-sample, ratio-tail: penalties to compare on the same rollouts, such as none,llds,sapo.",
+            help="For per-sample and ratio-tail: penalties to compare on the same rollouts.",
         ),
     ] = None,
     optimizer_state: Annotated[
         bool,
         typer.Option(
             "--optimizer-state",
-            help="per-sample, ratio-tail, influence, cases: start from the run's saved AdamW state.",
+            help="For per-sample, ratio-tail, influence and cases: start from the saved AdamW state.",
         ),
     ] = False,
     top: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="cases: how many questions to show. Default: 3.")
+        int | None, typer.Option(min=1, metavar="N", help="For cases: number of questions to show. Default: 3.")
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: RUN/probes, or probes.")
     ] = None,
 ) -> None:
-    """Measure a checkpoint or a model on fresh rollouts of training questions.
+    """Measure a checkpoint or a model on fresh rollouts.
 
-    What can be measured:
+    WHAT is one of these:
 
-      per-sample    updates on one question at a time: do the correct rollouts
-                    of that question become less likely?
+      per-sample    one update per question: do the correct rollouts of that
+                    question become less likely?
       ratio-tail    one update on all questions: the share of rollouts whose
-                    likelihood ratio falls below ε, as a function of ε
-      first-action  how many incorrect rollouts begin with the search of a
-                    correct one, and the likelihood of each action
+                    likelihood ratio falls below ε, for each ε
+      first-action  the share of incorrect rollouts that begin with the same
+                    search as a correct one, and the likelihood of each action
       by-searches   the likelihood of rollouts, by number of searches
-      tail-leak     turn by turn: the probability that the loss moves outside
-                    top-p/top-k
-      influence     one GRPO step on each question: the change of correct
-                    rollouts that the theory predicts (GWHES), and the real one
-      cases         the questions that such a step displaces most: the incorrect
-                    rollout that pushes hardest beside the correct one it
-                    pushes, token by token, also as Markdown
+      tail-leak     for each turn, how much probability the loss moves to
+                    tokens outside top-p/top-k
+      influence     one GRPO step per question: the change of correct rollouts
+                    as the theory predicts it (GWHES), and as measured
+      cases         the questions whose correct rollouts such a step hurts most:
+                    a correct rollout and the incorrect one that hurts it most,
+                    token by token, also as Markdown
 
     Writes JSON and a figure. Updates are undone, so the checkpoint does not
     change. Settings on the command line replace those of the recipe.
@@ -115,10 +115,10 @@ def probe(
     """
     if compare is not None and what in _PLAIN:
         raise ConfigError(
-            f"--compare with --what {what.value}: its step is plain GRPO, without a penalty; leave it out"
+            f"--compare with --what {what.value}: this update is plain GRPO, without a penalty; leave it out"
         )
     if top is not None and what is not What.CASES:
-        raise ConfigError(f"--top with --what {what.value}: only --what cases shows single questions; leave it out")
+        raise ConfigError(f"--top with --what {what.value}: only --what cases shows individual questions; leave it out")
     for option in ["--compare"] * (compare is not None) + ["--optimizer-state"] * optimizer_state:
         if what not in (*_UPDATES, *_PLAIN):
             raise ConfigError(f"{option} with --what {what.value}: this probe makes no update; leave it out")
@@ -224,7 +224,7 @@ def _source(
     from holdfast.settings import parse_overrides
 
     if "model.path" in parse_overrides(settings, Config):
-        raise ConfigError(f"--model.path: {target} is what is probed; leave --model.path out")
+        raise ConfigError(f"--model.path: the probe uses the model of {target}; leave --model.path out")
     if recipe is None:
         try:
             run = find_run(target)

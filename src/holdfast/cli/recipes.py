@@ -26,7 +26,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_setting
 
 @app.callback()
 def recipe() -> None:
-    """List the bundled recipes, or print one with every setting explained.
+    """List the bundled recipes, or explain every setting of one.
 
     A recipe is a TOML file that describes a training run. Start your own recipe
     as a copy of a bundled one:

@@ -14,32 +14,38 @@ from holdfast.retrieval.wire import TOKEN, environment_token
 def serve(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index folder.")],
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 admits other machines.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 accepts other machines.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8000,
-    topk: Annotated[int, typer.Option(min=1, help="Passages to return if a request does not name a number.")] = 3,
-    batch: Annotated[int, typer.Option(min=1, help="Most queries in one batch.")] = 64,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
+    ] = 8000,
+    topk: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Passages to return if the request does not set topk.")
+    ] = 3,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Largest number of queries in a batch.")] = 64,
     wait_ms: Annotated[
-        float, typer.Option(min=0, help="Milliseconds that a query waits at most for its batch to fill.")
+        float, typer.Option(metavar="N", min=0, help="Longest time in ms that a query waits for its batch to fill.")
     ] = 2.0,
     waiting: Annotated[
-        int, typer.Option(min=1, help="Most queries that may wait. Further ones get status 429.")
+        int, typer.Option(metavar="N", min=1, help="Queue length. Further queries get status 429.")
     ] = 20_000,
-    cache_size: Annotated[int, typer.Option(min=0, help="Queries whose results are cached; 0: none.")] = 100_000,
-    keep_cache: Annotated[bool, typer.Option(help="Save the cache in DIR, for the next start.")] = True,
+    cache_size: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Number of queries to cache; 0: no cache.")
+    ] = 100_000,
+    keep_cache: Annotated[bool, typer.Option(help="Save the cache in DIR for the next start.")] = True,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Dense index: the encoder, if it was moved.")
+        str | None, typer.Option(metavar="MODEL", help="Dense index: new path of the encoder, if it was moved.")
     ] = None,
     device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Dense index: where the encoder runs: auto, cpu or cuda.")
+        str, typer.Option(metavar="DEVICE", help="Dense index: device of the encoder: auto, cpu or cuda.")
     ] = "auto",
 ) -> None:
-    """Serve an index over HTTP to trainers (Search-R1, verl, SkyRL, ReCall).
+    """Serve an index over HTTP to Search-R1, verl, SkyRL or ReCall.
 
-    Answers POST /retrieve as the server of Search-R1 does, until Ctrl-C. In a
-    recipe, set retrieval.url = "http://127.0.0.1:8000"; /retrieve is appended to
-    an address without a path. If the environment variable HOLDFAST_TOKEN is set,
-    clients must send the header Authorization: Bearer TOKEN, as holdfast does.
+    Answers POST /retrieve like the server of Search-R1, until Ctrl-C. To use it
+    in a recipe, set retrieval.url = "http://127.0.0.1:8000". To require a token,
+    set the environment variable HOLDFAST_TOKEN here and where holdfast trains;
+    other clients send the header Authorization: Bearer TOKEN.
 
     [cyan]holdfast serve my-index --port 8000[/cyan]
     """

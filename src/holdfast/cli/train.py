@@ -45,15 +45,15 @@ def train(
     made-up people. That takes about three minutes on one CPU core.
 
     A recipe is a TOML file that names your model, questions, passages and method.
-    Any setting of it can also be given as an option. The run is written to
-    runs/NAME: its recipe, metrics, sampled rollouts, checkpoints and a report.
+    Options such as --train.steps 50 change its settings. The run folder,
+    runs/NAME, gets the recipe, metrics, sampled rollouts, checkpoints and a report.
 
     [cyan]holdfast train[/cyan]
 
     [cyan]holdfast train my.toml --train.steps 50 --loss.penalty.name sapo[/cyan]
 
-    Exit codes: 0 finished, 2 an error, 3 stopped by its guard (guard.action), 130
-    stopped with Ctrl-C.
+    Exit codes: 0 finished, 2 error, 3 stopped on a finding (guard.action = "stop"),
+    130 stopped with Ctrl-C.
     """
     config, named = _read(recipe, ctx.meta["settings"])
     if dry_run:
@@ -71,9 +71,9 @@ def resume(
 ) -> None:
     """Continue a run from its newest checkpoint.
 
-    The run continues with its own recipe, as if it had never stopped: with equal
-    CPU threads its metrics are the same. To make a finished run longer, raise
-    train.steps in the config.toml of its folder first.
+    The run continues with its own recipe, as if it had never stopped. With the
+    same number of CPU threads, its metrics are the same too. To make a finished
+    run longer, first raise train.steps in the config.toml of its folder.
 
     [cyan]holdfast resume runs/quickstart[/cyan]
 
@@ -88,13 +88,13 @@ def resume(
             "--world.scripts.plain_steps 0"
         )
     if (run_dir / run_folder.KEPT).is_file():
-        raise ConfigError(f"{run_dir} is a run of rejection sampling; the command that started it continues it")
+        raise ConfigError(f"{run_dir} is a run of rejection sampling; repeat the command that started it to continue")
     trainer = load_trainer("run")
     _close(on_console(run_dir, lambda listener: trainer.resume(run_dir, listener=listener), fresh=False))
 
 
 def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Overwrite = False) -> None:
-    """Do only the warm start of a recipe, and save the model.
+    """Run only the warm start of a recipe, and save the model.
 
     A warm start is supervised training on demonstrations. It teaches a model the
     format of searches and answers. [cyan]holdfast train[/cyan] starts with one if
@@ -196,7 +196,7 @@ def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if fresh and runs.discard_if_bare(run_dir):
-        message = "Stopped before the first step, so nothing is kept."
+        message = "Stopped before the first step, so nothing was saved."
     elif (step := run_folder.newest_step(run_dir)) is None:
         message = f"Stopped before the first checkpoint (checkpoint.every). To start again:\n  {_resuming(run_dir)}"
     else:

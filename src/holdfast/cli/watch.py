@@ -46,7 +46,7 @@ def watch(
         str | None,
         typer.Argument(metavar="LOG", help="Any log that [cyan]holdfast diagnose[/cyan] reads; `-` is standard input."),
     ] = None,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks at the log.")] = 5.0,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to read the log again.")] = 5.0,
     command: Annotated[
         str | None,
         typer.Option("--exec", metavar="COMMAND", help="Run this shell command on each new finding."),
@@ -65,14 +65,13 @@ def watch(
     A log is read again when it has changed. Prints its new rows and findings.
     Writes nothing, so it can also follow the run of another user.
 
-    A pipe is passed on to standard output at once and unchanged, as `tee` does.
-    Findings go to standard error, and the whole diagnosis when the pipe ends.
-    Ctrl-C reaches the trainer too, so watch waits for its last output; a second
-    Ctrl-C ends watch at once.
+    With a pipe, watch copies its input to standard output unchanged, like `tee`,
+    and prints findings and the final diagnosis on standard error. Ctrl-C stops
+    the trainer; watch then waits for its last output. Ctrl-C again stops watch.
 
-    The command of --exec gets the finding as JSON on its standard input, and as
-    HOLDFAST_CODE, HOLDFAST_STEP, HOLDFAST_SUMMARY and HOLDFAST_RUN in its
-    environment.
+    The command of --exec gets the finding as JSON on standard input, and in the
+    environment variables HOLDFAST_CODE, HOLDFAST_STEP, HOLDFAST_SUMMARY and
+    HOLDFAST_RUN.
 
     Ends when the pipe ends, when a run of holdfast is finished, or with Ctrl-C.
 

@@ -132,7 +132,9 @@ def _with_bases(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     data = settings.read_toml(path)
     for name, value in _leaves(data):
         if isinstance(value, str) and "\0" in value:
-            raise ConfigError(f"{path}: {name} = {value!r} holds the character NUL, which no path can; leave it out")
+            raise ConfigError(
+                f"{path}: {name} = {value!r} contains a NUL character, which a path cannot contain; leave it out"
+            )
     base = data.pop("extends", None)
     if base is None:
         return data
@@ -141,7 +143,9 @@ def _with_bases(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     base_path = BUNDLED / f"{base}.toml" if (BUNDLED / f"{base}.toml").is_file() else path.parent / base
     chain = (*below, path.resolve())
     if base_path.resolve() in chain:
-        raise ConfigError(f"{path}: extends = {base!r} leads back to this file; extend a recipe that stands alone")
+        raise ConfigError(
+            f"{path}: extends = {base!r} leads back to this file; extend a recipe that does not extend this one"
+        )
     try:
         extended = _with_bases(base_path, chain)
     except ConfigError as error:

@@ -42,33 +42,33 @@ def critic_errors(config: Config) -> Iterator[str]:
         for name, value in values.items():
             if value != default[name]:
                 yield (
-                    f"{name} = {shown(value)} with loss.advantage = {loss.advantage!r}: only a critic's advantages "
-                    "read it. Set loss.advantage = 'gae', or leave it out"
+                    f"{name} = {shown(value)} with loss.advantage = {loss.advantage!r}: only a critic uses this "
+                    "setting. Set loss.advantage = 'gae', or leave it out"
                 )
         return
     if config.reward.kl and loss.kl_coef:
         yield (
-            f"reward.kl = {config.reward.kl:g} with loss.kl_coef = {loss.kl_coef:g}: the same KL would act twice. Set "
-            "loss.kl_coef = 0, as PPO does, or leave reward.kl out"
+            f"reward.kl = {config.reward.kl:g} with loss.kl_coef = {loss.kl_coef:g}: the same KL would count twice. "
+            "Set loss.kl_coef = 0, as PPO does, or leave reward.kl out"
         )
     if loss.penalty.name in ("llds", "sapo", "nll") and getattr(loss.penalty, "preserve", "") != "all":
         other = "" if loss.penalty.name == "nll" else ", or loss.penalty.preserve = 'all'"
         yield (
             f"loss.penalty.name = {loss.penalty.name!r} with loss.advantage = 'gae': the penalty preserves rollouts "
-            "that did no worse than others of their group, and a critic's advantages are of tokens, without groups. "
-            f"Set loss.penalty.name = 'none'{other}"
+            "by their group-relative advantage, but a critic gives each token its own advantage. Set "
+            f"loss.penalty.name = 'none'{other}"
         )
     of_groups: dict[str, tuple[Any, Any, str]] = {
-        "loss.baseline": (loss.baseline, "mean", "it weighs the rollouts of a group"),
+        "loss.baseline": (loss.baseline, "mean", "it weights the rollouts of a group"),
         "loss.nthr": (loss.nthr, False, "it compares the rollouts of a group"),
         "loss.drop_first_actions": (loss.drop_first_actions, False, "it compares the rollouts of a group"),
-        "loss.negative_weight": (loss.negative_weight, 1.0, "it weighs rollouts by the sign of their advantage"),
+        "loss.negative_weight": (loss.negative_weight, 1.0, "it weights rollouts by the sign of their advantage"),
         "loss.off_policy_threshold": (loss.off_policy_threshold, None, "it drops rollouts by their advantage's sign"),
         "train.resample": (train.resample, 0, "it replaces groups whose rewards are equal"),
     }
     for name, (value, without, why) in of_groups.items():
         if value != without:
             yield (
-                f"{name} = {shown(value)} with loss.advantage = 'gae': {why}, and a critic gives each token an "
-                "advantage of its own. Leave it out, or set loss.advantage = 'grpo'"
+                f"{name} = {shown(value)} with loss.advantage = 'gae': {why}, but a critic gives each token its own "
+                "advantage. Leave it out, or set loss.advantage = 'grpo'"
             )

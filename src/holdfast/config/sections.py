@@ -41,12 +41,12 @@ class Run(Section):
         name = self.name
         if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
             yield (
-                f"run.name = {name!r} is not a folder's name; use letters and digits, and set run.dir for the "
-                "folder that holds it"
+                f"run.name = {name!r} is not a valid folder name. Use letters and digits, and set run.dir to choose "
+                "the parent folder"
             )
         elif len(name.encode()) > LONGEST_NAME:
             yield (
-                f"run.name has {len(name.encode())} bytes, more than a folder's name can have; use at most "
+                f"run.name has {len(name.encode())} bytes, which is too long for a folder name; use at most "
                 f"{LONGEST_NAME}"
             )
 
@@ -143,7 +143,7 @@ class World(Section):
                 )
         if 0 < self.filler_words < 11:
             yield (
-                f"world.filler_words = {self.filler_words}: each word needs ten others that may follow it; set 11 or "
+                f"world.filler_words = {self.filler_words}: each word needs ten others that can follow it; set 11 or "
                 "more, or 0 for no filler"
             )
 
@@ -220,8 +220,8 @@ class Model(Section):
         """See `Section.problems`."""
         if self.path == "tiny" and self.lora_rank:
             yield (
-                f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model has nothing worth "
-                "freezing and is trained whole. Set model.lora_rank = 0, or model.path to a model of yours"
+                f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model is too small for LoRA. "
+                "Set model.lora_rank = 0, or model.path to a model of yours"
             )
 
 
@@ -258,11 +258,11 @@ class Protocol(Section):
         """See `Section.problems`."""
         if self.preset == "r1" and self.max_turns != 1:
             yield (
-                f"protocol.preset = 'r1' with protocol.max_turns = {self.max_turns}: without search there is one turn, "
-                "and a second would only follow an invalid one. Set protocol.max_turns = 1"
+                f"protocol.preset = 'r1' with protocol.max_turns = {self.max_turns}: without search, a rollout has "
+                "one turn. Set protocol.max_turns = 1"
             )
         if self.prompt is not None and "{question}" not in self.prompt:
-            yield "protocol.prompt must hold {question}, where the question goes"
+            yield "protocol.prompt must contain {question}, which the question replaces"
 
 
 class Sampling(Section):
@@ -283,9 +283,9 @@ class Sampling(Section):
         """See `Section.problems`."""
         if self.mask_logprobs and not self.top_k:
             yield (
-                "sampling.mask_logprobs = true with sampling.top_k = 0: the sampling mask of every position is held in "
-                "memory, and top_k bounds its size. Set sampling.top_k, 512 say, which rarely cuts more than top_p "
-                "does; a sampler that is not truncated needs no mask"
+                "sampling.mask_logprobs = true with sampling.top_k = 0: the sampling mask of every token is kept in "
+                "memory, and top_k limits its size. Set sampling.top_k = 512, which rarely removes more than top_p "
+                "does. A sampler that is not truncated needs no mask"
             )
 
 
@@ -360,15 +360,18 @@ class SamplerWeights(Section):
         changed = [key for key, value in default.items() if getattr(self, key) != value]
         if self.level == "none" and changed:
             yield (
-                f"{name}.{changed[0]} = {getattr(self, changed[0])!r} with {name}.level = 'none': there are no weights "
-                f"to shape. Set {name}.level to 'token', 'action' or 'sequence'"
+                f"{name}.{changed[0]} = {getattr(self, changed[0])!r} with {name}.level = 'none': without weights "
+                f"this setting has no effect. Set {name}.level to 'token', 'action' or 'sequence'"
             )
         if not self.low < self.high:
-            yield f"{name}.low = {self.low:g} must be below {name}.high = {self.high:g}: they bound the weights"
+            yield (
+                f"{name}.low = {self.low:g} must be below {name}.high = {self.high:g}: they are the bounds of the "
+                "weights"
+            )
         if self.level == "token" and self.aggregate == "mean":
             yield (
-                f"{name}.aggregate = 'mean' with {name}.level = 'token': the mean of one token's ratio is that ratio. "
-                f"Set {name}.level to 'action' or 'sequence'"
+                f"{name}.aggregate = 'mean' with {name}.level = 'token': a token has only one ratio, so there is "
+                f"nothing to average. Set {name}.level to 'action' or 'sequence'"
             )
 
 
@@ -431,18 +434,18 @@ class Loss(Section):
             for key, value in (("nthr", self.nthr or None), ("off_policy_threshold", self.off_policy_threshold)):
                 if value is not None:
                     yield (
-                        f"loss.{key} = {value} with loss.negative_weight = 0: it acts on rollouts with A < 0, which "
-                        "weigh nothing. Leave one of them out"
+                        f"loss.{key} = {value} with loss.negative_weight = 0: it acts on rollouts with A < 0, whose "
+                        "weight is 0. Leave one of them out"
                     )
         if self.nthr and self.advantage == "reinforce":
             yield (
-                "loss.nthr = true with loss.advantage = 'reinforce': its scores compare positive and negative rollouts "
-                "of a group, and that advantage is the reward itself. Set loss.advantage = 'grpo'"
+                "loss.nthr = true with loss.advantage = 'reinforce': NTHR compares positive and negative rollouts of "
+                "a group, but this advantage is the reward itself. Set loss.advantage = 'grpo'"
             )
         if self.baseline == "length" and self.advantage == "reinforce":
             yield (
-                "loss.baseline = 'length' with loss.advantage = 'reinforce': that advantage is the reward itself, with "
-                "nothing subtracted. Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at "
+                "loss.baseline = 'length' with loss.advantage = 'reinforce': this advantage is the reward itself, "
+                "without a baseline. Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at "
                 "'mean'"
             )
 
@@ -454,12 +457,15 @@ class Loss(Section):
         if self.dual_clip is not None:
             yield f"loss.dual_clip = {self.dual_clip} {where}: only PPO's clip has a second bound. Leave it out"
         if self.ratio != "token":
-            yield f"loss.ratio = {self.ratio!r} {where}: it is of single tokens. Leave loss.ratio at 'token'"
+            yield (
+                f"loss.ratio = {self.ratio!r} {where}: this surrogate uses the ratio of single tokens. Leave "
+                "loss.ratio at 'token'"
+            )
         for key, bound in (("clip_low", self.clip_low), ("clip_high", self.clip_high)):
             if self.surrogate == "dppo" and bound >= 1:
                 yield (
-                    f"loss.{key} = {bound:g} {where}: no probability moves by 1 or more, so nothing would be left out. "
-                    f"Set loss.{key} below 1, 0.2 say"
+                    f"loss.{key} = {bound:g} {where}: a probability cannot change by 1 or more, so no token would be "
+                    f"left out. Set loss.{key} below 1, for example 0.2"
                 )
 
 

@@ -40,15 +40,15 @@ def cross_section_errors(config: Config) -> Iterator[str]:
         )
     if config.loss.advantage not in ("reinforce", "gae") and train.group_size == 1:
         yield (
-            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: a group of one rollout has no "
-            "contrast. Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce', or 'gae', "
-            "which has a critic"
+            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: with one rollout per group, "
+            "there is nothing to compare it with. Raise train.group_size (published runs: 5), or set loss.advantage "
+            "= 'reinforce', or 'gae', which has a critic"
         )
     if train.anchor_every and config.loss.penalty.name in WITHOUT_OLD_POLICY:
         yield (
-            f"train.anchor_every = {train.anchor_every} with loss.penalty.name = {config.loss.penalty.name!r}: the "
-            "anchor is what a penalty compares with, and this one compares with no policy. Set loss.penalty.name = "
-            "'llds' or 'sapo', or leave train.anchor_every out"
+            f"train.anchor_every = {train.anchor_every} with loss.penalty.name = {config.loss.penalty.name!r}: a "
+            "penalty compares the policy with the anchor, but this one does not compare policies. Set "
+            "loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out"
         )
     yield from _inert_remedies(config)
     yield from critic_errors(config)
@@ -56,8 +56,8 @@ def cross_section_errors(config: Config) -> Iterator[str]:
     searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
     if retrieval.url is None and in_world != searches_world:
         yield (
-            f"data.train = {data.train!r} with retrieval.corpus = {retrieval.corpus!r}: the bundled world's questions "
-            "are answered by its own corpus only. Set both to your files, or neither"
+            f"data.train = {data.train!r} with retrieval.corpus = {retrieval.corpus!r}: only the bundled world's own "
+            "corpus answers its questions. Set both to your files, or neither"
         )
     elif in_world and retrieval.index is not None and retrieval.url is None:
         yield (
@@ -66,8 +66,8 @@ def cross_section_errors(config: Config) -> Iterator[str]:
         )
     if in_world and retrieval.url is not None:
         yield (
-            f"retrieval.url = {retrieval.url!r} with data.train = 'world': the bundled world's questions are answered "
-            "by its own corpus only. Set data.train to your questions, or leave retrieval.url out"
+            f"retrieval.url = {retrieval.url!r} with data.train = 'world': only the bundled world's own corpus "
+            "answers its questions. Set data.train to your questions, or leave retrieval.url out"
         )
     if unused := list(_unused(config)):
         yield (
@@ -77,7 +77,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
     for split, path in (("dev", data.dev), ("test", data.test)):
         if path is not None and in_world:
             yield (
-                f"data.{split} = {path!r} with data.train = 'world': the bundled world brings its own {split} "
+                f"data.{split} = {path!r} with data.train = 'world': the bundled world has its own {split} "
                 f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
             )
 
@@ -87,24 +87,25 @@ def _inert_remedies(config: Config) -> Iterator[str]:
     loss, train = config.loss, config.train
     if loss.off_policy_threshold is not None and train.optimizer_steps_per_rollout == 1:
         yield (
-            f"loss.off_policy_threshold = {loss.off_policy_threshold:g} with train.optimizer_steps_per_rollout = 1: on "
-            "the only optimizer step the policy equals the old one, so no rollout has moved. Set "
+            f"loss.off_policy_threshold = {loss.off_policy_threshold:g} with train.optimizer_steps_per_rollout = 1: "
+            "on the only optimizer step the policy equals the old policy, so no rollout has become less likely. Set "
             "train.optimizer_steps_per_rollout to 2 or more, or leave it out"
         )
     if loss.nthr and config.model.lora_rank:
         yield (
-            f"loss.nthr = true with model.lora_rank = {config.model.lora_rank}: LoRA freezes the output layer, and the "
-            "scores of NTHR are that layer's part of the gradient. Set model.lora_rank = 0, or leave loss.nthr out"
+            f"loss.nthr = true with model.lora_rank = {config.model.lora_rank}: NTHR needs the gradient of the "
+            "output layer, which LoRA freezes. Set model.lora_rank = 0, or leave loss.nthr out"
         )
     if loss.nthr and config.sampling.mask_logprobs:
         yield (
-            "loss.nthr = true with sampling.mask_logprobs = true: the scores of NTHR are of the whole vocabulary, and "
+            "loss.nthr = true with sampling.mask_logprobs = true: NTHR's scores are over the whole vocabulary, but "
             "this loss is not. Leave one of them out"
         )
     if train.resample and loss.advantage == "reinforce":
         yield (
             f"train.resample = {train.resample} with loss.advantage = 'reinforce': it replaces groups whose rewards "
-            "are equal, and that advantage compares none. Set loss.advantage = 'grpo', or leave train.resample out"
+            "are equal, but this advantage does not compare the rollouts of a group. Set loss.advantage = 'grpo', or "
+            "leave train.resample out"
         )
 
 
@@ -139,8 +140,8 @@ def _without_the_world(config: Config) -> Iterator[str]:
     warm_start = config.warm_start
     if config.model.path == "tiny":
         yield (
-            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the bundled "
-            "world's words. Set model.path to a model of yours, for example a Qwen2.5 directory"
+            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the words of "
+            "the bundled world. Set model.path to a model of yours, for example a Qwen2.5 directory"
         )
     if warm_start.steps and warm_start.data is None:
         yield (
@@ -171,7 +172,7 @@ def _inert_penalty(config: Config, penalty: Penalty) -> Iterator[str]:
     if train.optimizer_steps_per_rollout == 1 and not train.anchor_every and not penalty.acts_without_drift:
         yield (
             f"loss.penalty.name = {config.loss.penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the "
-            "first optimizer step after a rollout the policy equals the old one, so this penalty is always zero. Set "
-            "train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or train.anchor_every = 1, which "
-            "compares with the policy of the batch before, or loss.penalty.name = 'none'"
+            "first optimizer step of a rollout batch, the policy equals the old policy, so this penalty is always "
+            "zero. Set train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or train.anchor_every = "
+            "1, which compares with the policy of the batch before, or loss.penalty.name = 'none'"
         )

@@ -98,7 +98,7 @@ def write_examples(
         raise DataError(f"{path}: questions cannot be written compressed; leave out .gz")
     if form_of(path) != ("jsonl" if form == "jsonl" else "parquet"):
         ending = ".jsonl" if form == "jsonl" else ".parquet"
-        raise DataError(f"{path}: a file of form {form} ends in {ending}")
+        raise DataError(f"{path}: a file of the format {form} must end in {ending}")
     rows = (row_of(example, form, reword=reword) for example in examples)
     return write_jsonl(path, rows) if form == "jsonl" else _write_parquet(path, rows, form)
 

@@ -167,7 +167,9 @@ def examples_of(part: Part, origin: Origin) -> Iterator[Example]:
     for example in iter_examples(path, source=part.qa.name if name in separate else None, split=part.role):
         if example.source != part.qa.name:
             if name in separate:
-                raise DataError(f"{path}: a question of {example.source!r} in the file of {part.qa.name}")
+                raise DataError(
+                    f"{path} should contain only questions of {part.qa.name}, but has one of {example.source!r}"
+                )
             continue
         count += 1
         other = {key: value for key, value in example.metadata.items() if key != "id"}  # `test_0` in every set

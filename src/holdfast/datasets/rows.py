@@ -193,10 +193,10 @@ def _texts(value: Any, field: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (clean_text(value, field),)
     if not isinstance(value, list):
-        raise BadField(field, f"must be a text or a list of texts, is {json_kind(value)}")
+        raise BadField(field, f"must be a string or a list of strings, is {json_kind(value)}")
     texts = tuple(clean_text(text, f"{field}[{i}]", empty=True) for i, text in enumerate(value))
     if not any(text.strip() for text in texts):
-        raise BadField(field, "is an empty list" if not texts else f"holds nothing but {', '.join(map(repr, texts))}")
+        raise BadField(field, "is an empty list" if not texts else f"contains only {', '.join(map(repr, texts))}")
     return texts
 
 

@@ -110,7 +110,7 @@ def open_model(
 
     if server is not None:
         if top_k:
-            raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API has no such setting")
+            raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API does not have this setting")
         name, server_tokenizer = _tokenizer_for(server, tokenizer, folder, config)
         return EvaluatedModel(
             name=server.model,
@@ -184,8 +184,8 @@ def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol
         return
     if (fault := model.policy.fault_in_continuing()) is not None:
         raise ConfigError(
-            f"--method {method.name} continues an answer that the model has begun, which {model.policy.url} does not "
-            f"do exactly ({fault}). Chat endpoints of hosted models (OpenAI, Anthropic) cannot; use --method direct, "
+            f"--method {method.name} needs a server that continues a partial answer exactly, and {model.policy.url} "
+            f"does not ({fault}). Chat endpoints of hosted models (OpenAI, Anthropic) cannot; use --method direct, "
             "cot, rag or r1, or a server with /v1/completions"
         )
 
@@ -212,12 +212,13 @@ def retriever_for(
     mismatched = [name for name in data if (name in WORLD) != world_passages]
     if mismatched and world_passages:
         raise ConfigError(
-            f"--method {method.name} searches, and no passages are given for --data {mismatched[0]}: the bundled "
-            "world's answer its own questions only. Give --retrieval.url, or --retrieval.corpus with --retrieval.index"
+            f"--method {method.name} searches, but no passages are given for --data {mismatched[0]}: those of the "
+            "bundled world only answer its own questions. Give --retrieval.url, or --retrieval.corpus with "
+            "--retrieval.index"
         )
     if mismatched:
         raise ConfigError(
-            f"--data {mismatched[0]} asks about the bundled world, and the retriever has other passages; evaluate a "
+            f"--data {mismatched[0]} asks about the bundled world, but the retriever has other passages; evaluate a "
             "run of the world on it, or leave the --retrieval settings out"
         )
     return load_retriever(config, note=note)

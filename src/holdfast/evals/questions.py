@@ -54,8 +54,8 @@ def _named(name: str, config: Config) -> Sequence[Example]:
         path = config.data.test if name == "test" else config.data.dev
         if path is None:
             raise ConfigError(
-                f"--data {name}: the recipe names no data.{name}; give a file of questions, the name of a set, or "
-                "world for the bundled world's"
+                f"--data {name}: the recipe does not set data.{name}; give a file of questions, the name of a set, "
+                "or world for the bundled world's"
             )
         return open_questions(path)
     return open_questions(_file_in(name) if Path(name).is_dir() else name)

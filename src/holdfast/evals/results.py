@@ -236,7 +236,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     folder = path if path.is_dir() else path.parent
     rows = read_whole_rows(folder / ROWS)
     if not rows:
-        raise DataError(f"{folder} has no {ROWS}, whose answers are compared; evaluate again to renew it")
+        raise DataError(f"{folder} has no {ROWS}, the file with the answers; run the evaluation again")
     return rows
 
 

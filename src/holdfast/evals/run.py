@@ -102,9 +102,9 @@ class Evaluation:
         refuse_unfit(self.model, self.method, self.protocol)
         if self.method.conversation is None and (fits := self.protocol.max_total_tokens) < self._asked_tokens:
             listener.note(
-                f"a context of the model has {fits} tokens, fewer than protocol.max_total_tokens = "
-                f"{self._asked_tokens}: turns that do not fit count as cut. --protocol.max_total_tokens {fits} says so "
-                "in the recipe"
+                f"the model's context has {fits} tokens, fewer than protocol.max_total_tokens = "
+                f"{self._asked_tokens}. Turns that do not fit count as truncated. To set the limit yourself: "
+                f"--protocol.max_total_tokens {fits}"
             )
         settings = self.settings() | {"batch": batch if self.model.local else None}
         done = folder.begin(settings)

@@ -44,14 +44,14 @@ class EvalFolder:
         if old is not None and old != new:
             name = next(name for name in {**new, **old} if old.get(name) != new.get(name))
             raise ConfigError(
-                f"{self.path} holds an evaluation with {name} = {_shown(old.get(name))}, and this one has "
+                f"{self.path} contains an evaluation with {name} = {_shown(old.get(name))}, and this one has "
                 f"{_shown(new.get(name))}; give another --out, or delete that folder"
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if old is None:
                 if (self.path / ROWS).exists():
-                    raise ConfigError(f"{self.path} holds answers without {SETTINGS}; give another --out")
+                    raise ConfigError(f"{self.path} contains answers without {SETTINGS}; give another --out")
                 write_json(self.path / SETTINGS, new)
         except OSError as error:
             raise ConfigError(

@@ -19,12 +19,13 @@ HOSTS = ("trl", "verl")
 
 _LOCAL = "Leave it out, or use `holdfast train`"
 REMEDIES_OF_OURS: Mapping[str, str] = {
-    "loss.negative_weight": f"the host's loss weighs all rollouts alike. {_LOCAL}",
+    "loss.negative_weight": f"the host's loss gives all rollouts the same weight. {_LOCAL}",
     "loss.drop_void": f"the host's loss does not see which turns are invalid. {_LOCAL}",
     "loss.drop_first_actions": f"the host's loss does not see which searches found the same passages. {_LOCAL}",
-    "loss.nthr": f"the host's loss gets log-probs, and NTHR's scores need hidden states. {_LOCAL}",
+    "loss.nthr": f"the host's loss gets only log-probs, but NTHR's scores need hidden states. {_LOCAL}",
     "train.resample": f"the host trains on every group that it samples. {_LOCAL}",
-    "train.anchor_every": f"the host's loss has log-probs of the policy that sampled, and of no older one. {_LOCAL}",
+    "train.anchor_every": "the host's loss has log-probs of the policy that sampled, but not of an older one. "
+    f"{_LOCAL}",
 }
 """Settings that only the local trainer has -> why a host refuses them."""
 

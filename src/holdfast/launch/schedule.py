@@ -51,7 +51,7 @@ def trl_schedule_problem(train: Train, machines: Machines) -> str | None:
         machines,
         lambda questions, steps: questions * train.group_size % (steps * machines.total) == 0,
         f"TRL takes the same number of rollouts in every step and on every GPU, and {train.questions} × "
-        f"{train.group_size} rollouts cannot be divided so",
+        f"{train.group_size} rollouts cannot be divided like that",
     )
 
 
@@ -72,7 +72,7 @@ def verl_schedule_problem(train: Train, machines: Machines) -> str | None:
         machines,
         fits,
         "verl counts a step in whole questions, the same number each time, and their rollouts must divide evenly "
-        f"over the GPUs; {train.questions} questions cannot be divided so",
+        f"over the GPUs; {train.questions} questions cannot be divided like that",
     )
 
 

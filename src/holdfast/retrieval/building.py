@@ -146,7 +146,7 @@ def copy_passages(
     finally:
         writer.close()
     if skipped:
-        listener.note(f"{len(skipped):,} row(s) cannot be used and were skipped; the first: {skipped[0]}")
+        listener.note(f"skipped {len(skipped):,} row(s) that cannot be used; the first: {skipped[0]}")
     write_offsets(folder, row)
     return Commit(documents=row, bytes=writer.size, corpus_sha256=digest.hexdigest())
 

@@ -101,7 +101,7 @@ def _id(row: dict[str, Any]) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)  # row numbers are common ids
     if value is not None and not isinstance(value, str):
-        raise BadField("id", f"must be a text, is {json_kind(value)}")
+        raise BadField("id", f"must be a string, is {json_kind(value)}")
     return text_field(row, "id")
 
 

@@ -190,7 +190,7 @@ class StoredDocuments(Sequence[Document]):
         if isinstance(row, slice):
             return tuple(self[i] for i in range(*row.indices(len(self))))
         if not -len(self) <= row < len(self):
-            raise IndexError(f"there is no passage {row}; the index holds {len(self)}")
+            raise IndexError(f"there is no passage {row}; the index has {len(self)}")
         return Document(**json.loads(self.line(row % len(self))))
 
     def line(self, row: int) -> bytes:

@@ -111,7 +111,7 @@ def parse_answer(status: int, body: bytes, *, queries: int, k: int, url: str) ->
         )
     errors = payload.get("errors")
     if errors is not None and not (isinstance(errors, list) and all(isinstance(e, str | None) for e in errors)):
-        raise RetrieverGarbled(f"{url} answered with `errors` that is not a list of one text or null per query")
+        raise RetrieverGarbled(f"{url} answered with `errors` that is not a list of one string or null per query")
     if failed := [error for error in errors or () if error]:
         # An empty list would say that nothing matches.
         raise RetrieverRefused(
@@ -157,7 +157,7 @@ def _label(item: dict[str, Any], field: str, url: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str | int | float):
-        raise RetrieverGarbled(f"{url} returned a document whose `{field}` is neither a text nor a number")
+        raise RetrieverGarbled(f"{url} returned a document whose `{field}` is neither a string nor a number")
     return _unicode(str(value), url)
 
 
@@ -166,7 +166,7 @@ def _unicode(text: str, url: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise RetrieverGarbled(f"{url} returned a text with half of a character in it: {_shortened(text)}") from None
+        raise RetrieverGarbled(f"{url} returned text with an incomplete character: {_shortened(text)}") from None
     return text
 
 

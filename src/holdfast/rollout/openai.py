@@ -288,9 +288,9 @@ def parse_completion(
         choice = json.loads(body)["choices"][0]
         text, finish = text_of(choice), choice.get("finish_reason")
     except (ValueError, KeyError, IndexError, TypeError):
-        return _failed(request, f"{url} answered without `choices` that hold a text: {quoted(body)}")
+        return _failed(request, f"{url} answered without `choices` that contain text: {quoted(body)}")
     if not isinstance(text, str):
-        return _failed(request, f"{url} answered with a text that is not a string: {quoted(body)}")
+        return _failed(request, f"{url} answered with `text` that is not a string: {quoted(body)}")
     if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
         return _failed(request, f"{url} ended a turn with finish_reason = {finish!r}, so it may be half a turn")
     ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]

@@ -58,7 +58,7 @@ class SearchProtocol:
 
     def __post_init__(self) -> None:
         if "{question}" not in self.prompt:
-            raise ConfigError(f"protocol {self.name!r}: prompt must hold {{question}}, where the question goes")
+            raise ConfigError(f"protocol {self.name!r}: prompt must contain {{question}}, which the question replaces")
         tags = (*self.search_tags, *self.answer_tags, *self.information_tags)
         if not all(tags) or len(set(tags)) < len(tags):
             raise ConfigError(

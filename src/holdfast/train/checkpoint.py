@@ -153,7 +153,7 @@ def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
         problem = find_damage(folder)
         if problem is None:
             for damaged, why in refused:
-                note(f"checkpoint {damaged.name} is refused: {why}. {folder.name}, which is whole, is used instead")
+                note(f"checkpoint {damaged.name} cannot be used: {why}. Using {folder.name} instead")
                 aside = damaged.with_name(f"refused-{damaged.name}")
                 shutil.rmtree(aside, ignore_errors=True)
                 damaged.rename(aside)
@@ -161,7 +161,9 @@ def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
         refused.append((folder, problem))
     if refused:
         problems = "; ".join(f"{folder.name}: {problem}" for folder, problem in refused)
-        raise CheckpointError(f"no checkpoint in {run_dir} is whole ({problems}); start the run again with --overwrite")
+        raise CheckpointError(
+            f"{run_dir} has no complete checkpoint ({problems}); start the run again with --overwrite"
+        )
     return None
 
 
@@ -184,7 +186,7 @@ def model_folder(run_dir: Path, which: str) -> Path:
             return run_dir / MODEL
         if folder is None:
             raise CheckpointError(
-                f"{run_dir} has no whole checkpoint; let the run reach one (checkpoint.every) or finish"
+                f"{run_dir} has no complete checkpoint; let the run reach one (checkpoint.every) or finish"
             )
     elif which == "best":
         folder = best_folder(run_dir)
@@ -199,7 +201,7 @@ def model_folder(run_dir: Path, which: str) -> Path:
         folder = step_folder(run_dir, int(which)) if which.isdigit() else Path(which)
         if not folder.is_dir():
             raise CheckpointError(
-                f"{which} is neither a folder nor a step that {run_dir} has kept; give `last`, `best`, a step, or the "
+                f"{which} is neither a folder nor a saved step of {run_dir}; give `last`, `best`, a step, or the "
                 "folder of a saved model"
             )
         return folder / "model" if (folder / "model").is_dir() else folder
@@ -270,9 +272,9 @@ def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
     if shapes != expected:
         name = next(n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n))
         raise CheckpointError(
-            f"{folder / _CRITIC} is the critic of another model: {name} has shape {shapes.get(name, 'none')} there and "
-            f"{expected.get(name, 'none')} here. Begin from the model that it was trained beside, or leave critic.path "
-            "out"
+            f"{folder / _CRITIC} is the critic of another model: {name} has shape {shapes.get(name, 'none')} there "
+            f"and {expected.get(name, 'none')} here. Start from the model with which it was trained, or leave "
+            "critic.path out"
         )
     with torch.no_grad():
         for name, weight in weights.items():

@@ -163,8 +163,8 @@ def validate_prompts(
                 )
             if max(prompt) >= vocabulary:
                 raise ModelError(
-                    f"the tokenizer writes token {max(prompt)}, but the model has embeddings for {vocabulary} only: "
-                    "they do not belong together. Give a folder that holds the model's own tokenizer"
+                    f"the tokenizer produces token id {max(prompt)}, but the model has only {vocabulary} embeddings, "
+                    "so they do not fit. Give a folder with the model's own tokenizer"
                 )
 
 
@@ -188,8 +188,8 @@ def config_warnings(config: Config) -> Iterator[str]:
     penalty = config.loss.penalty.term
     if penalty is not None and not penalty.coef:
         yield (
-            f"loss.penalty.coef = 0 with loss.penalty.name = {config.loss.penalty.name!r}: the penalty is measured and "
-            "adds nothing. Leave coef out for the published value"
+            f"loss.penalty.coef = 0 with loss.penalty.name = {config.loss.penalty.name!r}: the penalty is measured "
+            "but not added to the loss. Leave coef out for the published value"
         )
     if config.faults.search_failure_rate:
         yield (
@@ -205,8 +205,8 @@ def overlap_warnings(questions: Questions) -> Iterator[str]:
         known = set(texts[seen])
         if shared := sum(text in known for text in texts[unseen]):
             yield (
-                f"{shared} of {len(texts[unseen])} {unseen} questions are also {seen} questions: scores on them say "
-                "what the model remembers, not how it searches"
+                f"{shared} of {len(texts[unseen])} {unseen} questions are also {seen} questions: scores on them "
+                "measure what the model remembers, not how it searches"
             )
 
 

@@ -46,7 +46,7 @@ def roll_out(
     if len(failed) > max_failed * len(trajectories):
         raise RolloutError(
             f"{len(failed)} of {len(trajectories)} rollouts failed, more than run.max_failed_fraction = {max_failed} "
-            f"allows; the first because {failed[0].error}",
+            f"allows. The first error: {failed[0].error}",
         )
     groups = [Group(example.id, tuple(trajectories[i * size : (i + 1) * size])) for i, example in enumerate(examples)]
     return groups, stats

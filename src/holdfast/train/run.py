@@ -45,11 +45,11 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
     listener = listener or Listener()
     config = run_folder.read_recipe(run_dir)
     if (summary := read_summary(run_dir)) is not None and summary.steps >= config.train.steps:
-        listener.note(f"{run_dir} is finished: all {summary.steps} steps are made, and these are its results")
+        listener.note(f"{run_dir} is finished after {summary.steps} steps; these are its results")
         return summary
     if (model := run_dir / run_folder.MODEL).is_dir():
         raise CheckpointError(
-            f"{run_dir} holds a finished warm start, not a run to resume. Train on from it with --model.path {model} "
+            f"{run_dir} is a finished warm start, not a run to resume. Train from it with --model.path {model} "
             "--warm_start.steps 0 --world.scripts.plain_steps 0"
         )
     validate_before_training(config)

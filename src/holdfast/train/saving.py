@@ -59,7 +59,7 @@ class Saver:
         """Bring the trainer and the run folder to a checkpoint, or to the beginning (None). Later rows of the logs are
         deleted: the run writes them again."""
         if checkpoint is None:
-            note("there is no checkpoint yet, so the run begins again")
+            note("there is no checkpoint yet, so the run starts from the beginning")
         else:
             self._restore(checkpoint, model, note)
         step = -1 if checkpoint is None else self._trainer.completed_steps  # step 0 is an evaluation, and runs again

@@ -60,7 +60,7 @@ def starting_policy(
     except CheckpointError as error:
         if find_damage(folder) is not None:  # else another run has saved the same start
             cause = error.__cause__
-            start.listener.note(f"the warm start is not kept for later runs: {cause}. Set HOLDFAST_CACHE")
+            start.listener.note(f"the warm start could not be cached for later runs: {cause}. Set HOLDFAST_CACHE")
     return policy
 
 

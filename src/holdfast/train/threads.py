@@ -62,6 +62,6 @@ def choose_threads(language_model: LanguageModel, config: Config) -> str | None:
         return None
     tried = ", ".join(f"{threads}: {took:.2g} s" for threads, took in fastest_threads(language_model).items())
     return (
-        f"CPU threads: {torch.get_num_threads()}, the fastest here and now (a short pass with {tried}). To set another "
-        "number: run.threads"
+        f"CPU threads: {torch.get_num_threads()}, the fastest in a short trial ({tried}). To set another number: "
+        "run.threads"
     )

@@ -159,7 +159,7 @@ def test_another_base_is_kept(host: Any, rollouts: list[Rollout]) -> None:
         ({"penalty": {"name": "lds"}}, "penalty.name = 'lds' is not a penalty; use 'llds'"),
         ({"penalty": {"preserve": "correct"}}, "prime-rl does not tell a loss which rollouts are correct"),
         ({"penalty": {"answer_weight": 0.5}}, "the mask of the answer"),
-        ({"penalty": {"normalizer": "preserved"}}, "divides every term by one count"),
+        ({"penalty": {"normalizer": "preserved"}}, "divides every loss term by the same count"),
         ({"penalty": {"coef": -1}}, "coef"),
         ({"penalty": {"coeff": 1}}, "coeff"),
         ({"penalty": "llds"}, "is not a table"),

@@ -239,7 +239,7 @@ def test_lora(make_trainer: Any, talking_model: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"top_p": 0.9}, "top_k=512|Set top_k, 512"),
+        ({"top_p": 0.9}, "top_k=512|Set top_k=512"),
         ({}, "Set top_k"),
         ({"top_k": 20, "repetition_penalty": 1.1}, "repetition_penalty"),
         ({"top_k": 20, "generation_kwargs": {"typical_p": 0.9}}, "typical_p"),

@@ -56,7 +56,9 @@ def test_it_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
 
 
 def test_an_unknown_loss_type(make_trainer: Any) -> None:
-    with pytest.raises(ConfigError, match=r"loss_type='brand_new': its denominator is unknown.* Use one of grpo, "):
+    with pytest.raises(
+        ConfigError, match=r"loss_type='brand_new': holdfast does not know its denominator.* Use one of grpo, "
+    ):
         make_trainer(with_penalties(trl.GRPOTrainer, LLDS()), loss_type="brand_new")
 
 
@@ -85,7 +87,7 @@ def test_a_penalty_of_ones_own_is_tried() -> None:
 
 
 def test_a_count_that_trl_does_not_have(make_trainer: Any) -> None:
-    with pytest.raises(ConfigError, match="TRL divides every term by one count"):
+    with pytest.raises(ConfigError, match="TRL divides every loss term by the same count"):
         make_trainer(with_penalties(trl.GRPOTrainer, LLDS(normalizer="preserved")))
 
 

@@ -161,7 +161,7 @@ PROBLEMS = {
     "verl's own": (["actor_rollout_ref.actor.loss_agg_mode=mean"], "Invalid loss_agg_mode: mean"),
     "agent without a file": (
         ["actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search"],
-        "name a YAML file that says where the retriever is",
+        "set it to a YAML file with the address of the retriever",
     ),
 }
 

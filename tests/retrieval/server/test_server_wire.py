@@ -66,7 +66,7 @@ def test_recall(served: Any, index: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ({"topk": 3}, "`queries` (a list of texts) or `query` (one text) is required"),
+        ({"topk": 3}, "`queries` (a list of strings) or `query` (one string) is required"),
         ({"queries": [1]}, "queries.0"),
         ({"queries": None}, "queries"),
         ({"queries": ["x"], "topk": -1}, "topk"),

@@ -32,7 +32,7 @@ class Plan:
         config = load(self.recipe, words(self.settings))
         in_world = config.data.train == "world"
         if not in_world and config.data.test is None:
-            raise ConfigError(f"{self.recipe} names no data.test, and a table is about test questions; set it")
+            raise ConfigError(f"{self.recipe} does not set data.test, and a table is about test questions; set it")
         trainings: list[tuple[TrainingRow, TrainingJob]] = []
         for seed in self.seeds:
             of_row: dict[str, TrainingJob] = {}

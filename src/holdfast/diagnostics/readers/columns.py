@@ -206,7 +206,7 @@ def whole(step: Any) -> int | None:
 
 
 def _kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", int: "too large a number"}
+    kinds = {dict: "an object", list: "a list", str: "a string", int: "too large a number"}
     return kinds.get(type(value), type(value).__name__)
 
 

@@ -61,7 +61,7 @@ class RetrieveRequest(BaseModel):
             if isinstance(data.get("queries"), str):
                 return {**data, "queries": [data["queries"]]}
             if "queries" not in data:
-                raise ValueError("`queries` (a list of texts) or `query` (one text) is required")
+                raise ValueError("`queries` (a list of strings) or `query` (one string) is required")
         return data
 
 
