@@ -309,7 +309,7 @@ def test_patience_ends_for_all_calls_together(completion_server: CompletionServe
     completion_server.replies = [(503, b"gone")] * 10_000
     policy = policy_of(completion_server, words, retries=0, patience=0.5, backoff=0.05, concurrency=2)
     started = time.monotonic()
-    with pytest.raises(RolloutError, match=r"8 calls in a row failed, the last because .* 503: gone"):
+    with pytest.raises(RolloutError, match=r"8 calls in a row failed. The last error: .* 503: gone"):
         generate(policy, [request(words, id=str(i)) for i in range(30)])
     policy.close()
     assert 0.3 < time.monotonic() - started < 10

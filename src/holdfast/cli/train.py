@@ -154,7 +154,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         # `resume` would fail on a recipe or a checkpoint that cannot be used.
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
         complain(error)
-        began = not (fresh and runs.discard_if_bare(run_dir))  # what lies there otherwise is the run it was to replace
+        began = not (fresh and runs.discard_if_bare(run_dir))  # otherwise the folder has the run that it was to replace
         if began and resumable and (step := run_folder.newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None

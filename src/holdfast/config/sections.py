@@ -455,7 +455,7 @@ class Loss(Section):
             )
 
     def _surrogate_problems(self) -> Iterator[str]:
-        """Settings of PPO's clip beside another surrogate."""
+        """Settings of PPO's clip that are set with another surrogate."""
         if self.surrogate == "clip":
             return
         where = f"with loss.surrogate = {self.surrogate!r}"
