@@ -443,7 +443,7 @@ def test_a_tokenizer_for_a_chat_endpoint() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [(["m", "--api-key-env", "X"], "--api-key-env X goes with --server"), ([], "MODEL is missing")],
+    [(["m", "--api-key-env", "X"], "--api-key-env X has no effect without --server"), ([], "MODEL is missing")],
 )
 def test_options_that_go_with_a_server(arguments: list[str], sentence: str) -> None:
     result = CliRunner().invoke(app, ["eval", "run", *arguments])

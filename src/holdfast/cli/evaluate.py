@@ -251,7 +251,7 @@ def _default_folder(model: str, method: str, data: list[str], samples: int | Non
 
 
 def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]:
-    """The steps of a run's whole checkpoints, in their order."""
+    """The steps of a run's complete checkpoints, in order."""
     from holdfast.run_folder import find_gap, list_checkpoints, step_of
 
     if server is not None:

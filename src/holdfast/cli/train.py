@@ -177,7 +177,7 @@ def _read(recipe: str | None, settings: list[str], *, stage: str | None = None) 
 
 
 def _stop_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal once more that came while Python was tidying up: there it prints exceptions and drops them."""
+    """Send a signal again that came during Python's clean-up, which only prints exceptions and drops them."""
     numbers = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
     if (number := numbers.get(ignored.exc_type)) is None:
         sys.__unraisablehook__(ignored)

@@ -126,7 +126,7 @@ class Influence:
         return [(u.question, u.predicted, getattr(u, measure)) for u in self.units if u.unit == unit]
 
     def agreement(self, unit: str, measure: Measure) -> Agreement:
-        """Of all units of a kind; of a question, by means over its correct rollouts."""
+        """Over all units of a kind. For a question, means over its correct rollouts."""
         pairs = self.pairs(unit, measure)
         predicted, measured = [pair[1] for pair in pairs], [pair[2] for pair in pairs]
         low, high = correlation_interval(pairs)

@@ -157,7 +157,7 @@ def _open(config: Config, listener: Listener) -> tuple[Questions, Retrievers]:
 
 
 def checkpoint_folder(run_dir: Path, which: str) -> Path:
-    """The folder of a whole checkpoint: `last`, `best` or the number of a step. Raises `CheckpointError`."""
+    """The folder of a complete checkpoint: `last`, `best` or the number of a step. Raises `CheckpointError`."""
     if which in ("last", "best"):
         folder = model_folder(run_dir, which).parent
         if folder == run_dir:

@@ -20,8 +20,9 @@ _CLOCKS = ("time/", "timing_s/", "perf/", "step_time", "runtime")
 
 
 def one_each(read: Iterable[tuple[LogFile, Log]]) -> list[Log]:
-    """Every run once: of logs with the same numbers from different kinds of files, the one with the most values. It
-    gets the settings that only the others have. A log that is `beside` another with a different run is left out."""
+    """Every run once. If logs from different kinds of files have the same numbers, the one with the most values is
+    kept. It gets the settings that only the others have. A log that is `beside` another with a different run is left
+    out."""
     groups: list[list[tuple[LogFile, Log]]] = []
     ordered = sorted(read, key=lambda pair: pair[0].beside)
     for file, log in ordered:
