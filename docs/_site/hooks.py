@@ -24,13 +24,13 @@ PAGES = {
 }
 """Page of the repository -> page of the site, where the folders do not say it."""
 
-# Page of the API -> its title, and the modules on it.
+# Page of the API -> its title, and what is on it: modules with all that is public in them, or single functions.
 API = {
     "losses": ("Losses", ["losses"]),
     "penalties": ("Penalties", ["penalties"]),
     "trajectory": ("Trajectories", ["trajectory"]),
     "batch": ("Batches", ["batch"]),
-    "config": ("Recipes", ["config"]),
+    "config": ("Recipes", [f"config.{n}" for n in ("load", "validate", "dump", "setting_names", "setting_values")]),
     "loading": ("Loading", ["loading"]),
     "data": ("Questions", ["data"]),
     "scoring": ("Scoring", ["scoring", "rewards"]),
@@ -114,10 +114,10 @@ def outside_fences(markdown: str, change: Callable[[str], str]) -> str:
     return "".join([*parts, change(markdown[end:])])
 
 
-def api_page(name: str) -> str:
-    """The page of some modules, for mkdocstrings."""
-    title, modules = API[name]
-    return f"# {title}\n\n" + "\n".join(f"::: holdfast.{module}\n" for module in modules)
+def api_page(page: str) -> str:
+    """A page of the API, for mkdocstrings."""
+    title, names = API[page]
+    return f"# {title}\n\n" + "\n".join(f"::: holdfast.{name}\n" for name in names)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -177,6 +177,8 @@ def fenced_prompts(prose: str) -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """The page without comments and with its links rewritten."""
+    if page.parent is None:  # its tab is all of its navigation
+        page.meta["hide"] = ["navigation"]
     markdown = rewritten(COMMENT.sub("", markdown), repository_path(page.file.src_uri), config.repo_url)
     page.plain = plain_api(Path(page.file.src_uri).stem) if page.file.src_uri.startswith(API_FOLDER) else markdown
     return markdown
@@ -199,13 +201,12 @@ def summary(markdown: str) -> str:
 
 def described(items: Any, level: int = 2) -> Iterator[str]:
     """Lines of `llms.txt` for a part of the navigation: its pages, then its sections."""
-    for item in items:
-        if item.is_page:
-            text = summary(item.plain)
-            yield f"- [{item.title}]({item.file.src_uri}){': ' + text if text else ''}"
-    for item in items:
-        if item.is_section:
-            yield from ("", f"{'#' * level} {item.title}", "", *described(item.children, level + 1))
+    pages = [item for item in items if item.is_page]
+    yield from (f"- [{page.title}]({page.file.src_uri}): {summary(page.plain)}" for page in pages)
+    if pages:
+        yield ""
+    for section in (item for item in items if item.is_section):
+        yield from (f"{'#' * level} {section.title}", "", *described(section.children, level + 1))
 
 
 @cache
@@ -218,16 +219,16 @@ def library() -> Any:
 
 def plain_api(page: str) -> str:
     """A page of the API as Markdown: docstrings as they stand in the code."""
-    title, modules = API[page]
+    title, names = API[page]
     parts = [f"# {title}"]
-    for name in modules:
-        module = library()[name]
-        parts += [f"## {module.path}", text_of(module)]
-        for member in module.members.values():
-            if member.is_public and not member.is_module:
-                parts += [f"### {module.path}.{member.name}", *signature_of(member), text_of(member)]
-                methods = [m for m in member.members.values() if m.is_public and m.docstring] if member.is_class else []
-                parts += [f"* `{method.name}`: {summary(text_of(method))}" for method in methods]
+    for name in names:
+        thing = library()[name]
+        inside = [m for m in thing.members.values() if m.is_public and not m.is_module] if thing.is_module else []
+        parts += [f"## {thing.path}", *signature_of(thing), text_of(thing)]
+        for member in inside:
+            parts += [f"### {thing.path}.{member.name}", *signature_of(member), text_of(member)]
+            methods = [m for m in member.members.values() if m.is_public and m.docstring] if member.is_class else []
+            parts += ["\n".join(f"* `{method.name}`: {summary(text_of(method))}" for method in methods)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -245,7 +246,7 @@ def signature_of(thing: Any) -> list[str]:
 def on_post_build(config: Any) -> None:
     """Write `llms.txt`."""
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", "", *described(NAVIGATION)]
-    (Path(config.site_dir) / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (Path(config.site_dir) / "llms.txt").write_text("\n".join(lines), encoding="utf-8")
 
 
 NAVIGATION: list[Any] = []

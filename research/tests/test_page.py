@@ -122,8 +122,10 @@ def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -
     alone = {"remedy": runs["remedy"]}
     results = results_of(replace(PLAN, arms=(REMEDY,)), alone, tmp_path)
     assert results["claims"] == [] and results["claims_left_out"] == 3
-    assert "3 more are about arms that were left out" in markdown(results)
-    assert "3 more are about" in write_report(EXPERIMENT, results, alone, tmp_path / "out").read_text()
+    assert "left out with `--arms`: 3." in markdown(results)
+    assert (
+        "Claims about arms that were left out" in write_report(EXPERIMENT, results, alone, tmp_path / "out").read_text()
+    )
 
 
 def test_markdown_says_the_same(results: dict[str, Any]) -> None:

@@ -115,3 +115,11 @@ def test_it_needs_core_packages_only(tmp_path: Path) -> None:
     assert not set(done.stderr.split()) & {"torch", "transformers", "trl", "plotly.offline", "matplotlib", "httpx"}
     assert 40_000 < (tmp_path / "holdfast-demo/report.html").stat().st_size < 200_000
     assert read_log(tmp_path / "holdfast-demo/failing").last_step == 600
+
+
+def test_without_the_command_it_says_how_to_install_it(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/holdfast-rl", "demo"])
+    assert "    pip install holdfast-rl\n" in holdfast("demo").stdout
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/holdfast", "demo"])
+    assert "    pip install holdfast-rl\n" not in holdfast("demo").stdout

@@ -42,7 +42,9 @@ def body(text: str) -> Iterator[str]:
     """The paragraphs of a help text; neighbouring examples become one block of code."""
     examples: list[tuple[str, str | None]] = []
     for paragraph in [*text.split("\n\n"), ""]:
-        matches = [EXAMPLE.fullmatch(line.strip()) for line in paragraph.splitlines()]
+        # What a command does stands behind it, or in the line below it.
+        lines = re.sub(r"(\[/cyan\])\n +(?!\[)", r"\1  ", paragraph).splitlines()
+        matches = [EXAMPLE.fullmatch(line.strip()) for line in lines]
         if matches and all(matches):
             examples += [(match[1], match[2]) for match in matches if match]
             continue
@@ -72,14 +74,24 @@ def options(command: Any, context: Any) -> Iterator[str]:
     if rows := [row for row in rows if row]:
         yield from ("| argument or option | meaning |", "|---|---|")
         for name, meaning in rows:
-            name = re.sub(r" <(?:str|path|list\[\w+\]|trl\|verl)>$", "", name)
-            yield f"| `{cell(name)}` | {cell(prose(meaning))} |"
+            name = re.sub(r" <(?:str|path|list\[\w+\]|trl\|verl)>$", "", name).replace("<int range>", "N")
+            yield f"| `{cell(name.replace('<float range>', 'N'))}` | {cell(prose(in_signs(meaning)))} |"
         yield ""
+
+
+def in_signs(meaning: str) -> str:
+    """A help text with its bounds as signs.
+
+    >>> in_signs("Port.  [default: 8000; 0<=x<=65535]"), in_signs("Time.  [x>=0.1]")
+    ('Port.  [default: 8000; 0 to 65535]', 'Time.  [≥ 0.1]')
+    """
+    meaning = re.sub(r"([\d.]+)<=x<=([\d.]+)\]$", r"\1 to \2]", meaning)
+    return re.sub(r"x>=([\d.]+)\]$", r"≥ \1]", meaning)
 
 
 def usage(command: Any, context: Any) -> str:
     pieces = " ".join(command.collect_usage_pieces(context))
-    return f"{context.command_path} " + re.sub(r"{([^}|]+)}", r"\1", pieces)
+    return f"{context.command_path} " + re.sub(r"{([^}|]+?)(?:\.\.\.)?}", r"\1", pieces).replace("...]...", "]...")
 
 
 def part(command: Any, context: Any, level: int) -> Iterator[str]:

@@ -16,7 +16,7 @@ from holdfast.settings import parse_overrides
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + [
-    page for folder in ("docs", "research/docs") for page in sorted((ROOT / folder).rglob("*.md"))
+    page for folder in ("docs", "research/docs", "skills") for page in sorted((ROOT / folder).rglob("*.md"))
 ]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 

@@ -61,12 +61,6 @@ def test_a_page_and_its_source_name_each_other() -> None:
     assert not [page for page in pages if not (ROOT / site.repository_path(page)).is_file()]
 
 
-def test_the_modules_of_the_api_exist() -> None:
-    names = [name.replace(".", "/") for _, modules in hooks().API.values() for name in modules]
-    package = ROOT / "src" / "holdfast"
-    assert not [name for name in names if not ((package / f"{name}.py").is_file() or (package / name).is_dir())]
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="needs pip install -e '.[docs]'")

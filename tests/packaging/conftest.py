@@ -6,9 +6,13 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 _OFFLINE = "No matching distribution|Could not find a version|ConnectionError|Max retries"
@@ -64,6 +68,43 @@ def add_packages(bin_folder: Path, *packages: str | Path) -> None:
     if re.search(_OFFLINE, result.stderr) and result.returncode and "CI" not in os.environ:
         pytest.skip(f"pip cannot install {packages}: {result.stderr.strip().splitlines()[-1]}")
     assert result.returncode == 0, result.stderr
+
+
+def linked_environment(folder: Path, wheel: Path, extras: str) -> Path:
+    """The Python of a virtual environment with `holdfast-rl[extras]`, for one or more extras with commas.
+
+    What the wheel's extras bring, and what that needs, is linked from the environment that runs the tests: torch alone
+    would take a minute to install. Skips the test where that environment lacks one of these packages.
+    """
+    done(sys.executable, "-m", "venv", "--without-pip", folder)
+    (site,) = folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (info,) = site.glob("holdfast_rl-*.dist-info")
+    for package in {found.name: found for found in _needed(PathDistribution(info), set(extras.split(",")))}.values():
+        places = {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}
+        for place in places:
+            if not (site / place).exists():
+                (site / place).symlink_to(Path(str(package.locate_file(place))))
+    return folder / "bin" / "python"
+
+
+def _needed(package: Distribution, extras: set[str], seen: set[str] | None = None) -> Iterator[Distribution]:
+    """The installed packages that a package needs with these extras, and those that they need."""
+    seen = set() if seen is None else seen
+    for requirement in map(Requirement, package.requires or ()):
+        marker = requirement.marker
+        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in {"", *extras}):
+            continue
+        if f"{requirement.name}[{','.join(sorted(requirement.extras))}]" in seen:
+            continue
+        seen.add(f"{requirement.name}[{','.join(sorted(requirement.extras))}]")
+        try:
+            needed = distribution(requirement.name)
+        except PackageNotFoundError:
+            pytest.skip(f"{requirement.name} is not installed here")
+        yield needed
+        yield from _needed(needed, requirement.extras, seen)
 
 
 @pytest.fixture(scope="session")

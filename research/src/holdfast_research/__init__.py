@@ -1,1 +1,1 @@
-"""The laboratory: experiments are data (a recipe, arms, claims), run over seeds and judged by pure functions."""
+"""The study: experiments are data (a recipe, arms, claims), run over seeds and judged by pure functions."""

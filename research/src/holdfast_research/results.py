@@ -114,7 +114,7 @@ def claim_groups(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str
 
 def left_out_line(count: int) -> str:
     """The line about claims whose arms were left out."""
-    return f"{count} more are about arms that were left out with `--arms`."
+    return f"Claims about arms that were left out with `--arms`: {count}."
 
 
 def source(claim: Mapping[str, Any]) -> str:
@@ -125,9 +125,9 @@ def source(claim: Mapping[str, Any]) -> str:
 SHORT_NOTE = "A short run, to see that the machinery works: it trains a few steps and can show nothing."
 VERDICTS = (
     "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "
-    "Cannot tell: fewer than three seeds can answer. Of means of five steps: a run dropped when its reward "
-    "had lost 20 % of its peak, and fell when it had lost 40 % (or a third in means of ten steps), beyond its noise "
-    "and whatever came after; it held when its reward rose by 0.12, never fell, and ended at 85 % of its peak or above."
+    "Cannot tell: fewer than three seeds can answer. All are about means of five steps. A run dropped when its reward "
+    "had lost 20 % of its peak. It fell when it had lost 40 %, or a third in means of ten steps, beyond its noise and "
+    "whatever came after. It held when its reward rose by 0.12, never fell, and ended at 85 % of its peak or above."
 )
 ARM_COLUMNS = (
     *("arm", "seeds", "fell", "reward at its peak → last"),
@@ -139,14 +139,14 @@ ARMS_NOTE = (
     "truncated sampler hides, and greedy decoding does not. Last: the mean of the last five steps. Invalid turns are "
     "the share of turns that are neither a search nor an answer. Clipped tokens are the share whose gradient the clip "
     "stops. A dash: not logged. “(control)” marks the controls. "
-    "Of a run that fell the peak is the one before the fall."
+    "For runs that fell, the peak is the highest mean before the fall."
 )
 WARNING_COLUMNS = ("signal", "before the drop", "lead in steps", "in runs that never dropped")
 WARNINGS_NOTE = (
-    "All arms together. Of the runs whose reward dropped: in how many the signal turned before, "
-    "and by how many steps (median, least to most). Of the others: in how many it turned too, up to the median step of "
-    "the drops. Five-step means. A signal that turns everywhere warns of nothing. The thresholds were not tuned, but "
-    "for -0.002 nats, which was read off the pages of `death-spiral` and `testbeds`."
+    "All arms together, in five-step means. The first columns count runs whose reward dropped: in how many the signal "
+    "turned before, and by how many steps (median, least to most). The last counts the others: in how many it turned "
+    "too, up to the median step of the drops. A signal that turns everywhere warns of nothing. The thresholds were not "
+    "tuned, except -0.002 nats, which was read off the pages of `death-spiral` and `testbeds`."
 )
 RUN_COLUMNS = ("arm", "seed", "first", "peak (step)", "lowest after", "last", "displacement", "test EM", "greedy")
 

@@ -116,7 +116,8 @@ def _has_display(console: Console) -> bool:
 
 def _next(console: Console, folder: Path) -> None:
     name, runs = program(), " ".join(shlex.quote(str(folder / run)) for run in RUNS)
-    keep = [("Keep the command", "pip install holdfast-rl")] if shutil.which("holdfast") is None else []
+    passing = Path(sys.argv[0]).name == "holdfast-rl" and shutil.which("holdfast") is None  # as by `pipx run`
+    keep = [("Keep the command", "pip install holdfast-rl")] if passing else []
     console.print()
     console.print(Text("Next", "bold"))
     for title, command in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -77,26 +78,20 @@ def build(
     from holdfast.cli.console import open_console
 
     with train_extra(err(), "loading"):
-        from holdfast.retrieval.bm25_building import build_bm25
-        from holdfast.retrieval.dense_building import build_dense
-        from holdfast.retrieval.encoder import spec_of
+        if not dense:  # BM25 needs no torch
+            from holdfast.retrieval.bm25_building import build_bm25
 
-        spec = spec_of(dense, query_prefix=query_prefix, passage_prefix=passage_prefix) if dense else None
-    with open_console(out(), folder) as listener:
-        if spec is None:
-            build_bm25(corpus, folder, stem=stem, replace=replace, listener=listener)
+            write_index = partial(build_bm25, corpus, folder, stem=stem)
         else:
-            build_dense(
-                corpus,
-                folder,
-                spec,
-                sq8=sq8,
-                vectors=vectors,
-                device=device,
-                batch=batch,
-                replace=replace,
-                listener=listener,
+            from holdfast.retrieval.dense_building import build_dense
+            from holdfast.retrieval.encoder import spec_of
+
+            spec = spec_of(dense, query_prefix=query_prefix, passage_prefix=passage_prefix)
+            write_index = partial(
+                build_dense, corpus, folder, spec, sq8=sq8, vectors=vectors, device=device, batch=batch
             )
+    with open_console(out(), folder) as listener:
+        write_index(replace=replace, listener=listener)
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -70,9 +71,10 @@ def train_extra(console: Console, status: str) -> Iterator[None]:
     """Show a status line during the imports inside. Raises `MissingExtra` when a [train] package is missing."""
     try:
         with console.status(status) if is_live(console) else nullcontext():
-            from transformers.utils import logging
+            if find_spec("transformers") is not None:  # BM25 needs none
+                from transformers.utils import logging
 
-            logging.disable_progress_bar()  # for reading and writing weights; downloads keep theirs
+                logging.disable_progress_bar()  # for reading and writing weights; downloads keep theirs
             yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

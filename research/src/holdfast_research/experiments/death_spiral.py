@@ -43,15 +43,15 @@ MECHANISM = (
 EXPERIMENT = Experiment(
     name="death-spiral",
     title="The death spiral and its remedies",
-    shows="plain GRPO rises and collapses; what each method and each control does about it",
+    shows="plain GRPO rises and collapses, and what each method and each control does about it",
     recipe="flaky",
     arms=ARMS,
     minutes=5,
     notes=(
-        "The recipe was made to collapse: a fifth of the searches find nothing, so that failures are longer than "
-        "successes for good; thoughts of high entropy; a sampler cut at top-p 0.9 and top-k 64 with log-probs over the "
+        "The recipe is built to collapse. A fifth of the searches find nothing, so failures stay longer than "
+        "successes. Thoughts have high entropy. The sampler is cut at top-p 0.9 and top-k 64, with log-probs over the "
         "whole vocabulary. What prevents this collapse need not prevent others.",
-        "All seeds have one world and one warm start: they are runs of one testbed.",
+        "All seeds have one world and one warm start, so they are runs of one testbed.",
         "Searches fail in training rollouts only. Test EM is measured with all searches answered.",
     ),
     claims=CLAIMS,

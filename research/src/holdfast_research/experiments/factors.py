@@ -61,13 +61,13 @@ def _answers(arm: str, where: str, says: str) -> Claim:
 EXPERIMENT = Experiment(
     name="factors",
     title="What makes the testbed prone",
-    shows="each factor of the testbed switched alone: tool, sampler, language, loss, schedule",
+    shows="each factor of the testbed switched alone, in tool, sampler, language, loss and schedule",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *(arm for group in GROUPS for arm in group)),
     minutes=4.5,
     notes=(
-        "A factor that changes the world or the scripts has a warm start of its own, so its runs start elsewhere too.",
-        "Without the tool every question is a guess and reward is next to nothing, so that arm can show that nothing "
+        "A factor that changes the world or the scripts has its own warm start, so its runs begin with another policy.",
+        "Without the tool every question is a guess and there is next to no reward. So that arm can show that nothing "
         "collapses, and little more.",
     ),
     claims=(

@@ -1,4 +1,4 @@
-"""The first action: shared by right and incorrect rollouts, and the first to decay."""
+"""The first action: shared by correct and incorrect rollouts, and the first to decay."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NAMES = (GRPO, a.RELIABLE.name, a.LLDS_ACTION.name)
 EXPERIMENT = Experiment(
     name="first-action",
     title="The first action",
-    shows="how often incorrect rollouts begin right, and which action loses likelihood first",
+    shows="how often incorrect rollouts begin with a right search, and which action loses likelihood first",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, a.LLDS_FIXED),
     minutes=4.5,
     notes=(
-        "A first search counts as right when it returns the passages of a right sibling's first search. One that found "
-        "nothing by bad luck counts as wrong, so that the share is lower here than with a reliable search.",
+        "A first search counts as right when it returns the passages of a correct sibling's first search. One that "
+        "found nothing by bad luck counts as wrong, so the share is lower here than with a reliable search.",
     ),
     claims=(
         Claim(

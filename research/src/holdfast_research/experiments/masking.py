@@ -21,7 +21,7 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, a.LLDS_FIXED, *ARMS),
     minutes=4.5,
     notes=(
-        "In the paper masking is for base models that fall to one search per question. Half of the questions here need "
+        "In the paper masking is for base models that sink to one search per question. Half of the questions here need "
         "two searches, and the warm start stops early on a share of them.",
     ),
     claims=(

@@ -42,14 +42,14 @@ ARMS = tuple(
 EXPERIMENT = Experiment(
     name="preserving",
     title="Which rollouts to preserve",
-    shows="A ≥ 0, A > 0 or correct ones × λ × both denominators, at frequent and at rare reward",
+    shows="rollouts with A ≥ 0, with A > 0, or correct ones; λ; both denominators; frequent and rare reward",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, RARE_GRPO, *ARMS),
     minutes=4.5,
     notes=(
         "“policy” divides by all tokens of the loss, as LLDS's code does; “preserved” by those of preserved rollouts, "
         "as its paper does.",
-        "Rare reward is another warm start: shorter, and careless about what it reads.",
+        "Rare reward has another warm start, which is shorter and careless about what it reads.",
     ),
     claims=(
         *remedy(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7 (v1): the preserving set is A ≥ 0"),

@@ -57,18 +57,18 @@ NAMES = tuple(METHODS)
 EXPERIMENT = Experiment(
     name="remedies",
     title="Remedies of others",
-    shows="PPO, NTHR, SimpleTIR, DPPO and what else a sceptic tries, beside LLDS and SAPO",
+    shows="whether PPO, NTHR, SimpleTIR, DPPO and others prevent the fall, next to LLDS and SAPO",
     recipe="flaky",
     arms=(*CONTROLS, *PENALTIES, a.LENGTH_BASELINE, GSPO_ARM, *ARMS),
     minutes=8,  # what falls has long rollouts
     notes=(
-        "Each remedy has the constants of its source, which were chosen for other models; none is swept. LLDS and SAPO "
-        "have the coefficient that a sweep chose on this recipe with another start, so they were tuned and the others "
-        "were not.",
-        "PPO has 160 questions with one rollout each, the others 32 with five: as many rollouts. Its critic starts as "
-        "a copy of the policy.",
+        "Each remedy has the constants of its source, chosen for other models, and none is swept. LLDS and SAPO have "
+        "the coefficient that a sweep chose on this recipe with another start. So they were tuned and the others were "
+        "not.",
+        "PPO has 160 questions with one rollout each, the others 32 with five, so as many rollouts. Its critic "
+        "starts as a copy of the policy.",
         "Geo-RS has wider bounds than the published 0.99 and 1.01, which left out every rollout and so every gradient. "
-        "The sampler keeps 0.86 of the probability on the average of a rollout's tokens.",
+        "The sampler keeps 0.86 of the probability, as the geometric mean over a rollout's tokens.",
     ),
     claims=(
         COLLAPSES,

@@ -21,13 +21,13 @@ CODE = Arm("A ≥ 0 (code)", {**a.SAPO_FIXED.settings, "loss.penalty.preserve": 
 EXPERIMENT = Experiment(
     name="sapo",
     title="SAPO: threshold and conditions",
-    shows="τ = 0.6, 0.8, 1, 1.2, the paper's γ, without each of its conditions, and the code's A ≥ 0",
+    shows="the threshold τ, the paper's γ, each condition left out, and the code's A ≥ 0",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *ARMS, PAPERS_GAMMA, UNCONDITIONAL, RATIO_ONLY, NO_RATIO, CODE),
     minutes=4.5,
     notes=(
-        "γ = 1 over the tokens of preserved rollouts, which the sweep of death-spiral chose; the paper's is 0.1. The "
-        "reward is exact match; the paper's is token F1.",
+        "γ = 1 over the tokens of preserved rollouts, as the sweep of death-spiral chose; the paper has 0.1. The "
+        "reward is exact match; the paper has token F1.",
     ),
     claims=(
         Claim(

@@ -62,7 +62,7 @@ EXPERIMENT = Experiment(
         "In the paper masking is for base models that fall to one search per question. Here seven questions in ten "
         "need two searches. A script without mistakes makes 1.8 per question and is right on every one; one search "
         "answers hardly any of those seven.",
-        "The warm start has two lessons. In the first, scripts stop after one search on 55 % of the questions that "
+        "The warm start has two phases. In the first, scripts stop after one search on 55 % of the questions that "
         "need two; in the second on 99.7 %.",
         "Searches are reliable and the sampler is not truncated, so that nothing collapses.",
         "The paper's agents make more than two searches with answers masked. Where three questions in ten need one, "

@@ -29,15 +29,15 @@ NAMES = tuple(tuple(arm.name for arm in arms) for arms in (GRPO, LLDS, SAPO))
 EXPERIMENT = Experiment(
     name="steps-per-rollout",
     title="Optimizer steps per rollout",
-    shows="K = 1, 2, 5, 10, 20: what optimizer steps per rollout batch do, with and without a penalty",
+    shows="what K = 1, 2, 5, 10 and 20 optimizer steps per rollout batch do, with and without a penalty",
     recipe="flaky",
     arms=(*GRPO, *LLDS, *SAPO, a.RELIABLE),
     minutes=5,
     notes=(
         "K changes two things at once: how far the policy moves on one rollout batch, and how large the mini-batches "
         "are, since the batch is split into K and every rollout is used once. The learning rate is the same for all K.",
-        "All penalties have coefficient 1 over the tokens they preserve, which the sweep of death-spiral chose; none "
-        "is made here, K being the variable.",
+        "All penalties have coefficient 1 over the tokens they preserve, which the sweep of death-spiral chose. There "
+        "is no sweep here, because K is the variable.",
     ),
     claims=(
         Claim(

@@ -30,17 +30,18 @@ NAMES = tuple(arm.name for arm in ARMS)
 EXPERIMENT = Experiment(
     name="testbeds",
     title="Other testbeds",
-    shows="plain GRPO, controls and penalties where every seed has a world and a warm start of its own",
+    shows="plain GRPO, controls and penalties where every seed has its own world and warm start",
     recipe="flaky",
     arms=ARMS,
     minutes=15,
     notes=(
-        "Every seed is a testbed: its own people and questions, its own filler words, its own weights and scripts.",
+        "Every seed is a testbed, with its own people and questions, filler words, weights and scripts.",
         "The spread is that of testbeds and of reinforcement learning together.",
-        "All arms have 160 steps, not the 80 of death-spiral: another testbed takes another time to fall, and what "
-        "falls may come back.",
-        "The penalties have the coefficient that the sweep of death-spiral chose on one testbed; none is made here.",
-        "Every seed begins with a warm start, which takes as long as a run and is in none of the times.",
+        "All arms have 160 steps, and death-spiral has 80: another testbed takes another time to fall, and what falls "
+        "may come back.",
+        "The penalties have the coefficient that the sweep of death-spiral chose on one testbed. There is no sweep "
+        "here.",
+        "Every seed begins with a warm start. It takes as long as a run, and the times leave it out.",
     ),
     claims=(
         *COURSE,

@@ -1,4 +1,4 @@
-"""Every claim of the papers that an experiment of the laboratory asks, with the verdict of each set of kept runs.
+"""Every claim of the papers that an experiment of the study tests, with the verdict of each set of kept runs.
 
     python -m holdfast_research.pages.claims        # research/docs/claims.md, from the runs in research/data/laboratory
 
@@ -26,44 +26,44 @@ from holdfast_research.values import CONTROL, Claim, Runs, Verdict
 INTRODUCTION = """\
 # The papers' claims, one by one
 
-What the experiments of the [laboratory](README.md) ask in the papers' name, and what the runs in the repository
-say. A verdict links to its page, which has the test, its controls and the numbers seed by seed. A claim
-that is shown here may still be no mark of a collapse: the controls on those pages ask whether it is in runs that hold
-as well.
+Every claim that the experiments of the [study](README.md) test in the papers' name, and what the runs in the repository
+say. Each verdict links to its page, which has the test, its controls and the numbers seed by seed. A claim that is
+shown here may still be no mark of a collapse: the controls on those pages ask whether runs that hold have it too.
 
-Read them with five things in mind:
+Keep five things in mind:
 
-* **The cause.** Here it is a truncated sampler: its probability leaks where failures are the rule ([the
-  testbed](testbed.md)). Sampled untruncated no testbed fell, and one that falls untruncated was not found. That a
-  penalty prevents this fall does not show that the papers' mechanism caused theirs.
-* **Strength and set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, over the tokens of preserved
-  rollouts, where the papers have 0.2 and 0.1. That denominator is LLDS's paper's and SAPO's code's. SAPO is tested with
-  exact match and five rollouts a question; its paper has token F1 and ten. GSPO with LLDS is a third variant, neither
-  its paper's nor its code's.
-* **One testbed, shared runs.** `testbeds` draws a testbed with every seed. All other experiments share one, and the
-  plain GRPO of `death-spiral`, `coefficient`, `per-sample`, `first-action`, `masking`, `sapo`, K = 10 in
-  `steps-per-rollout` and frequent reward in `preserving` are the same runs: one outcome is in several rows.
-* **Length.** `testbeds` has 160 steps, the others 80.
-* **Names.** "preserved" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)), "paper"
-  after LLDS-MA whose schedule its answers have. Methods and settings are in
+* **The cause.** Here it is a truncated sampler, whose probability leaks where failures are the rule ([the
+  testbed](testbed.md)). No testbed fell when sampled untruncated, and none that does was found. That a penalty
+  prevents this fall does not show that the papers' mechanism caused theirs.
+* **Coefficients and set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, where the papers have 0.2 and
+  0.1. Both are over the tokens of preserved rollouts, as in LLDS's paper and in SAPO's code. SAPO is tested with exact
+  match and five rollouts a question; its paper has token F1 and ten. GSPO with LLDS is a third variant, neither its
+  paper's nor its code's.
+* **One testbed, shared runs.** `testbeds` draws a testbed with every seed. All other experiments share one. One outcome
+  can be in several rows, because these have the same runs of plain GRPO: `death-spiral`, `coefficient`, `per-sample`,
+  `first-action`, `masking`, `sapo`, `remedies`, K = 10 in `steps-per-rollout`, and frequent reward in `preserving`.
+* **Length.** `testbeds` has 160 steps, `anchor` 60, the others 80.
+* **Names.** "preserved" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)). "paper"
+  after LLDS-MA says whose schedule its answers have. Methods and settings are in
   [Papers](../../docs/reference/papers.md). v1 and v2 are the versions of LLDS; SAPO has one.
 
-The first testbed, whose runs were not kept, is not in these tables.
+The runs of the [first testbed](testbed.md#three-sets-of-runs) were not kept, so they are not in these tables.
 
-What the papers report of 1.5 to 14 billion parameters on seven sets of questions, scores and gains in the first place,
-is nothing that this scale can speak to.
+The papers report scores and gains of 1.5 to 14 billion parameters on seven sets of questions. This scale cannot speak
+to those.
 """
 
 
 BESIDE = """\
 ## Beside the verdicts
 
-A run that does not fall is not a run that is well. In the last ten steps of `death-spiral` the turns that are
-invalid, neither a search nor an answer, are as frequent under LLDS and SAPO as under plain GRPO, which has come back
-by then; at the steps of its fall they were few. On the drawn testbeds they are rarer, and come late too. Under SAPO
-the tokens that the clip stops and the product of the ratios end where those of plain GRPO end, while Figure 1 (a) and
-(b) of its paper have them flat. Untruncated, and where searches are reliable and the run holds, there is little of
-this. All rollouts are counted, those with A < 0 too, which are meant to lose likelihood.
+A run that does not fall is not always healthy. An invalid turn is neither a search nor an answer. In the last ten steps
+of `death-spiral` such turns are as frequent under LLDS and SAPO as under plain GRPO, which has come back by then. At
+the steps of its fall they were few. On the drawn testbeds they are rarer, and come late too.
+
+Under SAPO the share of clipped tokens and the product of the ratios end where those of plain GRPO end. Figure 1 (a) and
+(b) of its paper have them flat. All rollouts are counted here, also those with A < 0, which are meant to lose
+likelihood. Untruncated, and where searches are reliable and the run holds, there is little of this.
 """
 
 

@@ -1,4 +1,4 @@
-"""An experiment of the laboratory as a page of the documentation: research/docs/NAME.md and its figures.
+"""An experiment of the study as a page of the documentation: research/docs/NAME.md and its figures.
 
     holdfast reproduce run death-spiral --jobs 2
     python -m holdfast_research.pages.curves runs/lab/death-spiral

@@ -330,7 +330,7 @@ that drifts, restarts. And a cell has few runs: at a true rate of 0.01, one cell
 """
 _OWN = """\
 The library of recorded runs: search agents of the local trainer and of TRL, and single-turn tasks in TRL, healthy or
-with a fault put in from outside. A testbed is one recipe, world and model. The strictness of the rules is a factor on
+with a fault added from outside. A testbed is one recipe, world and model. The strictness of the rules is a factor on
 every threshold in standard errors. For each testbed, it was chosen on all others and judged on the one left out.
 
 Thresholds in other units, such as shares and nats, are the same in all columns. They were chosen on two thirds of these
@@ -383,7 +383,7 @@ In `src/holdfast/diagnostics/rules`, each threshold is a constant with its reaso
 _RIGHT = """\
 ## Which codes count as right
 
-For each fault that was put in. Both columns were written before the runs of their held-out sets were made. A code that
+For each fault that was added. Both columns were written before the runs of their held-out sets were made. A code that
 came later was added where it reports the same fault, such as `SMP002` next to `SMP001`.
 """
 _SECTIONS = {

@@ -58,8 +58,8 @@ RUNS = (
 _INTRODUCTION = """# Gallery
 
 What `holdfast diagnose` prints about recorded runs: one for each of the most common faults, and a healthy one. The runs
-are our own, of tiny models. The first is plain GRPO, which collapses by itself; the last is healthy. Into the others a
-fault was put from outside. Runs of TRL are shown with the series of a stock log.
+are our own, of tiny models. The first is plain GRPO, which collapses by itself; the last is healthy. The others had a
+fault added from outside. Runs of TRL are shown with the series of a stock log.
 
 `holdfast diagnose LOG --html page.html` draws such charts for your own log, on a [page](report.md). This page is made
 by `python -m holdfast_research.pages.gallery`, in a clone.

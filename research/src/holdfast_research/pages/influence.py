@@ -291,44 +291,45 @@ _TITLE = """
 # Does the theory predict displacement?
 
 NTHR (Theorem 4.4) and LLDS (Theorem 4.2) say why correct rollouts become less likely: incorrect rollouts of the same
-question, in alike hidden states, push them down. GWHES is that push, from one forward pass
-([Theory](../../docs/theory.md)). Here it is compared with what a step does, at checkpoints of plain GRPO on `flaky`
-before, at and after the fall of its reward.
+question, in similar hidden states, push them down. GWHES predicts that push from one forward pass
+([Theory](../../docs/theory.md)). Until the fall it ranks rollouts well; it predicts neither which become less likely
+nor the fall. This page compares it with what a step does, at checkpoints of plain GRPO on `flaky` before, at and after
+the fall of its reward.
 
 ```bash
 holdfast train flaky --train.steps 45 --checkpoint.every 5 --checkpoint.keep 9 --run.seed 11 --run.name s11
 python -m holdfast_research.pages.influence runs/s11 runs/s12 runs/s13    # seeds 12 and 13 in the same way
 ```
 
-Every checkpoint is asked the same questions. Each question has a step of its own: plain GRPO on its group of five.
-The derivative is that by all weights; the AdamW step has a fresh optimizer. Units are ranked within a checkpoint.
-Numbers are means over checkpoints, then over runs, with 95 % intervals that draw questions, and runs where there are
-several. Before is up to the peak of the reward, at is from there to the step that shows the fall. Checkpoints with
-fewer than five questions that have both correct and incorrect rollouts are left out of this table.
+Every checkpoint gets the same questions. Each question has its own step: plain GRPO on its group of five. The
+derivative is by all weights; the AdamW step has a fresh optimizer. Units are ranked within a checkpoint. Numbers are
+means over checkpoints, then over runs. The 95 % intervals draw questions, and runs where there are several. "Before"
+is up to the peak of the reward, and "at" is from there to the step that shows the fall. The table leaves out
+checkpoints with fewer than five questions that have both correct and incorrect rollouts.
 """
 _NUMBER = """
 By chance the lowest fifths share 20 %. NTHR reports 50 and 60 %, for the lowest 10 of about 50 questions, at 17.5 and
-21 % by chance. The last column ranks by nothing but the number of correct rollouts in the group: the fewer, the
-larger the advantage of each. What GWHES adds to the advantages is the distance to that column.
+21 % by chance. The last column ranks only by the number of correct rollouts in the group: the fewer, the larger the
+advantage of each. The distance to that column is what GWHES adds to the advantages.
 """
 _FOUND = """
 * **Ranks: yes, until the fall.** Before it GWHES ranks the rollouts and their first actions by what a step does to
   them, and the overlap is of the size that NTHR reports. At the fall the ranks are worse. A good part of the ranking is
   in the advantages alone.
-* **Signs: no.** At the fall, by the derivative 99 of 512 correct rollouts become less likely. GWHES says so of 3. They
+* **Signs: no.** By the derivative 99 of 512 correct rollouts become less likely at the fall. GWHES predicts 3. They
   come from the parts of the gradient that the score leaves out.
 * **The fall: no.** At the fall a step on a question alone displaces 7 of 211 questions, where LLDS finds more than half
   at the beginning of its own. The run's own next updates displace 50 to 100 % of the correct rollouts there. So the
-  push of incorrect rollouts of the same question, in one step, is not what displaces here. Other questions, ten
-  optimizer steps and AdamW's momentum are what is left; this does not tell them apart.
-* **How far it goes.** Three seeds of one testbed with 0.2 million parameters. After the fall few questions have a
-  correct rollout, too few to rank.
+  push of incorrect rollouts of the same question, in one step, is not what displaces here. What remains is other
+  questions, ten optimizer steps and AdamW's momentum, and this does not tell them apart.
+* **Limits.** Three seeds of one testbed with 0.2 million parameters. After the fall too few questions have a correct
+  rollout to rank.
 """
 """Written by hand: to be read again when the numbers change."""
 _SERIES = """
-The second table sets two updates side by side: one AdamW step on a question alone, as in LLDS's Figure 3 (a question
-counts by the mean over its correct rollouts; `--what per-sample` with K = 1 gives the same), and the run's own next
-update, on all questions of its batch, with ten optimizer steps and its AdamW state.
+The second table compares two updates. The first is one AdamW step on a question alone, as in LLDS's Figure 3. A
+question counts by the mean over its correct rollouts, and `--what per-sample` with K = 1 gives the same. The second is
+the run's own next update: all questions of its batch, ten optimizer steps, and its AdamW state.
 """
 _UNITS = {"rollout": "correct rollouts", "first action": "their first actions", "question": "questions, by means"}
 _MEASURES: dict[Measure, str] = {"gradient": "derivative", "optimizer": "AdamW step"}
@@ -452,9 +453,9 @@ def likeness(runs: Sequence[ProbedRun]) -> str:
         for name in ("incorrect_correct", "other_questions")
     )
     return (
-        "States stay alike, as LLDS's Definition A.3 (2) asks. The mean cosine of the first actions of an incorrect "
-        f"and a correct rollout of one question is {min(same):.2f} to {max(same):.2f} at all checkpoints, and that "
-        f"with another question's {min(other):.2f} to {max(other):.2f}. It is so long before the fall too."
+        "Hidden states stay similar, as LLDS's Definition A.3 (2) asks. The mean cosine of the first actions of an "
+        f"incorrect and a correct rollout of one question is {min(same):.2f} to {max(same):.2f} at all checkpoints, "
+        f"and that with another question's {min(other):.2f} to {max(other):.2f}. The same holds long before the fall."
     )
 
 

@@ -2,7 +2,7 @@
 
     python -m holdfast_research.pages.methods     # research/docs/methods.md, from the runs in research/data/laboratory
 
-A method is a set of settings. One that several experiments trained stands here once, with the seeds of all of them.
+A method is a set of settings. One that several experiments trained has one row, with the seeds of all of them.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ INTRODUCTION = """\
 # Which method prevents the fall, and at what price
 
 Every method with runs in the repository, on one [testbed](testbed.md): the same world, the same questions, the same
-starting policy. Each is linked to the page of its experiment, which has its curves and the verdicts of its claims.
+starting policy. Each links to the page of its experiment, which has its curves and verdicts. [Findings](findings.md)
+says what the table means.
 
 **How to read it.** Rows are sorted by the share of seeds that fell, then by the share on which entropy surged, then by
-test EM. So at the top stands what prevents the fall at the lowest price. Plain GRPO comes first, for comparison: it
-falls, and then comes back, so its last reward is not its lowest.
+test EM. So the first rows prevent the fall at the lowest price. Plain GRPO is above them, for comparison. It falls and
+then comes back, so its last reward is not its lowest.
 
 * *Fell*: in means of five steps the reward lost 40 % of its peak, or a third in means of ten, whatever came after.
 * *Entropy surged*: it rose 0.3 nats above its lowest. Where it did, the policy spreads over what the sampler never
   draws, and the reward under that sampler does not show it.
-* *Reward, last*: under the run's own sampler, the mean of the last five steps, as is all that is called last. Its
-  difference to GRPO is taken seed by seed.
+* *Last*: the mean of the last five steps. The reward is under the run's own sampler, and its difference to GRPO is
+  taken seed by seed.
 * *Test EM*: at the end, sampled at temperature 1 without truncation. It sees what a truncated sampler hides.
 * *Invalid turns*: the share of turns that are neither a search nor an answer.
 * *Clipped tokens*: the share of tokens whose gradient the method's own clip stops. GSPO's own clip is hundreds of times
@@ -61,7 +62,7 @@ falls, and then comes back, so its last reward is not its lowest.
 
 A cell has the mean over seeds, then the lowest and the highest. λ = 1 and γ = 1 come from a [sweep of this
 recipe](README.md#the-sweep). Most other methods have the constants of their sources, made for
-other models. The cause of this fall is a truncated sampler: what prevents it need not prevent others.
+other models. The cause of this fall is a truncated sampler. What prevents it need not prevent others.
 """
 
 

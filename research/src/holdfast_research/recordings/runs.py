@@ -121,7 +121,7 @@ def _shipped(arm: str, title: str) -> Arm:
 
 
 def _laboratory(arm: str, title: str, cause: str, settings: Settings) -> Arm:
-    """An arm of the laboratory when the collapse recipe was its testbed."""
+    """An arm of the study when the collapse recipe was its testbed."""
     how = f"{title}, an arm of the laboratory's death spiral, 80 steps"
     return Arm(arm, cause, how, settings, also=() if settings is UNTRUNCATED else _TRUNCATED, steps=80)
 

@@ -1,0 +1,68 @@
+"""Each extra brings what its page says it is for. An environment has the wheel and that extra, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT, done, linked_environment, run
+
+LOG = ROOT / "tests" / "fixtures" / "logs" / "trl-stock"
+TRL_LINE = """
+from trl import GRPOTrainer
+from holdfast.adapters.trl import LLDS, with_penalties
+
+Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2, gate="action"))
+print(issubclass(Trainer, GRPOTrainer), Trainer._compute_loss is not GRPOTrainer._compute_loss)
+"""
+pytestmark = pytest.mark.slow
+
+
+def test_train(wheel: Path, tmp_path: Path) -> None:
+    python = linked_environment(tmp_path / "venv", wheel, "train")
+    where = done(python, "-c", "import holdfast; print(holdfast.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(tmp_path / "venv")
+    where = (("--run.dir", "runs"), ("--run.name", "two"))
+    done(python, "-m", "holdfast", "train", "--train.steps", "2", *sum(where, ()), cwd=tmp_path)
+    rows = (tmp_path / "runs" / "two" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [0, 1, 2]
+
+
+def test_trl(wheel: Path, tmp_path: Path) -> None:
+    python = linked_environment(tmp_path / "venv", wheel, "trl")
+    assert done(python, "-c", TRL_LINE, cwd=tmp_path).split()[-2:] == ["True", "True"]
+    assert "penalty" in done(python, "-m", "holdfast", "doctor", "trl", cwd=tmp_path)
+
+
+def test_report(wheel: Path, tmp_path: Path) -> None:
+    python = linked_environment(tmp_path / "venv", wheel, "report")
+    done(python, "-m", "holdfast", "report", LOG, "--out", "page.html", cwd=tmp_path)
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    without = linked_environment(tmp_path / "without", wheel, "figures")
+    refused = run(without, "-m", "holdfast", "report", LOG, "--out", "page.html", cwd=tmp_path)
+    assert refused.returncode == 2 and "pip install 'holdfast-rl[report]'" in refused.stderr
+
+
+def test_server(wheel: Path, tmp_path: Path) -> None:
+    python = linked_environment(tmp_path / "venv", wheel, "server")
+    passages = [{"id": "17", "contents": '"Orsa"\nOrsa is a town on the river Lomme.'}]
+    passages += [{"id": str(i), "contents": f'"No. {i}"\nA glass of number {i}.'} for i in range(3)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, passages)))
+    done(python, "-m", "holdfast", "index", "build", "corpus.jsonl", "--out", "index", cwd=tmp_path)
+    assert "Orsa" in done(python, "-m", "holdfast", "index", "show", "index", "a town on a river", cwd=tmp_path)
+    done(python, "-c", "import holdfast.retrieval.server.app, uvicorn", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("extra", "code"),
+    [
+        ("dense", "import faiss"),
+        ("data", "from holdfast.datasets import prepare; import huggingface_hub, pyarrow"),
+        ("figures", "import matplotlib"),
+        ("peft", "from importlib.metadata import version; version('peft')"),
+    ],
+)
+def test_others(wheel: Path, tmp_path: Path, extra: str, code: str) -> None:
+    done(linked_environment(tmp_path / "venv", wheel, extra), "-c", code, cwd=tmp_path)
