@@ -296,7 +296,7 @@ def _watch_stream(source: str, every: float, on_finding: OnFinding, live: LivePa
         _until_the_end(relay, follower, every)
         if relay.problem:
             raise ConfigError(
-                f"the pipe was passed on, but not kept to its end: {relay.problem}",
+                f"all output was passed on, but only a part of it could be stored for the diagnosis: {relay.problem}",
                 hint="set TMPDIR to a folder with more space",
             )
         follower.look()
