@@ -46,7 +46,7 @@ def train(
 
     A recipe is a TOML file that names your model, questions, passages and method.
     Options such as --train.steps 50 change its settings. The run folder,
-    runs/NAME, gets the recipe, metrics, sampled rollouts, checkpoints and a report.
+    runs/NAME, gets the recipe, metrics, rollouts, checkpoints and a report.
 
     [cyan]holdfast train[/cyan]
 

@@ -20,7 +20,7 @@ from holdfast.diagnostics.rules import RULES
 RUN_COLORS = 6
 """Colours of runs in page.css."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""A second cue beside the colour. 6 and 5 have no common factor, so 30 runs differ, and neighbours differ in both."""
+"""A second cue next to the colour. 6 and 5 have no common factor, so 30 runs differ, and neighbours differ in both."""
 _POINTS = 6_000
 _MOST, _FEWEST = 1_200, 120
 _MOST_DOTS = 200
