@@ -366,7 +366,7 @@ def test_remedies_in_verl(recipe: MakeRecipe, changes: tuple[str, ...], expected
             ("--loss.nthr=true", "hidden states"),
             ("--loss.drop_void=true", "which turns are invalid"),
             ("--loss.drop_first_actions=true", "the same passages"),
-            ("--loss.negative_weight=0", "all rollouts alike"),
+            ("--loss.negative_weight=0", "all rollouts the same weight"),
             ("--train.resample=2", "every group"),
             ("--loss.ratio=action", "do(es)? not know actions"),
             (f"{WEIGHTS}level=action", "does not know actions"),
