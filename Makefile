@@ -57,7 +57,7 @@ $(VENV)/.setup: pyproject.toml research/pyproject.toml constraints.txt
 		{ echo "holdfast needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) -e '.[train,report]' -e research
+	$(PIP) -e '.[train]' -e research
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.setup

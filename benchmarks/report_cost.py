@@ -9,7 +9,8 @@ written, and then the report. Shown are medians with a 95 % interval from order 
 the step's seconds. The report of a run is written so rarely that it takes a hundredth of the run's time at most; "every
 n steps" says how often that is.
 
-Then reports of made-up logs: one run of 10,000 steps, and twenty of them.
+Then reports of made-up logs: one run of 10,000 steps, and twenty of them. How long a browser takes to open those is
+measured by report_page.py.
 
 With one thread (OMP_NUM_THREADS=1), seconds are the process's CPU seconds, which other jobs on the machine hardly
 disturb; else they are wall-clock seconds. Needs no network; the first time it makes the recipe's warm start.
@@ -24,15 +25,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+import holdfast
 from holdfast import run_folder
 from holdfast.config import load
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.report import ReportedRun, write_report
-from holdfast.diagnostics.report.charts import CHARTS
+from holdfast.diagnostics.report import write_report
 from holdfast.loading import load_questions, load_retrievers
 from holdfast.run_folder import DISPLACEMENT, METRICS, REPORT, TRAJECTORIES
 from holdfast.tracking import MetricsFile
@@ -41,6 +39,7 @@ from holdfast.train.live_report import SHARE, LiveReport
 from holdfast.train.samples import Samples
 from holdfast.train.start import starting_policy
 from measuring import median_interval, seconds_now, table, write_json
+from report_page import long_run
 
 
 def timed(work: Callable[..., Any], *args: Any, **more: Any) -> tuple[float, Any]:
@@ -89,18 +88,10 @@ def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
         written, _ = timed(samples.step, result)
         seconds["step"].append(whole - both.plain[-1])  # displacement was measured once too often
         seconds["samples"].append(written)
-        seconds["report"].append(timed(report.write)[0])
+        seconds["report"].append(timed(report.write, live=True)[0])
     trainer_module.measure_displacement = both.real
     seconds["tokens"] = [a - b for a, b in zip(both.shown, both.plain, strict=True)]
     return seconds
-
-
-def long_run(steps: int) -> ReportedRun:
-    rng = np.random.default_rng(0)
-    names = sorted({line.series for chart in CHARTS for row in chart.rows for line in row.lines})
-    series = {name: Series(np.arange(steps), 0.5 + 0.1 * rng.standard_normal(steps)) for name in names}
-    log = Log(format="holdfast", host="holdfast", name="long", series=series, steps=np.arange(steps))
-    return ReportedRun(log=log, diagnosis=diagnose(log))
 
 
 def main() -> None:
@@ -109,7 +100,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    recipe = Path(__file__).parents[1] / "recipes" / f"{options.recipe}.toml"
+    recipe = Path(holdfast.__file__).parent / "recipes" / f"{options.recipe}.toml"
     raw: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -119,7 +110,7 @@ def main() -> None:
         labels = {"tokens": "log-probs of the shown tokens", "samples": "writing the samples", "report": "a report"}
         rows = []
         for name, label in labels.items():
-            middle, low, high = median_interval(seconds[name][1:])  # the first report loads plotly
+            middle, low, high = median_interval(seconds[name][1:])  # the first report loads the rules
             rows.append(
                 (label, f"{1000 * middle:.1f}", f"{1000 * low:.1f} to {1000 * high:.1f}", f"{middle / step:.2%}")
             )

@@ -181,7 +181,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         page.meta["hide"] = ["navigation"]
     markdown = rewritten(COMMENT.sub("", markdown), repository_path(page.file.src_uri), config.repo_url)
     page.plain = plain_api(Path(page.file.src_uri).stem) if page.file.src_uri.startswith(API_FOLDER) else markdown
-    return markdown
+    return outside_fences(markdown, plain_bars)
+
+
+def plain_bars(prose: str) -> str:
+    """The text without the backslashes that only GitHub needs before a bar in the code of a table.
+
+    >>> plain_bars(r"| `a \\| b` | c \\| d |")
+    '| `a | b` | c \\\\| d |'
+    """
+    in_code = re.compile(r"`[^`\n]+`")
+    return re.sub(
+        r"^\|.*$", lambda row: in_code.sub(lambda code: code[0].replace("\\|", "|"), row[0]), prose, flags=re.M
+    )
 
 
 # ---- for programs that read

@@ -84,7 +84,7 @@ class TokenBatch:
     loss_mask: Tensor = field(metadata=_BOOLS)
     """bool [B, T]: True on tokens the model sampled. All False in rows that are not `valid`."""
     action_ids: Tensor = field(metadata=_INTEGERS)
-    """int64 [B, T]: 0 outside actions, k on the k-th action. Tells adjacent actions apart, which no mask can."""
+    """int64 [B, T]: 0 outside actions, k on the k-th action. Separates adjacent actions, which a mask cannot."""
     answer_mask: Tensor = field(metadata=_BOOLS)
     """bool [B, T]: True on the final answer, tags included; known from generation, not from re-tokenising."""
     query_mask: Tensor | None = field(default=None, metadata=_BOOLS)

@@ -131,14 +131,14 @@ class Judge:
 
 
 def text_field(row: Mapping[str, Any], field: str) -> str:
-    """A field that must be a text with something in it. Raises `BadField`."""
+    """A field that must be a string and not empty. Raises `BadField`."""
     if field not in row:
         raise BadField(field, f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
     return clean_text(row[field], field)
 
 
 def clean_text(value: Any, field: str, *, empty: bool = False) -> str:
-    """`value` if it is a text UTF-8 can hold, with something in it unless `empty` is allowed. Raises `BadField`."""
+    """`value` if it is a valid UTF-8 string, and not empty unless `empty` is allowed. Raises `BadField`."""
     if not isinstance(value, str):
         raise BadField(field, f"must be a string, is {json_kind(value)}")
     if not empty and not value.strip():

@@ -110,7 +110,7 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
     Weights are fp32 whatever they were saved in: optimizing bf16 weights loses updates smaller than their last bit.
     Dropout is set to 0, so that old and new log-probs of the same weights are equal. Raises `ModelError` for what
     cannot be loaded whole: transformers would initialise absent weights at random and accept an empty tokenizer. Code
-    that the model brings runs only with `config.trust_remote_code`, without a question.
+    that comes with the model runs only with `config.trust_remote_code`, without a question.
     """
     _refuse_without_model(path)
     with quiet():
@@ -127,7 +127,8 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
 def load_skeleton(config: Model) -> LanguageModel | None:
     """The recipe's model without its weights (on the meta device), and its tokenizer: what a second is enough to check.
 
-    None for a model of the hub, which would have to be fetched. Raises as `load_model`, but for damaged weights.
+    None for a model of the hub, which would have to be fetched. Raises the errors of `load_model`, except for damaged
+    weights.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -391,7 +392,7 @@ def _peft() -> Any:
 
 
 def unread_code(language_model: LanguageModel, config: Model) -> bool:
-    """Whether the model brings code that was not run, because transformers has its own class for it."""
+    """Whether the model comes with code that was not run, because transformers has its own class for it."""
     return not config.trust_remote_code and bool(getattr(language_model.model.config, "auto_map", None))
 
 

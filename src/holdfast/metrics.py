@@ -19,98 +19,106 @@ METRICS: dict[str, str] = {
     "reward/min": "Smallest reward of the rollout batch, from verl.",
     "reward/max": "Largest reward of the rollout batch, from verl.",
     "reward/std": "Standard deviation of the rewards of the rollout batch, from TRL.",
-    "reward/group_std": "Standard deviation of the rewards of a group, mean over groups, from TRL before 0.27.",
-    "eval/em": "Exact match on dev, sampled untruncated at the training temperature.",
+    "reward/group_std": "Standard deviation of the rewards within a group, mean over groups, from TRL before 0.27.",
+    "eval/em": "Exact match on dev, sampled at the training temperature without truncation.",
     "eval/em_greedy": "Exact match on dev, greedy.",
     "eval/f1": "Token F1 on dev, sampled.",
     "eval/f1_greedy": "Token F1 on dev, greedy.",
     "eval/searches": "Searches per question on dev, sampled.",
-    "eval/failed_fraction": "Share of dev questions whose rollout failed. They count in no score. Absent if none did.",
+    "eval/failed_fraction": "Share of dev questions whose rollout failed. Scores leave them out. Absent if none "
+    "failed.",
     "loss/host": "TRL's or verl's own loss, before the penalty.",
-    "loss/tokens": "Tokens in the loss per rollout. If more than `rollout/length`, observations are trained on.",
-    "loss/policy": "Clipped policy loss. Like the other losses, a mean over the optimizer steps.",
+    "loss/tokens": "Tokens in the loss per rollout. If there are more than `rollout/length`, the loss includes "
+    "observations.",
+    "loss/policy": "Clipped policy loss. Like all losses here, a mean over the optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
     "loss/excluded_fraction": "Share of sampled tokens that `loss.drop_void`, `loss.drop_first_actions` or rejection "
     "by `loss.sampler_weights` leaves out of the loss. Absent without them.",
-    "loss/mean_weight": "Mean factor on the policy loss of a token, from `loss.sampler_weights`, `loss.nthr` and "
+    "loss/mean_weight": "Mean weight of a token in the policy loss, from `loss.sampler_weights`, `loss.nthr` and "
     "`loss.negative_weight`. Absent without them.",
     "loss/dropped_fraction": "Share of tokens whose policy gradient is 0 because of DPPO's mask or "
     "`loss.off_policy_threshold`. Absent without them.",
     "kl/reference": "KL to the frozen reference per token, in nats, without its coefficient. From TRL, verl and "
     "`reward.kl`.",
     "loss/entropy": "Entropy bonus: minus the entropy, times its coefficient.",
-    "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. If always 0, the penalty is inert.",
-    "penalty/preserved_fraction": "Preserved tokens / tokens in the loss: converts a coefficient from one "
+    "penalty/active_fraction": "Share of preserved tokens whose penalty is not 0. If it is always 0, the penalty has "
+    "no effect.",
+    "penalty/preserved_fraction": "Preserved tokens / tokens in the loss. Converts a coefficient from one "
     "`loss.penalty.normalizer` to the other.",
     "penalty/mean_decrease": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
-    "penalty/noise_floor": "Largest |new − old| log-prob on the first optimizer step, where the policy has not moved: "
-    "numerical noise.",
+    "penalty/noise_floor": "Largest |new − old| log-prob in the first optimizer step, where the policy has not "
+    "changed yet. This is numerical noise.",
     "penalty/answer_weight": "Weight of answer tokens in the penalty.",
     "likelihood/correct": "Mean log-prob per sampled token, mean over correct rollouts. Under the old policy: the "
-    "weights before this step's update, recomputed by the trainer, over the full vocabulary.",
+    "weights before this step's update, with log-probs recomputed by the trainer over the full "
+    "vocabulary.",
     "likelihood/incorrect": "Mean log-prob per sampled token under the old policy, mean over incorrect rollouts.",
     "likelihood/correct/action_<k>": "Mean log-prob per token of the k-th action under the old policy, mean over "
     "correct rollouts.",
     "likelihood/incorrect/action_<k>": "Mean log-prob per token of the k-th action under the old policy, mean over "
     "incorrect rollouts.",
-    "likelihood/positive": "In verl, whose loss cannot see which rollouts are correct: mean log-prob per sampled "
+    "likelihood/positive": "In verl, whose loss does not know which rollouts are correct: mean log-prob per sampled "
     "token under the old policy, mean over rollouts with A > 0.",
     "likelihood/negative": "In verl: mean log-prob per sampled token under the old policy, mean over rollouts with A "
     "< 0.",
-    "drift/positive": "Mean over rollouts with A > 0 of new − old log-prob per sampled token, as each optimizer step "
-    "finds its rollouts. Below 0: positive rollouts become less likely.",
-    "drift/negative": "Mean over rollouts with A < 0 of new − old log-prob per sampled token, as each optimizer step "
-    "finds its rollouts.",
+    "drift/positive": "New − old log-prob per sampled token, mean over rollouts with A > 0. Measured at the start of "
+    "each optimizer step, on its rollouts. Below 0: positive rollouts become less likely.",
+    "drift/negative": "New − old log-prob per sampled token, mean over rollouts with A < 0. Measured at the start of "
+    "each optimizer step, on its rollouts.",
     **{
-        f"drift/{sign}/{kind}": f"Mean over tokens of {tokens}, in rollouts with A {op} 0, of new − old log-prob, as "
-        "each optimizer step finds them (arXiv 2603.10069, Proposition 1)."
+        f"drift/{sign}/{kind}": f"New − old log-prob, mean over tokens of {tokens}, in rollouts with A {op} 0. "
+        "Measured at the start of each optimizer step, on its rollouts (arXiv 2603.10069, "
+        "Proposition 1)."
         for sign, op in (("positive", ">"), ("negative", "<"))
         for kind, tokens in (
-            ("thought", "thoughts, which are all but queries and answers"),
-            ("query", "queries, tags included"),
-            ("answer", "answers, tags included"),
+            ("thought", "thoughts (all but queries and answers)"),
+            ("query", "queries (with their tags)"),
+            ("answer", "answers (with their tags)"),
         )
     },
     "displacement/correct": "Displacement: log-prob after the whole update − before, on the same rollouts. Mean over "
-    "this step's correct rollouts, in nats per sampled token. Below 0 is lazy likelihood displacement "
-    "(arXiv 2512.04220, Def. 4.1).",
-    "displacement/incorrect": "Change of the log-likelihood of this step's incorrect rollouts by the whole update, "
-    "in nats per sampled token.",
-    "displacement/fraction": "Share of correct rollouts whose log-likelihood fell.",
-    "displacement/correct/action_<k>": "Displacement of the k-th action, in nats per token of it, mean over correct "
-    "rollouts (arXiv 2512.04220, Def. 4.1, divided by the action's tokens).",
-    "displacement/incorrect/action_<k>": "Displacement of the k-th action, in nats per token of it, mean over "
-    "incorrect rollouts.",
-    "displacement/action_fraction": "Share of the actions of correct rollouts whose log-likelihood fell: by Def. 4.1 "
-    "with ε = 0, those with lazy likelihood displacement.",
+    "this step's correct rollouts, in nats per sampled token. Below 0, this is lazy "
+    "likelihood displacement (arXiv 2512.04220, Def. 4.1).",
+    "displacement/incorrect": "The same for this step's incorrect rollouts.",
+    "displacement/fraction": "Share of correct rollouts that the update made less likely.",
+    "displacement/correct/action_<k>": "Displacement of the k-th action, in nats per token of that action, mean over "
+    "correct rollouts (arXiv 2512.04220, Def. 4.1, divided by the action's "
+    "tokens).",
+    "displacement/incorrect/action_<k>": "Displacement of the k-th action, in nats per token of that action, mean "
+    "over incorrect rollouts.",
+    "displacement/action_fraction": "Share of the actions of correct rollouts that the update made less likely. This "
+    "is lazy likelihood displacement by Def. 4.1 with ε = 0.",
     "displacement/rollouts": "Number of rollouts on which displacement was measured.",
-    "entropy/mean": "Mean entropy (nats) of the untruncated policy where tokens were sampled.",
-    "ratio/mean": "Mean importance ratio π / π_old over the step's optimizer steps.",
+    "entropy/mean": "Mean entropy per sampled token, in nats, of the policy without truncation.",
+    "ratio/mean": "Mean importance ratio π / π_old, over the optimizer steps of the step.",
     "ratio/max": "Largest importance ratio.",
     "ratio/p01": "First percentile of the importance ratios of tokens.",
-    "ratio/log_product": "Sum of the log-ratios of a rollout's tokens, mean over rollouts.",
-    "ratio/log_product/positive": "The same over rollouts with A > 0, as each optimizer step finds them.",
-    "ratio/log_product/negative": "The same over rollouts with A < 0.",
+    "ratio/log_product": "Log of the product of a rollout's token ratios, mean over rollouts.",
+    "ratio/log_product/positive": "The same, over rollouts with A > 0. Measured at the start of each optimizer step.",
+    "ratio/log_product/negative": "The same, over rollouts with A < 0.",
     **{
-        f"isdd/{sign}/below_{name}": f"Share of rollouts with A {op} 0 whose ratios multiply to less than {epsilon}, "
-        "as each optimizer step finds them: P(∏ r < ε) of importance-sampling distribution drift (arXiv 2603.10069, "
-        "Def. 1)."
+        f"isdd/{sign}/below_{name}": f"Share of rollouts with A {op} 0 whose token ratios multiply to less than "
+        f"{epsilon}, at the start of each optimizer step. This is P(∏ r < ε) of "
+        "importance-sampling distribution drift (arXiv 2603.10069, Def. 1)."
         for sign, op in (("positive", ">"), ("negative", "<"))
         for name, epsilon in (("half", "1/2"), ("tenth", "1/10"), ("hundredth", "1/100"))
     },
-    "critic/value_loss": "Loss of the critic, half the clipped squared error of its values, over the optimizer steps. "
-    'This and all that begins with `critic/` only with `loss.advantage = "gae"`.',
-    "critic/explained_variance": "1 − Var(return − value) / Var(return) over sampled tokens, before the update. 1: the "
-    "values are the returns; 0 or below: no better than their mean. Absent if all returns are equal.",
+    "critic/value_loss": "Loss of the critic: half the clipped squared error of its values, mean over the optimizer "
+    'steps. All `critic/` metrics need `loss.advantage = "gae"`.',
+    "critic/explained_variance": "1 − Var(return − value) / Var(return) over sampled tokens, before the update. 1: "
+    "perfect values; 0 or below: no better than a constant. Absent if all returns are "
+    "equal.",
     "critic/value_mean": "Mean value of sampled tokens, before the update.",
     "critic/return_mean": "Mean return of sampled tokens: advantage + value.",
-    "critic/clip_fraction": "Share of tokens whose value has no gradient because it moved by more than `critic.clip`.",
-    "critic/grad_norm": "Gradient norm of the critic before clipping, mean over optimizer steps that were finite.",
-    "critic/skipped_steps": "Optimizer steps of the critic skipped because the gradient norm was not finite.",
+    "critic/clip_fraction": "Share of tokens whose value has no gradient because it changed by more than "
+    "`critic.clip`.",
+    "critic/grad_norm": "Gradient norm of the critic before clipping, mean over optimizer steps with a finite norm.",
+    "critic/skipped_steps": "Number of the critic's optimizer steps that were skipped because the gradient norm was "
+    "not finite.",
     "critic/lr": "Learning rate of the critic.",
     "clip/fraction": "Share of tokens whose gradient is 0 because their ratio is clipped.",
-    "grad/norm": "Gradient norm before clipping, mean over optimizer steps that were finite.",
+    "grad/norm": "Gradient norm before clipping, mean over optimizer steps with a finite norm.",
     "grad/norm_max": "The largest gradient norm.",
     "grad/skipped_steps": "Optimizer steps skipped because the gradient norm was not finite.",
     "rollout/length": "Sampled tokens per rollout.",
@@ -122,37 +130,38 @@ METRICS: dict[str, str] = {
     "rollout/answered_fraction": "Share of rollouts that end with an answer.",
     "rollout/failed_fraction": "Share of rollouts that failed for reasons outside the policy.",
     "rollout/truncated_observation_fraction": "Share of observations cut to their token limit.",
-    "rollout/first_action_match_fraction": "Share of incorrect rollouts whose first search returned the "
-    "same passages as that of a correct rollout of the same question.",
-    "rollout/extra_questions": "Questions beyond `train.questions` that `train.resample` drew. Absent without it.",
-    "rollout/mixed_group_fraction": "Share of groups with different rewards. The others have a group-relative "
-    "advantage of 0.",
-    "sampler/logprob_gap": "Mean over sampled tokens of the sampler's log-prob minus the old log-prob. If it is not "
-    "0, the sampler is truncated, or is not the model that is trained.",
-    "sampler/logprob_abs_gap": "Mean over tokens of |sampler's log-prob − trainer's log-prob|, in nats, from other "
+    "rollout/first_action_match_fraction": "Share of incorrect rollouts whose first search returned the same "
+    "passages as the first search of a correct rollout of the same question.",
+    "rollout/extra_questions": "Number of questions that `train.resample` drew in addition to `train.questions`. "
+    "Absent without it.",
+    "rollout/mixed_group_fraction": "Share of groups in which rewards differ. In the others, all group-relative "
+    "advantages are 0.",
+    "sampler/logprob_gap": "Sampler's log-prob minus old log-prob, mean over sampled tokens. If it is not 0, the "
+    "sampler is truncated, or is not the model that is trained.",
+    "sampler/logprob_abs_gap": "|sampler's log-prob − trainer's log-prob| in nats, mean over tokens, from other "
     "trainers.",
-    "sampler/prob_abs_gap": "Mean over tokens of |sampler's probability − trainer's probability|, from verl.",
+    "sampler/prob_abs_gap": "|sampler's probability − trainer's probability|, mean over tokens, from verl.",
     "sampler/mismatch_kl": "KL between sampler and trainer per token, in nats, from prime-rl.",
-    "sampler/importance_ratio": "Mean of trainer's probability / sampler's probability, from TRL.",
-    "sampler/weight_p05": "Fifth percentile over sampled tokens of the weights that `loss.sampler_weights` computes, "
-    "before its bounds. Absent without it.",
+    "sampler/importance_ratio": "Trainer's probability / sampler's probability, mean over tokens, from TRL.",
+    "sampler/weight_p05": "Fifth percentile, over sampled tokens, of the weights of `loss.sampler_weights` before "
+    "they are bounded. Absent without it.",
     "sampler/weight_p95": "The 95th percentile of these weights.",
-    "sampler/mask_mass": "Mean probability mass inside top-p/top-k (1: untruncated).",
-    "sampler/mask_in_loss": "1 if the log-probs of the loss are over the tokens inside top-p/top-k. Absent otherwise.",
+    "sampler/mask_mass": "Mean probability of the tokens inside top-p/top-k (1: no truncation).",
+    "sampler/mask_in_loss": "1 if the log-probs in the loss are over the tokens inside top-p/top-k. Absent otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",
-    "advantage/tail_mean": "Mean advantage over sampled tokens, weighted by the probability of tokens outside "
-    "top-p/top-k. Below 0: the loss moves probability there. Absent if the sampler is not truncated.",
+    "advantage/tail_mean": "Mean advantage over sampled tokens, weighted by the probability outside top-p/top-k. "
+    "Below 0: the loss moves probability there. Absent if the sampler is not truncated.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
-    "retrieval/duplicate_fraction": "Share of searches whose query another search of the same step also has.",
-    "optimizer_steps_per_rollout": "Optimizer steps on the rollout batch (K).",
+    "retrieval/duplicate_fraction": "Share of searches that repeat a query of the same step.",
+    "optimizer_steps_per_rollout": "Optimizer steps per rollout batch (K).",
     "lr": "Learning rate.",
-    "time/rollout_s": "Seconds of the rollouts.",
-    "time/update_s": "Seconds of computing old log-probs and of the update.",
-    "time/displacement_s": "Seconds of measuring displacement.",
-    "time/step_s": "Seconds of the whole step, evaluation excluded.",
-    "tokens_per_s": "Tokens of the rollout batch, prompts and observations included, per second of the step.",
+    "time/rollout_s": "Seconds for rollouts.",
+    "time/update_s": "Seconds for old log-probs and the update.",
+    "time/displacement_s": "Seconds for measuring displacement.",
+    "time/step_s": "Seconds for the whole step, without evaluation.",
+    "tokens_per_s": "Tokens of the rollout batch per second of the step, including prompts and observations.",
 }
 """Every metric that a run may log, with its meaning. docs/reference/metrics.md is made from this."""
 

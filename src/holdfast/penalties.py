@@ -39,13 +39,14 @@ _NAME = (
     "If the command line names another penalty than the recipe, this section is reset to that penalty's defaults."
 )
 Coefficient = Annotated[
-    float, Field(ge=0, description="Multiplies the penalty in the loss (λ of LLDS, γ of SAPO, μ of NLL).")
+    float, Field(ge=0, description="Coefficient of the penalty in the loss (λ of LLDS, γ of SAPO, μ of NLL).")
 ]
 Preserve = Annotated[
     Literal["nonnegative", "positive", "correct", "all"],
     Field(
-        description="Rollouts whose tokens are preserved. `nonnegative`: advantage ≥ 0 (all-incorrect groups too); "
-        "`positive`: > 0; `correct`: > 0 or an all-correct group; `all`: every rollout."
+        description="Rollouts whose tokens are preserved. `nonnegative`: advantage ≥ 0 (includes groups without a "
+        "correct rollout); `positive`: > 0; `correct`: > 0, or all rollouts of the group correct; `all`: "
+        "every rollout."
     ),
 ]
 
@@ -75,7 +76,7 @@ class Penalty(_Value):
     name: str = Field("custom", repr=False)
     coef: Coefficient
     normalizer: Normalizer = "policy"
-    """What the summed penalty is divided by. `policy`: as the policy loss; `preserved`: the number of preserved tokens
+    """Denominator of the summed penalty. `policy`: that of the policy loss; `preserved`: the number of preserved tokens
     (docs/reference/papers.md)."""
 
     @property
@@ -165,16 +166,16 @@ class LLDS(_RolloutPenalty):
     name: Literal["llds"] = Field("llds", repr=False, description=_NAME)
     coef: Coefficient = 0.2
     gate: Gate = "action"
-    """The penalty acts within an action (one model turn), a response or a single token only if that became less likely.
-    `token` is the paper's LLD variant (no gate)."""
+    """The penalty acts on an action (one model turn), a whole response or a token only if its likelihood fell. `token`
+    is the paper's LLD variant (no gate)."""
     threshold: float = Field(0.0, ge=0)
-    """Nats per token that a decrease must exceed to count."""
+    """Smallest decrease that counts, in nats per token."""
     answer_weight: AnswerWeight = 1.0
-    """LLDS-MA: weight of answer tokens, fixed or by the schedule of the paper or of the authors' code."""
+    """LLDS-MA: weight of answer tokens. A number, or the schedule of the paper or of the authors' code."""
     answer_base: float = Field(1.0, ge=0, le=1)
-    """Weight of answer tokens that a schedule gives once rollouts have `answer_target` searches."""
+    """For a schedule: weight of answer tokens once rollouts have `answer_target` searches."""
     answer_target: float = Field(2.0, gt=0)
-    """Searches per rollout at which a schedule gives `answer_base`; above 1 for `adaptive-code`."""
+    """For a schedule: searches per rollout at which the weight is `answer_base`. Above 1 for `adaptive-code`."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
@@ -248,7 +249,7 @@ class SAPO(_RolloutPenalty):
     coef: Coefficient = 0.1
     preserve: Preserve = "positive"
     tau: float = Field(1.0, gt=0)
-    """A token counts when its ratio is below this."""
+    """The penalty acts on tokens whose importance ratio is below this."""
 
     @property
     def acts_without_drift(self) -> bool:
@@ -309,9 +310,9 @@ class CustomPenalty(_Value):
     path: str = ""
     """`module:Class`, a class derived from `holdfast.penalties.Penalty`; see docs/reference/losses.md."""
     coef: float | None = Field(None, ge=0)
-    """Multiplies the penalty in the loss; unset: the default of the class."""
+    """Coefficient of the penalty in the loss. Unset: the default of the class."""
     settings: dict[str, Any] = Field({})
-    """Its other arguments."""
+    """Other arguments of the class."""
 
     def problems(self) -> Iterator[str]:
         """What cannot work, known without importing the class."""

@@ -73,7 +73,7 @@ class _Rule:
     empty_f1: bool = False
     """SQuAD 2.0's: where either side has no words, F1 is 1 if the other has none too, else 0."""
     yes_no: bool = False
-    """HotpotQA's: yes, no and noanswer share words with nothing but themselves."""
+    """HotpotQA's: yes, no and noanswer share words only with themselves."""
 
 
 _RULES: dict[Mode, _Rule] = {

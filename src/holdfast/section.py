@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 _LARGEST = 1e15
-"""Of a number that is not whole. Products of larger ones overflow the float32 of a model and its optimizer."""
+"""Largest float. Products of larger ones overflow the float32 of a model and its optimizer."""
 
 
 class Section(BaseModel):
-    """A table of a recipe. It holds what TOML can: whole numbers of 64 bits, and texts that UTF-8 can write."""
+    """A table of a recipe. Like TOML, it allows 64-bit integers and UTF-8 strings only."""
 
     # Strict: a quoted number, or `true` in place of a number, is an error.
     model_config = ConfigDict(

@@ -48,7 +48,7 @@ def _refuse_depth(data: Any, depth: int = 0) -> None:
 
 
 def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
-    """Values by dotted name of `--a.b value` and `--a.b=value`; a true-or-false setting may stand alone, meaning true.
+    """Values by dotted name of `--a.b value` and `--a.b=value`; a true-or-false setting without a value is true.
 
     A dash in a name is an underscore; of two values for one name the last counts; `none` clears an optional setting.
     A value of another kind than the setting is left as text, and validation explains the error. Raises `ConfigError`.

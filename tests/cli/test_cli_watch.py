@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -169,6 +170,44 @@ def test_a_run_of_runs_is_found_by_its_name(
     monkeypatch.chdir(tmp_path)
     meanwhile()
     assert "step 5" in holdfast("watch", "mine").stdout
+
+
+def live_of(page: Path) -> tuple[bool, int]:
+    """Whether the page is live, and the last step in it."""
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.S)
+    data = json.loads(text)
+    return data["live"] is not None, data["charts"][0]["rows"][0]["traces"][0]["raw"]["x"][-1]
+
+
+def test_a_page_follows_the_run_and_becomes_final(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
+    page, seen = tmp_path / "page.html", []
+    log.write_text(rows(1, 15))
+
+    def look() -> None:
+        seen.append(live_of(page))
+        log.open("a").write(rows(16, 30))
+
+    meanwhile(look, lambda: seen.append(live_of(page)))
+    holdfast("watch", str(log), "--html", str(page), code=1)
+    assert [*seen, live_of(page)] == [(True, 15), (True, 30), (False, 30)]
+    assert "RET001" in page.read_text() and sorted(tmp_path.iterdir()) == [page, log.parent]
+
+
+def test_a_page_of_a_pipe(holdfast: Run, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert holdfast("watch", "-", "--html", str(page), code=1, stdin=rows(1, 30)).stdout == rows(1, 30)
+    assert live_of(page) == (False, 30)
+
+
+def test_a_page_that_cannot_be_written_stops_nothing(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
+    log.write_text(rows(1, 15))
+    meanwhile(lambda: log.open("a").write(rows(16, 17)))
+    result = holdfast("watch", str(log), "--html", str(log / "page.html"))
+    assert "step 17" in result.stdout and result.stderr.count("page.html was not written: ") == 1
+    assert "would replace the log" in holdfast("watch", str(log), "--html", str(log), code=2).stderr
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    assert "is not a holdfast report" in holdfast("watch", str(log), "--html", str(other), code=2).stderr
 
 
 # ---- pipes

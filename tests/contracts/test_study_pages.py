@@ -10,8 +10,7 @@ from .test_guide import dialect, sentences, words
 
 DOCS = Path(__file__).parents[2] / "research" / "docs"
 WRITTEN = ("README", "findings", "signals", "testbed")
-RECORD = "log"  # dated entries, each as it was written
-PAGES = sorted(page.stem for page in DOCS.glob("*.md") if page.stem != RECORD)
+PAGES = sorted(page.stem for page in DOCS.glob("*.md"))
 
 LONGEST = 40
 MEAN = 18

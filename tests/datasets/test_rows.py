@@ -108,7 +108,7 @@ GOOD = {"question": "Who?", "golden_answers": ["x"]}
         ({**GOOD, "question": 3}, "question", "must be a string, is a number"),
         ({"question": "Who?"}, "golden_answers", "missing; the row has 'question'"),
         ({**GOOD, "golden_answers": []}, "golden_answers", "is an empty list"),
-        ({**GOOD, "golden_answers": ["", " "]}, "golden_answers", "holds nothing but '', ' '"),
+        ({**GOOD, "golden_answers": ["", " "]}, "golden_answers", "contains only '', ' '"),
         ({**GOOD, "golden_answers": ["x", 7]}, "golden_answers[1]", "must be a string, is a number"),
         ({**GOOD, "golden_answers": {"a": 1}}, "golden_answers", "must be a string or a list of strings, is an object"),
         ({**GOOD, "reward_model": {"ground_truth": {"target": ["y"]}}}, "reward_model.ground_truth.target", "differs"),

@@ -173,7 +173,7 @@ def test_of_one_run_the_last_checkpoint_is_read_whatever_the_times_of_a_copy(
 
 def test_an_output_folder_without_any_state_says_so(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").mkdir()
-    with pytest.raises(DataError, match=r"checkpoints, but none with a trainer_state\.json.*What can be read"):
+    with pytest.raises(DataError, match=r"checkpoints, but none with a trainer_state\.json.*holdfast can read"):
         read_log(tmp_path)
 
 
@@ -317,7 +317,7 @@ def test_a_chart_with_several_runs() -> None:
     assert {step: value + 0.5 for step, value in calm.items()} == wild and len(calm) == 3
     assert all(log.host == "trl" for log in logs)
     assert "__MIN" in logs[0].notes[0]
-    with pytest.raises(DataError, match="holds 2 runs: calm-sun-1, wild - moon-2"):
+    with pytest.raises(DataError, match="contains 2 runs: calm-sun-1, wild - moon-2"):
         read_log(LOGS / "wandb-chart.csv")
 
 
@@ -335,7 +335,7 @@ def test_a_folder_of_runs(tmp_path: Path) -> None:
     (tmp_path / "noise.log").write_text("nothing to see\n")
     (tmp_path / "empty.csv").write_text("")
     assert [log.name for log in read_logs(tmp_path)] == ["job", "a", "b", "run"]
-    with pytest.raises(DataError, match=r"holds 4 runs: job, a, b, run\. Name one of them"):
+    with pytest.raises(DataError, match=r"contains 4 runs: job, a, b, run\. Name one of them"):
         read_log(tmp_path)
     assert read_log(tmp_path / "c").name == "c"
 

@@ -120,13 +120,13 @@ def rows_of(*steps: int, name: str = "actor/entropy") -> list[tuple[int, dict[st
         (
             (5, 6, 7, 1, 2),
             {1: 3, 2: 4},
-            "Steps begin again at 1 after step 7: the last run was read, and 3 rows before it left out.",
+            "Steps start again at 1 after step 7: only the last run was read, without 3 rows before it.",
         ),
         ((1, 2, 3, 2, 3, 1, 2), {1: 5, 2: 6}, "2 times, first from step 3 back to step 2: left out 5 rows"),
         ((1, 2, 900, 3, 4), {1: 0, 2: 1, 3: 3, 4: 4}, "once, from step 900 back to step 3: left out 1 row "),
         ((1, 9, 2, 10, 3, 4), {1: 0, 2: 2, 3: 4, 4: 5}, "once, from step 10 back to step 3: left out 2 rows"),
-        ((1, 2, 3, 2, 4), {1: 0, 2: 3, 3: 2, 4: 4}, "Replaced 1 value by later ones of the same step."),
-        ((1, 2, 2, 3), {1: 0, 2: 2, 3: 3}, "Replaced 1 value by later ones of the same step."),
+        ((1, 2, 3, 2, 4), {1: 0, 2: 3, 3: 2, 4: 4}, "Replaced 1 value by later values of the same step."),
+        ((1, 2, 2, 3), {1: 0, 2: 2, 3: 3}, "Replaced 1 value by later values of the same step."),
     ],
 )
 def test_resumed_late_and_repeated(
@@ -194,7 +194,7 @@ def test_a_share_above_one_is_a_percentage(tmp_path: Path, logged: list[float], 
     log = read_log(written(tmp_path, verl(*rows)))
     assert log.series["clip/fraction"].values.tolist() == pytest.approx(read)
     assert log.series["reward/mean"].values.tolist() == logged  # a reward may be anything
-    assert any("it was divided by 100" in note for note in log.notes) == (logged != read)
+    assert any("so its values were divided by 100" in note for note in log.notes) == (logged != read)
 
 
 # ---- encodings and sizes
@@ -308,7 +308,7 @@ def test_rows_of_csv_that_are_none(tmp_path: Path, text: str, note: str) -> None
     [
         ("empty.jsonl", b"", "is empty: the run has logged nothing yet"),
         ("blank.csv", b"\n \n\xef\xbb\xbf\n", "is empty"),
-        ("weights.bin", bytes(range(256)) * 40, "is a binary file, not a log. What can be read: "),
+        ("weights.bin", bytes(range(256)) * 40, "is a binary file, not a log. holdfast can read: "),
         ("zeros.jsonl", bytes(5000), "is a binary file"),
         ("events.out.tfevents.1.host", bytes(100), "has no event with a number. The length of a record"),
         ("run-x.wandb", b":W&B\x00" * 100, r"has no row of a history. The file ends within a record"),
@@ -421,7 +421,7 @@ def test_more_numbers_than_memory_holds_are_refused(tmp_path: Path, monkeypatch:
     path.write_bytes(gzip.compress("".join(row % i for i in range(1000)).encode()))
     assert len(read_log(path).steps) == 1000
     path.write_bytes(gzip.compress("".join(row % i for i in range(1001)).encode()))
-    with pytest.raises(DataError, match="holds more than 3,000 rows and numbers, which is more than is read from one"):
+    with pytest.raises(DataError, match="contains more than 3,000 rows and numbers, the limit for one"):
         read_log(path)
 
 

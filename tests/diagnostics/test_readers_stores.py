@@ -198,7 +198,7 @@ def test_values_of_wandb_in_other_dress(tmp_path: Path) -> None:
     ("at", "note"),
     [
         (30, "Skipped 1 record with a bad checksum (record 1)."),
-        (3, "The length of a record is damaged: the part of the file before it was read (record 1)."),
+        (3, "The length of a record is damaged: only the part of the file before it was read (record 1)."),
         (-30, "Skipped 1 record with a bad checksum (record "),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_locked_database_is_read_with_a_note(tmp_path: Path) -> None:
         writer.execute("BEGIN EXCLUSIVE")
         log = read_log(path)
     check_numbers(log)
-    assert log.notes == ("The database is locked by a program that writes it: its newest rows may be missing.",)
+    assert log.notes == ("Another program is writing to the database: its newest rows may be missing.",)
 
 
 def test_a_database_of_something_else(tmp_path: Path) -> None:

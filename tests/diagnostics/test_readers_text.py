@@ -141,7 +141,7 @@ def test_rows_of_a_dead_run_are_not_taken_for_copies(tmp_path: Path) -> None:
 def test_steps_that_begin_again_while_the_run_goes_on_are_counted_on(tmp_path: Path) -> None:
     lines = [{"step": step % 3 + 1, "reward": 0.5, "kl": 0.1, "num_tokens": 100 * step} for step in range(6)]
     log = written(tmp_path, "".join(json.dumps(line) + "\n" for line in lines), "log.jsonl")
-    assert steps(log) == [1, 2, 3, 4, 5, 6] and "counted on from there" in log.notes[0]
+    assert steps(log) == [1, 2, 3, 4, 5, 6] and "numbering was continued from there" in log.notes[0]
     for line in lines[3:]:
         line["num_tokens"] -= 300  # another run
     log = written(tmp_path, "".join(json.dumps(line) + "\n" for line in lines), "log.jsonl")

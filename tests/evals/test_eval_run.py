@@ -151,7 +151,9 @@ def test_failed_questions_are_asked_again(words: Any, tmp_path: Path) -> None:
 
 def test_an_outage_stops_the_evaluation(words: Any, tmp_path: Path) -> None:
     policy = ScriptedPolicy(words, lambda context, request: ("no power", "error"))
-    with pytest.raises(RolloutError, match=r"all 5 questions of a batch failed; the first, musique.* no power"):
+    with pytest.raises(
+        RolloutError, match=r"all 5 questions of a batch failed. The first error, of musique.* no power"
+    ):
         Evaluation(evaluated_model(policy), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     assert not (tmp_path / "results.json").exists()
 

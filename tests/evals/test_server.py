@@ -137,7 +137,7 @@ def test_what_does_not_pass_is_said_at_once(completion_server: CompletionServer,
 def test_a_server_that_is_down_ends_the_evaluation(completion_server: CompletionServer, words: Any) -> None:
     completion_server.replies = [(500, b"no")] * 100
     policy = policy_of(completion_server, words, retries=0, concurrency=1)
-    with pytest.raises(RolloutError, match=r"8 calls in a row failed, the last because .* answered 500: no"):
+    with pytest.raises(RolloutError, match=r"8 calls in a row failed. The last error: .* answered 500: no"):
         generate(policy, [request(words, id=str(i)) for i in range(20)])
     policy.close()
 
@@ -273,7 +273,7 @@ def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: Compl
         open_model(
             "some/model", config, run, samples=None, server=server_at(completion_server.url), tokenizer="/no/such"
         )
-    with pytest.raises(ConfigError, match="--tokenizer goes with --server"):
+    with pytest.raises(ConfigError, match="--tokenizer has no effect without --server"):
         open_model("some/model", config, run, samples=None, tokenizer="none")
 
 

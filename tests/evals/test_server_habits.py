@@ -309,7 +309,7 @@ def test_patience_ends_for_all_calls_together(completion_server: CompletionServe
     completion_server.replies = [(503, b"gone")] * 10_000
     policy = policy_of(completion_server, words, retries=0, patience=0.5, backoff=0.05, concurrency=2)
     started = time.monotonic()
-    with pytest.raises(RolloutError, match=r"8 calls in a row failed, the last because .* 503: gone"):
+    with pytest.raises(RolloutError, match=r"8 calls in a row failed. The last error: .* 503: gone"):
         generate(policy, [request(words, id=str(i)) for i in range(30)])
     policy.close()
     assert 0.3 < time.monotonic() - started < 10
@@ -443,7 +443,7 @@ def test_a_tokenizer_for_a_chat_endpoint() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [(["m", "--api-key-env", "X"], "--api-key-env X goes with --server"), ([], "MODEL is missing")],
+    [(["m", "--api-key-env", "X"], "--api-key-env X has no effect without --server"), ([], "MODEL is missing")],
 )
 def test_options_that_go_with_a_server(arguments: list[str], sentence: str) -> None:
     result = CliRunner().invoke(app, ["eval", "run", *arguments])

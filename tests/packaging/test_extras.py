@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ROOT, done, linked_environment, run
+from .conftest import done, linked_environment
 
-LOG = ROOT / "tests" / "fixtures" / "logs" / "trl-stock"
 TRL_LINE = """
 from trl import GRPOTrainer
 from holdfast.adapters.trl import LLDS, with_penalties
@@ -34,15 +33,6 @@ def test_trl(wheel: Path, tmp_path: Path) -> None:
     python = linked_environment(tmp_path / "venv", wheel, "trl")
     assert done(python, "-c", TRL_LINE, cwd=tmp_path).split()[-2:] == ["True", "True"]
     assert "penalty" in done(python, "-m", "holdfast", "doctor", "trl", cwd=tmp_path)
-
-
-def test_report(wheel: Path, tmp_path: Path) -> None:
-    python = linked_environment(tmp_path / "venv", wheel, "report")
-    done(python, "-m", "holdfast", "report", LOG, "--out", "page.html", cwd=tmp_path)
-    assert (tmp_path / "page.html").stat().st_size > 10_000
-    without = linked_environment(tmp_path / "without", wheel, "figures")
-    refused = run(without, "-m", "holdfast", "report", LOG, "--out", "page.html", cwd=tmp_path)
-    assert refused.returncode == 2 and "pip install 'holdfast-rl[report]'" in refused.stderr
 
 
 def test_server(wheel: Path, tmp_path: Path) -> None:

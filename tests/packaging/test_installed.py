@@ -32,11 +32,13 @@ def test_diagnose_needs_the_core_alone(wheel: Path, tmp_path: Path, version: str
     for name in ("trl-stock", "verl-console.log"):
         found = json.loads(done(holdfast, "diagnose", LOGS / name, "--json", code=1))  # 1: it has findings
         assert "finding" in {finding["level"] for finding in found["findings"]}
+    done(holdfast, "report", LOGS / "trl-stock", "--out", tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size > 50_000
     assert "diagnose" in done(bin_folder / "holdfast-rl", "--help")
     assert "quickstart" in done(holdfast, "recipe", "list")
     missing = run(holdfast, "train")
     assert missing.returncode == 2 and "pip install 'holdfast-rl[train]'" in missing.stderr
 
     if version != THIS:  # these tests run with this Python anyway
-        add_packages(bin_folder, f"{wheel}[report]", "pytest")
+        add_packages(bin_folder, str(wheel), "pytest")
         done(bin_folder / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *FAST)

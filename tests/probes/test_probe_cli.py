@@ -305,7 +305,7 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
 
     what = ("--what", "per-sample")
     assert "--checkpoint 7:" in refused(trained, *what, "--checkpoint", 7)
-    assert "give last, best, or a step it has kept (1, 2)" in refused(trained, *what, "--checkpoint", 7)
+    assert "give last, best, or a saved step (1, 2)" in refused(trained, *what, "--checkpoint", 7)
     assert "has no best checkpoint" in refused(trained, *what, "--checkpoint", "best")
     assert "--questions 99, but the recipe has 18 training questions" in refused(trained, *what, "--questions", 99)
     assert "--compare foo: there is no such penalty" in refused(trained, *what, "--compare", "none,foo")
@@ -341,7 +341,7 @@ def test_a_damaged_checkpoint(probe: Probe, trained: Path) -> None:
     shutil.copytree(trained, "hurt")
     Path("hurt/checkpoints/step-000001/model/config.json").write_text("{}")
     stderr = " ".join(probe("hurt", "--what", "ratio-tail", "--checkpoint", 1, code=2).stderr.split())
-    assert "step-000001 is refused: model/config.json does not match its checksum" in stderr
+    assert "step-000001 cannot be used: model/config.json does not match its checksum" in stderr
 
 
 @pytest.mark.parametrize("what", ["per-sample", "first-action", "ratio-tail", "influence", "cases"])

@@ -121,7 +121,7 @@ def test_a_content_length_that_is_too_small_is_not_an_answer() -> None:
 def test_the_answer_to_another_request_is_tried_again() -> None:
     other = ECHO.replace(b"ID", b"0123")
     assert against([other, ECHO], once, retries=1) == ("a\nb", [1, 2])
-    with pytest.raises(RetrieverGarbled, match=r"status 200\) to another request"):
+    with pytest.raises(RetrieverGarbled, match=r"status 200\) of another request"):
         against([other, other], once, retries=1)
 
 

@@ -33,7 +33,7 @@ def run_dir(tmp_path: Path) -> Path:
 def test_it_takes_a_hundredth_of_the_time(run_dir: Path, monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
     clock, spent = Clock(), []
 
-    def slow(_: Path) -> None:
+    def slow(_: Path, live: bool) -> None:
         clock.now += cost
         spent.append(cost)
 
@@ -61,18 +61,26 @@ def test_it_is_not_written_at_once(run_dir: Path) -> None:
     assert (run_dir / "report.html").read_text().startswith("<!doctype html>")
 
 
+def test_it_is_live_until_the_run_ends(run_dir: Path) -> None:
+    report = LiveReport(run_dir, pytest.fail)
+    report.write(live=True)
+    assert '"live":5' in (run_dir / "report.html").read_text()
+    report.close()
+    assert '"live":null' in (run_dir / "report.html").read_text()
+
+
 def test_what_goes_wrong_is_said_once(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Path) -> None:
+    def broken(_: Path, live: bool) -> None:
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(live_report, "_write", broken)
     said: list[str] = []
     report = LiveReport(run_dir, said.append)
-    report.write()
-    report.write()
+    report.write(live=True)
+    report.write(live=True)
     assert said == ["report.html was not written: by zero"]
 
 
 def test_a_run_that_logged_nothing_has_no_report(tmp_path: Path) -> None:
-    LiveReport(tmp_path, pytest.fail).write()
+    LiveReport(tmp_path, pytest.fail).write(live=True)
     assert not any(tmp_path.iterdir())

@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tm
     state = step_folder(run_dir, 6) / "model" / "model.safetensors"
     state.write_bytes(state.read_bytes()[:1000])
     resume(run_dir, listener=told)
-    assert any("step-000006 is refused" in note and "step-000004" in note for note in told.notes)
+    assert any("step-000006 cannot be used" in note and "step-000004" in note for note in told.notes)
     assert "resumed after step 4" in told.notes
     assert_same_run(whole, run_dir)
     assert [p.name for p in list_checkpoints(run_dir)] == ["step-000006", "step-000004"]

@@ -225,7 +225,7 @@ def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> 
     save_checkpoint(best, language_model, state={"step": 2})
     assert model_folder(tmp_path, "best") == best / "model"
     cut_in_half(best / "model" / "model.safetensors")
-    with pytest.raises(CheckpointError, match="best is refused"):
+    with pytest.raises(CheckpointError, match="best cannot be used"):
         model_folder(tmp_path, "best")
 
 

@@ -237,7 +237,7 @@ def columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, Any]:
 
 
 def _question(prompt: Any) -> str:
-    """The question of a prompt, which is a text or a conversation of one user message."""
+    """The question of a prompt, which is a string or a conversation of one user message."""
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0].get("content"), str):

@@ -7,7 +7,8 @@
 
 `import unsloth` replaces TRL's GRPOTrainer by a generated one, whose `compute_loss` never calls `_compute_loss`. Its
 loss is computed by `UnslothEfficientGRPO.apply`, a global of the generated module. While a loss is computed, an object
-stands there that calls the original and adds the penalty. Nothing of Unsloth is copied, and nothing stays replaced.
+replaces that global: it calls the original and adds the penalty. No code of Unsloth is copied, and the original is
+restored.
 
 Source: unsloth 2026.10.9 and unsloth_zoo 2026.10.9, `rl_replacements.py` of both.
 """
@@ -79,7 +80,7 @@ def _extended_loss(namespace: dict[str, Any], extend: _Extend) -> Iterator[None]
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """Stands in for `UnslothEfficientGRPO`."""
+    """Replaces `UnslothEfficientGRPO` while a loss is computed."""
 
     original: Any
     extend: _Extend
@@ -91,7 +92,7 @@ class _Loss:
 
 
 def completion_columns(ids: Tensor, completion: int, width: int, pad: int) -> Tensor:
-    """int [B, T]: where the T completion tokens stand in Unsloth's tensors [B, `width`].
+    """int [B, T]: the columns of the T completion tokens in Unsloth's tensors [B, `width`].
 
     Unsloth moves the padding of a row to its end and keeps the last `width` columns.
 

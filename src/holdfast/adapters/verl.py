@@ -13,8 +13,8 @@ are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
     +actor_rollout_ref.actor.policy_loss.penalty_coef=0.2
 
 A loss in verl cannot see token ids, which rollouts are correct, or how many optimizer steps a rollout batch is used
-for. `holdfast doctor verl` reads the last one from the configuration. Where the answer is cannot be seen either; with
-`penalty_answer=last-action` the last action of a rollout, which the mask tells, counts as its answer.
+for. `holdfast doctor verl` reads the last one from the configuration. Nor can it see where the answer is. With
+`penalty_answer=last-action`, the last action of a rollout, which the mask shows, counts as its answer.
 """
 
 from __future__ import annotations

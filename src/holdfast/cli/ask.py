@@ -66,7 +66,7 @@ def ask(
     [cyan]holdfast ask runs/quickstart --server http://127.0.0.1:8001[/cyan]
     """
     if server is None and (model or api_key_env):
-        raise ConfigError(f"{'--model' if model else '--api-key-env'} goes with --server; leave it out")
+        raise ConfigError(f"{'--model' if model else '--api-key-env'} has no effect without --server; leave it out")
     folder, question = _which(run, question)
     console = out()
     which = _checkpoint(folder, checkpoint)
@@ -145,7 +145,7 @@ class _Show:
         self._ids.append(token)
         text = decode(self._agent.tokenizer, self._ids)
         if text.endswith(REPLACEMENT):
-            return  # half of a character; the next token brings the rest
+            return  # half of a character; the rest is in the next token
         for kind, chunk in self._reader.feed(text[self._shown :]):
             self._writer.write(kind, chunk)
         self._shown = len(text)

@@ -9,7 +9,8 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.findings import entry, paragraph, show
-from holdfast.cli.sources import LogsArgument, path_of, read_sources
+from holdfast.cli.pages import check_page
+from holdfast.cli.sources import LogsArgument, read_sources
 from holdfast.cli.terminal import err, out
 from holdfast.errors import ConfigError
 
@@ -71,7 +72,7 @@ def diagnose(
 
     codes = chosen(",".join(select or []), where="--select")
     if page is not None:
-        _check_page(page, sources, "--html")
+        check_page(page, sources, "--html")
     runs = [(log, _diagnose(log, codes), path) for log, path in read_sources(sources, "diagnose")]
     if as_json:
         from holdfast.diagnostics import finding
@@ -107,20 +108,9 @@ def report(
     """
     from holdfast.diagnostics.diagnose import diagnose
 
-    _check_page(page, sources, "--out")
+    check_page(page, sources, "--out")
     _write_page(page, [(log, diagnose(log), path) for log, path in read_sources(sources, "report")])
     out().print(f"Wrote {page}", soft_wrap=True)
-
-
-def _check_page(page: Path, sources: list[str] | None, option: str) -> None:
-    """Raises `ConfigError` if the page would replace a log or another file."""
-    from holdfast.diagnostics.report import is_replaceable
-
-    paths = [path for source in sources or () if (path := path_of(source)) is not None]
-    if any(path.resolve() == page.resolve() for path in paths):
-        raise ConfigError(f"{option} {page}: the page would replace the log that it reports on; give another name")
-    if not is_replaceable(page):
-        raise ConfigError(f"{option} {page}: this file exists and is not a holdfast report; give another name")
 
 
 def _write_page(page: Path, runs: list[tuple[Log, Diagnosis, Path | None]]) -> None:

@@ -160,7 +160,7 @@ def run(
     elif model is None:
         raise ConfigError("MODEL is missing: give a run folder, a model folder, a name on the hub, or --server")
     elif api_key_env is not None:
-        raise ConfigError(f"--api-key-env {api_key_env} goes with --server; leave it out")
+        raise ConfigError(f"--api-key-env {api_key_env} has no effect without --server; leave it out")
     model = in_runs(model)
     config, run_dir = settings_of(model, settings, data or [])
     data = data or (["world"] if config.data.train == "world" else ["test"])
@@ -251,11 +251,13 @@ def _default_folder(model: str, method: str, data: list[str], samples: int | Non
 
 
 def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]:
-    """The steps of a run's whole checkpoints, in their order."""
+    """The steps of a run's complete checkpoints, in order."""
     from holdfast.run_folder import find_gap, list_checkpoints, step_of
 
     if server is not None:
-        raise ConfigError("--checkpoint all does not go with --server, which has one model; leave one of them out")
+        raise ConfigError(
+            "--checkpoint all cannot be combined with --server, which has one model; leave one of them out"
+        )
     if run_dir is None or Path(model).resolve() != run_dir.resolve():
         raise ConfigError(f"--checkpoint all needs a run, and {model} is not a run folder")
     steps = sorted(step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None)

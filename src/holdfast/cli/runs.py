@@ -131,7 +131,7 @@ class Replacing(Listener):
 
 def _taken(folder: Path) -> ConfigError:
     if not is_run(folder):
-        return ConfigError(f"{folder} exists and is not a run folder; give another --run.name")
+        return ConfigError(f"{folder} exists but is not a run folder; give another --run.name")
     return ConfigError(
         f"{folder} exists; replace it with --overwrite, or give another --run.name",
         hint=f"to continue it: {program()} resume {quote(str(folder))}",

@@ -57,7 +57,7 @@ def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log,
         return _read(STDIN)
     except DataError as error:
         raise DataError(
-            str(error), hint=f"no log was given, so standard input was read. To give one: {example}"
+            str(error), hint=f"no log was named, so standard input was read. To name a log: {example}"
         ) from None
 
 

@@ -154,7 +154,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         # `resume` would fail on a recipe or a checkpoint that cannot be used.
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
         complain(error)
-        began = not (fresh and runs.discard_if_bare(run_dir))  # what lies there otherwise is the run it was to replace
+        began = not (fresh and runs.discard_if_bare(run_dir))  # otherwise the folder has the run that it was to replace
         if began and resumable and (step := run_folder.newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
@@ -177,7 +177,7 @@ def _read(recipe: str | None, settings: list[str], *, stage: str | None = None) 
 
 
 def _stop_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal once more that came while Python was tidying up: there it prints exceptions and drops them."""
+    """Send a signal again that came during Python's clean-up, which only prints exceptions and drops them."""
     numbers = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
     if (number := numbers.get(ignored.exc_type)) is None:
         sys.__unraisablehook__(ignored)

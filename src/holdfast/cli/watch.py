@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.findings import show
+from holdfast.cli.pages import LivePage
 from holdfast.cli.relay import Relay
 from holdfast.cli.sources import STDIN, is_stream, path_of
 from holdfast.cli.terminal import err, is_live, out, program
@@ -51,6 +52,10 @@ def watch(
         str | None,
         typer.Option("--exec", metavar="COMMAND", help="Run this shell command on each new finding."),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also keep a page of the run up to date; open it in a browser."),
+    ] = None,
 ) -> None:
     """Follow a run while it trains, and report findings as they come.
 
@@ -62,8 +67,14 @@ def watch(
 
     [cyan]holdfast watch train.log --exec 'notify-send "$HOLDFAST_SUMMARY"'[/cyan]
 
+    [cyan]holdfast watch train.log --html page.html[/cyan]     curves that grow in a browser
+
     A log is read again when it has changed. Prints its new rows and findings.
-    Writes nothing, so it can also follow the run of another user.
+    Writes nothing, unless --html names a page, so it can also follow the run of
+    another user.
+
+    The page of --html is that of [cyan]holdfast report[/cyan]. An open one shows new rows by
+    itself, from the file, without a server. When watch ends, the page is final.
 
     With a pipe, watch copies its input to standard output unchanged, like `tee`,
     and prints findings and the final diagnosis on standard error. Ctrl-C stops
@@ -81,15 +92,21 @@ def watch(
         raise ConfigError("no log is given", hint=f"python train.py 2>&1 | {program()} watch -")
     source = source or STDIN
     on_finding = _ignore if command is None else _runner(command)
+    live = None if page is None else LivePage(page, source)
     follow = _watch_stream if is_stream(source) else _watch_log
-    if follow(source, every, on_finding):
+    try:
+        has_findings = follow(source, every, on_finding, live)
+    finally:
+        if live is not None:
+            live.finish()
+    if has_findings:
         raise typer.Exit(1)
 
 
 # ---- a log that grows
 
 
-def _watch_log(source: str, every: float, on_finding: OnFinding) -> bool:
+def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage | None) -> bool:
     """Follow a file, a folder or a service until Ctrl-C, or the end of a run of holdfast. Returns whether there are
     findings."""
     from holdfast.cli.console import open_console
@@ -104,6 +121,7 @@ def _watch_log(source: str, every: float, on_finding: OnFinding) -> bool:
             on_finding,
             rows=_ROWS if is_live(console) else 1,
             several=path is None or path.is_dir(),
+            live=live,
         )
         listener.stage("waiting for the first row")
         waits = _Waits(path, listener)
@@ -185,6 +203,7 @@ class Follower:
         on_finding: is called with each new finding and the log.
         rows: how many rows it passes on at the first look, the last ones.
         several: whether several runs are an error. In a file the last run is followed instead.
+        live: a page that is kept up to date.
     """
 
     def __init__(
@@ -195,9 +214,10 @@ class Follower:
         *,
         rows: int = 1,
         several: bool = False,
+        live: LivePage | None = None,
     ) -> None:
         self._read, self._listener, self._on_finding = read, listener, on_finding
-        self._rows, self._several = rows, several
+        self._rows, self._several, self._live = rows, several, live
         self._step: int | None = None
         self._name = ""
         self._known: dict[str, int] = {}  # code -> step
@@ -222,7 +242,10 @@ class Follower:
         self._step = log.last_step
         for step in new:
             self._listener.step(StepResult(step=step, metrics=_metrics_at(log, step)))
-        for finding in diagnose(log).findings:
+        diagnosis = diagnose(log)
+        if self._live is not None:
+            self._live.show(log, diagnosis)
+        for finding in diagnosis.findings:
             if finding.code not in self._known:
                 self._known[finding.code] = finding.step
                 self.has_findings = True
@@ -262,18 +285,18 @@ def _metrics_at(log: Log, step: int) -> dict[str, float]:
 # ---- a pipe
 
 
-def _watch_stream(source: str, every: float, on_finding: OnFinding) -> bool:
+def _watch_stream(source: str, every: float, on_finding: OnFinding, live: LivePage | None) -> bool:
     """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
     from holdfast.diagnostics.diagnose import diagnose
 
     with _stream_of(source) as stream, TemporaryDirectory(prefix="holdfast-") as folder:
         path = Path(folder) / "stdin"  # a log is read more than once
         relay = Relay(stream, path)
-        follower = Follower(lambda: _read_piped(path), _Alarms(relay), on_finding)
+        follower = Follower(lambda: _read_piped(path), _Alarms(relay), on_finding, live=live)
         _until_the_end(relay, follower, every)
         if relay.problem:
             raise ConfigError(
-                f"the pipe was passed on, but not kept to its end: {relay.problem}",
+                f"all output was passed on, but only a part of it could be stored for the diagnosis: {relay.problem}",
                 hint="set TMPDIR to a folder with more space",
             )
         follower.look()

@@ -114,7 +114,8 @@ class Config(Section):
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """The config of a TOML file (None: all defaults) with `overrides` such as `["--train.steps", "50"]` applied.
 
-    A file that begins with `extends = "NAME"` changes another: a bundled recipe, or the file of that path beside it.
+    A file that begins with `extends = "NAME"` changes another: a bundled recipe, or a file, by its path relative to
+    this one.
 
     >>> load(overrides=["--train.steps", "50", "--loss.penalty.name=none", "--track.tensorboard"]).train.steps
     50

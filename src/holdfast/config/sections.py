@@ -24,17 +24,19 @@ class Run(Section):
     """The run folder, the seed and the machine."""
 
     name: str = "quickstart"
-    """The run folder is `dir/name`; a name taken from the recipe gets a number behind it when that folder exists."""
+    """The run folder is `dir/name`. If it exists and the name comes from the recipe, a number is appended."""
     dir: str = "runs"
-    """Folder that holds run folders."""
+    """Parent folder of the run folder."""
     seed: int = 0
-    """Seed of the data order and of the sampler; the warm start has its own, so that seeds can share one."""
+    """Seed of the data order and of the sampler. The warm start has its own seed, so runs with different seeds can
+    share it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU if there is one."""
+    """Device to train on. `auto`: a GPU if there is one."""
     threads: int = Field(0, ge=0, le=1024)
-    """CPU threads; 0: one for the tiny model, else the fastest of a short trial. A resumed run keeps its number."""
+    """Number of CPU threads. 0: one for the tiny model, otherwise the fastest in a short trial. A resumed run keeps its
+    number."""
     max_failed_fraction: float = Field(0.5, gt=0, le=1)
-    """The run stops when a larger fraction of a step's rollouts fails for a reason that is not the policy's."""
+    """Stop the run if more than this fraction of a step's rollouts fails for reasons outside the policy."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
@@ -74,27 +76,28 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Scripts(Section):
-    """Scripted rollouts over the world's training questions, noisy on purpose: the demonstrations of a warm start."""
+    """Scripted rollouts on the world's training questions, the demonstrations of a warm start. They are noisy on
+    purpose."""
 
     plain_steps: int = Field(0, ge=0)
-    """Supervised steps before `warm_start.steps`, on scripts without filler: the tiny model learns to read first."""
+    """Supervised steps on scripts without filler, before `warm_start.steps`. The tiny model learns to read first."""
     count: int = Field(6000, ge=1)
-    """Scripts; each is used many times, with other names put in."""
+    """Number of scripts. Each is used many times, with different names."""
     skip_search: float = Field(0.08, ge=0, le=1)
-    """Probability that a scripted demonstration guesses without a search."""
+    """Probability that a script guesses without a search."""
     vague_query: float = Field(0.25, ge=0, le=1)
-    """Probability that a scripted demonstration searches for the person alone or the relation alone."""
+    """Probability that a script searches only for the person or only for the relation."""
     give_up: float = Field(0.5, ge=0, le=1)
-    """Probability that a scripted demonstration guesses after a search that missed."""
+    """Probability that a script guesses after a search that found nothing useful."""
     stop_early: Probability | Annotated[tuple[Probability, Probability], Field(strict=False)] = 0.55
-    """Probability that a scripted demonstration answers a two-hop question with the first hop's value. Two of them: of
-    the plain scripts and of those after, for a tiny model that can search twice and seldom does."""
+    """Probability that a script answers a two-hop question with the result of the first hop. Two values: for the plain
+    scripts and for those after them. They make a tiny model that can search twice but rarely does."""
     misread: float = Field(0.12, ge=0, le=1)
-    """Probability that a scripted demonstration takes another passage's value."""
+    """Probability that a script takes the answer from the wrong passage."""
     malformed: float = Field(0.03, ge=0, le=1)
-    """Probability that a scripted demonstration begins with an invalid turn."""
+    """Probability that a script begins with an invalid turn."""
     ramble: float = Field(0.0, ge=0, le=1)
-    """Probability that a scripted demonstration is a long thought, then a guess."""
+    """Probability that a script is a long thought and then a guess."""
 
     def habits(self, *, plain: bool) -> dict[str, float]:
         """The probabilities by name: of the plain scripts, or of those after them."""
@@ -108,30 +111,30 @@ class World(Section):
     """The bundled world."""
 
     seed: int = 0
-    """Seed of the bundled world; independent of the run's seed, so that seeds of a run share one world."""
+    """Seed of the bundled world. It is independent of `run.seed`, so runs with different seeds share one world."""
     people: int = Field(420, ge=40, le=2304)
-    """Persons in the world, at most as many as there are names: 60 % in the training split, 15 % in dev, 25 % in
-    test. No person is in two splits."""
+    """Number of people in the world: 60 % in the training split, 15 % in dev, 25 % in test. No person is in two
+    splits."""
     train_questions: int = Field(4000, ge=1)
-    """Questions of the training split."""
+    """Number of questions in the training split."""
     dev_questions: int = Field(200, ge=1)
-    """Questions of the dev split."""
+    """Number of questions in the dev split."""
     test_questions: int = Field(400, ge=1)
-    """Questions of the test split."""
+    """Number of questions in the test split."""
     two_hop: float = Field(0.5, ge=0, le=1)
     """Fraction of questions that need two searches."""
     mismatch: float = Field(0.25, ge=0, le=1)
-    """Probability that a question uses the other name of a relation than the passage does."""
+    """Probability that question and passage use different names for a relation."""
     filler_words: int = Field(0, ge=0, le=41_472)
-    """Words of the think text's filler language; 0 means no filler."""
+    """Vocabulary size of the filler language in thoughts. 0: no filler."""
     filler_length: tuple[int, int] = Field((4, 10), strict=False)
-    """Shortest and longest filler in a thought, in words."""
+    """Minimum and maximum length of the filler in a thought, in words."""
     ramble_length: tuple[int, int] = Field((18, 30), strict=False)
-    """Shortest and longest ramble, in words."""
+    """Minimum and maximum length of a rambling thought, in words."""
     model: TinyModel = TinyModel()
-    """The tiny model's size."""
+    """Size of the tiny model."""
     scripts: Scripts = Scripts()
-    """What a warm start learns from."""
+    """Scripted demonstrations for the warm start."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
@@ -152,27 +155,27 @@ class Data(Section):
     """The questions."""
 
     train: str = "world"
-    """`world` for the bundled world, or a JSONL file of questions (`question`, `golden_answers`)."""
+    """Training questions: `world`, the bundled ones, or a JSONL file (`question`, `golden_answers`)."""
     dev: str | None = None
-    """Questions that choose the best checkpoint. Unset: the world's, or a tenth of train, 1000 at most."""
+    """Questions to choose the best checkpoint. Unset: those of the world, or a tenth of `train`, at most 1000."""
     test: str | None = None
-    """Questions read once, at the end. Unset: the world's, or no test."""
+    """Questions for one evaluation at the end. Unset: those of the world, or none."""
 
 
 class Retrieval(Section):
     """The passages, and the index or the server that searches them."""
 
     corpus: str = "world"
-    """`world`, or a JSONL file of passages (`id`, `contents`)."""
+    """Passages: `world`, the bundled ones, or a JSONL file (`id`, `contents`)."""
     index: str | None = None
-    """Folder that `holdfast index build` wrote, BM25 or dense, with its own passages. With `corpus` set as well:
-    must be of that corpus; a BM25 index is built and saved there when absent."""
+    """Index folder of `holdfast index build`, BM25 or dense. It contains the passages. If `corpus` is also set, the
+    index must be of that corpus; if the folder does not exist, a BM25 index is built and saved there."""
     url: str | None = None
-    """Address of a `/retrieve` server (Search-R1's protocol) that searches instead of a local index."""
+    """Address of a `/retrieve` server (Search-R1's protocol), instead of a local index."""
     stem: bool = True
-    """English stemming in an index that is built."""
+    """Stem English words when an index is built."""
     cache_size: int = Field(100_000, ge=0)
-    """Queries kept in the LRU cache."""
+    """Number of queries in the LRU cache."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
@@ -191,7 +194,7 @@ class Retrieval(Section):
 
 
 class Faults(Section):
-    """Faults injected on purpose."""
+    """Faults to inject on purpose."""
 
     search_failure_rate: float = Field(0.0, ge=0, lt=1)
     """Fault injection: probability that a search of a training rollout returns nothing."""
@@ -201,20 +204,20 @@ class Model(Section):
     """The model and how it is trained."""
 
     path: str = "tiny"
-    """`tiny` for a model built from the bundled world, a directory, or a hub id of any causal LM that transformers
-    loads."""
+    """A folder, or the hub id of any causal LM that transformers loads. `tiny`: a small model made for the bundled
+    world."""
     lora_rank: int = Field(0, ge=0)
-    """0 trains all weights; otherwise LoRA of this rank on all linear layers (needs peft)."""
+    """Rank of LoRA on all linear layers (needs peft). 0: train all weights."""
     lora_alpha: int = Field(32, ge=1)
-    """LoRA updates are scaled by this divided by the rank."""
+    """LoRA updates are multiplied by `lora_alpha / lora_rank`."""
     autocast: Literal["auto", "bf16", "none"] = "auto"
-    """bf16 autocast over fp32 weights; `auto` means on a GPU only."""
+    """Autocast to bf16, with fp32 weights. `auto`: only on a GPU."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     trust_remote_code: bool = False
-    """Run the Python code that some models bring. It can do whatever you can: read it first."""
+    """Run Python code that comes with the model. It can do whatever you can, so read it first."""
     chat_template: str = "auto"
-    """`auto`: the tokenizer's template if it has one; `none`: plain text; otherwise a Jinja file."""
+    """`auto`: the tokenizer's template, if it has one. `none`: plain text. Otherwise the path of a Jinja file."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
@@ -229,19 +232,20 @@ class Protocol(Section):
     """Tags, prompt and limits of a rollout."""
 
     preset: Literal["clean", "search-r1", "sapo", "r1"] = "clean"
-    """Tags, prompt and turns; see docs/reference/papers.md. `r1` is without search."""
+    """Tags, prompt and number of turns (docs/reference/papers.md). `r1` does not search."""
     prompt: str | None = None
-    """Prompt text holding `{question}`; unset: the preset's."""
+    """Prompt that contains `{question}`. Unset: the preset's."""
     max_turns: int = Field(4, ge=1)
-    """Model turns in a rollout, the answer included. Default by preset: clean 4, search-r1 5, sapo 6, r1 1."""
+    """Maximum number of model turns in a rollout, including the answer. Default by preset: clean 4, search-r1 5, sapo
+    6, r1 1."""
     max_turn_tokens: int = Field(500, ge=1)
-    """Most tokens the model may write in a turn."""
+    """Maximum number of tokens that the model writes in a turn."""
     max_observation_tokens: int = Field(500, ge=16)
-    """Most tokens of an observation; longer passages are cut."""
+    """Maximum number of tokens in an observation. Longer passages are cut."""
     max_total_tokens: int = Field(4096, ge=32)
-    """Most tokens of a rollout, its prompt included; a rollout that reaches them ends as truncated."""
+    """Maximum number of tokens in a rollout, including its prompt. A rollout that reaches it is truncated."""
     topk: int = Field(3, ge=1)
-    """Passages a search returns."""
+    """Number of passages that a search returns."""
 
     @model_validator(mode="before")
     @classmethod
@@ -269,15 +273,15 @@ class Sampling(Section):
     """The token sampler of training rollouts."""
 
     temperature: float = Field(1.0, gt=0)
-    """Divides the logits, of the sampler and of every log-prob alike."""
+    """Temperature of the sampler and of all log-probs: the logits are divided by it."""
     top_p: float = Field(1.0, gt=0, le=1)
-    """Below 1 the sampler is truncated while log-probs are not: this mismatch alone can make a run collapse
-    (docs/reference/results.md). Warns."""
+    """Nucleus sampling. Below 1, the sampler is truncated but the log-probs are not. This mismatch alone can make a run
+    collapse (docs/reference/results.md), so a run warns about it."""
     top_k: int = Field(0, ge=0)
-    """Above 0 the sampler is truncated to the k most likely tokens: as top_p."""
+    """Sample from the k most likely tokens; 0: from all. Above 0, the same mismatch as with `top_p`."""
     mask_logprobs: bool = False
-    """Log-probs of the loss over the tokens the sampler can draw, so that both agree (arXiv 2512.02556). Needs
-    top_k."""
+    """Compute log-probs in the loss only over the tokens that the sampler can draw, so that sampler and loss agree
+    (arXiv 2512.02556). Needs `top_k`."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
@@ -293,34 +297,36 @@ class WarmStart(Section):
     """Supervised learning before reinforcement learning."""
 
     steps: int = Field(0, ge=0)
-    """Supervised steps before reinforcement learning; 0 for none. The result is cached."""
+    """Supervised steps before reinforcement learning. The result is cached. 0: no warm start."""
     data: str | None = None
-    """JSONL of demonstrations (`question`, `turns` of `text` and `observation`). Unset: the world's scripts, if any."""
+    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`). Unset: the scripts of the bundled
+    world."""
     batch_size: int = Field(48, ge=1)
     """Demonstrations per step."""
     lr: float = Field(3e-3, gt=0)
-    """Peak learning rate: linear warm-up over the first twentieth of the steps, then a cosine to a tenth of the peak.
+    """Peak learning rate, after a linear warm-up over the first 5 % of the steps. A cosine then lowers it to a tenth.
     3e-3 suits the tiny model; a pretrained model needs about 1e-5."""
     seed: int = Field(0, ge=0)
     """Seed of the scripts, the order, and the initial weights of the tiny model."""
 
 
 class Reward(Section):
-    """Weights of the parts of a reward."""
+    """Weights of the parts of the reward."""
 
     em: float = 1.0
     """Weight of exact match."""
     f1: float = 0.0
     """Weight of token F1."""
     format: float = 0.0
-    """Weight of 1 for a rollout whose turns are all valid and which ends in an answer."""
+    """Weight of the format reward: 1 for a rollout with only valid turns that ends with an answer."""
     retrieval: float = 0.0
-    """Weight of 1 for a rollout in which a search returned a golden answer."""
+    """Weight of the retrieval reward: 1 for a rollout in which a search returned a golden answer."""
     kl: float = Field(0.0, ge=0)
-    """Subtracted from the reward of each sampled token, times its log-prob under the old policy minus that under the
-    starting one. Needs `loss.advantage = "gae"`; in place of `loss.kl_coef`."""
+    """KL coefficient in the reward: each sampled token loses `kl` × (log-prob under the old policy − log-prob under the
+    starting model). Needs `loss.advantage = "gae"`, and replaces `loss.kl_coef`."""
     custom: dict[str, float] = Field({})
-    """Import path of a function of yours -> its weight: `{ "my_code:brevity" = 0.2 }`; see docs/reference/losses.md."""
+    """Reward functions of your own, by import path, with their weights: `{ "my_code:brevity" = 0.2 }`
+    (docs/reference/losses.md)."""
 
     def weights(self) -> dict[str, float]:
         """Weight by name of the part, or by its import path."""
@@ -339,15 +345,15 @@ class Reward(Section):
 
 
 class SamplerWeights(Section):
-    """Weights for a sampler that is not the old policy; see `holdfast.losses.sampler_weights`."""
+    """Importance weights for a sampler that differs from the old policy (`holdfast.losses.sampler_weights`)."""
 
     level: Literal["none", "token", "action", "sequence"] = "none"
-    """Whose ratio w of old policy and sampler weighs the policy loss; `none`: no weights."""
+    """The policy loss is weighted by w = old policy / sampler of each token, action or sequence. `none`: no weights."""
     aggregate: Literal["product", "mean"] = "product"
-    """Of the ratios of a unit's tokens: their product, or their geometric mean (Geo-RS)."""
+    """How token ratios become the w of an action or sequence: their product, or their geometric mean (Geo-RS)."""
     keep: Literal["truncate", "mask", "reject"] = "truncate"
-    """`truncate`: w cut to the bounds (TIS); `mask`: 0 outside them (IcePop); `reject`: tokens outside them are left
-    out of the loss, others weigh 1 (Geo-RS)."""
+    """Outside the bounds: `truncate` cuts w to the bounds (TIS); `mask` sets it to 0 (IcePop); `reject` leaves the
+    tokens out of the loss and sets all other weights to 1 (Geo-RS)."""
     low: float = Field(0.0, ge=0)
     """Lower bound of w."""
     high: float = Field(2.0, gt=0)
@@ -379,53 +385,52 @@ class Loss(Section):
     """The loss and its penalty."""
 
     advantage: Literal["grpo", "dr_grpo", "reinforce", "gae"] = "grpo"
-    """With reward r: `grpo`: (r − group mean) / std; `dr_grpo`: r − group mean; `reinforce`: r; `gae`: of each token,
-    from the values of a critic (PPO; see `[critic]`)."""
+    """Advantage of a rollout with reward r. `grpo`: (r − group mean) / std; `dr_grpo`: r − group mean; `reinforce`: r;
+    `gae`: one per token, from the values of a critic (PPO; see `[critic]`)."""
     baseline: Literal["mean", "length"] = "mean"
-    """How rollouts count in the group mean. `mean`: each alike; `length`: by its length in tokens, so that a group's
-    advantages sum to 0 over tokens. `length` with `advantage = "dr_grpo"` is OPO (arXiv 2505.23585)."""
+    """Weights of rollouts in the group mean. `mean`: equal; `length`: by length in tokens, so that advantages sum to 0
+    over the tokens of a group. `length` with `advantage = "dr_grpo"` is OPO (arXiv 2505.23585)."""
     surrogate: Literal["clip", "cispo", "dppo"] = "clip"
-    """`clip` is PPO's; `cispo` (arXiv 2506.13585) clips the ratio as a weight, so that no token loses its gradient;
-    `dppo` (2602.04879) leaves out tokens whose probability has moved too far."""
+    """`clip`: the clipped objective of PPO. `cispo` (arXiv 2506.13585): the clipped ratio is a weight, so no token
+    loses its gradient. `dppo` (arXiv 2602.04879): leaves out tokens whose probability has changed too much."""
     ratio: Literal["token", "action", "sequence"] = "token"
-    """`sequence` is GSPO's; `action` has one ratio per model turn."""
+    """Importance ratio per token, per action (model turn), or per sequence (GSPO)."""
     clip_low: float = Field(0.2, ge=0, le=1)
-    """Lower PPO clip: for A < 0, no gradient once the ratio is below 1 − clip_low. `cispo`: the lowest weight is
-    1 − clip_low. `dppo`: how far a probability may fall."""
+    """Lower clip: for A < 0, no gradient once the ratio is below 1 − clip_low. `cispo`: the lowest weight is 1 −
+    clip_low. `dppo`: how far a probability may fall."""
     clip_high: float = Field(0.2, ge=0)
-    """Upper PPO clip: for A > 0, no gradient once the ratio is above 1 + clip_high.
-    Above clip_low: DAPO's clip-higher. `cispo`: the highest weight is 1 + clip_high. `dppo`: how far a probability may
-    rise."""
+    """Upper clip: for A > 0, no gradient once the ratio is above 1 + clip_high. A value above clip_low is DAPO's
+    clip-higher. `cispo`: the highest weight is 1 + clip_high. `dppo`: how far a probability may rise."""
     dual_clip: float | None = Field(None, gt=1)
-    """Dual-clip constant for tokens with A < 0 (verl clip_ratio_c); unset: off, as in the published runs."""
+    """Dual clip: upper bound of the ratio for tokens with A < 0 (verl's clip_ratio_c). Unset: none, as in the published
+    runs."""
     reduction: Literal[
         "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
     ] = "token-mean"
-    """How the losses of tokens become one number; the names are verl's."""
+    """How token losses are averaged, in verl's names."""
     kl_coef: float = Field(0.001, ge=0)
-    """KL coefficient (to the starting model); 0 saves the forward pass of that model."""
+    """Coefficient of the KL to the starting model. 0 saves the forward pass of that model."""
     kl_estimator: Literal["k3", "k2"] = "k3"
-    """`k3` is an unbiased estimate of the KL; `k2` has its unbiased gradient."""
+    """`k3`: unbiased estimate of the KL. `k2`: its gradient is unbiased."""
     entropy_coef: float = 0.0
-    """Positive rewards entropy. The published runs used 0.001."""
+    """Coefficient of the entropy bonus. The published runs used 0.001."""
     negative_weight: float = Field(1.0, ge=0, le=1)
-    """Weight of rollouts with A < 0 in the policy loss; 0 trains on positive ones alone."""
+    """Weight of rollouts with A < 0 in the policy loss. 0: train only on rollouts with A > 0."""
     off_policy_threshold: float | None = Field(None, gt=0)
-    """Nats per token: rollouts with A < 0 that became less likely by more than this are left out of the policy loss
-    (DeepSeek-V3.2, arXiv 2512.02556); unset: none."""
+    """Leave rollouts with A < 0 out of the policy loss if their log-prob fell by more than this, in nats per token
+    (DeepSeek-V3.2, arXiv 2512.02556). Unset: leave out none."""
     drop_void: bool = False
-    """Leave rollouts with an invalid turn out of the loss, while their rewards count in their group (SimpleTIR,
+    """Leave rollouts with an invalid turn out of the loss. Their rewards still count in the group mean (SimpleTIR,
     arXiv 2509.02479)."""
     drop_first_actions: bool = False
-    """Leave the first search of an incorrect rollout out of the loss if it found the passages that a correct rollout of
-    the question found first."""
+    """Leave the first search of an incorrect rollout out of the loss if the first search of a correct rollout of the
+    same question found the same passages."""
     nthr: bool = False
-    """Weigh down tokens of negative rollouts whose gradient is tied to that of positive ones (NTHR, arXiv 2505.18830).
-    """
+    """Lower the weight of tokens in negative rollouts that hurt positive rollouts (NTHR, arXiv 2505.18830)."""
     sampler_weights: SamplerWeights = SamplerWeights()
-    """Weights for a sampler that is not the old policy."""
+    """Importance weights for a sampler that differs from the old policy."""
     penalty: AnyPenalty = LLDS()
-    """The likelihood-preserving term."""
+    """The likelihood-preserving penalty."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
@@ -450,7 +455,7 @@ class Loss(Section):
             )
 
     def _surrogate_problems(self) -> Iterator[str]:
-        """Settings of PPO's clip beside another surrogate."""
+        """Settings of PPO's clip that are set with another surrogate."""
         if self.surrogate == "clip":
             return
         where = f"with loss.surrogate = {self.surrogate!r}"
@@ -473,80 +478,82 @@ class Train(Section):
     """Rollout batches and optimizer steps."""
 
     steps: int = Field(60, ge=1)
-    """Rollout batches. Learning rate, evaluation and checkpoints count them too."""
+    """Number of steps. A step is one rollout batch and its update. Learning rate, evaluation and checkpoints count
+    steps too."""
     questions: int = Field(32, ge=1)
     """Questions per rollout batch."""
     group_size: int = Field(5, ge=1)
     """Rollouts per question."""
     resample: int = Field(0, ge=0)
-    """Rounds of rollouts on further questions, at most, until `questions` groups have different rewards; only those are
-    learned from (dynamic sampling of DAPO, arXiv 2503.14476). 0: learn from every group."""
+    """Dynamic sampling of DAPO (arXiv 2503.14476): at most this many more rounds of rollouts on other questions, until
+    rewards differ within `questions` groups. Other groups are left out. 0: learn from every group."""
     optimizer_steps_per_rollout: int = Field(10, ge=1)
     """K: optimizer steps (mini-batches) per rollout batch. verl: train_batch_size / ppo_mini_batch_size × ppo_epochs.
-    TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1 LLDS is always 0, and so is
-    SAPO with tau up to 1: they see a change of policy from the second step on."""
+    TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1, LLDS is always 0, and so is
+    SAPO with tau up to 1, because the policy first differs from the old policy in the second step."""
     minibatches: Literal["shuffled", "in-order"] = "shuffled"
-    """Which rollouts one optimizer step learns from: drawn at random, or consecutive, so that rollouts of one question
-    meet in the same step or in the next. The codes of Search-R1, LLDS and SAPO have `in-order`."""
+    """Rollouts of one optimizer step: drawn at random, or consecutive, so that the rollouts of a question are in the
+    same step or the next. The published code of Search-R1, LLDS and SAPO does the latter."""
     anchor_every: int = Field(0, ge=0)
-    """Every n rollout batches, keep the policy before the update as the anchor: the older policy that the penalty
-    compares with, 1 to n batches old. So a penalty acts with one optimizer step per rollout batch too. 0: the penalty
-    compares with the policy that made the batch. Costs a copy of the trained weights, and a forward pass per batch."""
+    """Every n steps, keep the policy before the update as the anchor. The penalty then compares with the anchor, which
+    is 1 to n steps old, so it acts even with one optimizer step per rollout batch. Costs a copy of the trained weights
+    and a forward pass per batch. 0: the penalty compares with the policy that generated the batch."""
     lr: float = Field(1e-6, gt=0)
     """Learning rate of AdamW."""
     warmup: int = Field(0, ge=0)
-    """Rollout batches of linear warm-up."""
+    """Steps of linear warm-up."""
     weight_decay: float = Field(0.01, ge=0)
     """Weight decay of AdamW."""
     grad_clip: float = Field(1.0, gt=0)
-    """Largest norm of the gradient of an optimizer step."""
+    """Maximum gradient norm. Larger gradients are scaled down to it."""
     micro_batch_tokens: int = Field(16_384, ge=64)
-    """Most tokens, padding included, in one forward pass."""
+    """Maximum number of tokens in one forward pass, including padding."""
     displacement_every: int = Field(1, ge=0)
-    """Measure displacement every n steps; 0 never. Displacement: log-prob after the update − before, on the same
-    rollouts."""
+    """Measure displacement every n steps: log-prob after the update minus before, on the same rollouts. 0: never."""
     displacement_rows: int = Field(64, ge=1)
-    """Rollouts that displacement is measured on."""
+    """Number of rollouts on which displacement is measured."""
 
 
 class Eval(Section):
     """Evaluation on dev while training."""
 
     every: int = Field(10, ge=0)
-    """Evaluate on dev every n steps; 0 only at the end."""
+    """Evaluate on dev every n steps. 0: only at the end."""
     questions: int = Field(100, ge=1)
-    """Dev questions read while training."""
+    """Number of dev questions during training."""
     samples: int = Field(1, ge=1)
-    """Samples per question at the training temperature; greedy scores are always reported too."""
+    """Samples per question at the training temperature. Greedy scores are always reported too."""
 
 
 class Checkpoint(Section):
-    """When checkpoints are written, and how many stay."""
+    """When checkpoints are saved, and how many are kept."""
 
     every: int = Field(20, ge=0)
-    """Save every n steps; 0 only at the end."""
+    """Save every n steps. 0: only at the end."""
     keep: int = Field(2, ge=1)
-    """Newest checkpoints that stay, in addition to the best on dev."""
+    """Number of newest checkpoints to keep, in addition to the best on dev."""
 
 
 class Track(Section):
     """Trackers and sampled rollouts."""
 
     wandb: str | None = None
-    """W&B project; unset: no W&B."""
+    """W&B project. Unset: no W&B."""
     tensorboard: bool = False
-    """Write event files to RUN/tensorboard."""
+    """Write TensorBoard event files to RUN/tensorboard."""
     trajectories: int = Field(4, ge=0)
-    """Sampled rollouts written to trajectories.jsonl per step."""
+    """Number of sampled rollouts per step to write to trajectories.jsonl."""
 
 
 class Guard(Section):
     """What a run does about findings while it trains."""
 
     codes: str = ""
-    """Diagnose codes to act on, or their beginnings, with commas: `LLD003`, `LLD,ENT001`. Empty: all."""
+    """Codes of `holdfast diagnose` to act on, separated by commas. `LLD` means all codes that begin so: `LLD,ENT001`.
+    Empty: all codes."""
     action: Literal["warn", "stop"] = "warn"
-    """`warn` prints them; `stop` also saves a checkpoint and ends the run. All findings go into `findings.json`."""
+    """On a finding, `warn` prints it; `stop` also saves a checkpoint and ends the run. `findings.json` gets all
+    findings."""
 
     @field_validator("codes", mode="before")
     @classmethod

@@ -88,7 +88,7 @@ class _Batches:
     """Which values of a series belong to which joined rows."""
 
     kept: NDArray[np.bool_] | slice
-    """Of the values of the series."""
+    """Which values of the series belong to a joined row."""
     begins: Steps
     """[M]: the first value of each joined row, among those kept."""
     rows: Steps

@@ -43,7 +43,7 @@ class Monitor:
         self._pending = 0  # rows that were not judged yet
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
-        """Add the metrics of a step, by holdfast's names. Returns the new findings; notes are not among them.
+        """Add the metrics of a step, by holdfast's names. Returns the new findings, without notes.
 
         An earlier step means that a run was resumed: later steps are forgotten. Metrics for the newest step are added
         to it. A long log is not judged at every step.
@@ -53,7 +53,7 @@ class Monitor:
         return self._judge() if self._pending * _JUDGED_EVERY >= self._steps.count else ()
 
     def replay(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> tuple[Finding, ...]:
-        """Add (step, metrics) of many steps, and judge them once. Returns the findings that still stand at the end."""
+        """Add (step, metrics) of many steps, and judge them once. Returns the findings that remain at the end."""
         for step, metrics in rows:
             self._add(step, metrics)
         return self._judge()

@@ -126,7 +126,7 @@ def open_model(
             tokenizer_name=name,
         )
     if tokenizer is not None:
-        raise ConfigError("--tokenizer goes with --server; a model that is loaded here brings its own")
+        raise ConfigError("--tokenizer has no effect without --server, because a local model has its own tokenizer")
     language_model = load_model(config.model, folder(), pick_device(config.run.device))
     policy = HFPolicy(
         language_model.model,

@@ -193,8 +193,8 @@ class Evaluation:
         if self._failed_in_a_row >= _OUTAGE or (len(new) > 1 and not folder.rows):
             reason = failed[0].get("error") or f"status {failed[0]['status']}"
             raise RolloutError(
-                f"all {len(rows)} questions of a batch failed; the first, {failed[0]['id']}, because {reason}. Fix "
-                "this and run the same command again: it continues where it stopped"
+                f"all {len(rows)} questions of a batch failed. The first error, of {failed[0]['id']}: {reason}. Fix "
+                "it and run the same command again: it continues where it stopped"
             )
 
 

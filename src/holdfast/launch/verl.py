@@ -148,7 +148,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     if config.model.chat_template != "auto":
         yield (
             f"model.chat_template = {config.model.chat_template!r}: verl uses the tokenizer's own. Save a tokenizer "
-            "with the template you want beside the model, and leave this at 'auto'"
+            "with the template you want in the model's folder, and leave this at 'auto'"
         )
     if config.run.device == "cpu":
         yield "run.device = 'cpu': verl's rollout servers need GPUs. Leave it at 'auto', or use TRL"

@@ -36,9 +36,9 @@ def dppo_mask(
         A = 0:  keep
 
     |π_k − μ_k| is the total variation between the two policies when they choose between this token and any other. A
-    ratio says little of rare tokens, whose probability hardly moves when it doubles, and much too little of likely
-    ones. Beside the mask DPPO does not clip: the loss is −r·A, that of `clipped_policy_loss` with clip_low = 1 and an
-    infinite clip_high.
+    ratio overstates changes of rare tokens, whose probability hardly changes when it doubles, and understates those of
+    likely tokens. Apart from the mask, DPPO does not clip: the loss is −r·A, that of `clipped_policy_loss` with
+    clip_low = 1 and an infinite clip_high.
 
     Args:
         logprobs: float [..., T], under the policy being updated, in nats. Detached.

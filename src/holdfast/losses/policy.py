@@ -46,9 +46,9 @@ def clipped_policy_loss(
 
     With `ratio="sequence"` every token of a sequence has the value s and the gradient of its own log-prob (the form
     called GSPO-token). Under `seq-mean-token-mean` this is GSPO's gradient; per-token advantages work too. GSPO's paper
-    clips at 3e-4 below and 4e-4 above; LLDS's authors use it with the default 0.2. An action lies between the two: one
-    model turn is the unit that the environment answers to, so a search that moved is clipped as a whole and the
-    answer after it is not.
+    clips at 3e-4 below and 4e-4 above; LLDS's authors use it with the default 0.2. An action is between a token and a
+    sequence: one model turn, to which the environment responds. So a search whose probability changed is clipped as a
+    whole, but the answer after it is not.
 
     Args:
         logprobs: float [..., T], log-probs of the sampled tokens under the policy being updated, in nats.
@@ -233,7 +233,7 @@ def kl_loss(
         k2 = x² / 2                never negative; gradient −x·∇l, the unbiased gradient of KL(policy ‖ reference)
 
     `k1` (l − l_ref) is refused: on tokens drawn from the policy its gradient is ∇l, whose expectation is zero, so as a
-    loss it does nothing but add noise. It belongs in the reward.
+    loss it only adds noise. It belongs in the reward.
 
     Args:
         logprobs: float [..., T], under the policy being updated, in nats.

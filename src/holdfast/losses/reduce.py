@@ -47,7 +47,7 @@ def reduce_loss(
     mask; by default it shares the policy loss's denominator (LLDS's code).
 
     Args:
-        per_token: float [..., T]; what lies outside the mask is not read, NaN included.
+        per_token: float [..., T]; values outside the mask are not read, not even NaN.
         loss_mask: bool [..., T].
         mode: one of the five, named as in verl.
         denominator: tokens or sequences (see above) of the whole optimizer step; a number or a 0-d tensor. None: those

@@ -26,9 +26,9 @@ from holdfast.losses._tensors import (
 from holdfast.losses.policy import importance_log_ratio
 
 SIGNS = ("positive", "negative")
-"""Of a rollout's advantage. A rollout with A = 0 has neither."""
+"""Signs of a rollout's advantage. A rollout with A = 0 has neither."""
 KINDS = ("thought", "query", "answer")
-"""Of a sampled token."""
+"""Kinds of sampled tokens."""
 EPSILONS = {"half": 1 / 2, "tenth": 1 / 10, "hundredth": 1 / 100}
 """The paper of ISDD names no ε."""
 

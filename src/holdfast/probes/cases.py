@@ -47,8 +47,8 @@ class CaseToken:
     after: float
     """Log-prob after it."""
     push: float
-    """In nats per unit of step size, by the output layer. Of a correct rollout's token: its change by the incorrect
-    rollout's gradient. Of an incorrect rollout's token: the change of the correct rollout by this token's gradient.
+    """In nats per unit of step size, by the output layer. For a correct rollout's token: its change by the incorrect
+    rollout's gradient. For an incorrect rollout's token: the change of the correct rollout by this token's gradient.
     Both sum to the push of the pair."""
 
 

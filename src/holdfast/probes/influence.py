@@ -1,8 +1,8 @@
 """Influence: whether the theory of displacement holds for a checkpoint, rollout by rollout and action by action.
 
 The theory (`holdfast.losses.gwhes`) predicts from one pass how much less likely the negative gradient makes correct
-rollouts. Here one GRPO step on each question alone is made and measured, beside the similarity of hidden states that
-the prediction rests on.
+rollouts. This probe makes and measures one GRPO step on each question alone. It also measures the similarity of hidden
+states, on which the prediction depends.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Agreement:
     top: int
     """A fifth of the units."""
     overlap: float | None
-    """Of the `top` units whose prediction is lowest, the share that is among the `top` with the lowest change. By
+    """Share of the `top` units with the lowest prediction that are also among the `top` with the lowest change. By
     chance it is about `top` / `count`."""
 
 
@@ -126,7 +126,7 @@ class Influence:
         return [(u.question, u.predicted, getattr(u, measure)) for u in self.units if u.unit == unit]
 
     def agreement(self, unit: str, measure: Measure) -> Agreement:
-        """Of all units of a kind; of a question, by means over its correct rollouts."""
+        """Over all units of a kind. For a question, means over its correct rollouts."""
         pairs = self.pairs(unit, measure)
         predicted, measured = [pair[1] for pair in pairs], [pair[2] for pair in pairs]
         low, high = correlation_interval(pairs)
@@ -157,7 +157,7 @@ def influence(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> In
     """For each question: predict, make one step on its group alone, and measure, by plain GRPO on right or wrong.
 
     The loss is −(1/Z) Σ A log π over the Z sampled tokens of the group, A of rewards 1 and 0, without penalty, KL and
-    entropy: what the theory speaks of, whatever the recipe's loss is. Passes are in float32.
+    entropy. That is the loss of the theory, whatever the recipe's loss is. Passes are in float32.
 
     Raises `RolloutError` when no question has a correct and an incorrect rollout, and `ModelError` for a model whose
     output layer alone does not make the logits, or is frozen.
@@ -223,7 +223,7 @@ def _advantages(correct: Tensor) -> Tensor:
 class GroupStep:
     """The rollouts of one question under the policy, and one GRPO step on them.
 
-    Sampled tokens stand in a row, rollout after rollout: N of them.
+    The N sampled tokens are in one sequence, rollout after rollout.
     """
 
     def __init__(self, subject: Subject, batch: TokenBatch, unembedding: Tensor, note: Callable[[str], None]) -> None:
@@ -422,7 +422,8 @@ def fifth(count: int) -> int:
 
 
 def lowest_overlap(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Of the fifth that is lowest by the first values, the share that is so by the second. None without values.
+    """Share of the lowest fifth by the first values that is also in the lowest fifth by the second. None without
+    values.
 
     >>> lowest_overlap([5, 1, 2, 3, 4, 6, 7, 8, 9, 10], [9, 1, 8, 7, 2, 6, 5, 4, 3, 10])
     0.5

@@ -157,7 +157,7 @@ def _open(config: Config, listener: Listener) -> tuple[Questions, Retrievers]:
 
 
 def checkpoint_folder(run_dir: Path, which: str) -> Path:
-    """The folder of a whole checkpoint: `last`, `best` or the number of a step. Raises `CheckpointError`."""
+    """The folder of a complete checkpoint: `last`, `best` or the number of a step. Raises `CheckpointError`."""
     if which in ("last", "best"):
         folder = model_folder(run_dir, which).parent
         if folder == run_dir:
@@ -170,11 +170,11 @@ def checkpoint_folder(run_dir: Path, which: str) -> Path:
     numbers = ", ".join(str(step_of(folder)) for folder in reversed(kept)) or "none yet"
     if not which.isdigit() or (folder := step_folder(run_dir, int(which))) not in kept:
         raise CheckpointError(
-            f"--checkpoint {which}: {run_dir} has no such checkpoint; give last, best, or a step it "
-            f"has kept ({numbers})"
+            f"--checkpoint {which}: {run_dir} does not have this checkpoint; give last, best, or a saved step "
+            f"({numbers})"
         )
     if (problem := find_damage(folder)) is not None:
-        raise CheckpointError(f"--checkpoint {which}: {folder} is refused: {problem}; give another")
+        raise CheckpointError(f"--checkpoint {which}: {folder} cannot be used: {problem}; give another")
     return folder
 
 
@@ -211,8 +211,8 @@ def batch_of(subject: Subject, groups: Sequence[Group]) -> TokenBatch:
     """Tensors of the rollouts that did not fail, in order, with the advantages of the recipe."""
     if subject.config.loss.advantage == "gae":
         raise ConfigError(
-            "loss.advantage = 'gae': a probe has no critic, so it has no advantages. Give --loss.advantage grpo "
-            "--train.group_size 8 for those of groups"
+            "loss.advantage = 'gae': a probe has no critic, so it cannot compute these advantages. For "
+            "group-relative ones: --loss.advantage grpo --train.group_size 8"
         )
     language_model = subject.language_model
     return training_batch(

@@ -184,8 +184,8 @@ class AsyncHTTPRetriever:
         ):
             if response.headers.get(REQUEST_ID, request_id) != request_id:
                 raise RetrieverGarbled(
-                    f"{self.url} sent an answer (status {response.status_code}) to another request; is there a proxy "
-                    "that mixes up its connections?"
+                    f"{self.url} sent the answer (status {response.status_code}) of another request. Does a proxy "
+                    "mix up connections?"
                 )
             async for part in response.aiter_raw():
                 received += part

@@ -90,7 +90,7 @@ def build_folder(folder: Path) -> Path:
 
 
 def _fingerprint(path: Path) -> str:
-    """SHA-256 of the file's size and bytes. Of a file above 256 MiB, 64 places are hashed, so that an index of a
+    """SHA-256 of the file's size and bytes. In a file above 256 MiB, 64 places are hashed, so that an index of a
     hundred gigabytes is checked in a second."""
     size = path.stat().st_size
     digest = hashlib.sha256(size.to_bytes(8, "big"))

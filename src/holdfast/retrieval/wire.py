@@ -162,7 +162,7 @@ def _label(item: dict[str, Any], field: str, url: str) -> str | None:
 
 
 def _unicode(text: str, url: str) -> str:
-    """Refuse half of a character (a lone surrogate), which JSON can spell and neither tokenizers nor files can hold."""
+    """Refuse an incomplete character (a lone surrogate), which JSON allows but neither tokenizers nor files do."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -17,7 +17,7 @@ from holdfast.rollout.policy import Request
 from holdfast.search.tokens import encode
 
 ANSWER_BEGINS = "\ue000"
-"""Stands between the user message and the answer in a context; of the characters for private use."""
+"""Separates the user message from the answer in a context. A private-use character."""
 _BEGUN = "<think> a b </think>\n<search> c </search>\n\n<information>Doc 1(Title: d) e.</information>\n\n"
 
 
@@ -66,7 +66,7 @@ class ChatPolicy(OpenAIPolicy):
         plain, once, twice = counts
         if once - plain == twice - once > 0:
             return None
-        return f"a text adds {once - plain} tokens to the prompt, and {twice - once} when it is written once more"
+        return f"a text adds {once - plain} tokens to the prompt, but {twice - once} when it is repeated"
 
     def _prompt(self, context: str) -> dict[str, Any]:
         user, _, begun = context.partition(ANSWER_BEGINS)

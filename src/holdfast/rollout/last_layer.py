@@ -1,8 +1,8 @@
 """The last layer, computed only where its output is read.
 
-Every layer but the last must see every token, because later tokens attend to it. What the last layer says about a
-token nobody predicts from is thrown away. A search agent samples a small part of its tokens, and a prefill reads one,
-so in a model of three layers this is most of a third of the work.
+Every layer but the last must see every token, because later tokens attend to it. The output of the last layer is only
+needed for tokens from which another is predicted. A search agent samples a small part of its tokens, and a prefill
+reads one, so in a model of three layers this is most of a third of the work.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ class OpenAIPolicy:
             self._failed_in_a_row += 1
             if self._failed_in_a_row >= _MAX_CONSECUTIVE_FAILURES:
                 raise RolloutError(
-                    f"{self._failed_in_a_row} calls in a row failed, the last because {completion.error}. Repair "
-                    "the server, then repeat the command: it continues where it stopped"
+                    f"{self._failed_in_a_row} calls in a row failed. The last error: {completion.error}. Fix the "
+                    "server, then repeat the command: it continues where it stopped"
                 )
         return completions
 

@@ -196,7 +196,7 @@ def model_folder(run_dir: Path, which: str) -> Path:
                 f"{run_dir} has no best checkpoint: the run has not been evaluated on dev yet (eval.every)"
             )
         if (problem := find_damage(folder)) is not None:
-            raise CheckpointError(f"{folder} is refused: {problem}; ask for the last checkpoint instead")
+            raise CheckpointError(f"{folder} cannot be used: {problem}; use the last checkpoint instead")
     else:
         folder = step_folder(run_dir, int(which)) if which.isdigit() else Path(which)
         if not folder.is_dir():

@@ -153,7 +153,7 @@ def _with_value_head(model: Any) -> Any:
 
 
 def _in_step(plan: Plan, old_pass: OldPass) -> list[tuple[list[int], TokenBatch]]:
-    """The rows of each micro-batch in the whole batch, beside the micro-batch."""
+    """Each micro-batch, with its rows in the whole batch."""
     rows, micros = itertools.chain(*plan), itertools.chain(*old_pass.minibatches)
     return list(zip(rows, micros, strict=True))
 

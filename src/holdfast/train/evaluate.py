@@ -71,7 +71,7 @@ class Evaluator:
     ) -> Evaluation:
         """Roll out every question `samples` times and once greedily.
 
-        Continues `begun`, an evaluation of the same questions that was stopped. `keep` is told after every part.
+        Continues `begun`, an evaluation of the same questions that was stopped. `keep` is called after every part.
         """
         evaluation = begun or Evaluation()
         while evaluation.questions < len(examples):

@@ -50,7 +50,7 @@ class Reference:
         self._language_model = language_model
         self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
         self.weights = [p.detach().clone() for p in self._trained]
-        """Of the trained parameters, in their order in the model."""
+        """Copies of the trained parameters, in the model's order."""
         for copied, given in zip(self.weights, weights, strict=bool(weights)):
             copied.copy_(given)
 
@@ -193,7 +193,7 @@ class Learner:
     def _with_nthr(
         self, minibatches: list[list[TokenBatch]], plan: Plan, whole: TokenBatch, hidden: dict[int, Tensor]
     ) -> list[list[TokenBatch]]:
-        """The micro-batches with NTHR's factors on the policy loss, beside those that they have."""
+        """The micro-batches with NTHR's factors on the policy loss, in addition to their own factors."""
         assert whole.old_logprobs is not None
         unembedding, temperature = output_layer(self.language_model), self.sampling.temperature
         unembedding = unembedding / temperature if temperature != 1.0 else unembedding  # else no copy
@@ -266,7 +266,7 @@ class Learner:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next optimizer step."""
+        """The learning rate of the next optimizer step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @learning_rate.setter
@@ -333,7 +333,7 @@ class _Totals:
             self._noise.append((logprobs - old).abs().max())
 
     def _dropped_fraction(self) -> dict[str, float]:
-        """Of the tokens in the loss, those that a mask which follows the policy took out."""
+        """Share of the tokens in the loss that a mask which depends on the policy removed."""
         tokens = sum(float(stats["count/tokens"]) for stats in self._stats)
         share = float(torch.stack(self._dropped).sum()) / max(tokens, 1.0) if self._dropped else 0.0
         return {"loss/dropped_fraction": share} if self._dropped else {}

@@ -12,7 +12,7 @@ from holdfast.run_folder import METRICS, REPORT
 SHARE = 0.01
 """Largest fraction of the time of a run that its reports take."""
 _FIRST = 0.5
-"""Seconds that the first report is assumed to take: it loads plotly."""
+"""Seconds that the first report is assumed to take: it loads the rules."""
 
 
 class LiveReport(Listener):
@@ -26,19 +26,22 @@ class LiveReport(Listener):
     def step(self, result: StepResult) -> None:
         """Write the report if it is due."""
         if self._clock() >= self._due:
-            self.write()
+            self.write(live=True)
 
     def close(self) -> None:
         """Write the report of the whole run."""
-        self.write()
+        self.write(live=False)
 
-    def write(self) -> None:
-        """Write the report now. An error is noted once: a report must not end a run."""
+    def write(self, *, live: bool) -> None:
+        """Write the report now. An error is noted once: a report must not end a run.
+
+        An open page that is `live` shows what is written later.
+        """
         if not (self._run_dir / METRICS).is_file():
             return  # stopped before anything happened
         started = self._clock()
         try:
-            _write(self._run_dir)
+            _write(self._run_dir, live)
         except Exception as error:
             self._note_once(f"{REPORT} was not written: {error}")
         finished = self._clock()
@@ -50,11 +53,11 @@ class LiveReport(Listener):
             self._note(message)
 
 
-def _write(run_dir: Path) -> None:
+def _write(run_dir: Path, live: bool) -> None:
     # Loaded when there is something to report: a short run never needs it before its end.
     from holdfast.diagnostics.diagnose import diagnose
     from holdfast.diagnostics.readers import read_log
     from holdfast.diagnostics.report import reported, write_report
 
     log = read_log(run_dir)
-    write_report(run_dir / REPORT, [reported(log, diagnose(log), run_dir)])
+    write_report(run_dir / REPORT, [reported(log, diagnose(log), run_dir)], live=live)

@@ -37,7 +37,7 @@ def train(config: Config, run_dir: Path, *, listener: Listener | None = None) ->
 
 
 def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
-    """Continue a run from its newest whole checkpoint, as if it had never stopped.
+    """Continue a run from its newest complete checkpoint, as if it had never stopped.
 
     A run without a checkpoint begins again. A finished run is left as it is, so that its test questions are read once.
     Raises `CheckpointError` for the folder of a warm start, which has a model and no steps.

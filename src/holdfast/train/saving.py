@@ -56,7 +56,7 @@ class Saver:
             save_checkpoint(best_folder(self._run_dir), self._trainer.learner.language_model, state=self._best)
 
     def continue_from(self, checkpoint: Path | None, model: Model, note: Callable[[str], None]) -> None:
-        """Bring the trainer and the run folder to a checkpoint, or to the beginning (None). Later rows of the logs are
+        """Reset the trainer and the run folder to a checkpoint, or to the beginning (None). Later rows of the logs are
         deleted: the run writes them again."""
         if checkpoint is None:
             note("there is no checkpoint yet, so the run starts from the beginning")

@@ -105,8 +105,9 @@ class _Start:
             self.listener.note(measured)
         if unread_code(language_model, config.model):
             self.listener.note(
-                f"model.path = {config.model.path!r} brings Python code of its own, which was not run: it is loaded as "
-                f"transformers' {type(language_model.model).__name__}. To run it: model.trust_remote_code = true"
+                f"model.path = {config.model.path!r} comes with its own Python code, which was not run: the model is "
+                f"loaded as transformers' {type(language_model.model).__name__}. To run it: model.trust_remote_code "
+                "= true"
             )
         return language_model
 

@@ -1,7 +1,7 @@
 """How many CPU threads a model is fastest with, here and now.
 
-More threads than free cores cost a multiple: each pass waits for the thread that another program holds up. How many are
-free, nobody can say in advance, so it is measured.
+More threads than free cores cost a multiple: each pass waits for the thread that another program holds up. The number
+of free cores is not known in advance, so it is measured.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from holdfast.config import Config
 from holdfast.language_model import LanguageModel
 
-_GAIN = 1.15  # twice the threads must be faster by this; what they bring less is not worth a core
+_GAIN = 1.15  # speed-up that twice the threads must give; less is not worth a core
 _TOKENS = 64  # a model of 1B parameters reads them in about two seconds
 _ENOUGH_S = 0.3
 
 
 def fastest_threads(language_model: LanguageModel) -> dict[int, float]:
-    """Median seconds of a short pass with 1, 2, 4 … threads, up to the first number that brings little, or to PyTorch's
+    """Median seconds of a short pass with 1, 2, 4 … threads, up to the first number that helps little, or to PyTorch's
     choice. PyTorch is left with the best number."""
     most = torch.get_num_threads()
     ids = torch.arange(_TOKENS, device=language_model.device).unsqueeze(0) % len(language_model.tokenizer)

@@ -14,8 +14,7 @@ from holdfast.diagnostics.log import Log
 from holdfast.diagnostics.report import ReportedRun, SampledTurn, write_report
 
 OVERLAPS = """(() => {
-  const boxes = [...document.querySelectorAll("#chart-reward .annotation")]
-    .filter((a) => /[A-Z]{3}\\d/.test(a.textContent)).map((a) => a.getBoundingClientRect());
+  const boxes = [...document.querySelectorAll("#chart-reward .pin-label")].map((a) => a.getBoundingClientRect());
   let hits = 0;
   boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
     if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1) hits += 1;
@@ -27,10 +26,9 @@ WIDER = "document.documentElement.scrollWidth - document.documentElement.clientW
 
 def curves(browser: Any, chart: str) -> int:
     """Lines that were really drawn."""
-    found = f"#chart-{chart} .scatterlayer .trace path.js-line"
-    return int(
-        browser.js(f"[...document.querySelectorAll('{found}')].filter(p => p.getAttribute('d').length > 20).length")
-    )
+    browser.js("drawAll(true)")
+    found = f"[...document.querySelectorAll('#chart-{chart} path.line')]"
+    return int(browser.js(f"{found}.filter(p => p.getAttribute('d').length > 20).length"))
 
 
 @pytest.fixture
@@ -46,17 +44,18 @@ def test_everything_is_drawn_and_nothing_complains(browser: Any, page: Path, wid
     assert {chart: curves(browser, chart) for chart in expected} == expected
     assert browser.js(WIDER) == 0
     assert browser.js("document.querySelectorAll('.rollout').length") == 6
-    shades = "document.querySelectorAll('#chart-reward .shapelayer path').length"
-    assert browser.js(shades) >= 3 + 4  # phases, and a line for each step with findings
+    assert browser.js("document.querySelectorAll('#chart-reward .phase').length") == 3
+    assert browser.js("document.querySelectorAll('#chart-reward .pin').length") == 4  # steps with findings
     background = browser.js("getComputedStyle(document.body).backgroundColor")
-    paper = browser.js("document.querySelector('#chart-reward .plot').layout.paper_bgcolor")
-    assert (background, paper) == (("rgb(21, 23, 26)", "#15171a") if dark else ("rgb(255, 255, 255)", "#ffffff"))
+    words = browser.js("getComputedStyle(document.querySelector('#chart-reward .tick')).fill")
+    expected = ("rgb(21, 23, 26)", "rgb(162, 169, 178)") if dark else ("rgb(255, 255, 255)", "rgb(93, 99, 107)")
+    assert (background, words) == expected
 
 
 def test_a_browser_that_complains_is_heard(browser: Any, page: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     text = page.read_text(encoding="utf-8")
-    broken.write_text(text.replace("data.charts.forEach(place);", "data.charts.forEach(nobody);"), encoding="utf-8")
+    broken.write_text(text.replace("const wanted = readAddress();", "const wanted = nobody();"), encoding="utf-8")
     browser.open(broken)
     assert any("nobody" in text for text in browser.complaints())
     assert "could not be drawn" in browser.js("document.querySelector('.problem').textContent")
@@ -95,7 +94,8 @@ def test_labels_of_findings_do_not_overlap(
 
 def test_zoom_is_shared(browser: Any, page: Path) -> None:
     browser.open(page)
-    ranges = "[...drawn].filter(([id]) => id !== 'samples').map(([, p]) => p.layout.xaxis.range.map(Math.round).join())"
+    steps = "[...views.values()].filter((v) => v.chart.x === 'step' && !v.dirty)"
+    ranges = f"{steps}.map((v) => v.geometry.range.map(Math.round).join())"
     assert set(browser.js(ranges)) == {"0,61"}
     place = "document.querySelector('#chart-entropy .plot')"
     browser.js(f"{place}.scrollIntoView()")
@@ -132,35 +132,125 @@ def test_a_legend_entry_hides_its_run_everywhere(browser: Any, collapse: Reporte
     button = "document.querySelectorAll('#bar button')[1]"
     assert browser.js(f"{button}.textContent") == "other"
     browser.js(f"{button}.click()")
-    wait(browser, "[...drawn.values()].every((plot) => plot.data.every((t) => t.name !== 'other'))")
     assert {chart: curves(browser, chart) for chart in both} == {chart: count // 2 for chart, count in both.items()}
     assert browser.js(f"{button}.getAttribute('aria-pressed')") == "false"
     browser.js(f"{button}.click()")
-    wait(browser, "[...drawn.values()].every((plot) => plot.data.some((t) => t.name === 'other'))")
     assert {chart: curves(browser, chart) for chart in both} == both
+
+
+HEADS = "[...document.querySelectorAll('.rollout header')].map((h) => h.textContent)"
+CHOOSE = """((name, value) => {
+  const control = document.querySelector(`#rollouts [aria-label="${name}"]`);
+  control.value = value;
+  control.dispatchEvent(new Event(control.tagName === "SELECT" ? "change" : "input"));
+})"""
 
 
 def test_rollouts_can_be_filtered(browser: Any, page: Path) -> None:
     browser.open(page)
-    choose = """((name, value) => {
-      const menu = document.querySelector(`select[aria-label=${name}]`);
-      menu.value = value;
-      menu.dispatchEvent(new Event("change"));
-    })"""
-    heads = "[...document.querySelectorAll('.rollout header')].map((h) => h.textContent)"
-    assert browser.js(heads)[0].startswith("step 60")
-    browser.js(f"{choose}('step', '7')")
-    assert [("step 7" in h, "✓ correct" in h) for h in browser.js(heads)] in (
-        [(True, True), (True, False)],
-        [(True, False), (True, True)],
-    )
-    browser.js(f"{choose}('outcome', 'incorrect')")
-    (head,) = browser.js(heads)
+    assert browser.js(HEADS)[0].startswith("step 60")
+    browser.js(f"{CHOOSE}('steps', '7')")
+    assert [("step 7" in h, "✓ correct" in h) for h in browser.js(HEADS)] == [(True, False), (True, True)]
+    browser.js(f"{CHOOSE}('outcome', 'incorrect')")
+    (head,) = browser.js(HEADS)
     assert "✗ incorrect" in head and "reward 0" in head
-    browser.js(f"{choose}('step', '')")
-    assert len(browser.js(heads)) == 6
+    assert browser.js("location.hash") == "#step=7&outcome=incorrect"
+    browser.js(f"{CHOOSE}('steps', '10-12')")
+    assert len(browser.js(HEADS)) == 3
+    browser.js(f"{CHOOSE}('steps', '')")
+    assert len(browser.js(HEADS)) == 6
     browser.js("[...document.querySelectorAll('#rollouts button')].at(-1).click()")
-    assert len(browser.js(heads)) == 18
+    assert len(browser.js(HEADS)) == 18
+    browser.js(f"{CHOOSE}('search in rollouts', 'QUESTION 33-')")
+    assert [h.split(" ")[1][:2] for h in browser.js(HEADS)] == ["33"]
+    assert browser.js("CSS.highlights.get('found').size") == 1
+    browser.js(f"{CHOOSE}('steps', 'nonsense')")
+    assert "such as 40 or 35-45" in browser.js("document.querySelector('#rollouts [role=status]').textContent")
+
+
+def test_a_finding_leads_to_its_rollouts_and_the_address_can_be_shared(
+    browser: Any, page: Path, tmp_path: Path
+) -> None:
+    browser.open(page)
+    link = "document.querySelector('#finding-LLD002 a[href*=step]')"
+    assert browser.js(f"{link}.textContent") == "Correct rollouts of steps 19 to 29"
+    browser.js(f"{link}.click()")
+    wait(browser, "state.rollouts.step === '19-29'")
+    assert browser.js("document.querySelector('select[aria-label=outcome]').value") == "correct"
+    assert browser.js("document.querySelectorAll('.rollout .ok').length") == 6
+    assert abs(browser.js("document.getElementById('rollouts').getBoundingClientRect().top")) < 60
+    browser.js("zoom([10, 20])")
+    address = browser.js("location.href")
+    assert address.endswith("#step=19-29&outcome=correct&zoom=10-20")
+    browser.call("Page.navigate", url="about:blank")
+    browser.call("Page.navigate", url=address)
+    wait(browser, "document.documentElement.dataset.ready === 'yes'")
+    assert browser.js("[state.rollouts.step, state.rollouts.outcome, ...state.range]") == ["19-29", "correct", 10, 20]
+    assert abs(browser.js("document.getElementById('rollouts').getBoundingClientRect().top")) < 60
+    browser.js("document.querySelector('.rollout header a').click()")  # the link of a card
+    wait(browser, "document.querySelectorAll('.rollout').length === 1")
+
+
+def test_a_live_page_shows_new_rows_and_keeps_what_the_reader_chose(
+    browser: Any, collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path
+) -> None:
+    path = write_report(tmp_path / "r.html", [collapse], live=True)
+    browser.open(path)
+    browser.js("zoom([10, 20])")
+    browser.js(f"{CHOOSE}('outcome', 'incorrect')")
+    browser.js("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    browser.js("window.scrollTo(0, 900)")
+    series = {name: [*one.values, 0.5, 0.5] for name, one in collapse.log.series.items()}
+    longer = replace(collapse, log=make_log(series, name="longer"))
+    write_report(path, [longer], live=True)
+    browser.js("look()")
+    wait(browser, "document.querySelector('h1').textContent === 'longer'")
+    assert browser.js("data.charts[0].rows[0].traces[0].raw.x.at(-1)") == 62
+    assert browser.js("[state.range.join(), state.rollouts.outcome, scrollY]") == ["10,20", "incorrect", 900]
+    assert browser.js("[...document.querySelectorAll('[data-part] details')].every((d) => d.open)")
+    assert "Last written" in browser.js("document.getElementById('age').textContent")
+    write_report(path, [longer])
+    browser.js("look()")
+    wait(browser, "data.live === null")
+    assert "This page is final" in browser.js("document.querySelector('footer').textContent")
+    browser.js("look()")
+    assert browser.js("document.querySelectorAll('iframe').length") == 0 and browser.complaints() == []
+
+
+def test_arrow_keys_read_values_and_zoom(browser: Any, page: Path) -> None:
+    browser.open(page)
+    browser.js("document.querySelector('#chart-reward .plot').focus()")
+
+    def press(key: str) -> str:
+        for kind in ("keyDown", "keyUp"):
+            browser.call("Input.dispatchKeyEvent", type=kind, key=key)
+        return str(browser.js("tip.hidden ? '' : tip.textContent"))
+
+    assert press("ArrowRight").startswith("step 60")
+    assert press("ArrowLeft").startswith("step 59")
+    assert press("Home").startswith("step 1training0.3")
+    assert press("Escape") == ""
+    press("+")
+    assert browser.js("state.range[1] - state.range[0]") < 32
+    press("Escape")
+    assert browser.js("state.range") is None
+
+
+def test_tables_sort(browser: Any, collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path) -> None:
+    facts = [{"rows": 20, "last reward": value} for value in (0.5, 1e-3, 0.09)]
+    logs = [make_log({"reward/mean": [0.5] * 20}, name=f"run {k}") for k in range(3)]
+    runs = [ReportedRun(log=log, diagnosis=Diagnosis(findings=(), facts=f)) for log, f in zip(logs, facts, strict=True)]
+    browser.open(write_report(tmp_path / "r.html", runs))
+    head = "[...document.querySelectorAll('th button')].find((b) => b.textContent === 'last reward')"
+    order = "[...document.querySelectorAll('td[data-run]')].map((cell) => cell.dataset.run).join('')"
+    assert browser.js(order) == "012"
+    browser.js(f"{head}.click()")
+    assert browser.js(order) == "120"
+    browser.js(f"{head}.click()")
+    assert browser.js(order) == "021" and browser.complaints() == []
+    browser.js("document.querySelectorAll('td[data-run] button')[0].click()")
+    pressed = "[...document.querySelectorAll('button[data-run=\"0\"]')].map((b) => b.getAttribute('aria-pressed'))"
+    assert browser.js(pressed) == ["false", "false"]
 
 
 def test_tokens_wear_their_change(browser: Any, page: Path) -> None:
@@ -221,17 +311,16 @@ def test_an_odd_log(browser: Any, make_log: Callable[..., Log], tmp_path: Path) 
         for runs in ([run], [run, run]):
             browser.open(write_report(tmp_path / "r.html", runs), width=380)
             assert browser.complaints() == [] and browser.js(WIDER) == 0
-            assert browser.js("document.querySelectorAll('.plot .main-svg').length") > 0
+            assert browser.js("document.querySelectorAll('.plot svg').length") > 0
 
 
-def test_a_phone_scrolls_over_plots(browser: Any, page: Path) -> None:
+def test_a_finger_scrolls_over_plots_and_reads_them(browser: Any, page: Path) -> None:
     """A finger on a plot moves the page: only a mouse zooms by dragging."""
-    browser.call("Emulation.setTouchEmulationEnabled", enabled=True)
-    try:
-        browser.open(page, width=380)
-        assert browser.js("document.querySelector('#chart-entropy .plot').layout.dragmode") is False
-    finally:
-        browser.call("Emulation.setTouchEmulationEnabled", enabled=False)
-    browser.open(page)
-    assert browser.js("document.querySelector('#chart-entropy .plot').layout.dragmode") == "zoom"
+    browser.open(page, width=380)
+    plot = "document.querySelector('#chart-reward .plot')"
+    assert browser.js(f"getComputedStyle({plot}).touchAction") == "pan-y"
+    send = "new PointerEvent('pointer%s', {pointerType: 'touch', clientX: %d, clientY: 300, bubbles: true})"
+    for kind, x in (("down", 100), ("move", 200), ("up", 200)):
+        browser.js(f"{plot}.dispatchEvent({send % (kind, x)})")
+    assert browser.js("state.range") is None and browser.js("tip.textContent").startswith("step ")
     assert browser.picture().startswith(b"\x89PNG")

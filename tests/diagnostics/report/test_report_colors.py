@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-CSS = (files("holdfast.diagnostics.report") / "page.css").read_text(encoding="utf-8")
+CSS = (files("holdfast.diagnostics.report") / "web" / "page.css").read_text(encoding="utf-8")
 # Machado, Oliveira and Fernandes 2009, full severity, on linear RGB.
 EYES = {
     "usual": np.eye(3),

@@ -37,6 +37,13 @@ def test_a_short_or_broken_series_is_not_smoothed() -> None:
     assert mean is not None and mean.steps[0] == 5 and np.isfinite(mean.values).all() and len(mean) == 25
 
 
+def test_a_long_series_is_smoothed_over_more_values() -> None:
+    noise = np.random.default_rng(0).normal(size=10_000)
+    mean = smoothed(Series(np.arange(10_000), noise))
+    assert mean is not None and mean.steps[0] == 49 and len(mean) == 9951
+    assert mean.values[0] == pytest.approx(noise[:50].mean()) and mean.values.std() < 0.2
+
+
 def test_numbers_that_are_none_are_told_apart(make_log: Callable[..., Log]) -> None:
     log = make_log({"x": [1.0, float("nan"), 2.0, float("inf"), -float("inf")]})
     assert curve(log.series["x"], 100) == {"x": [1, 3], "y": [1, 2], "bad": [2, 4, 5]}

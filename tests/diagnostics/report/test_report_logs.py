@@ -32,7 +32,7 @@ def test_a_recorded_log(name: str, browser: Any, tmp_path: Path) -> None:
     logs = read_logs(LOGS / name)
     browser.open(write_report(tmp_path / "r.html", [reported(log, diagnose(log), LOGS / name) for log in logs]))
     assert browser.complaints() == []
-    assert browser.js("document.querySelectorAll('#chart-reward .js-line').length") >= 1
+    assert browser.js("document.querySelectorAll('#chart-reward path.line').length") >= 1
 
 
 def test_the_command_writes_runs_side_by_side(tmp_path: Path) -> None:

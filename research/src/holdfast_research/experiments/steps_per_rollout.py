@@ -36,8 +36,8 @@ EXPERIMENT = Experiment(
     notes=(
         "K changes two things at once: how far the policy moves on one rollout batch, and how large the mini-batches "
         "are, since the batch is split into K and every rollout is used once. The learning rate is the same for all K.",
-        "All penalties have coefficient 1 over the tokens they preserve, which the sweep of death-spiral chose. There "
-        "is no sweep here, because K is the variable.",
+        "All penalties have coefficient 1 over the tokens they preserve, which the sweep of death-spiral chose. This "
+        "experiment makes none, because K is the variable.",
     ),
     claims=(
         Claim(

@@ -109,14 +109,14 @@ def _log(raw: Raw, of_file: Tally) -> Log:
     of_run = raw.columns.tally
     series, steps = series_of(raw.columns, of_run)
     unclear = ambiguous_names(raw.host, series, raw.settings)
-    notes = [f"{name} keeps its name: {why}." for name, why in unclear.items()]
+    notes = [f"{name} was not translated to a name of holdfast: {why}." for name, why in unclear.items()]
     result: dict[str, Series] = {}
     for name, target in translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series)).items():
         values = CHANGES[target.change](series[name].values)
         if target.differs:
             notes.append(f"{target.ours} is {_HOST_NAMES.get(raw.host, raw.host)}'s {name}: {target.differs}.")
         if is_share(target.ours) and _is_percentage(values):
-            notes.append(f"{target.ours} goes up to {np.nanmax(values):g}: it was divided by 100.")
+            notes.append(f"{target.ours} goes up to {np.nanmax(values):g}, so its values were divided by 100.")
             values = values / 100
         result[target.ours] = Series(series[name].steps, values)
     return Log(
@@ -138,7 +138,7 @@ def _is_percentage(values: np.ndarray) -> bool:
 
 def _several(path: str | Path, names: list[str]) -> str:
     shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-    return f"{path} holds {len(names)} runs: {shown}. Name one of them"
+    return f"{path} contains {len(names)} runs: {shown}. Name one of them"
 
 
 def _nothing(file: LogFile, tally: Tally) -> str:

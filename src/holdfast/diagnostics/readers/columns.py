@@ -160,8 +160,8 @@ class Columns:
         if column is None:
             if len(self._columns) == MOST_NAMES:
                 raise DataError(
-                    f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics by "
-                    "step. Give the file that has one row of metrics per step"
+                    f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics "
+                    "by step. Give the file with one row of metrics per step"
                 )
             column = self._columns[name] = (array("I"), array("d"))
         return column
@@ -237,7 +237,7 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
             # Most series of a log are logged together, and share one array of steps.
             result[name] = Series(shared.setdefault(at.tobytes(), at), values)
     if repeated:
-        tally.add("replaced {n values} by later ones of the same step", count=repeated)
+        tally.add("replaced {n values} by later values of the same step", count=repeated)
     every = np.unique(np.concatenate([*shared.values()])) if shared else np.empty(0, np.int64)
     return result, every
 
@@ -250,7 +250,10 @@ def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDAr
         before_after = [(values[rows < row], values[rows >= row]) for rows, values in sums]
         if any(len(a) and len(b) and b[0] > np.max(a) for a, b in before_after):
             steps = np.append(steps[:row], steps[row:] + last + 1 - steps[row])
-            tally.add(f"steps begin again after step {last}, but it is the same run: they were counted on from there")
+            tally.add(
+                f"steps start again after step {last}, but the run is the same, so its numbering was continued "
+                "from there"
+            )
     return steps
 
 
@@ -267,15 +270,15 @@ def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> N
     row, last = points[0]
     if steps[row] <= steps[0]:
         tally.add(
-            f"steps begin again at {steps[row]} after step {last}: the last run was read, and {{n rows}} before it "
-            "left out",
+            f"steps start again at {steps[row]} after step {last}: only the last run was read, without {{n rows}} "
+            "before it",
             count=int((~alive).sum()),
         )
         return alive
     times = f"{len(points)} times, first" if len(points) > 1 else "once,"
     tally.add(
-        f"the run was resumed {times} from step {last} back to step {steps[row]}: left out {{n rows}} that it wrote "
-        "again",
+        f"the run was resumed {times} from step {last} back to step {steps[row]}: left out {{n rows}} that it later "
+        "repeated",
         count=int((~alive).sum()),
     )
     return alive

@@ -104,7 +104,7 @@ def _runs(header: Sequence[str], tally: Tally) -> dict[str, dict[int, str]]:
     for i, name in enumerate(header):
         run, _, metric = name.rpartition(_BETWEEN)
         if name.endswith(_RANGES):
-            tally.add("left out {n columns} that are ranges of others (__MIN, __MAX)")
+            tally.add("left out {n columns} with ranges of other columns (__MIN, __MAX)")
         elif metric and is_metric(metric):
             named.setdefault(run, {})[i] = metric
     return named

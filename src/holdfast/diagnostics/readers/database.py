@@ -29,7 +29,7 @@ _MARK = b"SQLite format 3\0"
 _WAL = 18  # byte of the file that is 2 if the database keeps a write-ahead log
 _MANY = 500
 _LARGEST = 1.7976931348623157e308  # MLflow writes it for infinity
-_DAMAGED = "the database is damaged: what could be read before was read"
+_DAMAGED = "the database is damaged: only the part before the damage was read"
 
 
 def _errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
@@ -53,7 +53,7 @@ def _connect(path: Path, tally: Tally) -> Connection:
         try:
             connection.execute("SELECT name FROM sqlite_master").fetchall()
             if not quiet and how == "immutable=1":
-                tally.add("the database is locked by a program that writes it: its newest rows may be missing")
+                tally.add("another program is writing to the database: its newest rows may be missing")
             return connection
         except _errors() as error:
             reason = error

@@ -104,7 +104,7 @@ def _records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
             number += 1
             length = _length(head) if len(head) == _HEAD else 0
             if length is None:
-                tally.add("the length of a record is damaged: the part of the file before it was read", number)
+                tally.add("the length of a record is damaged: only the part of the file before it was read", number)
                 return
             if length > _LONGEST:
                 file.seek(length + _TAIL, 1)

@@ -33,11 +33,11 @@ from holdfast.run_folder import CONFIG, METRICS
 _logger = logging.getLogger("holdfast")
 
 READABLE = (
-    "What can be read: what TRL, ms-swift, Unsloth, verl, slime, SkyRL or OpenRLHF print (`python train.py 2>&1 | tee "
-    "run.log`); lines such as `step 1 loss 0.3 reward 0.5`; a notebook's table; trainer_state.json "
-    "(`trainer.save_state()` writes one), or the folder of a run; metrics.jsonl of holdfast, prime-rl or tinker; "
-    "verl's file log; a W&B history as CSV or JSONL; the files of W&B (.wandb), TensorBoard, trackio, MLflow "
-    "and SwanLab, and their folders"
+    "holdfast can read: the output of TRL, ms-swift, Unsloth, verl, slime, SkyRL or OpenRLHF (`python train.py 2>&1 "
+    "| tee run.log`); lines such as `step 1 loss 0.3 reward 0.5`; the table of a notebook; trainer_state.json "
+    "(`trainer.save_state()` writes it), or the folder of a run; metrics.jsonl of holdfast, prime-rl or tinker; "
+    "verl's file log; a W&B history as CSV or JSONL; files and folders of W&B (.wandb), TensorBoard, trackio, MLflow "
+    "and SwanLab"
 )
 
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)

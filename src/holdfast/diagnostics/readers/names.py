@@ -355,7 +355,7 @@ def ambiguous_names(host: Host, series: Mapping[str, Series], settings: Mapping[
     reasons: dict[str, str] = {}
     if host == "trl" and _are_not_cut(plain):
         reasons["completions/clipped_ratio"] = (
-            "it is 1 although no limit has cut these rollouts: they do not end in an end-of-text token"
+            "it is 1 although these rollouts did not reach a limit, because they do not end with an end-of-text token"
         )
     if host == "verl" and str(settings.get(_AGGREGATION, "")).startswith(_SUMS):
         summed = f"under loss_agg_mode={settings[_AGGREGATION]} verl sums it over tokens"

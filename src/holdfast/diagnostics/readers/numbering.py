@@ -1,4 +1,4 @@
-"""Steps for rows that have none: from a progress bar beside them, from `logging_steps`, or by counting rows."""
+"""Steps for rows that have none: from a progress bar on the same line, from `logging_steps`, or by counting rows."""
 
 from __future__ import annotations
 

@@ -20,8 +20,9 @@ _CLOCKS = ("time/", "timing_s/", "perf/", "step_time", "runtime")
 
 
 def one_each(read: Iterable[tuple[LogFile, Log]]) -> list[Log]:
-    """Every run once: of logs with the same numbers from different kinds of files, the one with the most values. It
-    gets the settings that only the others have. A log `beside` another that has a different run is left out."""
+    """Every run once. If logs from different kinds of files have the same numbers, the one with the most values is
+    kept. It gets the settings that only the others have. A log that is `beside` another with a different run is left
+    out."""
     groups: list[list[tuple[LogFile, Log]]] = []
     ordered = sorted(read, key=lambda pair: pair[0].beside)
     for file, log in ordered:
@@ -52,7 +53,7 @@ def _richest(group: list[tuple[LogFile, Log]]) -> Log:
     settings = {name: value for _, log in group for name, value in log.settings.items()} | {**best.settings}
     last = max(log.last_step for _, log in group if log is not best)
     further = f", which ends at step {last}" if last < best.last_step else ""
-    note = f"read {file.path}: the same run is in {' and '.join(str(other.path) for other in others)}{further}."
+    note = f"read {file.path}; the same run is also in {' and '.join(str(other.path) for other in others)}{further}."
     return replace(best, name=group[0][1].name, settings=settings, notes=(note[0].upper() + note[1:], *best.notes))
 
 

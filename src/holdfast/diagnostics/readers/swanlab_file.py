@@ -1,7 +1,7 @@
 """SwanLab's own file of a run, `run-<id>.swanlab`. Written and checked with SwanLab 0.10.
 
 Records are protobuf messages of type `Record` (swanlab/record/v1) in LevelDB's log format; read here are `start` and
-`scalar`. `files/config.yaml` beside it has the settings.
+`scalar`. `files/config.yaml` in the same folder has the settings.
 """
 
 from __future__ import annotations

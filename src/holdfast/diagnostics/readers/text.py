@@ -44,8 +44,8 @@ class Tally:
         self._numbers += numbers
         if self._numbers > MOST_NUMBERS:
             raise DataError(
-                f"{self.path} holds more than {MOST_NUMBERS:,} rows and numbers, which is more than is read from one "
-                "file. Give a part of it, such as its first 100,000 lines, or a log of fewer series"
+                f"{self.path} contains more than {MOST_NUMBERS:,} rows and numbers, the limit for one file. Give a "
+                "part of it, such as its first 100,000 lines, or a log with fewer series"
             )
 
     def add(self, sentence: str, place: int | None = None, example: str = "", *, count: int = 1) -> None:
@@ -132,7 +132,7 @@ def spooled(stream: IO[bytes], name: str) -> Iterator[Path]:
                     file.write(block)
         except OSError as error:
             raise DataError(
-                f"{name} cannot be kept in {folder}: {UNWRITABLE.get(error.errno or 0, error.strerror)}",
+                f"{name} cannot be stored in {folder}: {UNWRITABLE.get(error.errno or 0, error.strerror)}",
                 hint="set TMPDIR to a folder with more space",
             ) from None
         yield path

@@ -1,4 +1,4 @@
-"""W&B's own file of a run, `run-<id>.wandb`: what `wandb` writes beside a run, offline or online.
+"""W&B's own file of a run, `run-<id>.wandb`: what `wandb` writes during a run, offline or online.
 
 Records are protobuf messages of type `Record` (wandb_internal.proto) in LevelDB's log format; read here are `history`,
 `config` and `run`. Written and checked with wandb 0.31.

@@ -64,6 +64,7 @@ _FUNCTION = re.compile(r"rewards/(.+)/mean")
 _MOST_FUNCTIONS = 8
 _HOST_COLORS = ("third", "action-4", "action-5")
 _MOST_UNKNOWN = 12
+_MOST_MORE = 100
 CORRECT, INCORRECT = "correct", "incorrect"
 """Colours of page.css."""
 
@@ -272,6 +273,13 @@ def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, 
         others = others or sorted(names)[:_MOST_UNKNOWN]
     rows = tuple(Row(name, (Line(name, name, "ink"),)) for name in others)
     return (*charts, *([Chart("others", "Other series", "", rows)] if rows else ()))
+
+
+def more_charts(names: Iterable[str], charts: Iterable[Chart]) -> tuple[Chart, ...]:
+    """A chart for each series that none of `charts` shows, for the first of them by name."""
+    drawn = {line.series for chart in charts for row in chart.rows for line in row.lines}
+    others = [name for name in sorted(names) if name not in drawn][:_MOST_MORE]
+    return tuple(Chart(f"more-{k}", name, "", (Row("", (Line(name, name, "ink"),)),)) for k, name in enumerate(others))
 
 
 def _reward_functions(names: set[str]) -> Chart:

@@ -1,4 +1,4 @@
-"""Runs as the JSON object that page.js draws."""
+"""Runs as the JSON object that the page draws."""
 
 from __future__ import annotations
 
@@ -13,29 +13,45 @@ from numpy.typing import NDArray
 from holdfast.collapse import WINDOW, smooth
 from holdfast.diagnostics.finding import Diagnosis
 from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.report.charts import TWINS, Chart, Line, Row, charts_for
+from holdfast.diagnostics.report.charts import TWINS, Chart, Line, Row, charts_for, more_charts
 from holdfast.diagnostics.report.samples import ReportedRun, SampleChanges, rollouts_json, short
 from holdfast.diagnostics.rules import RULES
 
 RUN_COLORS = 6
-"""Colours of runs in page.css. From the seventh run on they repeat with another dash."""
+"""Colours of runs in page.css."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+"""A second cue beside the colour. 6 and 5 have no common factor, so 30 runs differ, and neighbours differ in both."""
 _POINTS = 6_000
-_MOST, _FEWEST = 800, 120
+_MOST, _FEWEST = 1_200, 120
+_MOST_DOTS = 200
+"""Values of a series logged rarely that are all drawn. If there are more, it was not logged rarely."""
+_POINTS_MORE = 1_200
+_MOST_MORE, _FEWEST_MORE = 200, 60
+"""Points of a series that no chart of `charts.py` shows."""
 
 
 def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """`runs`, `charts`, `rollouts`: everything that is drawn, with at most a few hundred points per curve."""
+    """`runs`, `charts`, `more`, `rollouts`: everything that is drawn, with at most a few hundred points per curve.
+
+    `more` are charts of the series that no other chart shows.
+    """
     named = [name for run in runs for finding in run.diagnosis.findings for name in finding.series]
-    charts = charts_for((name for run in runs for name in run.log.series), named)
+    names = {name for run in runs for name, series in run.log.series.items() if len(series)}
+    charts = charts_for(names, named)
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
+    most_more = max(_FEWEST_MORE, min(_MOST_MORE, _POINTS_MORE // len(runs)))
     drawn = [_chart(chart, runs, most) for chart in charts]
     drawn.insert([chart.id for chart in charts].index("displacement") + 1, samples_chart(runs))
     return {
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],
-        "rollouts": rollouts_json([run.rollouts for run in runs]),
+        "more": [_chart(chart, runs, most_more) for chart in more_charts(names, charts)],
+        "rollouts": rollouts_json([run.rollouts for run in runs], [_steps_of_findings(run) for run in runs]),
     }
+
+
+def _steps_of_findings(run: ReportedRun) -> list[int]:
+    return sorted({finding.step for finding in run.diagnosis.findings})
 
 
 def missing_series(runs: Sequence[ReportedRun]) -> list[str]:
@@ -55,7 +71,7 @@ def _run(run: ReportedRun, index: int) -> dict[str, Any]:
     return {
         "name": run.log.name,
         "color": f"run-{index % RUN_COLORS + 1}",
-        "dash": DASHES[index // RUN_COLORS % len(DASHES)],
+        "dash": DASHES[index % len(DASHES)],
         "phases": [{"name": p.name, "start": p.start, "end": p.end} for p in phases_of(run.diagnosis, first, last)],
     }
 
@@ -120,7 +136,7 @@ def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) ->
         "points": line.points,
         "raw": curve(series, most),
     }
-    mean = None if line.points else smoothed(series)
+    mean = None if line.points and len(series) <= _MOST_DOTS else smoothed(series)
     if mean is not None:
         thinned = curve(mean, most)
         trace["mean"] = {"x": thinned["x"], "y": thinned["y"]}
@@ -249,12 +265,22 @@ def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     return np.array(sorted(kept))
 
 
+def window_of(count: int) -> int:
+    """Values in the running mean of a series of `count` values: more in a long one, whose mean of 5 would be a cloud.
+
+    >>> window_of(60), window_of(1000), window_of(10_000)
+    (5, 5, 50)
+    """
+    return max(WINDOW, count // 200)
+
+
 def smoothed(series: Series) -> Series | None:
     """The running mean of the finite values; None if there are too few."""
     finite = np.isfinite(series.values)
     if finite.sum() < SMOOTHED_FROM:
         return None
-    return Series(series.steps[finite][WINDOW - 1 :], smooth(series.values[finite])[WINDOW - 1 :])
+    window = window_of(int(finite.sum()))
+    return Series(series.steps[finite][window - 1 :], smooth(series.values[finite], window)[window - 1 :])
 
 
 def curve(series: Series, most: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -147,33 +148,73 @@ def _changes(row: Mapping[str, Any]) -> SampleChanges:
     return SampleChanges(step=int(row["step"]), correct=correct, incorrect=incorrect)
 
 
+def outcomes_of(rollout: SampledRollout) -> list[str]:
+    """`correct` or `incorrect`, and what else can be said of it: `truncated`, `failed` (not the policy's fault),
+    `unanswered`, `invalid` (a turn that neither searched nor answered), `empty` (a search found nothing)."""
+    failed = rollout.status in FAILURES
+    searched = [turn.query is not None or bool(turn.hits) for turn in rollout.turns]
+    ends = rollout.answer is not None or rollout.status != "ok"  # the last turn answered, or was cut off
+    also = {
+        "truncated": rollout.status == "truncated",
+        "failed": failed,
+        "unanswered": rollout.answer is None and not failed,
+        "invalid": not all(searched[:-1] if ends else searched),
+        "empty": any(turn.query is not None and turn.observation and not turn.hits for turn in rollout.turns),
+    }
+    return ["correct" if rollout.correct else "incorrect", *(name for name, holds in also.items() if holds)]
+
+
+FAILURES = ("retrieval_failed", "error")
+"""Statuses of rollouts that say nothing about the policy."""
 MOST_ROLLOUTS = 240
 MOST_CHARACTERS = 6000
 """Characters of one text. A longer text is cut, and ends with the number of characters cut."""
 _TOTAL_CHARACTERS = 1_500_000
 
 
-def rollouts_json(rollouts: Sequence[Sequence[SampledRollout]]) -> list[dict[str, Any]]:
-    """The same number of rollouts for every run, evenly over its steps and with the newest, until the page is full."""
+def rollouts_json(
+    rollouts: Sequence[Sequence[SampledRollout]], near: Sequence[Sequence[int]] | None = None
+) -> list[dict[str, Any]]:
+    """The same number of rollouts for every run, newest first, until the page is full.
+
+    They are spread evenly over the run's steps, with the newest. `near` has the steps of each run's findings: the
+    samples around them are kept first.
+    """
     count = max(sum(map(bool, rollouts)), 1)
     shown: list[dict[str, Any]] = []
     for run, sampled in enumerate(rollouts):
         room = _TOTAL_CHARACTERS // count
-        for rollout in reversed(_spread(sampled, max(MOST_ROLLOUTS // count, 1))):
-            room -= sum(min(len(t), MOST_CHARACTERS) for turn in rollout.turns for t in (turn.text, turn.observation))
-            if room < 0:
+        chosen = _chosen_steps(sampled, max(MOST_ROLLOUTS // count, 1), near[run] if near else ())
+        fitting: set[int] = set()
+        for step in chosen:
+            room -= sum(_size(rollout) for rollout in sampled if rollout.step == step)
+            if room < 0 and fitting:
                 break
-            shown.append(_rollout_json(rollout, run))
+            fitting.add(step)
+        kept = [rollout for rollout in sampled if rollout.step in fitting][-MOST_ROLLOUTS // count :]
+        shown += [_rollout_json(rollout, run) for rollout in reversed(kept)]
     return shown
 
 
-def _spread(rollouts: Sequence[SampledRollout], most: int) -> list[SampledRollout]:
-    """At most `most` of them: whole steps, evenly over the run, including the first and the last."""
+def _size(rollout: SampledRollout) -> int:
+    """Characters that a rollout takes on the page."""
+    return sum(min(len(text), MOST_CHARACTERS) for turn in rollout.turns for text in (turn.text, turn.observation))
+
+
+def _chosen_steps(rollouts: Sequence[SampledRollout], most: int, near: Sequence[int]) -> list[int]:
+    """Steps with about `most` rollouts together, the more important ones first: the last step, those before, at and
+    after a finding, which take half of the room at most, then the others, evenly over the run."""
     steps = sorted({rollout.step for rollout in rollouts})
-    per_step = max(1, -(-len(rollouts) // max(len(steps), 1)))
-    kept = np.unique(np.linspace(0, len(steps) - 1, max(1, min(len(steps), most // per_step))).astype(int)).tolist()
-    chosen = {steps[k] for k in ({*kept[:-1], len(steps) - 1} if steps else set())}
-    return [rollout for rollout in rollouts if rollout.step in chosen][-most:]
+    if not steps:
+        return []
+    room = max(1, most // max(1, -(-len(rollouts) // len(steps))))
+    around = [k for step in near for at in (bisect_left(steps, step),) for k in (at, at - 1, at + 1)]
+    near_findings = list(dict.fromkeys(k for k in around if 0 <= k < len(steps)))[: room // 2]
+    even = np.unique(
+        np.linspace(0, len(steps) - 1, max(1, min(len(steps), room - len(near_findings)))).astype(int)
+    ).tolist()
+    order = dict.fromkeys([len(steps) - 1, *near_findings, *reversed(even[:-1])])
+    return [steps[k] for k in order][:room]
 
 
 def _rollout_json(rollout: SampledRollout, run: int) -> dict[str, Any]:
@@ -186,6 +227,7 @@ def _rollout_json(rollout: SampledRollout, run: int) -> dict[str, Any]:
         "correct": rollout.correct,
         "reward": None if rollout.reward is None else short(rollout.reward, 3),
         "status": rollout.status,
+        "outcomes": outcomes_of(rollout),
         "turns": [_turn_json(turn) for turn in rollout.turns],
     }
 

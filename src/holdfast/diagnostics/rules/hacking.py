@@ -42,7 +42,7 @@ def has_functions(log: Log) -> bool:
 def trade_places(rows: Rows, *, form: bool) -> Signal | None:
     """A function has fallen and the reward has not, and another function has risen since the first was at its best.
 
-    With `form`, only functions whose names speak of form may be the falling one; without it, only the others.
+    With `form`, only functions that are named after form may be the falling one; without it, only the others.
     """
     (reward,) = rows.columns
     known = {name: column for name in functions_of(rows.log) if not np.isnan(column := rows.latest(name)).any()}

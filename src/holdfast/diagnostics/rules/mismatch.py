@@ -115,7 +115,7 @@ def level_checks() -> tuple[Check, ...]:
 
 
 SAME_POLICY: Remedy = {
-    "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a bug.",
+    "holdfast": "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report a bug.",
     "trl": "Check that vLLM and the trainer have the same weights, precision and prompt. Use the newest vLLM version "
     "that your TRL supports. Set `top_p=1.0`, `top_k=0` and `min_p=None`, or `top_k=512` and "
     "`with_penalties(GRPOTrainer, mask_logprobs=True)`. Keep `vllm_importance_sampling_correction=True`.",
@@ -155,7 +155,7 @@ SMP002 = Rule(
     impact="Rollouts no longer come from the policy that is trained, so the importance ratios are wrong. In "
     "published collapses the mismatch grows first, and the reward falls soon after.",
     remedy={
-        "holdfast": "No setting of a recipe can cause this. Check the code that makes your `TokenBatch`, or report a "
+        "holdfast": "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report a "
         "bug.",
         "trl": "Go back to a checkpoint from before the mismatch grew, and lower `learning_rate`. Keep "
         "`vllm_importance_sampling_correction=True`. If `top_p` or `top_k` truncates the sampler, pass "

@@ -98,7 +98,7 @@ class Passages:
 
 
 def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, scores: bool) -> Iterator[bytes]:
-    """The body of an answer of `/retrieve`. An outcome that is a text says why that query failed."""
+    """The body of an answer of `/retrieve`. An outcome that is a string says why that query failed."""
     write = passages.scored if scores else passages.bare
     yield b'{"result": '
     yield from _lists(iter((b"[]",)) if isinstance(outcome, str) else write(outcome) for outcome in outcomes)

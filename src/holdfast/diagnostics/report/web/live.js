@@ -1,0 +1,86 @@
+// A page that is still being rewritten looks at its own file. A file may not be fetched, but it may be framed: the
+// page opens itself in a hidden frame, which sends its content and does nothing else.
+
+const asked = "?refresh=";
+const parts = () => [...document.querySelectorAll("[data-part]")];
+
+// In the frame: send what is new to the page around it.
+function answer() {
+  const html = Object.fromEntries(parts().map((part) => [part.dataset.part, part.innerHTML]));
+  parent.postMessage({ holdfast: document.getElementById("data").textContent, html, title: document.title }, "*");
+}
+
+function isFrame() {
+  return parent !== window && location.search.startsWith(asked);
+}
+
+const refresh = { frame: null, since: 0, unanswered: 0, timer: 0 };
+
+function follow() {
+  if (data.live === null) return;
+  addEventListener("message", (event) => {
+    if (!refresh.frame || event.source !== refresh.frame.contentWindow || !event.data.holdfast) return;
+    refresh.unanswered = 0;
+    refresh.frame.remove();
+    refresh.frame = null;
+    const fresh = JSON.parse(event.data.holdfast);
+    if (fresh.written !== data.written) renew(fresh, event.data.html, event.data.title);
+    sayAge();
+  });
+  document.addEventListener("visibilitychange", () => document.hidden || look());
+  refresh.timer = setInterval(() => document.hidden || look(), data.live * 1000);
+  sayAge();
+}
+
+function look() {
+  if (data.live === null) return;
+  if (refresh.frame) {
+    refresh.unanswered += 1;
+    refresh.frame.remove();
+  }
+  sayAge();
+  refresh.frame = element("iframe");
+  refresh.frame.hidden = true;
+  refresh.frame.src = location.href.split(/[?#]/)[0] + asked + Date.now();
+  document.body.append(refresh.frame);
+}
+
+// The reader's choices, the scroll position and what is folded out stay as they are.
+function renew(fresh, html, title) {
+  const open = new Set([...document.querySelectorAll("[data-part] details[open] > summary")].map(nameOf));
+  const before = data.rollouts, range = state.range;
+  data = fresh;
+  whole = null;
+  state.range = range;
+  document.title = title;
+  for (const part of parts()) {
+    if (part.innerHTML === html[part.dataset.part]) continue;
+    part.innerHTML = html[part.dataset.part];
+    for (const summary of part.querySelectorAll("summary")) summary.parentElement.open ||= open.has(nameOf(summary));
+  }
+  placeCharts();
+  if (!reader.cards) rollouts();
+  else if (JSON.stringify(before) !== JSON.stringify(data.rollouts)) freshRollouts();
+  if (data.live === null) clearInterval(refresh.timer);
+}
+
+function nameOf(summary) {
+  return summary.textContent.replace(/\s*\(\d+\)$/, "");
+}
+
+// Cards that somebody reads are not taken away.
+function freshRollouts() {
+  const box = document.getElementById("rollouts").getBoundingClientRect();
+  if (box.top > innerHeight || box.bottom < 0) return showRollouts();
+  reader.fresh.textContent = "New rollouts: show";
+  reader.fresh.hidden = false;
+}
+
+function sayAge() {
+  const line = document.getElementById("age");
+  if (!line || data.live === null) return;
+  const seconds = Math.max(0, Math.round(Date.now() / 1000 - data.written));
+  const age = seconds < 100 ? `${seconds} s` : seconds < 6000 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+  const silent = refresh.unanswered > 2 ? " This browser does not let a file read itself: load the page again to see more." : "";
+  line.textContent = `Last written ${age} ago.${silent}`;
+}

@@ -1,0 +1,240 @@
+// The page: what is where, the bar at its top, tables that sort. The last part of the script, which starts everything.
+
+const views = new Map();
+
+function place(chart, where) {
+  const figure = element("figure"), main = isMain(chart);
+  figure.id = "chart-" + chart.id;
+  const head = element("div", "head");
+  head.append(element("h3", "", chart.title));
+  if (chart.x === "step") {
+    if (chart.rows.some((row) => row.log || isPositive(row))) head.append(scaleButton(chart));
+    const save = button("csv", () => saveCsv(chart), "small");
+    save.title = "save the points of this chart";
+    head.append(save);
+  }
+  figure.append(head);
+  if (chart.caption && !main) figure.append(element("figcaption", "", chart.caption));
+  if (!several) figure.append(legend(chart));
+  const plot = element("div", "plot");
+  plot.tabIndex = 0;
+  plot.setAttribute("role", "img");
+  plot.style.minHeight = height(chart) + margin.top + margin.bottom + "px"; // so that nothing jumps when it is drawn
+  figure.append(plot);
+  where.append(figure);
+  const view = { chart, plot, figure, dirty: true, seen: false, geometry: null, cursor: null };
+  views.set(chart.id, view);
+  listen(view);
+  observer.observe(plot);
+}
+
+function scaleButton(chart) {
+  const say = () => turn.setAttribute("aria-pressed", String(chart.rows.some((row) => isLogarithmic(row, chart.id))));
+  const turn = button("log", () => {
+    state.logarithmic.has(chart.id) ? state.logarithmic.delete(chart.id) : state.logarithmic.add(chart.id);
+    say();
+    draw(views.get(chart.id));
+  }, "small");
+  turn.title = "logarithmic scale";
+  say();
+  return turn;
+}
+
+function legend(chart) {
+  const box = element("div", "legend"), seen = new Set();
+  for (const t of chart.rows.filter((row) => row.traces.length > 1).flatMap((row) => row.traces)) {
+    if (seen.has(t.label + t.color)) continue;
+    seen.add(t.label + t.color);
+    const entry = element("span");
+    entry.append(key(t.color, t.dash), t.label);
+    box.append(entry);
+  }
+  return box;
+}
+
+const observer = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const view = [...views.values()].find((v) => v.plot === entry.target);
+    if (!view) continue;
+    view.seen = entry.isIntersecting;
+    if (view.seen && view.dirty) draw(view);
+  }
+}, { rootMargin: "300px" });
+
+// Charts in view are drawn at once, the others when they come into view.
+function drawAll(unseen = false) {
+  tip.hidden = true;
+  for (const view of views.values()) {
+    view.dirty = true;
+    if (view.seen || unseen) draw(view);
+  }
+}
+
+// Place the charts, or only their content if the same charts are there already.
+function placeCharts() {
+  const shape = (charts) => charts.map((c) => [c.id, c.title, ...c.rows.map((r) => r.title + r.traces.map((t) => t.series))].join()).join(";");
+  const charts = [...data.charts, ...data.more];
+  if (views.size && shape([...views.values()].map((v) => v.chart)) === shape(charts)) {
+    for (const chart of charts) views.get(chart.id).chart = chart;
+    const at = tip.hidden ? null : state.cursor;
+    drawAll();
+    if (at !== null) showCursor("step", at);
+    return;
+  }
+  for (const view of views.values()) observer.unobserve(view.plot);
+  views.clear();
+  for (const id of ["main", "charts", "more-charts"]) document.getElementById(id)?.replaceChildren();
+  for (const chart of data.charts) place(chart, document.getElementById(isMain(chart) ? "main" : "charts"));
+  for (const chart of data.more) place(chart, document.getElementById("more-charts"));
+  const more = document.getElementById("more");
+  more.hidden = !data.more.length;
+  more.querySelector("summary").textContent = `Other series of the log (${data.more.length})`;
+  for (const id of state.logarithmic) if (!views.has(id)) state.logarithmic.delete(id);
+  filterCharts(state.charts);
+}
+
+function filterCharts(words) {
+  state.charts = words.toLowerCase();
+  for (const { chart, figure } of views.values()) {
+    const text = [chart.title, ...chart.rows.flatMap((r) => [r.title, ...r.traces.map((t) => t.series)])].join("\n");
+    figure.hidden = !text.toLowerCase().includes(state.charts);
+  }
+  const more = document.getElementById("more");
+  if (state.charts && data.more.some((c) => !views.get(c.id).figure.hidden)) more.open = true;
+}
+
+function zoom(range) {
+  state.range = range;
+  document.getElementById("reset").hidden = range === null;
+  writeAddress();
+  drawAll();
+}
+
+function toggle(runs, hidden) {
+  for (const run of runs) hidden ? state.hidden.add(run) : state.hidden.delete(run);
+  showToggles();
+  writeAddress();
+  drawAll();
+}
+
+function showToggles() {
+  for (const node of document.querySelectorAll("button[data-run]")) {
+    node.setAttribute("aria-pressed", String(!state.hidden.has(Number(node.dataset.run))));
+  }
+}
+
+function runButton(i) {
+  const node = button("", () => toggle([i], !state.hidden.has(i)), "run");
+  node.dataset.run = i;
+  node.title = "show or hide this run in all charts";
+  node.append(key(data.runs[i].color, data.runs[i].dash), data.runs[i].name);
+  for (const [name, run] of [["pointerenter", i], ["pointerleave", null], ["focus", i], ["blur", null]]) {
+    node.addEventListener(name, () => highlight(run));
+  }
+  return node;
+}
+
+function bar() {
+  const place = document.getElementById("bar"), every = data.runs.map((_, i) => i);
+  if (several) {
+    place.append(...every.map(runButton));
+    place.append(button("All", () => toggle(every, false), "small"), button("None", () => toggle(every, true), "small"));
+  }
+  place.append(input("find charts", "find a chart or series", filterCharts));
+  const reset = button("Show all steps", () => zoom(null));
+  reset.id = "reset";
+  reset.hidden = state.range === null;
+  document.body.append(reset, tip);
+}
+
+// ---- tables: a click on a head sorts the rows
+
+function tables() {
+  for (const cell of document.querySelectorAll("td[data-run]")) cell.replaceChildren(runButton(Number(cell.dataset.run)));
+  for (const table of document.querySelectorAll("table.sorted")) {
+    table.querySelectorAll("th").forEach((head, column) => {
+      const text = head.textContent;
+      head.replaceChildren(button(text, () => sort(table, head, column)));
+    });
+  }
+}
+
+function sort(table, head, column) {
+  const down = head.getAttribute("aria-sort") === "ascending";
+  for (const other of table.querySelectorAll("th")) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+  const rows = [...table.tBodies[0].rows];
+  const compare = (a, b) => {
+    const [x, y] = [value(a), value(b)], [m, n] = [Number(x), Number(y)];
+    if ((x === "–") !== (y === "–")) return x === "–" ? 1 : -1; // nothing known comes last, whichever way
+    const order = isNaN(m) || isNaN(n) ? x.localeCompare(y, "en", { numeric: true }) : m - n;
+    return down ? -order : order;
+  };
+  table.tBodies[0].append(...rows.sort(compare));
+}
+
+// ---- the points of a chart as a file
+
+function saveCsv(chart) {
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const lines = ["run,series,step,value,mean"];
+  for (const t of chart.rows.flatMap((row) => row.traces)) {
+    const means = new Map(t.mean ? t.mean.x.map((x, i) => [x, t.mean.y[i]]) : []);
+    const values = new Map(t.raw.x.map((x, i) => [x, t.raw.y[i]]));
+    for (const x of [...new Set([...values.keys(), ...means.keys()])].sort((a, b) => a - b)) {
+      lines.push([quoted(data.runs[t.run].name), quoted(t.series), x, values.get(x) ?? "", means.get(x) ?? ""].join());
+    }
+  }
+  const link = element("a");
+  link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
+  link.download = chart.id.replaceAll(/[^\w-]+/g, "-") + ".csv";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// ---- start
+
+function showRolloutsOfAddress() {
+  document.getElementById("rollouts").scrollIntoView();
+}
+
+function main() {
+  const wanted = readAddress();
+  bar();
+  tables();
+  showToggles();
+  placeCharts();
+  const first = views.values().next().value;
+  if (first) {
+    draw(first);
+    performance.mark("first chart");
+  }
+  rollouts();
+  follow();
+  const again = performance.getEntriesByType("navigation")[0]?.type === "reload";
+  if (wanted && !again) showRolloutsOfAddress();
+  addEventListener("hashchange", () => {
+    const rolloutsMeant = readAddress();
+    showToggles();
+    document.getElementById("reset").hidden = state.range === null;
+    drawAll();
+    reader.count = perPage;
+    showRollouts();
+    if (rolloutsMeant) showRolloutsOfAddress();
+  });
+  let width = innerWidth, waiting;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(drawAll, 120);
+  });
+  document.getElementById("more").addEventListener("toggle", () => drawAll());
+  addEventListener("beforeprint", () => drawAll(true));
+  performance.mark("ready");
+  document.documentElement.dataset.ready = "yes";
+}
+
+if (isFrame()) answer();
+else main();
