@@ -70,15 +70,15 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(message))
 
-    def open(self, page: Path, *, width: int = 1280, dark: bool = False) -> None:
-        """Load the page and wait until its plots are drawn."""
+    def open(self, page: Path, *, width: int = 1280, dark: bool = False, fragment: str = "") -> None:
+        """Load the page, at `#fragment` if one is given, and wait until it is ready."""
         self.js("document.documentElement.dataset.left = 'yes'")  # the page that is there answers for a moment yet
         self.events.clear()
         phone = width < 500
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=page.resolve().as_uri() + fragment)
         ends = time.monotonic() + 60
         done = "((d) => d && !d.left && (d.ready || d.error))(document.documentElement?.dataset)"
         while not self.js(done):

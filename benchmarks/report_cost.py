@@ -56,12 +56,12 @@ class TwoMeasures:
         self.plain: list[float] = []
         self.shown: list[float] = []
 
-    def __call__(self, *args: Any, generator: torch.Generator, shown: int, **more: Any) -> Any:
+    def __call__(self, *args: Any, generator: torch.Generator, logged_questions: int, **more: Any) -> Any:
         state = generator.get_state()
         result = None
-        for count in (0, shown) if len(self.plain) % 2 else (shown, 0):
+        for count in (0, logged_questions) if len(self.plain) % 2 else (logged_questions, 0):
             generator.set_state(state)
-            seconds, measured = timed(self.real, *args, generator=generator, shown=count, **more)
+            seconds, measured = timed(self.real, *args, generator=generator, logged_questions=count, **more)
             (self.shown if count else self.plain).append(seconds)
             result = measured if count else result
         return result

@@ -86,7 +86,7 @@ def test_validate_says_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -
         (["convert", "gone.jsonl", "o.parquet"], "gone.jsonl does not exist"),
         (["convert", "a.csv", "o.parquet"], "ends in .jsonl"),
         (["convert", "a.jsonl", "o.csv"], "ends in .jsonl"),
-        (["convert", "a.jsonl", "o.jsonl", "--format", "verl"], "ends in .parquet"),
+        (["convert", "a.jsonl", "o.jsonl", "--format", "verl"], "must end in .parquet"),
     ],
 )
 def test_what_cannot_work_is_a_sentence(

@@ -44,7 +44,7 @@ def test_standard_input_that_is_not_a_log(holdfast: Holdfast, stdin: str, words:
 
 def test_nothing_piped_in_is_a_usage_error(holdfast: Holdfast) -> None:
     stderr = " ".join(holdfast("diagnose", code=2, stdin="").stderr.split())
-    assert "standard input is empty" in stderr and "no log was given" in stderr
+    assert "standard input is empty" in stderr and "no log was named" in stderr
 
 
 def test_a_named_pipe_is_read_once(tmp_path: Path, holdfast: Holdfast) -> None:

@@ -113,7 +113,7 @@ def test_a_penalty_of_the_package(tmp_path: Path) -> None:
     )
     assert "error" not in holdfast("launch", "trl", str(recipe), *launch, "--out", "out")
     assert "Ramp(coef=0.4, slope=2.0)" in (tmp_path / "out" / "train.py").read_text()
-    assert "it is not among verl's losses" in holdfast("launch", "verl", str(recipe), *launch, "--out", "other")
+    assert "verl does not have this penalty" in holdfast("launch", "verl", str(recipe), *launch, "--out", "other")
 
 
 def test_a_reward_part(write: Callable[[str, str], None]) -> None:

@@ -62,7 +62,7 @@ def test_codes_that_make_no_sense_are_not_listed(make_log: MakeLog) -> None:
     ("drop", "codes", "reason"),
     [
         ((*RIGHT, *DISPLACED), LLD, "correct_above"),
-        (DISPLACED, LLD, "measured no displacement"),
+        (DISPLACED, LLD, "did not measure displacement"),
     ],
 )
 def test_an_observed_log_is_told_why_not_to_observe(

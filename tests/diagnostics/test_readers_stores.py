@@ -328,7 +328,7 @@ def test_what_is_broken_in_a_database_costs_only_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mlflow.db", "trackio.db"])
 def test_a_database_of_more_numbers_than_memory_holds_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "MOST_NUMBERS", 10)
-    with pytest.raises(DataError, match="holds more than 10 rows and numbers"):
+    with pytest.raises(DataError, match="contains more than 10 rows and numbers"):
         read_logs(LOGS / name)
 
 

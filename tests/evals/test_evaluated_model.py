@@ -56,7 +56,7 @@ def test_a_server_is_asked_without_the_runs_truncation(run: Path) -> None:
 
 def test_a_run_without_a_whole_checkpoint(run: Path) -> None:
     config, folder = settings_of(str(run), [], [])
-    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
         open_model(str(run), config, folder, samples=None)
 
 

@@ -418,7 +418,9 @@ def test_an_inexact_continuation_is_refused(
     completion_server.saying = continuing(completion_server, count)
     policy = chat_policy(completion_server)
     evaluation = Evaluation(evaluated_model(policy, local=False), METHODS[method], [example(0, "Q?", "a")], Shelf({}))
-    with pytest.raises(ConfigError, match=f"--method {method} continues an answer .* use --method direct, cot, rag"):
+    with pytest.raises(
+        ConfigError, match=f"--method {method} needs a server that continues .* use --method direct, cot, rag"
+    ):
         evaluation.run(tmp_path / "out", Told())
     policy.close()
     assert len(completion_server.bodies) == 3

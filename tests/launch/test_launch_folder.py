@@ -91,7 +91,7 @@ def test_too_few_questions_for_a_batch(small: str) -> None:
 def test_too_few_questions_for_a_batch_of_trl(small: str) -> None:
     """It would leave the only batch out, train nothing, and end well."""
     said = typed("trl", small, "--train.questions", "60", "--out", "x", code=2).replace("\n", " ")
-    assert "leaves 54 questions to train on" in said and "TRL leaves out a batch that is not full" in said
+    assert "leaves 54 questions to train on" in said and "TRL skips a batch that is not full" in said
 
 
 def test_an_unknown_host_or_setting(small: str) -> None:

@@ -71,7 +71,7 @@ def add_packages(bin_folder: Path, *packages: str | Path) -> None:
 
 
 def linked_environment(folder: Path, wheel: Path, extras: str) -> Path:
-    """The Python of a virtual environment with `holdfast-rl[extras]`, for one or more extras with commas.
+    """The Python of a virtual environment with the wheel and its extras, given with commas.
 
     What the wheel's extras bring, and what that needs, is linked from the environment that runs the tests: torch alone
     would take a minute to install. Skips the test where that environment lacks one of these packages.

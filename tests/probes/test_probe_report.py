@@ -73,7 +73,7 @@ RATIO_TAIL = RatioTail(
         (
             PER_SAMPLE,
             [
-                "2 of 8 questions have a correct rollout and one with another reward. Each had an update of its own, "
+                "2 of 8 questions have a correct rollout and one with another reward. Each got its own update "
                 "of 5 optimizer steps.",
                 "Change of log-likelihood, mean over rollouts: nats per rollout (per token)",
                 "penalty  questions displaced    correct rollouts    incorrect rollouts",
@@ -84,7 +84,7 @@ RATIO_TAIL = RatioTail(
         (
             FIRST_ACTION,
             [
-                "4 incorrect rollouts are of questions with a correct one. 3 of them (75 %) began with a "
+                "4 incorrect rollouts belong to questions with a correct one. 3 of them (75 %) began with a "
                 "search that returned the same passages.",
                 "Log-prob per token, mean over rollouts (rollouts)",
                 "action                                 1           2",
@@ -106,7 +106,8 @@ RATIO_TAIL = RatioTail(
         (
             RATIO_TAIL,
             [
-                "P(∏ r < ε): share of rollouts whose probability 2 optimizer steps on them multiplied by less than ε",
+                "P(∏ r < ε): share of rollouts whose probability was multiplied by less than ε in 2 optimizer "
+                "steps on them",
                 "penalty   rollouts  ε 0.9  ε 0.5  ε 0.2  ε 0.1  ε 0.01  ε 1e-3  ε 1e-4  ε 1e-6",
                 "sapo       all (3)   67 %   33 %   33 %   33 %    33 %    33 %    33 %    33 %",
                 "sapo     A > 0 (2)   50 %    0 %    0 %    0 %     0 %     0 %     0 %     0 %",

@@ -106,7 +106,7 @@ def test_a_mask_that_is_kept_raises_no_doubt(recipe: Recipe) -> None:
 
 def test_a_penalty_without_strength_is_told_of(recipe: Recipe) -> None:
     (told,) = config_warnings(recipe({"loss.penalty.name": "llds", "loss.penalty.coef": 0.0}))
-    assert told.startswith("loss.penalty.coef = 0 with") and "adds nothing" in told
+    assert told.startswith("loss.penalty.coef = 0 with") and "not added to the loss" in told
 
 
 def test_searches_that_fail_on_purpose_are_told_of(recipe: Recipe) -> None:

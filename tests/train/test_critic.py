@@ -331,9 +331,9 @@ def test_the_section_is_there_when_there_is_a_critic() -> None:
     [
         ({"critic": {"gamma": 1.01}}, r"critic\.gamma = 1\.01: must be 1 or less"),
         ({"critic": {"lam": -0.1}}, r"critic\.lam = -0\.1: must be 0 or more"),
-        ({"loss.penalty.name": "llds"}, "without groups"),
-        ({"loss.penalty.name": "nll"}, r"without groups\. Set loss\.penalty\.name = 'none'$"),
-        ({"loss.kl_coef": 0.01}, "would act twice"),
+        ({"loss.penalty.name": "llds"}, "each token its own advantage"),
+        ({"loss.penalty.name": "nll"}, r"each token its own advantage\. Set loss\.penalty\.name = 'none'$"),
+        ({"loss.kl_coef": 0.01}, "would count twice"),
         ({"loss.baseline": "length"}, "weights the rollouts of a group"),
         ({"loss.nthr": True}, "compares the rollouts of a group"),
         ({"loss.drop_first_actions": True}, "compares the rollouts of a group"),

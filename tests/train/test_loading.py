@@ -87,7 +87,7 @@ def test_one_question_is_too_few_to_hold_some_out(
     recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
 ) -> None:
     own_files["data.train"] = write_rows(tmp_path / "one.jsonl", questions(1))
-    with pytest.raises(ConfigError, match=r"holds 1 question\(s\), too few.*data\.dev"):
+    with pytest.raises(ConfigError, match=r"has only 1 question\(s\), too few.*data\.dev"):
         load_questions(recipe(own_files))
 
 
@@ -105,8 +105,8 @@ def test_bad_rows_are_counted_and_said(
     assert len(notes) == 2
     assert (
         "data.train" in notes[0]
-        and "2 row(s)" in notes[0]
-        and "q.jsonl:11: golden_answers: .* is empty without" in notes[0]
+        and "skipped 2 row(s)" in notes[0]
+        and "q.jsonl:11: golden_answers: 'the' is empty without" in notes[0]
     )
     assert "retrieval.corpus" in notes[1] and "c.jsonl:6: id: '3' occurred on an earlier line" in notes[1]
 

@@ -44,7 +44,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "heads that do not divide": ("--world.model.heads=5", "Set world.model.hidden to a multiple of 10"),
     "an unbounded sampling mask": ("--sampling.mask_logprobs", "Set sampling.top_k"),
     "no reward": ("--reward.em=0", "set reward.em = 1.0"),
-    "a prompt without its question": ("--protocol.prompt=x", "must hold {question}"),
+    "a prompt without its question": ("--protocol.prompt=x", "must contain {question}"),
     "turns without search": ("--protocol.preset=r1 --protocol.max_turns=2", "Set protocol.max_turns = 1"),
     "a filler of too few words": ("--world.filler_words=5", "set 11 or more"),
     "lengths the wrong way round": ("--world.filler_length=9,3", "give the shortest length first"),

@@ -379,18 +379,18 @@ def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rou
         ({"loss.surrogate": "cispo", "loss.dual_clip": 3.0}, "only PPO's clip"),
         ({"loss.surrogate": "dppo", "loss.ratio": "action"}, "of single tokens"),
         ({"loss.surrogate": "dppo", "loss.clip_high": 1.0}, "a probability cannot change by 1"),
-        ({"loss.nthr": True, "loss.negative_weight": 0.0}, "weigh nothing"),
-        ({"loss.off_policy_threshold": 0.5, "loss.negative_weight": 0.0}, "weigh nothing"),
-        ({"loss.nthr": True, "loss.advantage": "reinforce"}, "compare positive and negative"),
+        ({"loss.nthr": True, "loss.negative_weight": 0.0}, "whose weight is 0"),
+        ({"loss.off_policy_threshold": 0.5, "loss.negative_weight": 0.0}, "whose weight is 0"),
+        ({"loss.nthr": True, "loss.advantage": "reinforce"}, "compares positive and negative"),
         (
             {"loss.off_policy_threshold": 0.5, "train.optimizer_steps_per_rollout": 1, "loss.penalty.name": "none"},
-            "no rollout has moved",
+            "no rollout has become less likely",
         ),
         (
             {"loss.nthr": True, "sampling.mask_logprobs": True, "sampling.top_k": 8},
             "over the whole vocabulary",
         ),
-        ({"train.resample": 1, "loss.advantage": "reinforce"}, "compares none"),
+        ({"train.resample": 1, "loss.advantage": "reinforce"}, "does not compare the rollouts"),
     ],
     ids=str,
 )  # fmt: skip

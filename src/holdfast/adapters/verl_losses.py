@@ -135,8 +135,8 @@ def _answer_problems(penalty: Penalty | None, answer: str | None) -> Iterator[st
         )
     if answer and not uses:
         yield (
-            f"{key} = {answer!r} with a penalty that weighs all tokens alike; set policy_loss.penalty_answer_weight to "
-            "a number below 1 or to a schedule, or leave it out"
+            f"{key} = {answer!r} with a penalty that gives all tokens the same weight; set "
+            "policy_loss.penalty_answer_weight to a number below 1 or to a schedule, or leave it out"
         )
 
 

@@ -56,8 +56,7 @@ def ask(
 ) -> None:
     """Ask a trained agent a question, and watch it search and answer.
 
-    Reads the model and the recipe of a run, and searches what the run searched.
-    Writes nothing.
+    Uses the model, the recipe and the passages of a run. Writes nothing.
 
     [cyan]holdfast ask runs/quickstart "Who is the mentor of …?"[/cyan]
 

@@ -45,14 +45,14 @@ def train(
     made-up people. That takes about three minutes on one CPU core.
 
     A recipe is a TOML file that names your model, questions, passages and method.
-    Options such as --train.steps 50 change its settings. The run folder,
-    runs/NAME, gets the recipe, metrics, sampled rollouts, checkpoints and a report.
+    Options such as --train.steps 50 change its settings. The run folder runs/NAME
+    gets the recipe, metrics, sampled rollouts, checkpoints and a report.
 
     [cyan]holdfast train[/cyan]
 
     [cyan]holdfast train my.toml --train.steps 50 --loss.penalty.name sapo[/cyan]
 
-    Exit codes: 0 finished, 2 error, 3 stopped on a finding (guard.action = "stop"),
+    Exit codes: 0 finished, 2 error, 3 stopped on a finding (guard.action),
     130 stopped with Ctrl-C.
     """
     config, named = _read(recipe, ctx.meta["settings"])

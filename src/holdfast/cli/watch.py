@@ -54,7 +54,9 @@ def watch(
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Also keep a page of the run up to date; open it in a browser."),
+        typer.Option(
+            "--html", metavar="FILE", help="Also write a page with curves and findings, and keep it up to date."
+        ),
     ] = None,
 ) -> None:
     """Follow a run while it trains, and report findings as they come.
@@ -69,12 +71,12 @@ def watch(
 
     [cyan]holdfast watch train.log --html page.html[/cyan]     curves that grow in a browser
 
-    A log is read again when it has changed. Prints its new rows and findings.
-    Writes nothing, unless --html names a page, so it can also follow the run of
+    Reads the log again whenever it changes, and prints new rows and findings.
+    Writes nothing unless --html names a page, so it can also follow the run of
     another user.
 
-    The page of --html is that of [cyan]holdfast report[/cyan]. An open one shows new rows by
-    itself, from the file, without a server. When watch ends, the page is final.
+    The page of --html is that of [cyan]holdfast report[/cyan]. While it is open, it shows
+    new rows by itself, without a server. When watch ends, the page is final.
 
     With a pipe, watch copies its input to standard output unchanged, like `tee`,
     and prints findings and the final diagnosis on standard error. Ctrl-C stops

@@ -407,7 +407,7 @@ class Loss(Section):
     reduction: Literal[
         "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
     ] = "token-mean"
-    """How token losses are averaged, in verl's names."""
+    """How token losses become one number, in verl's names."""
     kl_coef: float = Field(0.001, ge=0)
     """Coefficient of the KL to the starting model. 0 saves the forward pass of that model."""
     kl_estimator: Literal["k3", "k2"] = "k3"

@@ -221,6 +221,6 @@ def train_and_dev(config: Config, host: str) -> tuple[Sequence[Example], Sequenc
     if len(train) < config.train.questions:
         raise DataError(
             f"data.train = {data.train!r} leaves {len(train)} questions to train on, but a rollout batch takes "
-            f"train.questions = {config.train.questions} and {host} leaves out a batch that is not full; lower it"
+            f"train.questions = {config.train.questions} and {host} skips a batch that is not full; lower it"
         )
     return train, dev

@@ -50,7 +50,7 @@ def trl_schedule_problem(train: Train, machines: Machines) -> str | None:
         train,
         machines,
         lambda questions, steps: questions * train.group_size % (steps * machines.total) == 0,
-        f"TRL takes the same number of rollouts in every step and on every GPU, and {train.questions} × "
+        f"TRL needs the same number of rollouts in every step and on every GPU, but {train.questions} × "
         f"{train.group_size} rollouts cannot be divided like that",
     )
 
@@ -71,8 +71,8 @@ def verl_schedule_problem(train: Train, machines: Machines) -> str | None:
         train,
         machines,
         fits,
-        "verl counts a step in whole questions, the same number each time, and their rollouts must divide evenly "
-        f"over the GPUs; {train.questions} questions cannot be divided like that",
+        "verl needs the same number of questions in every step, and their rollouts must divide evenly over the GPUs; "
+        f"{train.questions} questions cannot be divided like that",
     )
 
 

@@ -27,8 +27,8 @@ from holdfast.launch.plan import (
 from holdfast.launch.schedule import trl_schedule, trl_schedule_problem
 
 _NOT_TINY = (
-    "a tiny model is made and warm-started by `holdfast warm-start RECIPE`; set model.path to the folder "
-    "it names, and warm_start.steps = 0"
+    "first make the tiny model with `holdfast warm-start RECIPE`. Then set model.path to the folder that it prints, "
+    "and warm_start.steps = 0"
 )
 
 # The generated script reads these from the recipe in its folder.
@@ -65,12 +65,12 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
-    "loss.baseline": "TRL's mean over a group counts every rollout alike. Leave it at 'mean', or use verl",
+    "loss.baseline": "TRL gives every rollout of a group the same weight. Leave it at 'mean', or use verl",
     **REMEDIES_OF_OURS,
     "loss.sampler_weights.aggregate": "TRL's weight of a sequence is the product of its ratios. Leave it at 'product'",
     "loss.penalty.normalizer": (
-        "TRL divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "preserved tokens, which is logged as penalty/preserved_fraction"
+        "TRL divides every loss term by the same count. Leave it at 'policy', and divide loss.penalty.coef by the "
+        "share of preserved tokens, which is logged as penalty/preserved_fraction"
     ),
 }
 
@@ -108,12 +108,12 @@ def _extras(config: Config) -> Iterator[str]:
 
 def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config, "Set sampling.mask_logprobs = true with sampling.top_k = 512, or")
-    yield "TRL keeps the newest checkpoints, and not the best on dev"
-    yield "TRL evaluates with samples at the training temperature, and reports no greedy scores"
+    yield "TRL keeps the newest checkpoints, but not the best on dev"
+    yield "TRL evaluates with samples at the training temperature, and does not report greedy scores"
     if config.loss.off_policy_threshold is not None:
         yield "TRL measures loss.off_policy_threshold from the sampler's log-probs, where it has them"
     if config.loss.sampler_weights.level != "none":
-        yield "TRL weighs rollouts of vLLM alone, so the script sets use_vllm"
+        yield "TRL computes these weights only for rollouts of vLLM, so the script sets use_vllm"
     if config.loss.reduction == "token-mean":
         yield "TRL divides a step's loss by the mean token count of the rollout batch's steps, not by the step's own"
     elif config.loss.entropy_coef:
@@ -160,8 +160,8 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     if config.sampling.mask_logprobs and loss.kl_coef and config.train.optimizer_steps_per_rollout == 1:
         yield (
             "sampling.mask_logprobs = true with loss.kl_coef above 0 and train.optimizer_steps_per_rollout = 1: TRL "
-            "takes the log-probs of the reference before those that the mask is found with. Take 2 steps or more, or "
-            "set loss.kl_coef = 0"
+            "computes the log-probs of the reference first, before the mask is known. Take 2 steps or more, or set "
+            "loss.kl_coef = 0"
         )
     if loss.kl_coef and loss.kl_estimator != "k3":
         yield f"loss.kl_estimator = {loss.kl_estimator!r}: TRL estimates the KL with 'k3' only"
@@ -172,8 +172,9 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if getattr(loss.penalty.term, "preserve", None) == "correct" and trl_files.correct_above(config.reward) is None:
         yield (
-            "loss.penalty.preserve = 'correct' with these reward weights: TRL sees only the reward of a rollout, and "
-            "an incorrect one could have as much as a correct one. Raise reward.em above the sum of the others"
+            "loss.penalty.preserve = 'correct' with these reward weights: TRL sees only the total reward of a "
+            "rollout, and with these weights an incorrect one can have as much as a correct one. Raise reward.em "
+            "above the sum of the others"
         )
     if problem := trl_schedule_problem(config.train, machines):
         yield problem
@@ -185,11 +186,11 @@ def _surrogate_problems(config: Config) -> Iterator[str]:
     if loss.ratio == "action":
         yield "loss.ratio = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
     if loss.surrogate == "dppo":
-        yield "loss.surrogate = 'dppo': TRL's GRPOTrainer has no such mask. Use verl, or `holdfast train`"
+        yield "loss.surrogate = 'dppo': TRL's GRPOTrainer does not have this mask. Use verl, or `holdfast train`"
     if loss.surrogate == "cispo" and loss.clip_low != 1:
         yield (
-            f"loss.clip_low = {loss.clip_low:g} with loss.surrogate = 'cispo': TRL's weights have no lower bound. Set "
-            "loss.clip_low = 1.0, which is none"
+            f"loss.clip_low = {loss.clip_low:g} with loss.surrogate = 'cispo': TRL's weights have no lower bound. "
+            "Set loss.clip_low = 1.0, which switches it off"
         )
     if loss.surrogate == "cispo" and loss.reduction != "token-mean":
         yield (
@@ -203,7 +204,8 @@ def _surrogate_problems(config: Config) -> Iterator[str]:
         )
     if weights.keep == "reject":
         yield (
-            "loss.sampler_weights.keep = 'reject': what TRL keeps, it also weighs. The nearest is 'mask', which does so"
+            "loss.sampler_weights.keep = 'reject': TRL also weights the tokens that it keeps. The nearest is 'mask', "
+            "which does so too"
         )
 
 

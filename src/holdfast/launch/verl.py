@@ -69,7 +69,7 @@ NOTED: Mapping[str, str] = {
     "run.threads": "Ray gives every worker its threads",
     "retrieval.stem": "the server of the index has its own",
     "retrieval.cache_size": "the server has its own cache",
-    "run.max_failed_fraction": "verl continues however many rollouts fail; they are left out, and its log says so",
+    "run.max_failed_fraction": "verl continues however many rollouts fail. It leaves them out and logs that",
     "train.displacement_every": "a loss function of verl cannot see rollouts before and after a whole update",
     "train.displacement_rows": "displacement is not measured in verl",
     "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
@@ -81,12 +81,12 @@ NOTED: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "retrieval.corpus": (
-        "rollouts of verl run on many machines and ask a server. Serve these passages (`holdfast index build`, then "
-        "`holdfast serve`), and set retrieval.url to its address"
+        "verl's rollouts run on many machines, so they need a retrieval server. Serve these passages (`holdfast "
+        "index build`, then `holdfast serve`), and set retrieval.url to its address"
     ),
     "retrieval.index": (
-        "rollouts of verl run on many machines and ask a server. Start `holdfast serve` with this folder, and set "
-        "retrieval.url to its address"
+        "verl's rollouts run on many machines, so they need a retrieval server. Start `holdfast serve` with this "
+        "folder, and set retrieval.url to its address"
     ),
     "sampling.mask_logprobs": (
         "the log-probs of verl's loss are over the whole vocabulary. Set sampling.top_p = 1 and sampling.top_k = 0, or "
@@ -97,12 +97,12 @@ REFUSED: Mapping[str, str] = {
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
     **REMEDIES_OF_OURS,
-    "critic.path": "verl's critic begins as a model, and this is a checkpoint of holdfast. Leave it out",
+    "critic.path": "verl's critic starts from a model, but this is a checkpoint of holdfast. Leave it out",
     "critic.whiten": "verl whitens every advantage of a critic. Leave it at true, or use `holdfast train`",
-    "loss.off_policy_threshold": "verl has no such mask. Use TRL, or `holdfast train`",
+    "loss.off_policy_threshold": "verl does not have this mask. Use TRL, or `holdfast train`",
     "loss.penalty.normalizer": (
-        "verl divides every term by one count. Leave it at 'policy', and divide loss.penalty.coef by the share of "
-        "preserved tokens, which is logged as penalty/preserved_fraction"
+        "verl divides every loss term by the same count. Leave it at 'policy', and divide loss.penalty.coef by the "
+        "share of preserved tokens, which is logged as penalty/preserved_fraction"
     ),
 }
 
@@ -135,15 +135,16 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     yield from refused(config, REFUSED)
     if config.data.train == "world":
         yield (
-            "data.train = 'world': the bundled world is inside one process, and rollouts of verl ask a server. Set "
-            "data.train to your questions and retrieval.url to a server over your passages, or train on it in TRL"
+            "data.train = 'world': the bundled world exists only inside one process, but verl's rollouts need a "
+            "server. Set data.train to your questions and retrieval.url to a server over your passages, or train on "
+            "it in TRL"
         )
     elif config.retrieval.url is None and config.retrieval.corpus == "world":
-        yield "retrieval.url is not set: rollouts of verl ask a server; set it to the address of one"
+        yield "retrieval.url is not set, but verl's rollouts need a retrieval server; set it to the address of one"
     if config.model.path == "tiny" and not config.warm_start.steps:
         yield (
-            "model.path = 'tiny': verl's rollout servers load a model from a folder or the hub, and the tiny one is "
-            "made on the spot. Set model.path, for example to 'Qwen/Qwen2.5-0.5B-Instruct'"
+            "model.path = 'tiny': verl's rollout servers load a model from a folder or the hub, but the tiny one is "
+            "made by holdfast. Set model.path, for example to 'Qwen/Qwen2.5-0.5B-Instruct'"
         )
     if config.model.chat_template != "auto":
         yield (
@@ -154,8 +155,8 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         yield "run.device = 'cpu': verl's rollout servers need GPUs. Leave it at 'auto', or use TRL"
     if loss_name(loss.penalty) is None:
         yield (
-            f"loss.penalty.name = {loss.penalty.name!r}: it is not among verl's losses; the nearest is 'sapo', or use "
-            "TRL"
+            f"loss.penalty.name = {loss.penalty.name!r}: verl does not have this penalty; the nearest is 'sapo', or "
+            "use TRL"
         )
     if getattr(loss.penalty.term, "preserve", None) == "correct":
         yield (
@@ -169,19 +170,22 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if loss.baseline == "length" and loss.advantage != "dr_grpo":
         yield (
-            f"loss.baseline = 'length' with loss.advantage = {loss.advantage!r}: verl has it without a division by the "
-            "deviation, as OPO. Set loss.advantage = 'dr_grpo', or loss.baseline = 'mean'"
+            f"loss.baseline = 'length' with loss.advantage = {loss.advantage!r}: verl supports it only without "
+            "division by the standard deviation, as in OPO. Set loss.advantage = 'dr_grpo', or loss.baseline = 'mean'"
         )
     if loss.ratio == "action":
         yield "loss.ratio = 'action': verl's losses do not know actions. The nearest are 'token' and 'sequence'"
     yield from _correction_problems(config)
     if loss.ratio == "sequence" and loss.dual_clip is not None:
-        yield f"loss.dual_clip = {loss.dual_clip} with loss.ratio = 'sequence': verl's gspo has none; leave it out"
+        yield (
+            f"loss.dual_clip = {loss.dual_clip} with loss.ratio = 'sequence': verl's GSPO has no dual clip; leave "
+            "it out"
+        )
     if train.micro_batch_tokens < config.protocol.max_total_tokens:
         yield (
             f"train.micro_batch_tokens = {train.micro_batch_tokens} with protocol.max_total_tokens = "
-            f"{config.protocol.max_total_tokens}: verl stops at a rollout that does not fit one forward pass. Raise "
-            "the first to the second or more"
+            f"{config.protocol.max_total_tokens}: verl fails on a rollout that does not fit into one forward pass. "
+            "Raise the first to at least the second"
         )
     if problem := verl_schedule_problem(train, machines):
         yield problem
@@ -205,8 +209,8 @@ def _correction_problems(config: Config) -> Iterator[str]:
         yield f"{name}.low = {weights.low:g} with {name}.keep = 'truncate': verl's cut has no lower bound. Set it to 0"
     if weights.keep != "truncate" and not weights.low:
         yield (
-            f"{name}.low = 0 with {name}.keep = {weights.keep!r}: verl's band has two bounds above 0. Set {name}.low, "
-            "0.5 say"
+            f"{name}.low = 0 with {name}.keep = {weights.keep!r}: verl needs two bounds above 0. Set {name}.low, for "
+            "example 0.5"
         )
     if weights.keep == "reject" and weights.level == "token" and getattr(config.loss.penalty, "gate", "") == "action":
         yield (
@@ -218,18 +222,26 @@ def _correction_problems(config: Config) -> Iterator[str]:
 
 def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
-    yield "verl keeps the newest checkpoints, and not the best on dev"
-    yield "verl limits prompt and response each: with a short prompt a rollout ends before protocol.max_total_tokens"
+    yield "verl keeps the newest checkpoints, but not the best on dev"
+    yield (
+        "verl has separate limits for prompt and response, so with a short prompt a rollout ends before "
+        "protocol.max_total_tokens"
+    )
     yield from code_notes(config)
     if config.loss.advantage == "gae":
         yield "the value head of verl's critic begins at random, not at zero"
     penalty = config.loss.penalty.term
     if penalty is not None and penalty.uses_answer_mask:
-        yield "a loss of verl does not see the answer: the last action of a rollout counts as it, also of one cut off"
+        yield (
+            "a loss in verl does not see the answer, so the last action of a rollout counts as its answer, even if "
+            "it was truncated"
+        )
     if penalty is not None and penalty.uses_search_count:
-        yield "the answer's weight follows the searches of the 256 rollouts a process saw last: its actions less one"
+        yield (
+            "the weight of the answer depends on the searches (actions minus one) in the last 256 rollouts of a process"
+        )
     if config.train.warmup:
-        yield "verl's warm-up begins at 0, so that the first rollout batch changes nothing"
+        yield "verl's warm-up begins at a learning rate of 0, so the first rollout batch changes nothing"
 
 
 def prompt_tokens(total: int) -> int:

@@ -28,7 +28,7 @@ def group_advantages(
         A_i =  r_i − mean_group                           scale=False (Dr.GRPO)
         A_i =  r_i − Σ l r / Σ l                          scale=False, with lengths l (OPO)
 
-    With `lengths`, the subtracted mean weighs each rollout by its length, so that the advantages of a group sum to 0
+    With `lengths`, the subtracted mean weights each rollout by its length, so that the advantages of a group sum to 0
     over its tokens instead of its rollouts. The standard deviation stays unweighted.
 
     * A group whose rewards are all equal gets exactly 0. (In float32 the mean of 0.1, 0.1, 0.1 is not 0.1, and the

@@ -234,7 +234,7 @@ def adaptive_answer_weight(
 
 
 def _answer_weights(answer_mask: Tensor | None, answer_weight: float | Tensor, logprobs: Tensor) -> Tensor | None:
-    """Token weights [..., T], or None when every token weighs 1."""
+    """Token weights [..., T], or None if all are 1."""
     if answer_mask is not None:
         check_tensor("answer_mask", answer_mask)
     if answer_mask is not None and (answer_mask.dtype != torch.bool or answer_mask.shape != logprobs.shape):

@@ -177,7 +177,7 @@ def cispo_loss(
 
     >>> logprobs, old = torch.tensor([[-1.0]], requires_grad=True), torch.tensor([[-1.6931472]])
     >>> cispo_loss(logprobs, old, torch.tensor([[1.0]]), torch.tensor([[True]]), clip_high=0.5).sum().backward()
-    >>> logprobs.grad.tolist()  # the ratio 2 weighs 1.5
+    >>> logprobs.grad.tolist()  # the ratio 2 has weight 1.5
     [[-1.5]]
     """
     _check_clip(clip_low, clip_high)

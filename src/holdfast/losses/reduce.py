@@ -41,7 +41,7 @@ def reduce_loss(
 
     When an optimizer step is split into micro-batches or ranks, pass as `denominator` the count of the **whole step**
     and sum the results: the sum equals that of one big batch, wherever the splits are. Without it each call divides by
-    its own count, and the mean over micro-batches weighs short ones too much.
+    its own count, and the mean over micro-batches gives short ones too much weight.
 
     To divide a penalty by the preserved tokens (LLDS's paper), reduce it over `preserved_mask` instead of the loss
     mask; by default it shares the policy loss's denominator (LLDS's code).

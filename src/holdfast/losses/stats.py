@@ -68,7 +68,7 @@ def penalty_stats(
         Scalars:
         * `penalty/preserved_fraction`: preserved tokens / tokens in the mask. Converts λ between the two normalisers.
         * `penalty/active_fraction`: share of preserved tokens on which the penalty is not 0. If it is 0 throughout a
-          run, old and current log-probs never differ and the penalty is inert.
+          run, old and current log-probs never differ and the penalty has no effect.
         * `penalty/mean_decrease`: mean over preserved tokens of max(0, l_old − l), in nats, whatever the gate.
         * `count/tokens`, `count/preserved`: the counts behind them. A mean over nothing is 0.
 

@@ -25,8 +25,9 @@ def case_pages(result: Cases, title: str) -> str:
             "",
             *_table(["label", "rule", "questions", "displaced"], rows),
             "",
-            "Before and after are log-probs in nats. The push is by the output layer, per unit of step size: on the "
-            "correct rollout that of the incorrect one, on the incorrect rollout that of each of its tokens.",
+            "Before and after are log-probs in nats. The push is per unit of step size, through the output layer. In "
+            "the correct rollout, it is the push of the incorrect rollout on each token. In the incorrect rollout, "
+            "it is the push of each token on the correct rollout.",
             *(line for number, case in enumerate(result.shown, start=1) for line in _case(number, case)),
             "",
         ]

@@ -185,7 +185,7 @@ def group_steps(
     if not used:
         raise RolloutError(
             f"{rollouts.correct_count()}, and no question has a correct and an incorrect one, so nothing pushes a "
-            "correct rollout. Raise --questions or train.group_size, or probe a policy that is correct now and then"
+            "correct rollout. Raise --questions or train.group_size, or probe a policy that is sometimes correct"
         )
     listener.stage("steps", len(used))
     for done, place in enumerate(used, start=1):

@@ -101,7 +101,7 @@ def first_action(subject: Subject, rollouts: Rollouts, *, listener: Listener) ->
         raise RolloutError(
             f"{rollouts.correct_count()}, and no question has a correct one that searched and an incorrect one, so "
             "there is no first action to compare. Raise --questions or train.group_size, or probe a policy that is "
-            "correct now and then"
+            "sometimes correct"
         )
     measured = likelihoods(subject, rollouts, listener)
     firsts: dict[bool | None, list[float]] = {True: [], False: [], None: []}

@@ -71,8 +71,8 @@ def _per_sample(result: PerSample) -> list[str]:
         rows.append([arm.penalty, f"{arm.displaced} of {used} ({_percent(arm.displaced / used)})", *changes])
     steps = result.optimizer_steps
     return [
-        f"{used} of {result.asked} questions have a correct rollout and one with another reward. Each had an "
-        f"update of its own, of {steps} optimizer step{'s' * (steps > 1)}.",
+        f"{used} of {result.asked} questions have a correct rollout and one with another reward. Each got its own "
+        f"update of {steps} optimizer step{'s' * (steps > 1)}.",
         "Change of log-likelihood, mean over rollouts: nats per rollout (per token)",
         *columns(rows),
     ]
@@ -86,8 +86,8 @@ def _first_action(result: FirstAction) -> list[str]:
     rows.append(["incorrect, began as a correct one", _level(result.first_matching)])
     rows.append(["incorrect, began differently", _level(result.first_other)])
     return [
-        f"{result.compared} incorrect rollouts are of questions with a correct one. {result.matching} of "
-        f"them ({_percent(result.share)}) began with a search that returned the same passages.",
+        f"{result.compared} incorrect rollouts belong to questions with a correct one. {result.matching} of them "
+        f"({_percent(result.share)}) began with a search that returned the same passages.",
         "Log-prob per token, mean over rollouts (rollouts)",
         *columns(rows),
     ]
@@ -109,8 +109,8 @@ def _ratio_tail(result: RatioTail) -> list[str]:
             rows.append([arm.penalty, f"{title} ({len(arm.of(kind, last))})", *shares])
     steps = result.arms[0].optimizer_steps
     text = [
-        f"P(∏ r < ε): share of rollouts whose probability {steps} optimizer step{'s' * (steps > 1)} on them "
-        "multiplied by less than ε",
+        f"P(∏ r < ε): share of rollouts whose probability was multiplied by less than ε in {steps} optimizer "
+        f"step{'s' * (steps > 1)} on them",
         *columns(rows),
     ]
     half = EPSILONS[1]
@@ -135,8 +135,8 @@ def _leak_sentence(result: TailLeak) -> str:
     if result.mask_in_loss:
         return "The loss uses the sampling mask, so nothing leaks. Without the mask, these advantages would:"
     return (
-        "Advantages are means over sampled tokens. In the last column each token is weighted by the mass outside the "
-        "sampling mask at its place. Below 0, the loss moves mass there."
+        "Advantages are means over sampled tokens. In the last column, each token is weighted by the probability "
+        "outside the sampling mask at its position. Below 0, the loss moves probability there."
     )
 
 
@@ -167,8 +167,8 @@ def _influence(result: Influence) -> list[str]:
         cosines = (s.incorrect_correct, s.correct_correct, s.other_questions)
         similar.append([str(s.action or "all"), *("–" if c is None else f"{c:.3f}" for c in cosines)])
     return [
-        f"{result.used} of {result.asked} questions have a correct and an incorrect rollout. Each had one GRPO step of "
-        f"its own. Correct rollouts that become less likely: {lower[0]} of {len(rollouts)} as predicted, {lower[1]} by "
+        f"{result.used} of {result.asked} questions have a correct and an incorrect rollout. Each got its own GRPO "
+        f"step. Correct rollouts that become less likely: {lower[0]} of {len(rollouts)} as predicted, {lower[1]} by "
         f"the gradient, {lower[2]} by the recipe's optimizer.",
         "Rank correlation of predicted and measured change (95 % interval), and overlap of the lowest fifths",
         *columns(rows),
@@ -190,8 +190,8 @@ def cases_sentence(result: Cases) -> str:
     """What was rolled out and how many questions the step displaced."""
     used = len(result.every)
     return (
-        f"{used} of {result.asked} questions have a correct and an incorrect rollout. Each had one GRPO step of its "
-        f"own, which made the correct rollouts of {result.displaced} less likely. The "
+        f"{used} of {result.asked} questions have a correct and an incorrect rollout. Each got its own GRPO "
+        f"step, which made the correct rollouts of {result.displaced} less likely. The "
         f"{len(result.shown)} most displaced:"
     )
 

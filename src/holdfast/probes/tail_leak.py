@@ -50,7 +50,7 @@ def tail_leak(subject: Subject, rollouts: Rollouts) -> TailLeak:
     if not any(advantages):
         raise RolloutError(
             f"no question of {len(rollouts.groups)} has rollouts with different rewards, so every advantage is 0. "
-            "Raise --questions or train.group_size, or probe a policy that is correct now and then"
+            "Raise --questions or train.group_size, or probe a policy that is sometimes correct"
         )
     rows = list(zip(advantages, trajectories, strict=True))
     longest = max(len(t.turns) for t in trajectories)

@@ -351,9 +351,9 @@ def ratio_tail(
 
 def _no_contrast(rollouts: Rollouts) -> str:
     return (
-        f"{rollouts.correct_count()}, and no question has a correct one and one with another reward: there is "
-        "nothing to learn, so nothing to displace. Raise --questions or train.group_size, or probe a policy that is "
-        "correct now and then"
+        f"{rollouts.correct_count()}, and no question has a correct rollout and one with another reward, so there is "
+        "nothing to learn and nothing to displace. Raise --questions or train.group_size, or probe a policy that is "
+        "sometimes correct"
     )
 
 

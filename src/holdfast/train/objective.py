@@ -80,7 +80,7 @@ class Objective:
         return Terms(policy, penalty, preserved, kl, dropped)
 
     def _policy(self, micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The policy loss `[B, T]`, weighed, and which tokens a mask drops from it; None without such a mask."""
+        """The weighted policy loss `[B, T]`, and which tokens a mask drops from it; None without such a mask."""
         assert micro.old_logprobs is not None
         loss, mask = self.loss, micro.learned_mask
         arguments = (logprobs, micro.old_logprobs, micro.advantages, mask)

@@ -1,4 +1,4 @@
-"""Remedies that leave sampled tokens out of the loss, or weigh them in the policy loss: masks and factors of a batch.
+"""Remedies that leave sampled tokens out of the loss, or weight them in the policy loss: masks and factors of a batch.
 
 What depends on the rollouts alone is known before the old pass (`filtered`), what depends on the old policy after it
 (`weighed`, `nthr_factors`). Masks that follow the policy while it is updated are in the objective.

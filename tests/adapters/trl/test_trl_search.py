@@ -255,7 +255,7 @@ def test_episodes_do_not_end_with_an_end_token(searching: Any) -> None:
 @pytest.mark.parametrize("prompt", [[{"role": "system", "content": "x"}, {"role": "user", "content": "y"}], 3])
 def test_a_prompt_that_is_no_question(searching: Any, prompt: Any) -> None:
     trainer = searching()
-    with pytest.raises(DataError, match="needs a question"):
+    with pytest.raises(DataError, match="needs the question"):
         trainer.rollout_func([prompt], trainer)
 
 

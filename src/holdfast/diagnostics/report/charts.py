@@ -108,7 +108,7 @@ CHARTS = (
                 mark=0.0,
             ),
             Row(
-                "fraction of correct rollouts that lost likelihood",
+                "fraction of correct rollouts that became less likely",
                 (Line("displacement/fraction", "fell", "ink"),),
                 mark=0.5,
             ),
@@ -136,7 +136,8 @@ CHARTS = (
     Chart(
         "entropy",
         "Entropy, length and searches",
-        "If entropy rises while length and searches do not change, the policy becomes noise.",
+        "If entropy rises while length and searches stay the same, the policy becomes uncertain without doing "
+        "anything new.",
         (
             Row("entropy, nats", (Line("entropy/mean", "entropy", "ink"),)),
             Row("sampled tokens per rollout", (Line("rollout/length", "length", "ink"),)),
@@ -146,7 +147,7 @@ CHARTS = (
     Chart(
         "ratio",
         "Importance ratio and clipping",
-        "How far an update moves the policy from the policy that sampled.",
+        "How far an update moves the policy away from the policy that sampled.",
         (
             Row(
                 "ratio of a token",
@@ -219,11 +220,11 @@ CHARTS = (
     ),
     Chart(
         "signal",
-        "Contrast and penalty",
-        "Whether groups have contrast, and whether the penalty acts.",
+        "Mixed groups and penalty",
+        "Whether rewards within groups differ, and whether the penalty has an effect.",
         (
-            Row("groups with more than one reward", (Line("rollout/mixed_group_fraction", "mixed", "ink"),)),
-            Row("preserved tokens the penalty acts on", (Line("penalty/active_fraction", "active", "ink"),)),
+            Row("fraction of groups with different rewards", (Line("rollout/mixed_group_fraction", "mixed", "ink"),)),
+            Row("fraction of preserved tokens with a penalty", (Line("penalty/active_fraction", "active", "ink"),)),
         ),
     ),
     Chart(
@@ -288,7 +289,7 @@ def _reward_functions(names: set[str]) -> Chart:
     rows = tuple(
         Row(label, (Line(name, label, "ink"),), optional=True) for name, label in list(labels.items())[:_MOST_FUNCTIONS]
     )
-    caption = "The mean of each. If one falls while the reward rises, the policy gives it up for the others."
+    caption = "Mean of each function. If one falls while the reward rises, the policy gives it up for the others."
     return Chart("functions", "Reward functions", caption, rows if len(rows) > 1 else ())
 
 

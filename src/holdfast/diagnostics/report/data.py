@@ -20,7 +20,7 @@ from holdfast.diagnostics.rules import RULES
 RUN_COLORS = 6
 """Colours of runs in page.css."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""A second cue beside the colour. 6 and 5 have no common factor, so 30 runs differ, and neighbours differ in both."""
+"""A second cue next to the colour. 6 and 5 have no common factor, so 30 runs differ, and neighbours differ in both."""
 _POINTS = 6_000
 _MOST, _FEWEST = 1_200, 120
 _MOST_DOTS = 200
@@ -256,13 +256,10 @@ def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     count = len(values)
     if count <= most:
         return np.arange(count)
-    stretches = (most - 2) // 2
-    bounds = np.linspace(0, count, stretches + 1).astype(np.int64)
-    kept = {0, count - 1}
-    for start, stop in pairwise(bounds.tolist()):
-        part = values[start:stop]
-        kept |= {int(start + part.argmin()), int(start + part.argmax())}
-    return np.array(sorted(kept))
+    length = -(-count // ((most - 2) // 2))
+    parts = np.pad(values, (0, -count % length), mode="edge").reshape(-1, length)
+    starts = np.arange(len(parts)) * length
+    return np.unique(np.concatenate([[0, count - 1], starts + parts.argmin(axis=1), starts + parts.argmax(axis=1)]))
 
 
 def window_of(count: int) -> int:

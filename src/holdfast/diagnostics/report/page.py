@@ -57,7 +57,7 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun], *, live: bool = 
     """
     path = Path(path)
     if not any(len(series) for run in runs for series in run.log.series.values()):
-        raise DataError(f"{path} is not written: no log holds a number at any step, so there is nothing to draw")
+        raise DataError(f"{path} is not written: no log has a number at any step, so there is nothing to draw")
     page = html(_with_unique_names(runs), foot=_foot(), live=live)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -112,7 +112,7 @@ _POLICY = (
 )
 _SCRIPTS = ("state", "chart", "hover", "rollouts", "live", "page")
 _LIVE = '<p class="live">Live: this page shows new rows by itself. <span id="age"></span></p>'
-_FINAL = "This page is final: it does not change any more."
+_FINAL = "This page is final and will not change."
 
 
 def html(runs: Sequence[ReportedRun], *, foot: Sequence[str], live: bool = False) -> str:

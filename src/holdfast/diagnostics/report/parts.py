@@ -75,7 +75,7 @@ def _finding(
 
 def _nothing(diagnosis: Diagnosis) -> str:
     if too_short(diagnosis):
-        return '<li class="none"><div class="code">–</div><div>The log has too few rows to judge.</div></li>'
+        return '<li class="none"><div class="code">–</div><div>The log is too short to judge.</div></li>'
     sentences = "The rules find no problem in this log."
     if diagnosis.cannot_tell:
         sentences += (
@@ -94,7 +94,7 @@ def remarks(runs: Sequence[ReportedRun]) -> str:
         for note in run.diagnosis.notes
     )
     return (
-        f'<h2>Notes</h2>\n<p class="soft">Worth knowing, and no reason to act.</p>\n<ul>{items}</ul>' if items else ""
+        f'<h2>Notes</h2>\n<p class="soft">Worth knowing, but no action needed.</p>\n<ul>{items}</ul>' if items else ""
     )
 
 

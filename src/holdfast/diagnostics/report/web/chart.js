@@ -64,19 +64,26 @@ function drawRow(view, row, r) {
   geometry.rows.push({ top, bottom: top + tall, y, log: scale.log });
   const group = svg("g", { class: "row" });
   for (const tick of scale.ticks) {
-    group.append(svg("line", { x1: margin.left, x2: margin.left + inner, y1: y(tick), y2: y(tick), class: "grid" }));
-    group.append(svg("text", { x: margin.left - 6, y: y(tick) + 4, class: "tick", "text-anchor": "end" }, written(tick)));
+    group.append(across(y(tick), inner, "grid"), label(margin.left - 6, y(tick) + 4, "end", written(tick)));
   }
   if (!isMain(chart) && row.title) group.append(svg("text", { x: margin.left, y: top - 7, class: "title" }, row.title));
   const clip = svg("clipPath", { id: "clip-" + chart.id + "-" + r });
   clip.append(svg("rect", { x: margin.left - 1, y: top - 4, width: inner + 2, height: tall + 8 }));
   const curves = svg("g", { "clip-path": "url(#clip-" + chart.id + "-" + r + ")" });
   if (row.mark !== null && scale.share(row.mark) >= 0 && scale.share(row.mark) <= 1) {
-    curves.append(svg("line", { x1: margin.left, x2: margin.left + inner, y1: y(row.mark), y2: y(row.mark), class: "mark" }));
+    curves.append(across(y(row.mark), inner, "mark"));
   }
   for (const trace of shown) curves.append(...lines(trace, range, x, y, scale.log, top + tall));
   group.append(clip, curves);
   return group;
+}
+
+function across(y, inner, className) {
+  return svg("line", { x1: margin.left, x2: margin.left + inner, y1: y, y2: y, class: className });
+}
+
+function label(x, y, anchor, text) {
+  return svg("text", { x, y, class: "tick", "text-anchor": anchor }, text);
 }
 
 function lines(trace, range, x, y, log, floor) {
@@ -177,7 +184,8 @@ function linearScale(low, high, mark, count) {
 }
 
 function logScale(low, high, count) {
-  const from = Math.log10(low) - 0.05, to = Math.log10(high) + 0.05, decades = to - from;
+  const pad = Math.max(0.05 * Math.log10(high / low), 0.005);
+  const from = Math.log10(low) - pad, to = Math.log10(high) + pad, decades = to - from;
   const share = (value) => (Math.log10(value) - from) / decades;
   if (decades < 0.7) return { log: true, share, ticks: ticksOf(low, high, count).filter((tick) => tick > 0) };
   const every = Math.ceil(decades / count), ticks = [];
@@ -195,8 +203,10 @@ function ticksOf(low, high, count, least = 0) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
   const step = Math.max(least, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) || 0);
   if (!(step > 0) || !isFinite(step)) return [low];
-  const first = Math.ceil(low / step), ticks = [];
-  for (let k = 0; k <= 2 * count && (first + k) * step <= high; k += 1) ticks.push(Number(((first + k) * step).toPrecision(12)));
+  const ticks = [];
+  for (let k = Math.ceil(low / step); ticks.length <= 2 * count && k * step <= high; k += 1) {
+    ticks.push(Number((k * step).toPrecision(12)));
+  }
   return ticks;
 }
 
@@ -212,11 +222,10 @@ function stepTicks(view) {
   const short = range[1] - range[0] >= 3000;
   const drawn = ticks.flatMap((tick) => [
     svg("line", { x1: x(tick), x2: x(tick), y1: top, y2: bottom, class: "grid" }),
-    svg("text", { x: x(tick), y: bottom + 16, class: "tick", "text-anchor": "middle" }, steps ? stepName(tick, short) : tick),
+    label(x(tick), bottom + 16, "middle", steps ? stepName(tick, short) : tick),
   ]);
   const title = steps ? "step" : "share of correct rollouts, %";
-  const axis = svg("line", { x1: margin.left, x2: margin.left + inner, y1: bottom, y2: bottom, class: "axis" });
-  return [...drawn, axis, svg("text", { x: margin.left + inner / 2, y: bottom + 34, class: "tick", "text-anchor": "middle" }, title)];
+  return [...drawn, across(bottom, inner, "axis"), label(margin.left + inner / 2, bottom + 34, "middle", title)];
 }
 
 // toLocaleString is slow the first time.
@@ -316,7 +325,8 @@ function phasesIn(range) {
 
 function phaseBox(view, phase) {
   const { x, top, bottom } = view.geometry;
-  const box = svg("rect", { x: x(phase.start), y: top, width: x(phase.end) - x(phase.start), height: bottom - top, class: "phase" });
+  const place = { x: x(phase.start), y: top, width: x(phase.end) - x(phase.start), height: bottom - top };
+  const box = svg("rect", { ...place, class: "phase" });
   box.style.fill = `rgba(var(--phase), ${shades[phase.name]})`;
   return box;
 }
@@ -331,8 +341,9 @@ function phaseName(view, phase) {
 function spoken(chart) {
   const traces = chart.rows.flatMap((row) => row.traces).filter((t) => !state.hidden.has(t.run)).slice(0, 6);
   const ends = traces.map((t) => {
-    const y = (t.mean || t.raw).y;
-    return `${several ? data.runs[t.run].name : t.label} ends at ${y.length ? written(y[y.length - 1], 3) : "no number"}`;
+    const last = (t.mean || t.raw).y.at(-1);
+    const name = several ? data.runs[t.run].name : t.label;
+    return `${name} ends at ${last === undefined ? "no number" : written(last, 3)}`;
   });
   return `${chart.title}. ${ends.join("; ")}. Left and right arrows read values, plus and minus zoom.`;
 }

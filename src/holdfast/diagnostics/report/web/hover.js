@@ -10,7 +10,7 @@ function listen(view) {
   let start = null, box = null;
   const at = (event) => event.clientX - plot.getBoundingClientRect().left;
   plot.addEventListener("pointermove", (event) => {
-    if (!view.geometry) return;
+    if (view.dirty) draw(view);
     if (start !== null) {
       const [from, to] = [start, at(event)].sort((a, b) => a - b);
       box.setAttribute("x", from);
@@ -24,9 +24,11 @@ function listen(view) {
   plot.addEventListener("keydown", (event) => onKey(view, event));
   if (chart.x !== "step") return;
   plot.addEventListener("pointerdown", (event) => {
-    if (event.pointerType !== "mouse" || event.button !== 0 || event.target.closest("a") || !view.geometry) return;
+    if (event.pointerType !== "mouse" || event.button !== 0 || event.target.closest("a")) return;
+    if (view.dirty) draw(view);
     start = at(event);
-    box = svg("rect", { x: start, width: 0, y: view.geometry.top, height: view.geometry.bottom - view.geometry.top, class: "selection" });
+    const { top, bottom } = view.geometry;
+    box = svg("rect", { x: start, width: 0, y: top, height: bottom - top, class: "selection" });
     plot.firstChild.append(box);
     plot.setPointerCapture(event.pointerId);
     leave();
@@ -91,7 +93,8 @@ function read(view, wanted, y = null) {
   }
   state.cursor = step;
   showCursor(chart.x, step);
-  fillTip(view, step, values, several && y !== null ? closest(values, geometry.rows[r], y) : null, chart.rows.length > 1 && several ? rows[0].title : "");
+  const near = several && y !== null ? closest(values, geometry.rows[r], y) : null;
+  fillTip(view, step, values, near, several && chart.rows.length > 1 ? rows[0].title : "");
 }
 
 function closest(values, row, y) {
@@ -107,7 +110,8 @@ function fillTip(view, step, values, near, title) {
     const run = data.runs[v.trace.run], line = element("div", v === near ? "near" : "");
     line.append(several ? key(run.color, run.dash) : key(v.trace.color, v.trace.dash));
     const mean = v.mean === null || v.mean === undefined ? "" : " (mean " + written(v.mean, 4) + ")";
-    line.append(element("span", "name", several ? run.name : v.trace.label), element("span", "value", (v.value === null ? "–" : written(v.value, 4)) + mean));
+    line.append(element("span", "name", several ? run.name : v.trace.label));
+    line.append(element("span", "value", (v.value === null ? "–" : written(v.value, 4)) + mean));
     tip.append(line);
   }
   if (several) highlight(near ? near.trace.run : null);
@@ -123,7 +127,8 @@ function fillTip(view, step, values, near, title) {
 function showCursor(axis, step) {
   for (const view of views.values()) {
     if (!view.cursor || view.dirty) continue;
-    const hidden = view.chart.x !== axis || step === null || step < view.geometry.range[0] || step > view.geometry.range[1];
+    const [low, high] = view.geometry.range;
+    const hidden = view.chart.x !== axis || step === null || step < low || step > high;
     view.cursor.setAttribute("visibility", hidden ? "hidden" : "visible");
     if (!hidden) {
       view.cursor.setAttribute("x1", view.geometry.x(step));
@@ -143,7 +148,9 @@ function highlight(run) {
   if (state.highlighted === run) return;
   state.highlighted = run;
   dim(document.querySelectorAll(".plot [data-run]"), run);
-  for (const node of document.querySelectorAll("button[data-run]")) node.classList.toggle("front", Number(node.dataset.run) === run);
+  for (const node of document.querySelectorAll("button[data-run]")) {
+    node.classList.toggle("front", Number(node.dataset.run) === run);
+  }
 }
 
 function dim(lines, run) {
@@ -154,9 +161,12 @@ function dim(lines, run) {
   }
 }
 
+const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+
 function onKey(view, event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || !view.geometry) return;
-  const steps = stepsOf(view), moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (view.dirty) draw(view);
+  const steps = stepsOf(view);
   if (event.key in moves && steps.length) {
     const from = tip.hidden ? steps.length - 1 : nearest(steps, state.cursor);
     const to = tip.hidden && Math.abs(moves[event.key]) < 2 ? from : from + moves[event.key];
@@ -164,8 +174,9 @@ function onKey(view, event) {
   } else if ((event.key === "+" || event.key === "=" || event.key === "-") && view.chart.x === "step") {
     const [low, high] = view.geometry.range, middle = tip.hidden ? (low + high) / 2 : state.cursor;
     const times = event.key === "-" ? 2 : 0.5, all = wholeRange();
-    const range = [Math.max(all[0], middle - (middle - low) * times), Math.min(all[1], middle + (high - middle) * times)];
-    if (range[1] - range[0] >= 1) zoom(range[0] <= all[0] && range[1] >= all[1] ? null : range);
+    const from = Math.max(all[0], middle - (middle - low) * times);
+    const to = Math.min(all[1], middle + (high - middle) * times);
+    if (to - from >= 1) zoom(from <= all[0] && to >= all[1] ? null : [from, to]);
   } else if (event.key === "Escape") {
     if (tip.hidden) zoom(null);
     else leave();

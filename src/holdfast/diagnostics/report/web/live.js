@@ -80,7 +80,7 @@ function sayAge() {
   const line = document.getElementById("age");
   if (!line || data.live === null) return;
   const seconds = Math.max(0, Math.round(Date.now() / 1000 - data.written));
-  const age = seconds < 100 ? `${seconds} s` : seconds < 6000 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
-  const silent = refresh.unanswered > 2 ? " This browser does not let a file read itself: load the page again to see more." : "";
-  line.textContent = `Last written ${age} ago.${silent}`;
+  const [size, unit] = seconds < 100 ? [1, "s"] : seconds < 6000 ? [60, "min"] : [3600, "h"];
+  const silent = " This browser does not let a file read itself: load the page again to see more.";
+  line.textContent = `Last written ${Math.round(seconds / size)} ${unit} ago.${refresh.unanswered > 2 ? silent : ""}`;
 }

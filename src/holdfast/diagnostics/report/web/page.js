@@ -72,9 +72,8 @@ function drawAll(unseen = false) {
 
 // Place the charts, or only their content if the same charts are there already.
 function placeCharts() {
-  const shape = (charts) => charts.map((c) => [c.id, c.title, ...c.rows.map((r) => r.title + r.traces.map((t) => t.series))].join()).join(";");
   const charts = [...data.charts, ...data.more];
-  if (views.size && shape([...views.values()].map((v) => v.chart)) === shape(charts)) {
+  if (views.size && shapeOf([...views.values()].map((view) => view.chart)) === shapeOf(charts)) {
     for (const chart of charts) views.get(chart.id).chart = chart;
     const at = tip.hidden ? null : state.cursor;
     drawAll();
@@ -91,6 +90,12 @@ function placeCharts() {
   more.querySelector("summary").textContent = `Other series of the log (${data.more.length})`;
   for (const id of state.logarithmic) if (!views.has(id)) state.logarithmic.delete(id);
   filterCharts(state.charts);
+}
+
+// What must be the same for a chart to stay where it is.
+function shapeOf(charts) {
+  const row = ({ title, traces }) => [title, traces.map((trace) => trace.series)];
+  return JSON.stringify(charts.map(({ id, title, rows }) => [id, title, rows.map(row)]));
 }
 
 function filterCharts(words) {
@@ -138,7 +143,8 @@ function bar() {
   const place = document.getElementById("bar"), every = data.runs.map((_, i) => i);
   if (several) {
     place.append(...every.map(runButton));
-    place.append(button("All", () => toggle(every, false), "small"), button("None", () => toggle(every, true), "small"));
+    place.append(button("All", () => toggle(every, false), "small"));
+    place.append(button("None", () => toggle(every, true), "small"));
   }
   place.append(input("find charts", "find a chart or series", filterCharts));
   const reset = button("Show all steps", () => zoom(null));
@@ -150,7 +156,9 @@ function bar() {
 // ---- tables: a click on a head sorts the rows
 
 function tables() {
-  for (const cell of document.querySelectorAll("td[data-run]")) cell.replaceChildren(runButton(Number(cell.dataset.run)));
+  for (const cell of document.querySelectorAll("td[data-run]")) {
+    cell.replaceChildren(runButton(Number(cell.dataset.run)));
+  }
   for (const table of document.querySelectorAll("table.sorted")) {
     table.querySelectorAll("th").forEach((head, column) => {
       const text = head.textContent;

@@ -49,14 +49,17 @@ function showRollouts() {
   const found = filtered(state.rollouts);
   reader.scale = changeScale();
   reader.legend.replaceChildren();
-  if (reader.scale) reader.legend.append("less likely −" + reader.scale, element("i"), "+" + reader.scale + " nats more likely");
+  if (reader.scale) {
+    reader.legend.append(`less likely −${reader.scale}`, element("i"), `+${reader.scale} nats more likely`);
+  }
   fillControls();
   reader.cards.replaceChildren(...found.slice(0, reader.count).map((e) => card(e, reader.scale)));
   const wrong = state.rollouts.step !== "" && !stepsWanted(state.rollouts.step);
   reader.controls.step.setAttribute("aria-invalid", String(wrong));
   const sampled = [...new Set(data.rollouts.map((e) => e.step))].sort((a, b) => a - b);
-  const span = `of ${data.rollouts.length} rollouts of ${sampled.length} steps, ${thousands(sampled[0])} to ${thousands(sampled.at(-1))}`;
-  reader.said.textContent = wrong ? "Steps are a number or two, such as 40 or 35-45." : `${found.length} ${span}.`;
+  const span = `${thousands(sampled[0])} to ${thousands(sampled.at(-1))}`;
+  const whole = `${data.rollouts.length} rollouts of ${sampled.length} steps, ${span}`;
+  reader.said.textContent = wrong ? "Steps are a number or two, such as 40 or 35-45." : `${found.length} of ${whole}.`;
   reader.more.hidden = found.length <= reader.count;
   reader.more.textContent = `More (${found.length - reader.count})`;
   reader.fresh.hidden = true;
@@ -80,8 +83,9 @@ function stepsWanted(text) {
 
 function textOf(rollout) {
   if (!reader.texts.has(rollout)) {
-    const turns = rollout.turns.flatMap((t) => [(t.pieces || []).join(""), t.text, t.query, t.observation, (t.hits || []).join(" ")]);
-    reader.texts.set(rollout, [rollout.question, rollout.expected, rollout.answer, ...turns].join("\n").toLowerCase());
+    const parts = (t) => [(t.pieces || []).join(""), t.text, t.query, t.observation, ...(t.hits || [])];
+    const all = [rollout.question, rollout.expected, rollout.answer, ...rollout.turns.flatMap(parts)];
+    reader.texts.set(rollout, all.join("\n").toLowerCase());
   }
   return reader.texts.get(rollout);
 }
@@ -101,8 +105,10 @@ function fillControls() {
   if (run) options(run, [["", "all runs"], ...data.runs.map((r, i) => [String(i), r.name])], chosen.run);
   const left = filtered({ ...chosen, outcome: "" });
   const count = (name) => left.filter((e) => e.outcomes.includes(name)).length;
-  const known = Object.keys(outcomes).filter((name) => name === chosen.outcome || data.rollouts.some((e) => e.outcomes.includes(name)));
-  options(outcome, [["", `all outcomes (${left.length})`], ...known.map((n) => [n, `${outcomes[n]} (${count(n)})`])], chosen.outcome);
+  const known = new Set([chosen.outcome, ...data.rollouts.flatMap((e) => e.outcomes)]);
+  const names = Object.keys(outcomes).filter((name) => known.has(name));
+  const counted = names.map((name) => [name, `${outcomes[name]} (${count(name)})`]);
+  options(outcome, [["", `all outcomes (${left.length})`], ...counted], chosen.outcome);
   if (step.value.trim() !== chosen.step) step.value = chosen.step;
   if (find.value.trim() !== chosen.find) find.value = chosen.find;
 }
@@ -125,7 +131,8 @@ function options(select, pairs, chosen) {
 
 // The change at which the colour is full: what 5 % of the shown tokens exceed, rounded up to 1, 2 or 5.
 function changeScale() {
-  const sizes = data.rollouts.flatMap((e) => e.turns).flatMap((t) => t.changes || []).map(Math.abs).sort((a, b) => a - b);
+  const turns = data.rollouts.flatMap((e) => e.turns);
+  const sizes = turns.flatMap((turn) => turn.changes || []).map(Math.abs).sort((a, b) => a - b);
   if (!sizes.length) return 0;
   const top = Math.max(sizes[Math.floor(sizes.length * 0.95)], 0.01);
   const power = 10 ** Math.floor(Math.log10(top));
@@ -135,15 +142,14 @@ function changeScale() {
 function card(rollout, scale) {
   const article = element("article", "rollout"), head = element("header");
   const link = element("a", "", (several ? data.runs[rollout.run].name + ", " : "") + "step " + rollout.step);
-  const own = { run: several ? String(rollout.run) : "", step: String(rollout.step), outcome: "", find: rollout.question.slice(0, 60) };
-  link.href = address(own);
+  const run = several ? String(rollout.run) : "";
+  link.href = address({ run, step: String(rollout.step), outcome: "", find: rollout.question.slice(0, 60) });
   link.title = "a link to this rollout";
   head.append(link);
-  head.append(element("span", "outcome" + (rollout.correct ? " ok" : ""), outcomes[rollout.correct ? "correct" : "incorrect"]));
+  const [result, ...also] = rollout.outcomes; // the first is correct or incorrect
+  head.append(element("span", "outcome" + (rollout.correct ? " ok" : ""), outcomes[result]));
   head.append(element("span", "", rollout.reward === null ? "no reward" : "reward " + rollout.reward));
-  for (const name of rollout.outcomes) {
-    if (name !== "correct" && name !== "incorrect" && name !== "failed") head.append(element("span", "", outcomes[name]));
-  }
+  for (const name of also) if (name !== "failed") head.append(element("span", "", outcomes[name]));
   if (rollout.outcomes.includes("failed")) head.append(element("span", "", rollout.status.replaceAll("_", " ")));
   article.append(head, bidi("p", "question", rollout.question));
   rollout.turns.forEach((turn) => article.append(turnBox(turn, scale)));
@@ -167,8 +173,9 @@ function turnBox(turn, scale) {
   box.append(text);
   if (searched) {
     const hits = turn.hits || [];
-    const result = hits.length ? hits.length + (hits.length > 1 ? " passages: " : " passage: ") + hits.join(", ") : "nothing found";
-    box.append(bidi("div", "hits", (turn.query ? "⌕ " + turn.query + " → " : "⌕ ") + result));
+    const passages = `${hits.length} passage${hits.length === 1 ? "" : "s"}: ${hits.join(", ")}`;
+    const query = turn.query ? turn.query + " → " : "";
+    box.append(bidi("div", "hits", `⌕ ${query}${hits.length ? passages : "nothing found"}`));
   }
   if (turn.observation) {
     const observation = bidi("div", "observation", turn.observation.trim());
@@ -203,7 +210,7 @@ function mark(words) {
     for (let at = text.indexOf(wanted); at >= 0 && ranges.length < 500; at = text.indexOf(wanted, at + wanted.length)) {
       const range = new Range(), place = (k) => nodes.findLast(([from]) => from <= k);
       const [first, start] = place(at), [last, end] = place(at + wanted.length - 1);
-      if (at - first >= start.length || at + wanted.length - last > end.length) continue; // a letter whose small form is longer
+      if (at - first >= start.length || at + wanted.length - last > end.length) continue; // lower case may be longer
       range.setStart(start, at - first);
       range.setEnd(end, at + wanted.length - last);
       ranges.push(range);
