@@ -1,0 +1,71 @@
+"""examples/failing_and_stabilised_trl.ipynb: its code runs, and its outputs are those of one run from top to bottom.
+
+To make the outputs again, in an environment with Jupyter:
+
+    jupyter execute --inplace examples/failing_and_stabilised_trl.ipynb
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NOTEBOOK = Path(__file__).parents[3] / "examples" / "failing_and_stabilised_trl.ipynb"
+CELLS = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+RUNS = ("failing", "stabilised", "untruncated")
+
+
+def printed(cell: dict[str, Any]) -> str:
+    """What it printed, without the codes that colour it."""
+    text = "".join(line for output in cell["outputs"] for line in output.get("text", []))
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.slow
+def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rollout batch a run instead of all of them."""
+    pytest.importorskip("trl")
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "notebook"}
+    for cell in CELLS:
+        source = re.sub(r"^BATCHES = \d+", "BATCHES = 1", "".join(cell["source"]), flags=re.M)
+        exec(compile(source, NOTEBOOK.name, "exec"), namespace)
+    assert namespace["BATCHES"] == 1
+    assert set(namespace["logs"]) == set(RUNS)
+    assert "holdfast/penalty/active_fraction" in namespace["logs"]["stabilised"][0]
+    first = {name: rows[0]["reward"] for name, rows in namespace["logs"].items()}
+    assert first["failing"] == first["stabilised"], "the same start, the same seed"
+    for name in RUNS:
+        assert (tmp_path / "runs" / "notebook" / name / "trainer_state.json").is_file()
+
+
+def test_its_outputs_are_of_one_run() -> None:
+    assert [cell["execution_count"] for cell in CELLS] == list(range(1, len(CELLS) + 1))
+    outputs = [output for cell in CELLS for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not re.search(r"/(home|root|tmp|Users|work)/", json.dumps(outputs))
+    assert NOTEBOOK.stat().st_size < 250_000
+
+
+def test_the_text_says_what_the_outputs_show() -> None:
+    shown = "\n".join(map(printed, CELLS))
+    falls = {
+        name: re.search(rf"^{name}  \(trl log\)\n[^\n]+\n?[^\n]*(It fell|did not fall)", shown, re.M) for name in RUNS
+    }
+    assert {name: found and found[1] for name, found in falls.items()} == {
+        "failing": "It fell",
+        "stabilised": "did not fall",
+        "untruncated": "did not fall",
+    }
+    text = "".join(json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"][-1]["source"])
+    code, step = re.findall(r"^([A-Z]{3}\d{3})  step (\d+)", shown, re.M)[0]
+    assert f"`{code}` at step {step}" in text
+    rewards = re.findall(r"reward (\d\.\d\d) in the last five batches", shown)
+    assert len(rewards) == len(RUNS) and all(reward in text for reward in rewards)
