@@ -106,7 +106,7 @@ def test_every_code_is_explained(holdfast: Holdfast, code: str) -> None:
 
 
 def test_usage(holdfast: Holdfast, tmp_path: Path) -> None:
-    assert "To give one: holdfast diagnose runs/" in holdfast("diagnose", code=2).output
+    assert "To name a log: holdfast diagnose runs/" in holdfast("diagnose", code=2).output
     assert "does not exist" in holdfast("diagnose", str(tmp_path / "nothing"), code=2).output
     (tmp_path / "empty.jsonl").write_text("")
     holdfast("diagnose", str(tmp_path / "empty.jsonl"), code=2)

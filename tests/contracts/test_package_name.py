@@ -62,7 +62,7 @@ def test_extras_that_are_named_exist(root: Path) -> None:
         for found in EXTRAS.findall(path.read_text(encoding="utf-8")):
             for extra in "".join(found).split(","):
                 named.setdefault(extra, set()).add(path.relative_to(root).as_posix())
-    assert {"train", "trl", "report", "dev"} <= set(named)
+    assert {"train", "trl", "dev"} <= set(named)
     unknown = set(named) - set(project["optional-dependencies"])
     assert not unknown, {extra: named[extra] for extra in unknown}
     assert "pip install 'holdfast-rl[train]'" in str(MissingExtra("torch", "train"))

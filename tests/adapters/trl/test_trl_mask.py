@@ -262,7 +262,7 @@ def test_a_replaced_forward_pass_is_refused(make_trainer: Any, talking_model: An
             return logprobs, torch.zeros_like(logprobs), None
 
     trainer = make_trainer(with_penalties(Own, mask_logprobs=True), model=talking_model, **SAMPLER, **GENERATED)
-    with pytest.raises(ConfigError, match="of 8 rollouts, 0 passed"):
+    with pytest.raises(ConfigError, match="only 0 of 8 rollouts passed"):
         trainer.train()
 
 
