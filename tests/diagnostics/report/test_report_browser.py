@@ -209,6 +209,7 @@ def test_a_live_page_shows_new_rows_and_keeps_what_the_reader_chose(
     assert browser.js("[state.range.join(), state.rollouts.outcome, scrollY]") == ["10,20", "incorrect", 900]
     assert browser.js("[...document.querySelectorAll('[data-part] details')].every((d) => d.open)")
     assert "Last written" in browser.js("document.getElementById('age').textContent")
+    assert browser.js("document.querySelectorAll('th button').length === document.querySelectorAll('th').length")
     write_report(path, [longer])
     browser.js("look()")
     wait(browser, "data.live === null")

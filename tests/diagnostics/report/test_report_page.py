@@ -155,7 +155,7 @@ def test_a_live_page_becomes_final(collapse: ReportedRun, tmp_path: Path) -> Non
     assert data_of(final)["live"] is None and 'id="age"' not in final and "This page is final" in final
     assert data_of(final)["written"] > data_of(live)["written"]
     parts = re.findall(r'data-part="(\w+)"', final)
-    assert parts == ["top", "found", "rest"] == re.findall(r'data-part="(\w+)"', live)
+    assert parts == ["top", "found", "rollouts", "rest"] == re.findall(r'data-part="(\w+)"', live)
 
 
 def test_notes_of_the_rules_are_notes(collapse: ReportedRun, make_finding: Any, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def html(runs: Sequence[ReportedRun], *, foot: Sequence[str], live: bool = False
         _part("found", results),
         '<h2>Curves</h2>\n<div class="bar" id="bar"></div>\n<div class="charts" id="charts"></div>',
         '<details id="more"><summary></summary><div class="charts" id="more-charts"></div></details>',
-        f'<section id="rollouts" hidden>{parts.rollouts_head(data["rollouts"])}</section>',
+        f'<section id="rollouts" hidden>{_part("rollouts", [parts.rollouts_head(data["rollouts"])])}</section>',
         _part("rest", rest),
         f'<script type="application/json" id="data">{_json(data)}</script>',
         f"<script>{''.join(_source(f'{name}.js') for name in _SCRIPTS)}</script>",

@@ -3,18 +3,19 @@
 
 const asked = "?refresh=";
 const parts = () => [...document.querySelectorAll("[data-part]")];
+const contents = () => Object.fromEntries(parts().map((part) => [part.dataset.part, part.innerHTML]));
 
 // In the frame: send what is new to the page around it.
 function answer() {
-  const html = Object.fromEntries(parts().map((part) => [part.dataset.part, part.innerHTML]));
-  parent.postMessage({ holdfast: document.getElementById("data").textContent, html, title: document.title }, "*");
+  const said = { holdfast: document.getElementById("data").textContent, html: contents(), title: document.title };
+  parent.postMessage(said, location.protocol === "file:" ? "*" : location.origin); // no other site gets to know it
 }
 
 function isFrame() {
   return parent !== window && location.search.startsWith(asked);
 }
 
-const refresh = { frame: null, since: 0, unanswered: 0, timer: 0 };
+const refresh = { frame: null, html: {}, unanswered: 0, timer: 0 }; // html: the parts as they were written
 
 function follow() {
   if (data.live === null) return;
@@ -48,16 +49,18 @@ function look() {
 // The reader's choices, the scroll position and what is folded out stay as they are.
 function renew(fresh, html, title) {
   const open = new Set([...document.querySelectorAll("[data-part] details[open] > summary")].map(nameOf));
-  const before = data.rollouts, range = state.range;
+  const before = data.rollouts;
   data = fresh;
   whole = null;
-  state.range = range;
   document.title = title;
   for (const part of parts()) {
-    if (part.innerHTML === html[part.dataset.part]) continue;
-    part.innerHTML = html[part.dataset.part];
+    const name = part.dataset.part;
+    if (refresh.html[name] === html[name]) continue;
+    part.innerHTML = html[name];
+    tables(part);
     for (const summary of part.querySelectorAll("summary")) summary.parentElement.open ||= open.has(nameOf(summary));
   }
+  refresh.html = html;
   placeCharts();
   if (!reader.cards) rollouts();
   else if (JSON.stringify(before) !== JSON.stringify(data.rollouts)) freshRollouts();

@@ -9,7 +9,7 @@ function place(chart, where) {
   head.append(element("h3", "", chart.title));
   if (chart.x === "step") {
     if (chart.rows.some((row) => row.log || isPositive(row))) head.append(scaleButton(chart));
-    const save = button("csv", () => saveCsv(chart), "small");
+    const save = button("csv", () => saveCsv(views.get(chart.id).chart), "small");
     save.title = "save the points of this chart";
     head.append(save);
   }
@@ -74,7 +74,11 @@ function drawAll(unseen = false) {
 function placeCharts() {
   const charts = [...data.charts, ...data.more];
   if (views.size && shapeOf([...views.values()].map((view) => view.chart)) === shapeOf(charts)) {
-    for (const chart of charts) views.get(chart.id).chart = chart;
+    for (const chart of charts) {
+      const view = views.get(chart.id);
+      view.chart = chart;
+      view.figure.querySelector(".legend")?.replaceWith(legend(chart)); // it may name steps
+    }
     const at = tip.hidden ? null : state.cursor;
     drawAll();
     if (at !== null) showCursor("step", at);
@@ -155,11 +159,11 @@ function bar() {
 
 // ---- tables: a click on a head sorts the rows
 
-function tables() {
-  for (const cell of document.querySelectorAll("td[data-run]")) {
+function tables(inside = document) {
+  for (const cell of inside.querySelectorAll("td[data-run]")) {
     cell.replaceChildren(runButton(Number(cell.dataset.run)));
   }
-  for (const table of document.querySelectorAll("table.sorted")) {
+  for (const table of inside.querySelectorAll("table.sorted")) {
     table.querySelectorAll("th").forEach((head, column) => {
       const text = head.textContent;
       head.replaceChildren(button(text, () => sort(table, head, column)));
@@ -209,6 +213,7 @@ function showRolloutsOfAddress() {
 
 function main() {
   const wanted = readAddress();
+  if (data.live !== null) refresh.html = contents();
   bar();
   tables();
   showToggles();
