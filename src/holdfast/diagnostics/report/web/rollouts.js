@@ -143,7 +143,7 @@ function card(rollout, scale) {
   const article = element("article", "rollout"), head = element("header");
   const link = element("a", "", (several ? data.runs[rollout.run].name + ", " : "") + "step " + rollout.step);
   const run = several ? String(rollout.run) : "";
-  link.href = address({ run, step: String(rollout.step), outcome: "", find: rollout.question.slice(0, 60) });
+  link.href = address({ run, step: String(rollout.step), outcome: "", find: [...rollout.question].slice(0, 60).join("") });
   link.title = "a link to this rollout";
   head.append(link);
   const [result, ...also] = rollout.outcomes; // the first is correct or incorrect

@@ -66,7 +66,7 @@ function readAddress() {
   for (const name of Object.keys(state.rollouts)) state.rollouts[name] = said.get(name) || "";
   const zoom = numbers.exec(said.get("zoom") || "");
   if (zoom && Number(zoom[1]) < Number(zoom[2])) state.range = [Number(zoom[1]), Number(zoom[2])];
-  if (said.has("hide")) state.hidden = new Set(said.get("hide").split(",").map(Number).filter((i) => data.runs[i]));
+  if (said.has("hide")) state.hidden = new Set(said.get("hide").split(",").filter(Boolean).map(Number).filter((i) => data.runs[i]));
   return Object.values(state.rollouts).some(Boolean);
 }
 
