@@ -107,7 +107,7 @@ def _foot() -> list[str]:
 HEAD = "<!doctype html>\n<!-- holdfast report -->\n"
 """How every report begins. No other file is overwritten."""
 _POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "frame-src 'self' file:"  # a live page looks at its own file
 )
 _SCRIPTS = ("state", "chart", "hover", "rollouts", "live", "page")
