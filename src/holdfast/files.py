@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNWRITABLE = {
@@ -24,13 +24,18 @@ UNWRITABLE = {
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a small file atomically: after a crash it is the old one or the new one.
+    """Write a file atomically: after a crash or a failure it is the old one or the new one.
 
     A lone surrogate, which UTF-8 cannot hold, becomes its `\\ud…` escape: valid inside a JSON text.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 @contextmanager

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +21,7 @@ from holdfast.diagnostics.report.cases import cases_html, read_cases
 from holdfast.diagnostics.report.data import missing_series, page_data
 from holdfast.diagnostics.report.samples import ReportedRun, read_changes, read_rollouts
 from holdfast.errors import ConfigError, DataError
+from holdfast.files import write_whole
 
 LOOK_EVERY = 5.0
 """Seconds between two looks of an open page at its file, while the page is live."""
@@ -59,15 +58,10 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun], *, live: bool = 
     if not any(len(series) for run in runs for series in run.log.series.values()):
         raise DataError(f"{path} is not written: no log has a number at any step, so there is nothing to draw")
     page = html(_with_unique_names(runs), foot=_foot(), live=live)
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Half a surrogate pair, which UTF-8 cannot encode, is written as its escape.
-        temporary.write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
-        os.replace(temporary, path)
+        write_whole(path, page)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise ConfigError(
             f"the report {path} cannot be written ({error.strerror}); name a file in a folder that can"
         ) from error
