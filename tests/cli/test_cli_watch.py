@@ -193,6 +193,18 @@ def test_a_page_follows_the_run_and_becomes_final(log: Path, meanwhile: Any, hol
     assert "RET001" in page.read_text() and sorted(tmp_path.iterdir()) == [page, log.parent]
 
 
+def test_a_page_in_the_folder_of_the_log_does_not_count_as_a_change(log: Path, meanwhile: Any, holdfast: Run) -> None:
+    page, seen = log.parent / "page.html", []
+    log.write_text(rows(1, 15))
+
+    def look() -> None:
+        seen.append(page.stat().st_mtime_ns)
+
+    meanwhile(look, look)
+    holdfast("watch", str(log.parent), "--html", str(page))
+    assert len(seen) == 2 and seen[0] == seen[1]
+
+
 def test_a_page_of_a_pipe(holdfast: Run, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert holdfast("watch", "-", "--html", str(page), code=1, stdin=rows(1, 30)).stdout == rows(1, 30)

@@ -36,7 +36,7 @@ class LivePage:
 
     def __init__(self, page: Path, source: str) -> None:
         check_page(page, [source], "--html")
-        self._page, self._folder = page, path_of(source)
+        self.path, self._folder = page, path_of(source)
         self._last: tuple[Log, Diagnosis] | None = None
         self._noted: set[str] = set()
 
@@ -56,8 +56,8 @@ class LivePage:
         assert self._last is not None
         log, diagnosis = self._last
         try:
-            write_report(self._page, [reported(log, diagnosis, self._folder)], live=live)
+            write_report(self.path, [reported(log, diagnosis, self._folder)], live=live)
         except Exception as error:  # a page must not stop the pipe that a trainer writes to
             if str(error) not in self._noted:
-                err().print(f"holdfast: {self._page} was not written: {error}", soft_wrap=True)
+                err().print(f"holdfast: {self.path} was not written: {error}", soft_wrap=True)
             self._noted.add(str(error))

@@ -127,11 +127,12 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
         )
         listener.stage("waiting for the first row")
         waits = _Waits(path, listener)
+        page = None if live is None else live.path.resolve()
         before: object = None
         try:
             while True:
                 finished = path is not None and path.is_dir() and is_run(path) and is_finished(path)
-                state = None if path is None else tuple(_state_of(path))
+                state = None if path is None else tuple(_state_of(path, page))
                 began = perf_counter()
                 if finished or path is None or state != before:
                     before = state
@@ -150,12 +151,15 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
     return follower.has_findings
 
 
-def _state_of(path: Path, depth: int = _DEPTH) -> Iterator[tuple[str, int, int, int]]:
-    """(name, size, time of change, inode) of a log's files: a change of one means that the log has changed."""
+def _state_of(path: Path, page: Path | None, depth: int = _DEPTH) -> Iterator[tuple[str, int, int, int]]:
+    """(name, size, time of change, inode) of a log's files: a change of one means that the log has changed. Our own
+    page may be among them, and is left out."""
     try:
+        if page is not None and path.name == page.name and path.resolve() == page:
+            return
         if path.is_dir():
             for inner in sorted(path.iterdir())[:_MOST_FILES] if depth else ():
-                yield from _state_of(inner, depth - 1)
+                yield from _state_of(inner, page, depth - 1)
             return
         for file in (path, path.with_name(path.name + "-wal")):  # where SQLite writes first
             if file.exists():
