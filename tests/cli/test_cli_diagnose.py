@@ -164,7 +164,7 @@ def test_it_starts_quickly_and_without_torch(run: Any) -> None:
         "import sys, time\nfrom typer.testing import CliRunner\nfrom holdfast.cli.main import app\n"
         f"result = CliRunner().invoke(app, ['diagnose', {run('failing', failing=True)!r}])\n"
         "assert result.exit_code == 1, result.output\n"
-        "heavy = {'torch', 'transformers', 'plotly', 'pandas', 'httpx', 'fastapi', 'matplotlib'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'httpx', 'fastapi', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy\nprint(time.process_time())"
     )
     seconds = [
