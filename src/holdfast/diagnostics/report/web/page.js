@@ -228,6 +228,7 @@ function main() {
   const again = performance.getEntriesByType("navigation")[0]?.type === "reload";
   if (wanted && !again) showRolloutsOfAddress();
   addEventListener("hashchange", () => {
+    if (!location.hash.includes("=")) return; // an anchor, such as that of a chart: nothing is chosen
     const rolloutsMeant = readAddress();
     showToggles();
     document.getElementById("reset").hidden = state.range === null;
