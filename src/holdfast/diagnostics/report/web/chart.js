@@ -184,7 +184,7 @@ function linearScale(low, high, mark, count) {
 }
 
 function logScale(low, high, count) {
-  const pad = Math.max(0.05 * Math.log10(high / low), 0.005);
+  const pad = Math.max(0.05 * (Math.log10(high) - Math.log10(low)), 0.005);
   const from = Math.log10(low) - pad, to = Math.log10(high) + pad, decades = to - from;
   const share = (value) => (Math.log10(value) - from) / decades;
   if (decades < 0.7) return { log: true, share, ticks: ticksOf(low, high, count).filter((tick) => tick > 0) };
