@@ -53,4 +53,6 @@ def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir
 
 
 if __name__ == "__main__":
-    train(*sys.argv[1:2])
+    if len(sys.argv) != 2:
+        sys.exit(f"Name the model, as here:\n\n{__doc__}")
+    train(sys.argv[1])
