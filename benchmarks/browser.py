@@ -117,10 +117,10 @@ class Browser:
                     int(fields[1]),
                     int(fields[11]) + int(fields[12]),
                 )
-        own = {self._process.pid}
-        while more := {process for process, above in parent.items() if above in own} - own:
-            own |= more
-        return sum(ticks.get(process, 0) for process in own) / os.sysconf("SC_CLK_TCK")
+        ids = {self._process.pid}
+        while more := {process for process, above in parent.items() if above in ids} - ids:
+            ids |= more
+        return sum(ticks.get(process, 0) for process in ids) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         self._process.terminate()

@@ -179,7 +179,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """The page without comments and with its links rewritten."""
     if page.parent is None:  # its tab is all of its navigation
         page.meta["hide"] = ["navigation"]
-    markdown = rewritten(COMMENT.sub("", markdown), repository_path(page.file.src_uri), config.repo_url)
+    bare = outside_fences(markdown, lambda prose: COMMENT.sub("", prose))
+    markdown = rewritten(bare, repository_path(page.file.src_uri), config.repo_url)
     page.plain = plain_api(Path(page.file.src_uri).stem) if page.file.src_uri.startswith(API_FOLDER) else markdown
     return outside_fences(markdown, plain_bars)
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 
 UNWRITABLE = {
     errno.ENOSPC: "the disk is full",
@@ -31,6 +32,21 @@ def write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, which replaces it at the end of the block. After a failure `path` is as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, because a rename is atomic within one file system only.
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}.tmp")
+    try:
+        yield temporary
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

@@ -6,7 +6,6 @@ import gzip
 import json
 import logging
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from holdfast.errors import DataError
+from holdfast.files import replacing
 
 T = TypeVar("T")
 _log = logging.getLogger("holdfast")
@@ -170,31 +170,18 @@ def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]])
 
     Returns the number of rows. NaN and infinities are refused (`ValueError`): they are not JSON.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    # In the same folder, because a rename is atomic within one file system only.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
+    with (
+        replacing(Path(path)) as temporary,
         # A lone surrogate, which UTF-8 cannot hold, becomes its \ud… escape: valid inside a JSON text.
-        with open(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-                count += 1
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files only their owner can read
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
     return count
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -19,6 +19,7 @@ from rich.text import Text
 from holdfast.cli.findings import paragraph, show
 from holdfast.cli.terminal import is_live, out, program
 from holdfast.errors import ConfigError
+from holdfast.files import write_whole
 
 if TYPE_CHECKING:
     from holdfast.diagnostics.finding import Diagnosis
@@ -77,12 +78,12 @@ def _copy_logs(folder: Path) -> list[Path]:
     paths = []
     for name in RUNS:
         packed = files("holdfast.diagnostics").joinpath("sample", f"{name}.json.gz").read_bytes()
-        content, path = gzip.decompress(packed), folder / name / _LOG
+        content, path = gzip.decompress(packed).decode(), folder / name / _LOG
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
-                path.write_bytes(content)
-            elif path.read_bytes() != content:
+                write_whole(path, content)
+            elif path.read_bytes() != content.encode():
                 raise _in_the_way(path)
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise _in_the_way(path) from None
@@ -128,7 +129,8 @@ def _next(console: Console, folder: Path) -> None:
         (
             "That line, in TRL (pip install 'holdfast-rl[trl]')",
             "from holdfast.adapters.trl import LLDS, with_penalties\n"
-            "    trainer = with_penalties(GRPOTrainer, LLDS(coef=0.5))(...)",
+            "    trainer = with_penalties(GRPOTrainer, LLDS(coef=0.5))(...)\n"
+            "    # in GRPOConfig: steps_per_generation of at least twice gradient_accumulation_steps",
         ),
         (
             "And in verl (pip install 'holdfast-rl[verl]')",

@@ -52,12 +52,14 @@ def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log,
         return [pair for source in sources for pair in _read(source)]
     example = f"{program()} {command} runs/quickstart"
     if sys.stdin.isatty():
-        raise ConfigError("no log is given", hint=example)
+        raise ConfigError("no log is given", hint=f"{example}; or, to see an example: {program()} demo")
     try:
         return _read(STDIN)
     except DataError as error:
         raise DataError(
-            str(error), hint=f"no log was named, so standard input was read. To name a log: {example}"
+            str(error),
+            hint=f"no log was named, so standard input was read. To name a log: {example}. "
+            f"To see an example: {program()} demo",
         ) from None
 
 

@@ -125,7 +125,6 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
             several=path is None or path.is_dir(),
             live=live,
         )
-        listener.stage("waiting for the first row")
         waits = _Waits(path, listener)
         page = None if live is None else live.path.resolve()
         before: object = None
@@ -140,6 +139,8 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
                         follower.look()
                     except DataError as error:
                         waits.because(error, has_begun=follower.has_begun)
+                    if not follower.has_begun:
+                        waits.for_a_row()
                 if finished:
                     break
                 pause = every if path else max(every, _SERVICE)
@@ -174,6 +175,12 @@ class _Waits:
 
     def __init__(self, path: Path | None, listener: Listener) -> None:
         self._path, self._listener, self._reason = path, listener, ""
+        self._said = False
+
+    def for_a_row(self) -> None:
+        if not self._said:
+            self._listener.stage("waiting for the first row")
+        self._said = True
 
     def because(self, error: DataError, *, has_begun: bool) -> None:
         gone = self._path is not None and not self._path.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,6 +12,7 @@ from holdfast.data import Example
 from holdfast.datasets.catalogue import Form
 from holdfast.datasets.rows import example_of, row_of
 from holdfast.errors import DataError, MissingExtra
+from holdfast.files import replacing
 from holdfast.jsonl import BadField, Judge, Skipped, iter_rows, write_jsonl
 
 _SPLITS = ("train", "dev", "test", "validation")
@@ -156,20 +156,11 @@ def _python_rows(batch: Any) -> list[dict[str, Any] | BadField]:
 def _write_parquet(path: Path, rows: Iterator[dict[str, Any]], form: Form) -> int:
     pyarrow, parquet = _pyarrow()
     schema = _schema(pyarrow, form)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
     count = 0
-    try:
-        with parquet.ParquetWriter(temporary, schema) as writer:
-            while chunk := list(islice(rows, _ROWS)):
-                writer.write_table(pyarrow.Table.from_pylist(chunk, schema=schema))
-                count += len(chunk)
-        os.chmod(temporary, 0o644)  # mkstemp makes files only their owner can read
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+        while chunk := list(islice(rows, _ROWS)):
+            writer.write_table(pyarrow.Table.from_pylist(chunk, schema=schema))
+            count += len(chunk)
     return count
 
 

@@ -88,6 +88,7 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
         facts["first reward"] = float(means[0 if len(means) < WINDOW else WINDOW - 1])
         facts["peak reward"] = float(means.max())
         facts["last reward"] = float(means[-1])
+        facts["lost at the end"] = float(curve.short.lost[-1])
     return facts
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.collapse import FEWEST, WINDOW, Fall
+from holdfast.collapse import FALLEN_SHARE, FEWEST, WINDOW, Fall
 from holdfast.diagnostics.log import Log
 from holdfast.files import write_whole
 from holdfast.run_folder import FINDINGS
@@ -142,11 +142,18 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
         return f"{course} Too few rewards to judge a fall."
     fall, half = diagnosis.fall, diagnosis.halved
     if fall is None:
-        return f"{course} It did not fall."
+        return f"{course} It did not fall{_why_not(facts)}."
     fell = (
         f"{course} It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
     )
     return f"{fell}." if half is None else f"{fell}, half by step {half.step}."
+
+
+def _why_not(facts: Mapping[str, float]) -> str:
+    """Why the reward did not fall, where a reader of the headline's numbers would say that it did."""
+    if facts["rewards"] < 2 * WINDOW:
+        return " in these few rows"
+    return ": a loss this large is within the noise of this log" if facts["lost at the end"] >= FALLEN_SHARE else ""
 
 
 def too_short(diagnosis: Diagnosis) -> bool:

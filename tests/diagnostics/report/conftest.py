@@ -88,6 +88,7 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
             "first reward": 0.3,
             "peak reward": 0.8,
             "last reward": 0.04,
+            "lost at the end": 0.9,
         },
     )
     rollouts = tuple(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import time
 from collections import Counter
@@ -92,10 +91,9 @@ def _with_unique_names(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return named
 
 
-def _foot() -> list[str]:
-    command = shlex.join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
-    versions = f"holdfast {__version__}, Python {sys.version.split()[0]}"
-    return [f"Written {time.strftime('%Y-%m-%d %H:%M')} by {command}", versions]
+def _foot() -> str:
+    """When and by what the page was written. Not the command line: pages are shared, and it may hold a secret."""
+    return f"Written {time.strftime('%Y-%m-%d %H:%M')} by holdfast {__version__}, Python {sys.version.split()[0]}."
 
 
 HEAD = "<!doctype html>\n<!-- holdfast report -->\n"
@@ -109,11 +107,11 @@ _LIVE = '<p class="live">Live: this page shows new rows by itself. <span id="age
 _FINAL = "This page is final and will not change."
 
 
-def html(runs: Sequence[ReportedRun], *, foot: Sequence[str], live: bool = False) -> str:
-    """The whole file. `foot` are the closing lines."""
+def html(runs: Sequence[ReportedRun], *, foot: str, live: bool = False) -> str:
+    """The whole file. `foot` is a closing line."""
     title = runs[0].log.name if len(runs) == 1 else f"{len(runs)} runs"
     data = page_data(runs) | {"live": LOOK_EVERY if live else None, "written": round(time.time(), 3)}
-    closing = [*foot, *([] if live else [_FINAL])]
+    closing = [foot] if live else [foot, _FINAL]
     if len(runs) == 1:
         top, results = [parts.course(runs[0])], [parts.findings(runs[0], data), parts.remarks(runs)]
     else:

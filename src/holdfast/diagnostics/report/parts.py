@@ -17,7 +17,7 @@ from holdfast.diagnostics.rules import RULES
 
 _MOST_SETTINGS = 600
 _OPEN_SETTINGS = 12
-"""Settings that differ are folded out if there are no more of them."""
+"""Settings that differ are shown at once if there are at most this many, else behind a click."""
 _MOST_TEXT = 1600
 
 

@@ -46,7 +46,7 @@ DRIFT_SCALE = 0.5
 
 SLOW_SHARE = 0.002
 """Share of the log-likelihood that an update takes. 0.2 % an update is a fifth in a hundred updates. Controls with a
-sane step size stay below 0.05 %."""
+suitable learning rate stay below 0.05 %."""
 SLOW_NATS = 0.0005
 """Nats per token that an update takes. A sharp policy, whose tokens are nearly certain, has only a tiny share."""
 SLOW_DISPLACED = 0.58

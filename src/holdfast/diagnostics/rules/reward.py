@@ -128,7 +128,8 @@ RWD001 = Rule(
     meaning="The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.",
     impact="This is the collapse itself, not its cause. Earlier findings show the cause.",
     remedy={
-        host: f"Go back to a checkpoint from before the first finding and apply its remedy. Without one, lower {rate}."
+        host: f"Go back to a checkpoint from before the first finding. If that is another code, apply its remedy; if "
+        f"it is this one, lower {rate}."
         for host, rate in LEARNING_RATE.items()
     },
     limitations="If questions become harder at some step, the reward of a healthy run falls too. With negative "

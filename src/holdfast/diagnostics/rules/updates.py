@@ -24,7 +24,7 @@ DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
 DRIFT_ROWS = 5
 DRIFT_NATS = -1.0
 """Nats. The average rollout has become e times less likely within the optimizer steps of one batch. Controls with a
-sane step size stay above -0.1, healthy plateaus above -0.75."""
+suitable learning rate stay above -0.1, healthy plateaus above -0.75."""
 DRIFT_NATS_WHILE_FALLING = -0.5
 """The same while the reward falls. Controls whose reward falls by chance stay above."""
 DRIFT_MEMORY_ROWS = 10

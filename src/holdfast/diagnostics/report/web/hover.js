@@ -4,6 +4,7 @@ const tip = element("div", "tip");
 tip.id = "tip";
 tip.hidden = true;
 tip.setAttribute("role", "status");
+let reading = []; // the last arguments of `read`: the plot, the step and the height in it
 
 function listen(view) {
   const { plot, chart } = view;
@@ -92,6 +93,7 @@ function read(view, wanted, y = null) {
     values.push({ trace, value: curve.y[i], mean });
   }
   state.cursor = step;
+  reading = [view, step, y];
   showCursor(chart.x, step);
   const near = several && y !== null ? closest(values, geometry.rows[r], y) : null;
   fillTip(view, step, values, near, several && chart.rows.length > 1 ? rows[0].title : "");

@@ -2,6 +2,7 @@
 // page opens itself in a hidden frame, which sends its content and does nothing else.
 
 const asked = "?refresh=";
+const patience = 12; // looks that a frame may take before another is opened
 const parts = () => [...document.querySelectorAll("[data-part]")];
 const contents = () => Object.fromEntries(parts().map((part) => [part.dataset.part, part.innerHTML]));
 
@@ -37,6 +38,8 @@ function look() {
   if (data.live === null) return;
   if (refresh.frame) {
     refresh.unanswered += 1;
+    sayAge();
+    if (refresh.unanswered % patience) return; // a large page, or a slow machine
     refresh.frame.remove();
   }
   sayAge();

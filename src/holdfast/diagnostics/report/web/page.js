@@ -29,7 +29,8 @@ function place(chart, where) {
 }
 
 function scaleButton(chart) {
-  const say = () => turn.setAttribute("aria-pressed", String(chart.rows.some((row) => isLogarithmic(row, chart.id))));
+  const rows = () => (views.get(chart.id)?.chart ?? chart).rows; // a live page renews them
+  const say = () => turn.setAttribute("aria-pressed", String(rows().some((row) => isLogarithmic(row, chart.id))));
   const turn = button("log", () => {
     state.logarithmic.has(chart.id) ? state.logarithmic.delete(chart.id) : state.logarithmic.add(chart.id);
     say();
@@ -79,9 +80,9 @@ function placeCharts() {
       view.chart = chart;
       view.figure.querySelector(".legend")?.replaceWith(legend(chart)); // it may name steps
     }
-    const at = tip.hidden ? null : state.cursor;
+    const before = tip.hidden ? null : reading;
     drawAll();
-    if (at !== null) showCursor("step", at);
+    if (before) read(...before);
     return;
   }
   for (const view of views.values()) observer.unobserve(view.plot);
