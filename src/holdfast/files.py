@@ -41,7 +41,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, which replaces it at the end of the block. After a failure `path` is as it was."""
+    """A new file next to `path`, which replaces it at the end of the block. After a failure `path` is as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, because a rename is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{token_hex(4)}.tmp")

@@ -153,12 +153,11 @@ def what_to_log(log: Log) -> str:
     if log.host == "trl":
         gaps = np.diff(log.series["reward/mean"].steps) if "reward/mean" in log.series else np.empty(0)
         dense = log.settings.get("logging_steps") == 1 or (len(gaps) > 0 and bool((gaps == 1).all()))
-        parts = [] if dense else ["set `logging_steps=1`"]
-        parts += [] if log.format == "trl" else ["end with `trainer.save_state()`"]
+        parts = [] if log.format == "trl" else ["end with `trainer.save_state()`"]
         observed = has(log, "optimizer_steps_per_rollout")
         parts += [] if observed else ["train with `with_penalties(GRPOTrainer)`, which leaves the loss as it is"]
-        *before, last = parts or [""]
-        return f"To check more codes, {', '.join(before)}{' and ' if before else ''}{last}." if last else ""
+        more = f"To check more codes, {' and '.join(parts)}." if parts else ""
+        return more if dense else f"To see every step, set `logging_steps=1`. {more}".strip()
     if log.host == "verl":
         observed = any(name.startswith("drift/") for name in log.series)
         return "" if observed else f"To check more codes, train with {_VERL_LOSS}."
