@@ -60,7 +60,7 @@ def said(log: Log) -> str:
     assert (word == "Collapsed") is (collapsed(curve) is not None and bool(curve.fallen[-1])), log.name
     assert (study.fell, study.collapsed) == (down, collapsed(curve) is not None), log.name
     assert (diagnosis.fall is not None) is down, log.name
-    assert " It fell: " in headline(log, diagnosis) if down else " It did not fall." in headline(log, diagnosis), (
+    assert " It fell: " in headline(log, diagnosis) if down else " It did not fall" in headline(log, diagnosis), (
         log.name
     )
     assert diagnosis.halved is None or down, log.name
