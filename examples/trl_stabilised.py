@@ -1,10 +1,12 @@
 """trl_failing.py with one line changed: the trainer has a penalty on positive rollouts that became less likely.
 
-holdfast warm-start collapse --run.name school    # a tiny model that can search, made once
-python examples/trl_stabilised.py runs/school/model             # 10 to 20 minutes on one core
+pip install 'holdfast-rl[train,trl]'
+holdfast warm-start collapse --run.name school       # a tiny model that can search, made once in minutes
+python examples/trl_stabilised.py runs/school/model  # 10 to 20 minutes on one core
 """
 
 import sys
+from pathlib import Path
 
 from trl import GRPOConfig, GRPOTrainer
 
@@ -16,9 +18,10 @@ from holdfast.config import load
 from holdfast.loading import load_protocol, load_questions, load_retrievers
 
 Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.5))
+OUTPUT = f"runs/{Path(__file__).stem}"
 
 
-def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir: str = "runs/trl") -> Trainer:
+def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir: str = OUTPUT) -> Trainer:
     """GRPO in groups of 5, ten optimizer steps per rollout batch, sampled at top-p and top-k as published runs do."""
     recipe = load(find("collapse"))
     retriever = load_retrievers(recipe).train  # of the bundled world; yours would come from your own files
@@ -53,6 +56,6 @@ def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(f"Name the model, as here:\n\n{__doc__}")
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit(f"Name the folder of the model, as here:\n\n{__doc__}")
     train(sys.argv[1])

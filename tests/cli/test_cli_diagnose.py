@@ -45,7 +45,7 @@ def test_a_finding_is_told_like_a_linters(holdfast: Holdfast, run: Any) -> None:
     assert re.search(r"^failing  \(holdfast log\)$", said, re.M)
     assert re.search(r"^RET001  step 21  retriever failing$", said, re.M)
     assert "  evidence  retrieval/error_fraction 0.3" in said
-    assert re.search(r"^  lead      \d+ steps before half of the reward was lost$", said, re.M)
+    assert re.search(r"^  when      \d+ steps before half of the reward was lost$", said, re.M)
     assert re.search(r"^  change    .*retrieval\.url", said, re.M)
     assert "Could not be checked, because the log lacks series:" in said and "LLD001" in said
     assert f"{len(re.findall(r'^[A-Z]{3}[0-9]{3}  step', said, re.M))} findings." in said

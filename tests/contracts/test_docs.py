@@ -120,7 +120,7 @@ def test_the_settings_of_a_method_work_together() -> None:
 def commands() -> Iterator[tuple[str, list[str]]]:
     for page, name in zip(PAGES, NAMES, strict=True):
         for block in blocks(page, "bash"):
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
                 if words and Path(words[0]).name == "holdfast":
                     yield name, words[1:]

@@ -61,7 +61,7 @@ def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> Non
     evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
     entry(console, "evidence", evidence)
     if lead := lead_of(finding.lead):
-        entry(console, "lead", lead)
+        entry(console, "when", lead)
     before = printed.get(finding.remedy)
     entry(console, "change", f"as for {before}, above" if before else finding.remedy)
     printed.setdefault(finding.remedy, finding.code)

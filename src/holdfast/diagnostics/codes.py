@@ -47,5 +47,6 @@ def chosen(text: str, *, where: str) -> set[str]:
     parts = [part.strip().upper() for part in text.split(",") if part.strip()]
     for part in parts:
         if not any(code.startswith(part) for code in CODES):
-            raise ConfigError(f"{where}: no finding's code begins with {part!r}. The codes are {', '.join(CODES)}")
+            known = ", ".join(sorted(CODES))
+            raise ConfigError(f"{where}: no finding's code begins with {part!r}. The codes are {known}")
     return {code for code in CODES if not parts or code.startswith(tuple(parts))}

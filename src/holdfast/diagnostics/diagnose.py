@@ -155,7 +155,11 @@ def what_to_log(log: Log) -> str:
         dense = log.settings.get("logging_steps") == 1 or (len(gaps) > 0 and bool((gaps == 1).all()))
         parts = [] if log.format == "trl" else ["end with `trainer.save_state()`"]
         observed = has(log, "optimizer_steps_per_rollout")
-        parts += [] if observed else ["train with `with_penalties(GRPOTrainer)`, which leaves the loss as it is"]
+        parts += (
+            []
+            if observed
+            else ["train with `holdfast.adapters.trl.with_penalties(GRPOTrainer)`, which leaves the loss as it is"]
+        )
         more = f"To check more codes, {' and '.join(parts)}." if parts else ""
         return more if dense else f"To see every step, set `logging_steps=1`. {more}".strip()
     if log.host == "verl":

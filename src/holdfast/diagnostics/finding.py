@@ -146,7 +146,8 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     fell = (
         f"{course} It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
     )
-    return f"{fell}." if half is None else f"{fell}, half by step {half.step}."
+    back = " It came back." if any(note.code == "RWD001" for note in diagnosis.notes) else ""
+    return f"{fell}.{back}" if half is None else f"{fell}, half by step {half.step}.{back}"
 
 
 def _why_not(facts: Mapping[str, float]) -> str:
@@ -167,11 +168,11 @@ def lead_of(lead: int | None) -> str:
 
     >>> [lead_of(lead) for lead in (12, 1, 0, -3)]
     ['12 steps before half of the reward was lost', '1 step before half of the reward was lost', \
-'when half of the reward was lost', '3 steps after half of the reward was lost']
+'at the step at which half of the reward was lost', '3 steps after half of the reward was lost']
     """
     if lead is None:
         return ""
     if lead == 0:
-        return "when half of the reward was lost"
+        return "at the step at which half of the reward was lost"
     steps = f"{abs(lead)} step{'s' if abs(lead) > 1 else ''}"
     return f"{steps} {'before' if lead > 0 else 'after'} half of the reward was lost"

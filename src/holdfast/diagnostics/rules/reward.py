@@ -62,6 +62,7 @@ def falls(rows: Rows) -> Signal:
         lambda: {
             "lost": by(lambda mean: mean.lost),
             "measure": np.where(lowest(curve.rewards) < 0, "range", "peak"),
+            "rows": by(lambda mean: np.full(len(mean.means), mean.window)),
         },
         is_back(curve),
     )
@@ -119,7 +120,8 @@ RWD001 = Rule(
         Check(
             series=(name,),
             signal=falls,
-            message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g}.",
+            message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g} "
+            "(means of {rows:.0f} rows).",
             better=tuple((better,) for better in REWARDS[:rank]),
         )
         for rank, name in enumerate(REWARDS)
@@ -128,8 +130,8 @@ RWD001 = Rule(
     meaning="The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.",
     impact="This is the collapse itself, not its cause. Earlier findings show the cause.",
     remedy={
-        host: f"Go back to a checkpoint from before the first finding. If that is another code, apply its remedy; if "
-        f"it is this one, lower {rate}."
+        host: "Go back to a checkpoint from before the first finding and before the reward fell. If the first finding "
+        f"is another code, apply its remedy; if it is this one, lower {rate}."
         for host, rate in LEARNING_RATE.items()
     },
     limitations="If questions become harder at some step, the reward of a healthy run falls too. With negative "

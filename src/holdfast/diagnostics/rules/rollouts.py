@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal
+from collections.abc import Mapping
+
+from holdfast.diagnostics.log import Host, Log
+from holdfast.diagnostics.rules.rule import ADVANTAGE, LEARNING_RATE, Check, Rows, Rule, Signal
 from holdfast.diagnostics.rules.truncation import FROM_THE_START
 from holdfast.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
 
@@ -142,6 +144,17 @@ def reward_rises(rows: Rows) -> Truths:
     return rows.latest(REWARD, rises) > 0
 
 
+_IF_SOUND: Mapping[Host, str] = {
+    "holdfast": "Raise `protocol.max_total_tokens`, `protocol.max_turn_tokens` or `protocol.max_turns` if the "
+    "rollouts are sound. `trajectories.jsonl` shows them.",
+    "trl": "Raise `max_completion_length` if the completions are sound. `log_completions=True` shows them. With "
+    "holdfast's `SearchRollouts`, raise the turns or tokens of its protocol instead.",
+    "verl": "Raise `data.max_response_length` or `actor_rollout_ref.rollout.multi_turn.max_assistant_turns` if "
+    "the responses are sound. For the agent loop `holdfast_search`, raise `max_turns` in the file named by "
+    "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
+    "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
+}
+
 TRN001 = Rule(
     code="TRN001",
     title="rollouts truncated",
@@ -168,14 +181,9 @@ TRN001 = Rule(
     impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
     "they contain, or the agent stops learning when to end.",
     remedy={
-        "holdfast": "Raise `protocol.max_total_tokens`, `protocol.max_turn_tokens` or `protocol.max_turns` if the "
-        "rollouts are sound. `trajectories.jsonl` shows them.",
-        "trl": "Raise `max_completion_length` if the completions are sound. `log_completions=True` shows them. "
-        "`SearchRollouts` has its own limits: raise the turns or tokens of its protocol instead.",
-        "verl": "Raise `data.max_response_length` or `actor_rollout_ref.rollout.multi_turn.max_assistant_turns` if "
-        "the responses are sound. For the agent loop `holdfast_search`, raise `max_turns` in the file named by "
-        "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
-        "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
+        host: f"{change} If they are noise, this is a symptom: go back to an earlier checkpoint and lower "
+        f"{LEARNING_RATE[host]}."
+        for host, change in _IF_SOUND.items()
     },
     limitations="The rule finds a rising share, a share of 75 % or more from the start, and growth caused by "
     "advantages. Late in other collapses, rollouts ramble, and truncation is only a symptom: look at "
