@@ -43,8 +43,8 @@ def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -
         ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5, 0.5, "Fell."),
         ([-0.2] * 5 + [-1.0] * 5, 0.5, "Fell."),
         ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5 + [0.5] * 9, 0.5, "Fell and came back. Reward fell from 0.50 to -0.50"),
-        ([0.0] * 9, 0.2, "Held, but learned little. Reward rose from 0.00 to 0.00"),
-        ([0.2, 0.4], 0.5, "Learned and held. Reward rose from 0.30 to 0.30 (peak 0.30, means of 2 steps)."),
+        ([0.0] * 9, 0.2, "Nothing was learned: the reward was 0 in every step."),
+        ([0.2, 0.4], 0.5, "Too few steps to judge. Reward was 0.30 on average, in 2 steps."),
     ],
 )
 def test_headline(rewards: list[float], em: float, headline: str) -> None:
@@ -70,7 +70,7 @@ def test_displacement_is_told_in_words() -> None:
 
 def test_a_row_without_a_reward_is_no_step() -> None:
     rows = [{"eval/em": 0.1}, {"reward/mean": 0.3}, {"rollout/failed_fraction": 1.0}]
-    assert "from 0.30 to 0.30" in verdict_of(rows, BEFORE, {"em": 0.2, "em_greedy": 0.4}, "dev")
+    assert "was 0.30 on average, in 1 step" in verdict_of(rows, BEFORE, {"em": 0.2, "em_greedy": 0.4}, "dev")
     assert verdict_of(rows[:1], BEFORE, BEFORE, "dev") == "No training step was made."
 
 

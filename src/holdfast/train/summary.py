@@ -140,6 +140,10 @@ def _reward(curve: Curve, gain: float) -> str:
         return f"Fell and {back}. Reward fell from {fall.peak:.2f} to {low:.2f} and ended at {last:.2f} ({aside})."
     if dropped:
         return f"Dropped. Reward dropped from its peak of {peak:.2f} to {last:.2f} ({aside})."
+    if not curve.rewards.any():
+        return "Nothing was learned: the reward was 0 in every step."
+    if len(means) == 1:
+        return f"Too few steps to judge. Reward was {last:.2f} on average, in {window} step{'s' * (window > 1)}."
     went = f"{'fell' if last < first else 'rose'} from {first:.2f} to {last:.2f}"
     held = "Learned and held." if gain > 0.02 else "Held, but learned little."
     return f"{held} Reward {went} (peak {peak:.2f}, means of {window} steps)."
