@@ -288,7 +288,10 @@ def _refuse_without_model(path: str | Path) -> None:
     try:
         cached = try_to_load_from_cache(model, "config.json")
     except HFValidationError:
-        return  # not a hub id: transformers reports it at once
+        raise ModelError(
+            f"model.path = {model!r} is not a folder here, and it cannot be a hub id (those are NAME or OWNER/NAME). "
+            "Check the spelling. The models of a run are in its checkpoints/step-…/model"
+        ) from None
     if cached is None and (why := unreachable()) is not None:
         raise ModelError(
             f"model.path = {model!r} is not a folder here and not in the hub's cache, and {why}. Check the spelling, "
