@@ -82,8 +82,11 @@ def _cannot_tell(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> No
         if diagnosis.what_to_log:
             paragraph(console, diagnosis.what_to_log)
         console.print("Could not be checked, because the log lacks series:")
+        printed: dict[str, str] = {}
         for undecided in diagnosis.cannot_tell:
-            entry(console, undecided.code, f"needs {', '.join(undecided.missing)}. {undecided.remedy}")
+            needs = f"needs {', '.join(undecided.missing)}. {undecided.remedy}"
+            entry(console, undecided.code, f"as for {printed[needs]}, above" if needs in printed else needs)
+            printed.setdefault(needs, undecided.code)
     else:
         codes = ", ".join(undecided.code for undecided in diagnosis.cannot_tell)
         lacking = f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose"
