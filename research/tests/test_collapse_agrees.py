@@ -60,9 +60,8 @@ def said(log: Log) -> str:
     assert (word == "Collapsed") is (collapsed(curve) is not None and bool(curve.fallen[-1])), log.name
     assert (study.fell, study.collapsed) == (down, collapsed(curve) is not None), log.name
     assert (diagnosis.fall is not None) is down, log.name
-    assert " It fell: " in headline(log, diagnosis) if down else " It did not fall" in headline(log, diagnosis), (
-        log.name
-    )
+    text = headline(log, diagnosis)
+    assert (" It fell: " in text) is down and (" It did not fall" in text) is not down, log.name
     assert diagnosis.halved is None or down, log.name
     alarm = any(finding.code == "RWD001" for finding in (*diagnosis.findings, *diagnosis.notes))
     broke = any(finding.code == "GRP001" for finding in diagnosis.findings)  # a grader that returns 0 is told as that

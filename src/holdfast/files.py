@@ -29,20 +29,13 @@ def write_whole(path: Path, text: str) -> None:
 
     A lone surrogate, which UTF-8 cannot hold, becomes its `\\ud…` escape: valid inside a JSON text.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A new file next to `path`, which replaces it at the end of the block. After a failure `path` is as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, because a rename is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{token_hex(4)}.tmp")
     try:

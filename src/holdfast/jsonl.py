@@ -170,9 +170,11 @@ def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]])
 
     Returns the number of rows. NaN and infinities are refused (`ValueError`): they are not JSON.
     """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with (
-        replacing(Path(path)) as temporary,
+        replacing(path) as temporary,
         # A lone surrogate, which UTF-8 cannot hold, becomes its \ud… escape: valid inside a JSON text.
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):

@@ -293,3 +293,15 @@ def test_json_has_no_nan(make_log: MakeLog) -> None:
     assert "NaN" not in to_text(value)
     assert set(value) >= {"format", "steps", "findings", "cannot_tell"}
     assert set(value["findings"][0]) >= {"code", "step", "lead", "summary", "evidence", "remedy"}
+
+
+def test_the_headline_says_why_a_loss_is_no_fall_and_that_a_reward_came_back(make_log: MakeLog) -> None:
+    def said(values: list[float]) -> str:
+        log = make_log(reward__mean=values)
+        return headline(log, diagnose(log))
+
+    assert said([0.5] * 6).endswith("It did not fall in these few rows.")
+    assert said([0.5] * 30).endswith("It did not fall.")
+    noisy = [0.0, 0.4, 0.9, 0.0, 0.2] * 8 + [1.0, 0.9, 0.7, 0.1, 0.3] + [0.2, 0.0, 0.6, 0.1, 0.2] * 2
+    assert said(noisy).endswith("It did not fall: a loss this large is within the noise of this log.")
+    assert said([0.8] * 20 + [0.2] * 25 + [0.8] * 25).endswith(" It came back.")

@@ -156,6 +156,7 @@ def _python_rows(batch: Any) -> list[dict[str, Any] | BadField]:
 def _write_parquet(path: Path, rows: Iterator[dict[str, Any]], form: Form) -> int:
     pyarrow, parquet = _pyarrow()
     schema = _schema(pyarrow, form)
+    path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         while chunk := list(islice(rows, _ROWS)):

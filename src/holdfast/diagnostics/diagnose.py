@@ -148,18 +148,17 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
 
 
 def what_to_log(log: Log) -> str:
-    """One sentence: the settings and the observer that let the next log decide more codes; empty if this log has
-    them."""
+    """The settings and the observer that let the next log decide more codes, in a sentence or two; empty if this log
+    has them."""
     if log.host == "trl":
         gaps = np.diff(log.series["reward/mean"].steps) if "reward/mean" in log.series else np.empty(0)
         dense = log.settings.get("logging_steps") == 1 or (len(gaps) > 0 and bool((gaps == 1).all()))
-        parts = [] if log.format == "trl" else ["end with `trainer.save_state()`"]
-        observed = has(log, "optimizer_steps_per_rollout")
-        parts += (
-            []
-            if observed
-            else ["train with `holdfast.adapters.trl.with_penalties(GRPOTrainer)`, which leaves the loss as it is"]
-        )
+        parts = []
+        if log.format != "trl":
+            parts.append("end with `trainer.save_state()`")
+        if not has(log, "optimizer_steps_per_rollout"):
+            observer = "`holdfast.adapters.trl.with_penalties(GRPOTrainer)`"
+            parts.append(f"train with {observer}, which leaves the loss as it is")
         more = f"To check more codes, {' and '.join(parts)}." if parts else ""
         return more if dense else f"To see every step, set `logging_steps=1`. {more}".strip()
     if log.host == "verl":
