@@ -75,8 +75,9 @@ class Penalty(_Value):
 
     name: str = Field("custom", repr=False)
     coef: Coefficient
-    normalizer: Normalizer = "policy"
-    """Denominator of the summed penalty. `policy`: that of the policy loss; `preserved`: the number of preserved tokens
+    normalizer: Normalizer = "preserved"
+    """What the penalty is a mean over. `preserved`: the preserved tokens, as in LLDS's paper; `policy`: what the policy
+    loss is a mean over, as in its authors' code, where the same `coef` is about half as strong
     (docs/reference/papers.md)."""
 
     @property

@@ -47,11 +47,6 @@ def _unsupported(penalty: Penalty, host: str) -> Iterator[str]:
             f"penalty.preserve = 'correct': {host} does not tell a loss which rollouts are correct; use 'positive' "
             "(A > 0) or 'nonnegative' (A ≥ 0)"
         )
-    if penalty.normalizer != "policy":
-        yield (
-            f"penalty.normalizer = {penalty.normalizer!r}: {host} divides every loss term by the same count. Leave "
-            "normalizer out, and divide penalty.coef by the logged holdfast/penalty/preserved_fraction instead"
-        )
     if penalty.uses_answer_mask:
         setting = "penalty.answer_weight" if isinstance(penalty, LLDS) else repr(penalty)
         yield (

@@ -6,10 +6,11 @@
 
 with the settings of a recipe's `[loss.penalty]` in holdfast.yaml; without them the loss only observes:
 
-    holdfast_penalty: {name: llds, coef: 0.2}
+    holdfast_penalty: {name: llds, coef: 1.0}
 
 The policy loss is the host's own, with all its options. The log-probs it computes on the way are kept for the penalty,
-so there is no second pass over the logits. The penalty is reduced as the policy loss is.
+so there is no second pass over the logits. The penalty is reduced as the policy loss is, and divided by the share of
+preserved tokens.
 
 Source: `backends/megatron_utils/loss.py` of slime 0.3.1, `backends/training_utils/loss_hub/losses.py` of miles 0.1.0.
 """
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.host_losses import penalty_of
-from holdfast.adapters.verl_term import per_token
+from holdfast.adapters.verl_term import PreservedShare, per_token, preserved_counts
 from holdfast.errors import ConfigError
 from holdfast.importing import import_named
 from holdfast.penalties import LLDS, Penalty
@@ -65,7 +66,7 @@ def loss(
         ConfigError: settings that cannot work, or under which the penalty is always 0.
     """
     module, host = _host()
-    penalty = _penalty(json.dumps(getattr(args, "holdfast_penalty", None)), host)
+    penalty, share = _penalty(json.dumps(getattr(args, "holdfast_penalty", None)), host)
     for problem in problems(args, penalty):
         raise ConfigError(problem)
     with _forward_of(module) as forward:
@@ -73,11 +74,13 @@ def loss(
     logprobs, old = forward[-1]["log_probs"], _old(args, batch)
     pieces = import_module(_PIECES[host]) if getattr(args, "context_parallel_size", 1) > 1 else None
     rows = _rows(penalty or LLDS(), logprobs, logprobs if old is None else old, batch, pieces)
-    values, preserved, ratios = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    values, preserved, ratios, counts = (torch.cat(parts) for parts in zip(*rows, strict=True))
     shown = {"penalty/preserved_fraction": preserved, "ratio/mean": ratios}
     series = {name: sum_of_sample_mean(x).detach() for name, x in shown.items()}
     if penalty is not None:
         added = penalty.coef * _policy_reducer(args, batch, sum_of_sample_mean)(values)
+        if penalty.normalizer == "preserved":
+            added = added / share.update(counts)
         base = base + added if penalty.coef else base
         series["loss/penalty"] = added.detach()
     return base, {**metrics, **{f"holdfast/{name}": value for name, value in series.items()}}
@@ -121,9 +124,9 @@ def _host() -> tuple[ModuleType, str]:
 
 
 @cache
-def _penalty(section: str, host: str) -> Penalty | None:
-    """The penalty of `holdfast_penalty` as JSON."""
-    return penalty_of(json.loads(section), host)
+def _penalty(section: str, host: str) -> tuple[Penalty | None, PreservedShare]:
+    """The penalty of `holdfast_penalty` as JSON, and the share of tokens it preserves."""
+    return penalty_of(json.loads(section), host), PreservedShare()
 
 
 @contextmanager
@@ -152,7 +155,8 @@ def _old(args: Any, batch: Mapping[str, Any]) -> list[Tensor] | None:
 def _rows(
     penalty: Penalty, logprobs: list[Tensor], old: list[Tensor], batch: Mapping[str, Any], pieces: Any
 ) -> Iterator[tuple[Tensor, ...]]:
-    """For each rollout: the penalty per token, whether a token is preserved, and its ratio; float [R] each.
+    """For each rollout: the penalty per token, whether a token is preserved, and its ratio, float [R] each; and its
+    `preserved_counts`, int [1, 2].
 
     With context parallelism R is what this process has of a rollout, in the results and in all of `batch` but the
     masks. `pieces`, the host's module, puts rollouts together for the penalty and takes them apart again.
@@ -166,7 +170,8 @@ def _rows(
         preserved = penalty.preserved(advantages, inside) & inside
         ratio = torch.where(inside, new.detach() - before, 0.0).clamp(-20, 20).exp()
         row = (per_token(penalty, new, before, advantages, inside)[0], preserved[0].to(new.dtype), ratio[0])
-        yield row if pieces is None else tuple(pieces.slice_log_prob_with_cp(x, *length) for x in row)
+        row = row if pieces is None else tuple(pieces.slice_log_prob_with_cp(x, *length) for x in row)
+        yield *row, preserved_counts(preserved, inside)
 
 
 def _policy_reducer(

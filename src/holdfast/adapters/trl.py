@@ -2,15 +2,15 @@
 
     from holdfast.adapters.trl import LLDS, with_penalties
 
-    Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2, gate="action"))
+    Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0, gate="action"))
     trainer = Trainer(model, reward_funcs, args=GRPOConfig(..., steps_per_generation=8), train_dataset=questions)
 
 With `with_penalties(GRPOTrainer)` and no penalty, the loss and its gradient stay as they are, bit for bit, and the log
 gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displacement, the importance ratio.
 
 How it works. The subclass calls `super()` everywhere and copies nothing of the trainer. It reads the log-probs of the
-host's forward pass. The penalty is reduced with the host's denominator, so that its coefficient means the same under
-every `loss_type`. Values outside the mask are set to 0 before the host computes with them: TRL multiplies by the mask
+host's forward pass. The penalty is a mean over preserved tokens under every `loss_type`; with `normalizer="policy"` it
+is reduced as the host's loss is. Values outside the mask are set to 0 before the host computes with them: TRL multiplies by the mask
 afterwards, where 0 · inf would be NaN.
 
 It is off in evaluation, which TRL computes as always.
@@ -111,7 +111,7 @@ def with_penalties(
         )
     if penalty is not None and not isinstance(penalty, Penalty):
         raise ConfigError(
-            f"with_penalties(..., {penalty!r}): pass a penalty object such as LLDS(coef=0.2), SAPO(coef=0.1) or "
+            f"with_penalties(..., {penalty!r}): pass a penalty object such as LLDS(coef=1.0), SAPO(coef=1.0) or "
             "NLL(coef=0.1); leave it out to observe only"
         )
     if penalty is not None and type(penalty) not in PENALTIES.values():
@@ -195,6 +195,9 @@ class PenaltyMixin(_Trainer):
         batch |= row_tensors(inputs, mask)
         if settings.penalty is not None and settings.penalty.uses_answer_mask:
             batch["holdfast_answer_weight"] = answer_weight(self, inputs, settings.penalty)
+        if settings.penalty is not None and settings.penalty.normalizer == "preserved":
+            count = (preserved_tokens(settings.penalty, batch, mask) & mask).sum()
+            batch["holdfast_preserved_count"] = self.accelerator.gather(count).sum()
         is_search_agent = isinstance(inputs[0].get("trajectory"), Trajectory)
         trajectories = [row["trajectory"] for row in inputs] if is_search_agent else None
         self._observer.rollout_batch(batch, mask, trajectories)
@@ -266,13 +269,11 @@ class PenaltyMixin(_Trainer):
         penalty = self.holdfast_settings.penalty
         old = inputs.get("old_per_token_logps")
         old = logprobs.detach() if old is None else old
-        advantages = inputs["advantages"]
-        advantages = advantages[:, None] if advantages.dim() == 1 else advantages
-        arguments = (logprobs, old, advantages, mask)
+        arguments = (logprobs, old, per_token_advantages(inputs), mask)
         self._observer.micro_batch(inputs, *arguments, host=loss)
         if penalty is not None:
             action_ids = inputs.get("holdfast_action_ids")
-            preserved = penalty.preserved(advantages, mask, inputs["holdfast_correct"][:, None])
+            preserved = preserved_tokens(penalty, inputs, mask)
             per_token = penalty.per_token(
                 *arguments,
                 preserved=preserved,
@@ -280,7 +281,9 @@ class PenaltyMixin(_Trainer):
                 answer_mask=inputs.get("holdfast_answer_mask"),
                 answer_weight=inputs.get("holdfast_answer_weight", 1.0),
             )
-            term = penalty.coef * reduce_loss(per_token, mask, **reduction(self, inputs, mask))
+            by_preserved = penalty.normalizer == "preserved"
+            how = over_preserved(self, inputs) if by_preserved else reduction(self, inputs, mask)
+            term = penalty.coef * reduce_loss(per_token, mask, **how)
             loss = loss + term
             self._observer.penalised(term, per_token, *arguments, preserved=preserved)
         self._observer.micro_batch_done()
@@ -299,6 +302,17 @@ def loss_mask(batch: dict[str, Any]) -> Tensor:
     """bool [B, T] over completion tokens: those the model sampled. T counts completion tokens only."""
     mask = batch["completion_mask"]
     return (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).bool()
+
+
+def per_token_advantages(batch: dict[str, Any]) -> Tensor:
+    """float [B, 1] or [B, T]: TRL has one a rollout, or one a token."""
+    advantages: Tensor = batch["advantages"]
+    return advantages[:, None] if advantages.dim() == 1 else advantages
+
+
+def preserved_tokens(penalty: Penalty, batch: dict[str, Any], mask: Tensor) -> Tensor:
+    """bool [B, T]: the tokens that the penalty acts for."""
+    return penalty.preserved(per_token_advantages(batch), mask, batch["holdfast_correct"][:, None])
 
 
 def row_tensors(inputs: list[dict[str, Any]], mask: Tensor) -> dict[str, Tensor]:
@@ -351,6 +365,17 @@ def reduction(trainer: Any, inputs: dict[str, Any], mask: Tensor) -> dict[str, A
     return {"mode": mode, "denominator": len(mask) * window, **longest}
 
 
+def over_preserved(trainer: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `reduce_loss` for a mean over preserved tokens.
+
+    As with the token count of TRL's own `dapo`, each optimizer step divides by its share of the count over the whole
+    rollout batch and all processes: Σ x / (preserved tokens of the rollout batch / its optimizer steps).
+    """
+    count = inputs["holdfast_preserved_count"].clamp(min=1) / trainer.accelerator.num_processes
+    window = trainer.current_gradient_accumulation_steps
+    return {"mode": "token-mean", "denominator": count * window / trainer.args.steps_per_generation}
+
+
 def check_config(args: Any, penalty: Penalty | None) -> None:
     """Raise `ConfigError` for a `GRPOConfig` under which the penalty would have no effect, or another one."""
     if penalty is None:
@@ -362,11 +387,6 @@ def check_config(args: Any, penalty: Penalty | None) -> None:
         )
     micro_batches = args.steps_per_generation * args.num_iterations
     window = args.gradient_accumulation_steps
-    if penalty.normalizer != "policy":
-        raise ConfigError(
-            f"{penalty!r}: TRL divides every loss term by the same count. Leave normalizer at 'policy', and divide "
-            "coef by the share of preserved tokens, which is logged as holdfast/penalty/preserved_fraction"
-        )
     if not penalty.acts_without_drift and micro_batches <= window:
         raise ConfigError(
             f"{type(penalty).__name__} compares the policy with the one that sampled the rollouts, but with "

@@ -10,7 +10,7 @@ logs as `actor/holdfast/…`. `holdfast_observe`, and any of them with `penalty_
 are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
 
     actor_rollout_ref.actor.policy_loss._target_=holdfast.adapters.verl.HoldfastPolicyLossConfig
-    +actor_rollout_ref.actor.policy_loss.penalty_coef=0.2
+    +actor_rollout_ref.actor.policy_loss.penalty_coef=1.0
 
 A loss in verl cannot see token ids, which rollouts are correct, or how many optimizer steps a rollout batch is used
 for. `holdfast doctor verl` reads the last one from the configuration. Nor can it see where the answer is. With
@@ -32,7 +32,17 @@ from verl.workers.config import PolicyLossConfig
 
 from holdfast import __version__
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
-from holdfast.adapters.verl_term import CountedMean, Log, Searches, base_name, measure, per_token, refuse_split_actions
+from holdfast.adapters.verl_term import (
+    CountedMean,
+    Log,
+    PreservedShare,
+    Searches,
+    base_name,
+    measure,
+    per_token,
+    preserved_counts,
+    refuse_split_actions,
+)
 from holdfast.errors import ConfigError
 from holdfast.penalties import Penalty
 
@@ -50,6 +60,8 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     """The registered loss to which the penalty is added."""
     penalty_coef: float | None = None
     """λ of LLDS and of its variant without a gate (LLD), γ of SAPO, μ of NLL."""
+    penalty_normalizer: str | None = None
+    """`preserved`: the penalty is a mean over preserved tokens; `policy`: over the tokens of the policy loss."""
     penalty_preserve: str | None = None
     """Rollouts it preserves: `nonnegative` (A ≥ 0), `positive` (A > 0) or `all`."""
     penalty_threshold: float | None = None
@@ -103,6 +115,7 @@ class _Loss:
         self.name = name
         self._log = Log()
         self._searches = Searches()
+        self._share = PreservedShare()
         self._settings: Any = None
         self._planned: tuple[Penalty | None, str] = (None, "")
 
@@ -139,15 +152,19 @@ class _Loss:
         if weight is not None:
             series["penalty/answer_weight"] = CountedMean(log_prob.new_tensor(weight), mask.sum(), weight)
         if penalty is not None and term is not None:
+            coef: float | Tensor = penalty.coef
+            mode = loss_agg_mode
+            if penalty.normalizer == "preserved":
+                mode = "token-mean"
+                coef = coef / self._share.update(preserved_counts(penalty.preserved(advantages, mask), mask))
             if penalty.coef:
-                added = core_algos.agg_loss(term, mask, loss_agg_mode, **config.global_batch_info)
-                loss = loss + penalty.coef * added
+                loss = loss + coef * core_algos.agg_loss(term, mask, mode, **config.global_batch_info)
             with torch.no_grad():
                 # With this micro-batch's denominator: verl takes a mean over micro-batches, and parts of a global sum
                 # would shrink with their number.
                 scale = config.global_batch_info.get("loss_scale_factor")
-                logged = core_algos.agg_loss(term, mask, loss_agg_mode, loss_scale_factor=scale)
-                series["loss/penalty"] = CountedMean(penalty.coef * logged, mask.sum(), 0.0)
+                logged = core_algos.agg_loss(term, mask, mode, loss_scale_factor=scale)
+                series["loss/penalty"] = CountedMean(coef * logged, mask.sum(), 0.0)
         return loss, {**metrics, **self._log.numbers(self.name, series)}
 
     def _answer_weight(self, penalty: Penalty, mask: Tensor) -> float | None:

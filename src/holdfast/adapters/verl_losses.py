@@ -12,9 +12,6 @@ from typing import Any
 from holdfast.errors import ConfigError
 from holdfast.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty, custom_problems
 
-_UNSUPPORTED = ("normalizer",)
-"""Settings that a verl loss cannot honour: verl divides every term by one count."""
-
 LAST_ACTION = "last-action"
 """The value of `penalty_answer`: the last action of a rollout counts as its answer. A verl loss sees no other."""
 
@@ -30,7 +27,7 @@ class VerlLoss:
     @property
     def settings(self) -> tuple[str, ...]:
         """Settings of the penalty that verl's configuration decides."""
-        decided = {"name", *self.fixed, *_UNSUPPORTED}
+        decided = {"name", *self.fixed}
         return tuple(key for key in self.kind.model_fields if key not in decided)
 
 
@@ -113,12 +110,6 @@ def _unsupported(penalty: Penalty) -> Iterator[str]:
         yield (
             "policy_loss.penalty_preserve = 'correct': verl does not tell a loss which rollouts are correct; use "
             "'positive' (A > 0) or 'nonnegative' (A ≥ 0)"
-        )
-    if penalty.normalizer != "policy":
-        yield (
-            f"{penalty!r}: verl divides every loss term by the same count. Take normalizer out of "
-            "policy_loss.penalty_settings, and divide penalty_coef by the logged holdfast/penalty/preserved_fraction "
-            "instead"
         )
 
 

@@ -22,7 +22,7 @@ from holdfast.metrics import per_token_mean
 from holdfast.penalties import LLDS, Penalty
 
 _PATIENCE = 1000  # micro-batches
-_WINDOW = 256  # rollouts over which searches are averaged; about a rollout batch's share of one process
+_WINDOW = 256  # rollouts over which searches and preserved tokens are counted; about a rollout batch of one process
 
 logger = logging.getLogger("holdfast.adapters.verl")
 
@@ -98,6 +98,36 @@ class Searches:
         actions = action_ids_from_mask(response_mask).amax(-1).tolist()
         self._recent.extend(n - 1 for n in actions if n)
         return fmean(self._recent) if self._recent else 0.0
+
+
+class PreservedShare:
+    """The share of preserved tokens in the rollouts that a process saw last, those of this call included.
+
+    A mean over preserved tokens needs their count over a whole optimizer step, and the loss functions of verl, prime-rl,
+    slime and miles see a micro-batch. The host's mean of a penalty over all tokens, divided by this share, estimates it:
+
+        mean over preserved tokens ≈ mean over all tokens / (Σ preserved / Σ tokens of the last rollouts)
+
+    Bias: a step whose own share is above that of the last rollouts counts more, in proportion, and one below it less.
+    """
+
+    def __init__(self) -> None:
+        self._recent: Tensor | None = None
+
+    def update(self, counts: Tensor) -> Tensor:
+        """0-d: the share with these rollouts, whose `preserved_counts` are int [B, 2]; 1 while nothing is preserved.
+
+        Nothing leaves the device.
+        """
+        recent = counts if self._recent is None else torch.cat([self._recent, counts])
+        self._recent = recent[-max(_WINDOW, len(counts)) :]
+        preserved, tokens = self._recent.sum(0)
+        return torch.where(preserved > 0, preserved / tokens.clamp(min=1), 1.0)
+
+
+def preserved_counts(preserved: Tensor, loss_mask: Tensor) -> Tensor:
+    """int [B, 2]: of each rollout the preserved tokens and all sampled tokens, from bool [B, T] each."""
+    return torch.stack([(preserved & loss_mask).sum(-1), loss_mask.sum(-1)], -1)
 
 
 def per_token(

@@ -173,15 +173,6 @@ def noted(config: Config, table: Mapping[str, str]) -> list[str]:
     return [f"{name} = {value_of(config, name)!r}: {why}" for name, why in table.items() if name in names]
 
 
-def refused(config: Config, table: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each setting of the table that is changed, in the recipe or in its custom penalty."""
-    yield from noted(config, table)
-    if isinstance(config.loss.penalty, CustomPenalty):
-        term = config.loss.penalty.term
-        if term.normalizer != "policy" and (why := table.get("loss.penalty.normalizer")):
-            yield f"loss.penalty.settings: normalizer = {term.normalizer!r}: {why}"
-
-
 def truncation(config: Config, remedy: str = "Set") -> Iterator[str]:
     """A note on a truncated sampler whose loss is over the whole vocabulary. `remedy`: what to do, ending in "or"."""
     sampling = config.sampling

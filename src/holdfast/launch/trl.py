@@ -19,7 +19,6 @@ from holdfast.launch.plan import (
     code_notes,
     noted,
     refuse,
-    refused,
     section,
     trackers,
     truncation,
@@ -44,7 +43,7 @@ SCRIPT: Mapping[str, str] = {
     "run.max_failed_fraction": "SearchRollouts",
     "faults.search_failure_rate": "SearchRollouts",
     **dict.fromkeys(section("reward", but=("kl",)), "reward_functions"),
-    **dict.fromkeys(section("loss.penalty", but=("normalizer",)), "with_penalties"),
+    **dict.fromkeys(section("loss.penalty"), "with_penalties"),
     "train.displacement_every": "with_penalties",
     "train.displacement_rows": "with_penalties",
     "sampling.mask_logprobs": "with_penalties",
@@ -68,10 +67,6 @@ REFUSED: Mapping[str, str] = {
     "loss.baseline": "TRL gives every rollout of a group the same weight. Leave it at 'mean', or use verl",
     **REMEDIES_OF_OURS,
     "loss.sampler_weights.aggregate": "TRL's weight of a sequence is the product of its ratios. Leave it at 'product'",
-    "loss.penalty.normalizer": (
-        "TRL divides every loss term by the same count. Leave it at 'policy', and divide loss.penalty.coef by the "
-        "share of preserved tokens, which is logged as penalty/preserved_fraction"
-    ),
 }
 
 _LOSS_TYPES = {
@@ -133,7 +128,7 @@ def _schedule(config: Config, machines: Machines) -> str:
 
 def _problems(config: Config, machines: Machines) -> Iterator[str]:
     loss = config.loss
-    yield from refused(config, REFUSED)
+    yield from noted(config, REFUSED)
     yield from _surrogate_problems(config)
     if config.model.path == "tiny" and not config.warm_start.steps:
         yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_NOT_TINY}"

@@ -215,8 +215,7 @@ def _penalty(penalty: Penalty | None) -> tuple[str, str]:
     if penalty is None:
         return "", ""
     kind = type(penalty)
-    left_out = {"name", "normalizer"}  # TRL divides by its own count
-    arguments = {key: getattr(penalty, key) for key in kind.model_fields if key not in left_out}
+    arguments = {key: getattr(penalty, key) for key in kind.model_fields if key != "name"}
     written = ", ".join(f"{key}={literal(value)}" for key, value in arguments.items())
     return f"{kind.__name__}({written})", kind.__module__
 

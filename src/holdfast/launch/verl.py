@@ -18,7 +18,6 @@ from holdfast.launch.plan import (
     model_path,
     noted,
     refuse,
-    refused,
     section,
     trackers,
     truncation,
@@ -100,10 +99,6 @@ REFUSED: Mapping[str, str] = {
     "critic.path": "verl's critic starts from a model, but this is a checkpoint of holdfast. Leave it out",
     "critic.whiten": "verl whitens every advantage of a critic. Leave it at true, or use `holdfast train`",
     "loss.off_policy_threshold": "verl does not have this mask. Use TRL, or `holdfast train`",
-    "loss.penalty.normalizer": (
-        "verl divides every loss term by the same count. Leave it at 'policy', and divide loss.penalty.coef by the "
-        "share of preserved tokens, which is logged as penalty/preserved_fraction"
-    ),
 }
 
 _NO_VALUE_CLIP = 1e9  # verl always clips values
@@ -132,7 +127,7 @@ def translate(config: Config, machines: Machines) -> Plan:
 
 def _problems(config: Config, machines: Machines) -> Iterator[str]:
     loss, train = config.loss, config.train
-    yield from refused(config, REFUSED)
+    yield from noted(config, REFUSED)
     if config.data.train == "world":
         yield (
             "data.train = 'world': the bundled world exists only inside one process, but verl's rollouts need a "

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 trl = pytest.importorskip("trl")
 
@@ -53,7 +54,9 @@ def test_equal_weights_over_the_sampling_mask(
 
 
 def loss_of(reduction: str, penalty: str) -> Loss:
-    settings = {"name": penalty, **({} if penalty == "none" else {"coef": 0.5})}
+    """A threshold, so that what rounding does to a log-prob opens no gate on the first step."""
+    more = {"none": {}, "llds": {"coef": 0.5, "threshold": 1e-6}}
+    settings = {"name": penalty, **more.get(penalty, {"coef": 0.5})}
     return Loss.model_validate({"kl_coef": 0.0, "reduction": reduction, "penalty": settings})
 
 
@@ -70,8 +73,10 @@ def compare(
     """Train in both, and assert equal weights.
 
     Both get TRL's advantages, which divide by the standard deviation plus 1e-4 (ours plus 1e-6), and no weight decay,
-    which TRL does not apply to norms.
+    which TRL does not apply to norms. Both compute in float64 (the model's norms remain in float32). Weights are compared
+    as one vector: Adam makes whole steps of the few gradients that are 0 but for rounding.
     """
+    talking_model = copy.deepcopy(talking_model).double()
     functions, weights = reward_functions({"em": 1.0, "f1": 0.5})
     questions = [
         Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
@@ -127,10 +132,9 @@ def compare(
     parameters = learner.parameters
     learner.step(minis * STEPS, mean_searches=0.0)
 
-    moved = max(
-        float((a - b).detach().abs().max()) for a, b in zip(parameters, talking_model.parameters(), strict=True)
+    ours, start, theirs = (
+        torch.cat([p.detach().flatten() for p in weights])
+        for weights in (parameters, talking_model.parameters(), trainer.model.parameters())
     )
-    apart = max(
-        float((a - b).detach().abs().max()) for a, b in zip(parameters, trainer.model.parameters(), strict=True)
-    )
-    assert moved > 1e-3 and apart < 1e-5
+    moved = (ours - start).norm()
+    assert (ours - start).abs().max() > 1e-3 and (ours - theirs).norm() < 1e-4 * moved

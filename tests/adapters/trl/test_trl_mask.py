@@ -161,16 +161,18 @@ def test_without_it_the_class_has_no_trace_of_it() -> None:
 
 
 def test_a_mask_of_the_whole_vocabulary_changes_nothing(make_trainer: Any, talking_model: Any) -> None:
-    """A mask that holds every token: the same weights as without, after a run."""
-    settings = {"model": talking_model, "top_k": 100_000, "max_steps": 4, **GENERATED}
+    """A mask that holds every token: the same weights as without, after a run. With SGD, since Adam divides gradients
+    that are 0 but for rounding by their own size, and rounding differs between kinds of CPU."""
+    exact = copy.deepcopy(talking_model).double()
+    settings = {"model": exact, "top_k": 100_000, "max_steps": 4, "optim": "sgd", "learning_rate": 0.3, **GENERATED}
     weights = []
     for mask in (False, True):
         trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS(), mask_logprobs=mask), **settings)
         trainer.train()
         weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
-    start = torch.cat([p.detach().flatten() for p in talking_model.parameters()])
+    start = torch.cat([p.detach().flatten() for p in exact.parameters()])
     assert float((weights[0] - start).abs().max()) > 1e-2
-    torch.testing.assert_close(weights[1], weights[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(weights[1], weights[0], atol=1e-6, rtol=0)
 
 
 def series_of(trainer: Any) -> dict[str, list[float]]:

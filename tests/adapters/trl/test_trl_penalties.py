@@ -59,6 +59,7 @@ def micro_batch(*, rows: int = 4, width: int = 9, seed: int = 0, dtype: torch.dt
         "old_per_token_logps": (logprobs + 0.3 * torch.randn(rows, width, generator=g, dtype=torch.float64)).to(dtype),
         "importance_sampling_ratio": torch.ones(rows, 1, dtype=dtype),
         "holdfast_correct": torch.arange(rows) % 2 == 1,
+        "holdfast_preserved_count": torch.tensor(40),
     }
     return batch | {"logprobs": logprobs.to(dtype)}
 
@@ -88,7 +89,7 @@ def loss_and_gradient(trainer: Any, batch: dict[str, Any]) -> tuple[Tensor, Tens
 
 
 def naive_penalty(penalty: Any, batch: dict[str, Any], loss_type: str, *, window: int, per_step: float) -> Tensor:
-    """The formula token by token, over what the host's formula divides its own tokens by."""
+    """The formula token by token, over the preserved tokens of a step, or over what the host divides its own by."""
     logprobs = batch["logprobs"].clone().requires_grad_()
     mask = (batch["completion_mask"] * batch["tool_mask"]).bool().tolist()
     total: Any = torch.zeros((), dtype=torch.float64)
@@ -121,7 +122,9 @@ def naive_penalty(penalty: Any, batch: dict[str, Any], loss_type: str, *, window
                 value = value + (drop if opened and drops[t] > penalty.threshold else 0.0)
         rows.append((value, sum(row)))
     tokens = sum(n for _, n in rows)
-    if loss_type in ("grpo", "sapo"):
+    if penalty.normalizer == "preserved":
+        total = sum(v for v, _ in rows) / (40 * window / 4)  # of 40 in a generation of four micro-batches
+    elif loss_type in ("grpo", "sapo"):
         total = sum(v / max(n, 1) for v, n in rows) / len(rows) / window
     elif loss_type == "bnpo":
         total = sum(v for v, _ in rows) / tokens / window
@@ -136,10 +139,12 @@ def naive_penalty(penalty: Any, batch: dict[str, Any], loss_type: str, *, window
     return total.detach(), logprobs.grad
 
 
+@pytest.mark.parametrize("normalizer", ["preserved", "policy"])
 @pytest.mark.parametrize("penalty", PENALTIES, ids=names)
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_host_loss_plus_penalty(make_trainer: Any, loss_type: str, penalty: Any) -> None:
+def test_host_loss_plus_penalty(make_trainer: Any, loss_type: str, penalty: Any, normalizer: str) -> None:
     """Value and gradient, in float64, against TRL's own loss plus the formula written out."""
+    penalty = penalty.model_copy(update={"normalizer": normalizer})
     batch = micro_batch()
     plain = loss_and_gradient(make_trainer(trl.GRPOTrainer, loss_type=loss_type), batch)
     ours = loss_and_gradient(make_trainer(with_penalties(trl.GRPOTrainer, penalty), loss_type=loss_type), batch)

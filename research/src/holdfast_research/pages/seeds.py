@@ -37,7 +37,7 @@ ARMS: dict[str, dict[str, Settings]] = {
         "GSPO (clip 3e-4, 4e-4)": {**GSPO, "loss.clip_low": 3e-4, "loss.clip_high": 4e-4},
         "LLDS action gate, 0.5 over all tokens": {**_PLAIN_LLDS, "loss.penalty.coef": 0.5},
         "LLDS action gate, published 0.2": _PLAIN_LLDS,
-        "SAPO, published 0.1": SAPO,
+        "SAPO, published 0.1": {**SAPO, "loss.penalty.normalizer": "policy"},
     },
 }
 

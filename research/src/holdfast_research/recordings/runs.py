@@ -28,7 +28,7 @@ _RECIPE: Settings = {"sampling.top_p": 0.9, "sampling.top_k": 64}
 _HARDER: Settings = {"sampling.top_p": 0.8, "sampling.top_k": 20}
 _LONG: Settings = {"train.optimizer_steps_per_rollout": 10}
 _HALF: Settings = {"loss.penalty.normalizer": "preserved", "loss.penalty.coef": 0.5}
-_LLDS_HALF: Settings = {"loss.penalty.name": "llds", "loss.penalty.coef": 0.5}
+_LLDS_HALF: Settings = {"loss.penalty.name": "llds", "loss.penalty.coef": 0.5, "loss.penalty.normalizer": "policy"}
 
 
 def _rate(lr: float, warmup: int) -> Settings:
