@@ -16,8 +16,8 @@ PIP    := $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(BIN)/python -
 	-c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm docs site constraints \
-	dist clean
+.PHONY: train test test-all lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm \
+	contracts-prime-rl prime-rl-checkout docs site constraints dist clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -87,6 +87,23 @@ contracts-trl: $(VENV)-trl/.setup
 # TRL with vLLM in its own process, and by `vllm serve`: minutes, 3 GB of memory and of disk.
 contracts-vllm: $(VENV)-vllm/.setup
 	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest tests/engines/vllm $(ARGS)
+
+# prime-rl is not on PyPI: make contracts-prime-rl PRIME_RL=/path/to/a/checkout. Its loss and configurations are imported,
+# which need little of what prime-rl installs.
+contracts-prime-rl: prime-rl-checkout $(VENV)-prime-rl/.setup
+	HOLDFAST_PRIME_RL="$(PRIME_RL)" OMP_NUM_THREADS=1 $(VENV)-prime-rl/bin/python -m pytest \
+		tests/adapters/hosts/test_prime_rl.py $(ARGS)
+
+prime-rl-checkout:
+	@test -d "$(PRIME_RL)/src/prime_rl" || { echo "PRIME_RL = '$(PRIME_RL)' is not a checkout of prime-rl; name one:" \
+		"make contracts-prime-rl PRIME_RL=/path/to/prime-rl" >&2; exit 1; }
+
+$(VENV)-prime-rl/.setup: pyproject.toml constraints.txt
+	test -x $(VENV)-prime-rl/bin/python || $(PYTHON) -m venv $(VENV)-prime-rl
+	$(VENV)-prime-rl/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
+	$(VENV)-prime-rl/bin/python -m pip install -q --disable-pip-version-check $(TORCH) -e '.[train]' pytest beartype jaxtyping \
+		loguru prime-pydantic-config wandb
+	@touch $@
 
 $(VENV)-trl/.setup: pyproject.toml constraints.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl

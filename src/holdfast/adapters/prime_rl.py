@@ -10,15 +10,16 @@
     threshold = 0.01
 
     [trainer.loss.kwargs.base]        # the [trainer.loss] of before; leave it out for prime-rl's default
-    type = "default"
-    kl_tau = 1e-3
+    type = "ipo"
+    eps = 0.2                         # in 0.8: ipo_threshold
 
 prime-rl computes its loss rollout by rollout, as sums, and divides by the number of tokens of the whole step. The
 penalty is such a sum, so it has the same denominator. The old policy is the sampler's, whose log-probs are the only
 old ones. It is at least one step behind by default, and the sampler's numbers differ a little from the trainer's even
 where it is not; `threshold` keeps that noise from counting.
 
-Source: `prime_rl.trainer.rl.loss`, prime-rl 0.8.
+Source: `prime_rl.trainer.rl.loss` of prime-rl 0.8, whose losses are functions, and of its main branch since September
+2026, whose losses are objects with `.loss()`. IPO is the default since pull request #3418 (27 August 2026).
 """
 
 from __future__ import annotations
@@ -81,24 +82,43 @@ def _plan(settings: str) -> tuple[Penalty | None, Callable[[Any], Any]]:
     from prime_rl.trainer.rl.loss import setup_rl_loss_fn
 
     penalty, base = json.loads(settings)
-    return penalty_of(penalty, "prime-rl"), setup_rl_loss_fn(base_config(base))
+    base_loss = setup_rl_loss_fn(base_config(base))
+    return penalty_of(penalty, "prime-rl"), getattr(base_loss, "loss", base_loss)
 
 
 def base_config(base: Mapping[str, Any] | None) -> Any:
     """prime-rl's configuration of the loss that the penalty is added to. Raises `ConfigError`."""
-    from prime_rl.configs.trainer import DefaultLossConfig, LossConfig
+    from prime_rl.configs.trainer import LossConfig, TrainerConfig
     from pydantic import TypeAdapter, ValidationError
 
+    default = TrainerConfig.model_fields["loss"].get_default(call_default_factory=True)
     if not base:
-        return DefaultLossConfig()
+        return default
+    where = "trainer.loss.kwargs.base"
     if base.get("import_path") == f"{__name__}.{loss.__name__}":
         raise ConfigError(
-            f"trainer.loss.kwargs.base.import_path = {base['import_path']!r} adds this loss to itself; name the loss "
-            "you had before, or leave base out for prime-rl's default"
+            f"{where}.import_path = {base['import_path']!r} adds this loss to itself; name the loss you had before, or "
+            "leave base out for prime-rl's default"
         )
     try:
-        return TypeAdapter(LossConfig).validate_python({"type": "default", **base})
+        config = TypeAdapter(LossConfig).validate_python({"type": default.type, **base})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in ("trainer.loss.kwargs.base", *first["loc"][1:]))
-        raise ConfigError(f"{where}: {first['msg']}; write base as prime-rl's [trainer.loss]") from None
+        setting = ".".join(str(part) for part in (where, *first["loc"][1:]))
+        raise ConfigError(f"{setting}: {first['msg']}; write base as prime-rl's [trainer.loss]") from None
+    if getattr(config, "score_centering", False):
+        raise ConfigError(
+            f"{where}.score_centering = true: prime-rl collects what this needs only if [trainer.loss] itself has it, "
+            "so it would have no effect here; leave it out"
+        )
+    return config
+
+
+def interface() -> str:
+    """Which API the losses of the installed prime-rl have, in words. Raises what importing them raises."""
+    from prime_rl.trainer.rl.loss import setup_rl_loss_fn
+
+    default = base_config(None)
+    newer = hasattr(setup_rl_loss_fn(default), "loss")
+    api = "newer API: losses are objects with .loss()" if newer else "older API: losses are functions"
+    return f"its loss module has the {api}, and {default.type!r} is the default"

@@ -104,7 +104,7 @@ def prime_rl(
         Path | None, typer.Argument(metavar="TOML", help="The configuration of your run, to check it too.")
     ] = None,
 ) -> None:
-    """Check prime-rl: its version, and the configuration of your run.
+    """Check prime-rl: its version, its loss, and the configuration of your run.
 
     [cyan]holdfast doctor prime-rl rl.toml[/cyan]
     """
@@ -182,6 +182,17 @@ def prime_rl_lines(config: Path | None) -> Iterator[Line]:
         yield False, f"prime-rl {installed} is installed, but holdfast needs 0.8 or newer, below 1"
         return
     yield True, f"prime-rl {installed}"
+    try:
+        from holdfast.adapters import prime_rl
+
+        yield True, prime_rl.interface()
+    except Exception as error:  # the version does not tell what the loss is like, nor what its modules need
+        yield (
+            False,
+            f"its loss cannot be used: {error}. Run this in the environment in which prime-rl trains. If it is that "
+            "one, this prime-rl is newer than holdfast: update holdfast",
+        )
+        return
     yield from prime_rl_checks(config)
 
 

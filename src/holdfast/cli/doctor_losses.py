@@ -53,6 +53,13 @@ def prime_rl_checks(path: Path | None) -> Iterator[Line]:
     except ConfigError as error:
         yield False, f"trainer.loss.kwargs: {error}"
         return
+    from holdfast.adapters.prime_rl import base_config
+
+    try:
+        base_config(kwargs.get("base"))
+    except ConfigError as error:
+        yield False, str(error)
+        return
     yield True, f"the loss is valid: {_shown(penalty)}"
     orchestrator = config.get("orchestrator", {})
     if penalty and not penalty.acts_without_drift and orchestrator.get("max_off_policy_steps") == 0:

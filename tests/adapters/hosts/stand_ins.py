@@ -1,41 +1,32 @@
 """The parts of prime-rl and of slime that holdfast calls, with their names, arguments and results, and other contents.
 
-They stand in where the packages are not installed. The tests run against the packages too where they are.
+They stand in where the packages are not installed. The tests run against the packages too where they are, and against a
+checkout of prime-rl: HOLDFAST_PRIME_RL names it.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from torch import Tensor
 
 
-class DefaultLossConfig(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    type: Literal["default"] = "default"
-    kl_tau: float = Field(1e-3, ge=0)
 
 
-class CustomLossConfig(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class CustomLossConfig(_Strict):
     type: Literal["custom"] = "custom"
     import_path: str
     kwargs: dict[str, Any] = {}
-
-
-@dataclass
-class LossInputs:
-    trainer_logprobs: Tensor
-    inference_logprobs: Tensor
-    ref_logprobs: Tensor | None
-    advantages: Tensor
-    loss_mask: Tensor
-    loss_weights: Tensor | None = field(default=None)
 
 
 @dataclass
@@ -44,38 +35,142 @@ class LossOutputs:
     metrics: dict[str, Tensor]
 
 
-def setup_rl_loss_fn(config: Any) -> Callable[[LossInputs], LossOutputs]:
-    """One kind of loss, and a custom one by its dotted path."""
-    if isinstance(config, CustomLossConfig):
-        from importlib import import_module
-
-        module, _, name = config.import_path.rpartition(".")
-        custom = getattr(import_module(module), name)
-        return lambda inputs: custom(inputs, **config.kwargs)
-
-    def plain(inputs: LossInputs) -> LossOutputs:
-        change = inputs.trainer_logprobs - inputs.inference_logprobs
-        each = inputs.loss_mask * (config.kl_tau * change**2 - inputs.advantages * change.exp())
-        if inputs.loss_weights is not None:
-            each = each * inputs.loss_weights
-        return LossOutputs(each.sum(), {"change": change[inputs.loss_mask].mean().detach()})
-
-    return plain
+def _custom(config: CustomLossConfig) -> Callable[[Any], LossOutputs]:
+    """The loss that a dotted path names."""
+    module, _, name = config.import_path.rpartition(".")
+    loss = getattr(import_module(module), name)
+    return lambda inputs: loss(inputs, **config.kwargs)
 
 
-def prime_rl() -> dict[str, ModuleType]:
-    """Name -> module."""
-    loss, configs = ModuleType("prime_rl.trainer.rl.loss"), ModuleType("prime_rl.configs.trainer")
-    vars(configs).update(
-        DefaultLossConfig=DefaultLossConfig,
-        CustomLossConfig=CustomLossConfig,
-        LossConfig=DefaultLossConfig | CustomLossConfig,
-    )
-    vars(loss).update(LossInputs=LossInputs, LossOutputs=LossOutputs, setup_rl_loss_fn=setup_rl_loss_fn)
+def _masked(inputs: Any, adv_tau: float, kl_tau: float = 0.0) -> LossOutputs:
+    """A loss of one rollout in place of prime-rl's, as a sum over its tokens."""
+    keep = inputs.loss_mask
+    change = (inputs.trainer_logprobs - inputs.inference_logprobs)[keep]
+    each = kl_tau * change**2 - adv_tau * inputs.advantages[keep] * change.exp()
+    if inputs.loss_weights is not None:
+        each = each * inputs.loss_weights[keep]
+    return LossOutputs(each.sum(), {"is_masked": (change.abs() > 0.3).float().mean()})
+
+
+def _functions() -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `configs.trainer` and `trainer.rl.loss` of prime-rl 0.8 have: losses are functions."""
+
+    class DefaultLossConfig(_Strict):
+        type: Literal["default"] = "default"
+        dppo_mask_low: float = Field(0.2, ge=0)
+        dppo_mask_high: float = Field(0.2, ge=0)
+        adv_tau: float = Field(1.0, ge=0)
+        kl_tau: float = Field(1e-3, ge=0)
+
+    class IPOLossConfig(_Strict):
+        type: Literal["ipo"] = "ipo"
+        ipo_threshold: float = Field(0.1, ge=0)
+        adv_tau: float = Field(1.0, ge=0)
+        kl_tau: float = Field(1e-3, ge=0)
+
+    @dataclass
+    class LossInputs:
+        trainer_logprobs: Tensor
+        inference_logprobs: Tensor
+        ref_logprobs: Tensor | None
+        advantages: Tensor
+        loss_mask: Tensor
+        loss_weights: Tensor | None = field(default=None)
+
+    def setup_rl_loss_fn(loss_config: Any) -> Callable[[Any], LossOutputs]:
+        if isinstance(loss_config, CustomLossConfig):
+            return _custom(loss_config)
+        return lambda inputs: _masked(inputs, loss_config.adv_tau, loss_config.kl_tau)
+
+    def compute_loss(rl_loss_fn: Callable[[Any], LossOutputs], **rest: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return _reduced(rl_loss_fn, LossInputs, **rest)
+
+    configs = {"DefaultLossConfig": DefaultLossConfig, "IPOLossConfig": IPOLossConfig}
+    return configs, {"LossInputs": LossInputs, "setup_rl_loss_fn": setup_rl_loss_fn, "compute_loss": compute_loss}
+
+
+def _objects() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same of prime-rl's main branch since September 2026: losses are objects, and IPO is the default."""
+
+    class IPOLossConfig(_Strict):
+        type: Literal["ipo"] = "ipo"
+        eps: float = Field(0.3, ge=0)
+        max_importance_ratio: float = Field(1e4, ge=1)
+        adv_tau: float = Field(1.0, ge=0)
+        score_centering: bool = False
+
+    class IcePopLossConfig(_Strict):
+        type: Literal["icepop"] = "icepop"
+        ratio_low: float = Field(0.2, gt=0)
+        ratio_high: float = Field(5.0, gt=0)
+        adv_tau: float = Field(1.0, ge=0)
+
+    @dataclass
+    class LossInputs:
+        trainer_logprobs: Tensor
+        inference_logprobs: Tensor
+        ref_logprobs: Tensor | None
+        advantages: Tensor
+        loss_mask: Tensor
+        loss_weights: Tensor | None = field(default=None)
+        trainer_mask_logprobs: Tensor | None = field(default=None)
+        inference_mask_logprobs: Tensor | None = field(default=None)
+
+    class Loss:
+        def __init__(self, config: Any) -> None:
+            self.config = config
+
+        def loss(self, inputs: Any) -> LossOutputs:
+            return _masked(inputs, self.config.adv_tau)
+
+    class CustomLoss:
+        def __init__(self, config: CustomLossConfig) -> None:
+            self.fn = _custom(config)
+
+        def loss(self, inputs: Any) -> LossOutputs:
+            return self.fn(inputs)
+
+    def setup_rl_loss_fn(loss_config: Any) -> Any:
+        return (CustomLoss if isinstance(loss_config, CustomLossConfig) else Loss)(loss_config)
+
+    def compute_loss(rl_loss_fn: Any, **rest: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return _reduced(rl_loss_fn.loss, LossInputs, **rest)
+
+    configs = {"IPOLossConfig": IPOLossConfig, "IcePopLossConfig": IcePopLossConfig}
+    return configs, {"LossInputs": LossInputs, "setup_rl_loss_fn": setup_rl_loss_fn, "compute_loss": compute_loss}
+
+
+def _reduced(
+    loss: Callable[[Any], LossOutputs], inputs: Any, *, rl_scale: float, **rows: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The sum over rollouts / rl_scale, and the metrics of all rollouts joined. The other components are left out."""
+    names = ("trainer_logprobs", "inference_logprobs", "advantages", "loss_mask")
+    outputs = [
+        loss(inputs(ref_logprobs=None, **dict(zip(names, row, strict=True))))
+        for row in zip(*(rows[name] for name in names), strict=True)
+    ]
+    metrics = {key: torch.cat([x.metrics[key].reshape(-1) for x in outputs]) for key in outputs[0].metrics}
+    return torch.stack([x.loss for x in outputs]).sum() / rl_scale, metrics
+
+
+PRIME_RL = {"functions": _functions, "objects": _objects}
+
+
+def prime_rl(interface: str) -> dict[str, ModuleType]:
+    """Name -> module, for an interface of `PRIME_RL`."""
+    loss, trainer = ModuleType("prime_rl.trainer.rl.loss"), ModuleType("prime_rl.configs.trainer")
+    configs, losses = PRIME_RL[interface]()
+    union = Annotated[
+        functools.reduce(operator.or_, [*configs.values(), CustomLossConfig]), Field(discriminator="type")
+    ]
+    default = next(iter(configs.values()))()
+    settings = create_model("TrainerConfig", loss=(union, default))
+    vars(trainer).update(configs, CustomLossConfig=CustomLossConfig, LossConfig=union, TrainerConfig=settings)
+    vars(loss).update(losses, LossOutputs=LossOutputs)
     packages = {
         name: ModuleType(name) for name in ("prime_rl", "prime_rl.trainer", "prime_rl.trainer.rl", "prime_rl.configs")
     }
-    return packages | {loss.__name__: loss, configs.__name__: configs}
+    return packages | {loss.__name__: loss, trainer.__name__: trainer}
 
 
 _SLIME = """

@@ -1,10 +1,17 @@
-"""prime-rl's loss plus a penalty, by prime-rl's own entry, where it is installed; by its interface everywhere."""
+"""prime-rl's loss plus a penalty, by prime-rl's own entry.
+
+prime-rl is not on PyPI. HOLDFAST_PRIME_RL names a checkout of it, whose loss and configurations are then imported as
+they are. Everywhere, stand-ins have its two interfaces: losses that are functions, and losses that are objects.
+"""
 
 from __future__ import annotations
 
 import importlib
 import math
+import os
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters import prime_rl as adapter
+from holdfast.cli import doctor
 from holdfast.errors import ConfigError
 
 from . import stand_ins
@@ -20,14 +28,22 @@ from .conftest import SECTIONS, Rollout
 PATH = "holdfast.adapters.prime_rl.loss"
 
 
-@pytest.fixture(params=["interface", "package"])
+@pytest.fixture(params=[*stand_ins.PRIME_RL, "prime-rl"])
 def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module `prime_rl.trainer.rl.loss`."""
-    if request.param == "interface":
-        for name, module in stand_ins.prime_rl().items():
+    if request.param in stand_ins.PRIME_RL:
+        for name, module in stand_ins.prime_rl(request.param).items():
             monkeypatch.setitem(sys.modules, name, module)
+    elif checkout := os.environ.get("HOLDFAST_PRIME_RL"):
+        source = Path(checkout).resolve() / "src"
+        monkeypatch.syspath_prepend(source.parent / "packages" / "prime-rl-configs" / "src")
+        monkeypatch.syspath_prepend(source)
+        models = ModuleType("prime_rl.trainer.models")  # its own imports every model, and their kernels
+        models.__path__ = [str(source / "prime_rl" / "trainer" / "models")]
+        monkeypatch.setitem(sys.modules, models.__name__, models)
+        importlib.import_module("prime_rl.trainer.rl.loss")
     else:
-        pytest.importorskip("prime_rl.trainer.rl.loss")
+        pytest.importorskip("prime_rl.trainer.rl.loss", reason="HOLDFAST_PRIME_RL names no checkout of prime-rl")
     adapter._plan.cache_clear()
     return sys.modules["prime_rl.trainer.rl.loss"]
 
@@ -43,15 +59,17 @@ def call(host: Any, rollout: Rollout, config: Any, weights: Tensor | None = None
         loss_mask=torch.tensor(rollout.mask),
         loss_weights=weights,
     )
-    outputs = host.setup_rl_loss_fn(config)(inputs)
+    loss = host.setup_rl_loss_fn(config)
+    outputs = getattr(loss, "loss", loss)(inputs)
     (gradient,) = torch.autograd.grad(outputs.loss, new)
     return outputs.loss.detach(), gradient, outputs.metrics
 
 
 def configs(**kwargs: Any) -> tuple[Any, Any]:
     """prime-rl's own loss, and ours on top of it."""
-    module = importlib.import_module("prime_rl.configs.trainer")
-    return module.DefaultLossConfig(), module.CustomLossConfig(import_path=PATH, kwargs=kwargs)
+    module = sys.modules["prime_rl.configs.trainer"]
+    default = getattr(module, "DefaultLossConfig", module.IPOLossConfig)
+    return default(), module.CustomLossConfig(import_path=PATH, kwargs=kwargs)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -91,11 +109,11 @@ def test_observing_and_a_weight_of_zero_change_not_one_bit(
         assert all(torch.equal(metrics[key], value) for key, value in base_metrics.items())
 
 
-def test_the_whole_step_is_divided_by_the_tokens_of_the_step(rollouts: list[Rollout], written_out: Any) -> None:
+def test_the_whole_step_is_divided_by_the_tokens_of_the_step(
+    host: Any, rollouts: list[Rollout], written_out: Any
+) -> None:
     """prime-rl's `compute_loss` sums rollouts and divides by the tokens of all ranks and micro-batches."""
-    host = pytest.importorskip("prime_rl.trainer.rl.loss")
     section = SECTIONS["llds"]
-    adapter._plan.cache_clear()
     rows = {
         "trainer_logprobs": [torch.tensor(r.new, requires_grad=True) for r in rollouts],
         "inference_logprobs": [torch.tensor(r.old) for r in rollouts],
@@ -143,14 +161,18 @@ def test_what_is_outside_the_mask_is_not_read(host: Any, rollouts: list[Rollout]
 
 
 def test_another_base_is_kept(host: Any, rollouts: list[Rollout]) -> None:
-    base = {"kl_tau": 0.5}
-    default, _ = configs()
-    module = importlib.import_module("prime_rl.configs.trainer")
-    tuned = module.DefaultLossConfig(**base)
-    ours = configs(base=base)[1]
+    default, ours = configs(base={"adv_tau": 0.5})
+    tuned = type(default)(adv_tau=0.5)
     for rollout in rollouts:
         assert torch.equal(call(host, rollout, ours)[0], call(host, rollout, tuned)[0])
-        assert not torch.equal(call(host, rollout, ours)[0], call(host, rollout, default)[0])
+        assert torch.equal(call(host, rollout, ours)[0], call(host, rollout, default)[0]) == (rollout.advantage == 0)
+
+
+def test_a_base_of_another_type_is_kept(host: Any, rollouts: list[Rollout]) -> None:
+    ipo = sys.modules["prime_rl.configs.trainer"].IPOLossConfig(adv_tau=0.5)
+    ours = configs(base={"type": "ipo", "adv_tau": 0.5})[1]
+    for rollout in rollouts:
+        assert torch.equal(call(host, rollout, ours)[0], call(host, rollout, ipo)[0])
 
 
 @pytest.mark.parametrize(
@@ -163,10 +185,70 @@ def test_another_base_is_kept(host: Any, rollouts: list[Rollout]) -> None:
         ({"penalty": {"coef": -1}}, "coef"),
         ({"penalty": {"coeff": 1}}, "coeff"),
         ({"penalty": "llds"}, "is not a table"),
-        ({"base": {"kl_tauu": 1}}, "kl_tauu"),
+        ({"base": {"kl_tauu": 1}}, r"trainer\.loss\.kwargs\.base\.kl_tauu: "),
+        ({"base": {"type": "dppo"}}, "'dppo' found using 'type'.*; write base as prime-rl's"),
         ({"base": {"type": "custom", "import_path": PATH}}, "adds this loss to itself"),
     ],
 )
 def test_what_cannot_work_is_refused(host: Any, rollouts: list[Rollout], kwargs: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         call(host, rollouts[0], configs(**kwargs)[1])
+
+
+def test_a_base_for_which_prime_rl_passes_nothing_is_refused(host: Any) -> None:
+    if "score_centering" not in sys.modules["prime_rl.configs.trainer"].IPOLossConfig.model_fields:
+        pytest.skip("this prime-rl has no score centering")
+    assert adapter.base_config({"type": "ipo", "score_centering": False}).score_centering is False
+    with pytest.raises(ConfigError, match=r"base\.score_centering = true: .*; leave it out"):
+        adapter.base_config({"type": "ipo", "score_centering": True})
+
+
+def test_the_doctor_says_which_api_it_found(host: Any, request: pytest.FixtureRequest) -> None:
+    either = {
+        "functions": "its loss module has the older API: losses are functions, and 'default' is the default",
+        "objects": "its loss module has the newer API: losses are objects with .loss(), and 'ipo' is the default",
+    }
+    shown = adapter.interface()
+    assert shown == either.get(request.node.callspec.params["host"], shown)
+    assert configs()[0].type in shown and ("functions" in shown) == callable(host.setup_rl_loss_fn(configs()[0]))
+
+
+OURS = f'[trainer.loss]\ntype = "custom"\nimport_path = "{PATH}"\n'
+
+
+@pytest.mark.parametrize(
+    ("config", "fine", "sentences"),
+    [
+        (OURS, True, ["the loss is valid: no penalty, observing"]),
+        (
+            OURS + "kwargs.penalty.coef = 0.1",
+            True,
+            ["the loss is valid: LLDS(coef=0.1, ", "filter_zero_advantages = false", "penalty.threshold = 0"],
+        ),
+        (OURS + "kwargs.base.adv_tau = 0.5", True, ["the loss is valid: no penalty, observing"]),
+        (OURS + "kwargs.penalty.preserve = 'correct'", False, ["trainer.loss.kwargs: penalty.preserve"]),
+        (OURS + "kwargs.coef = 0.1", False, ["trainer.loss.kwargs.coef: only penalty and base are read"]),
+        (OURS + "kwargs.base.type = 'dppo'", False, ["trainer.loss.kwargs.base: Input tag 'dppo'"]),
+        (
+            OURS + "kwargs.penalty.coef = 0.1\n[orchestrator]\nmax_off_policy_steps = 0",
+            False,
+            ["orchestrator.max_off_policy_steps = 0"],
+        ),
+        (
+            OURS + "kwargs.penalty.name = 'nll'\n[orchestrator]\nmax_off_policy_steps = 0",
+            True,
+            ["the loss is valid: NLL(coef=0.1, "],
+        ),
+        ("[trainer.loss]\ntype = 'ipo'", False, ["[trainer.loss] in", "is not holdfast's. Set type"]),
+        ("[trainer.loss", False, ["cannot be read as TOML"]),
+    ],
+)
+def test_the_doctor_reads_a_configuration(
+    host: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: str, fine: bool, sentences: list[str]
+) -> None:
+    monkeypatch.setattr(doctor, "_version", {"prime-rl": "0.9.0"}.get)
+    (tmp_path / "rl.toml").write_text(config)
+    lines = list(doctor.prime_rl_lines(tmp_path / "rl.toml"))
+    assert all(passed for passed, _ in lines) is fine
+    text = "\n".join(text for _, text in lines)
+    assert [sentence for sentence in sentences if sentence not in text] == []
