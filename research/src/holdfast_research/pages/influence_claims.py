@@ -40,7 +40,7 @@ def claims(runs: Sequence[ProbedRun]) -> tuple[Claim, ...]:
             paper=LLDS_PAPER,
             where="Definition A.3 (2) of v2, its second half",
             says="Meanwhile hidden states of incorrect rollouts stay similar to those of correct ones.",
-            asks=f"the mean cosine of first actions, of one question, is above {HALF} at every checkpoint from the peak "
+            asks=f"the mean cosine of first actions, of one question, is above {HALF} at each checkpoint from the peak "
             "to the fall. The paper names no bound, and it is as high long before",
             test=of(_alike, "first actions of incorrect rollouts were similar to those of correct ones"),
         ),
