@@ -69,7 +69,7 @@ def test_thoughts_lose_more_than_queries_as_often_as_the_page_says(
             thought, answer, query = (mean(values) for values in drift.values())
             assert thought < answer < query < 0
             ratios.append(thought / query)
-    assert f"{len(ratios)} log both and drop" in TEXTS["signals"]
+    assert f"{len(ratios)} runs log both and drop" in TEXTS["signals"]
     assert f"{min(ratios):.0f} to {max(ratios):.0f} times" in TEXTS["signals"]
 
 
@@ -86,4 +86,4 @@ def test_the_rules_name_as_many_drops_as_the_page_says(
             first = min((f.step for f in findings if f.code in ("LLD002", "LLD003")), default=None)
             half = halved(run.reward)
             named += first is not None and (half is None or first < half.step)
-    assert f"Of the {len(came)} drops that came with it `LLD002` or `LLD003` names {named} before" in TEXTS["signals"]
+    assert f"`LLD003` names {named} of the {len(came)} drops that came with it, before half" in TEXTS["signals"]

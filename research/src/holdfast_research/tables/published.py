@@ -2,8 +2,8 @@
 
 Exact match, and token F1 where a paper prints it. Numbers are fractions. A row that a paper gives by its average alone
 has no sets; means over kinds of sets follow from the sets. Search-R1's numbers are those of its fifth version. LLDS
-prints its baselines again; a row is stored twice only where the numbers differ. `docs/reference/scoring.md` says why rows of
-different sources cannot be compared directly, and `docs/reference/tables.md`, which table is missing.
+prints its baselines again; a row is stored twice only where the numbers differ. `docs/reference/scoring.md` says why
+rows of different sources cannot be compared directly, and `docs/reference/tables.md`, which table is missing.
 """
 
 from __future__ import annotations
