@@ -18,6 +18,7 @@ SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]  # drops at step 34
 LATE = [*RISE, *[0.8] * 10, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 15]  # at step 44
 SHALLOW = [*RISE, *[0.65] * 30]
 N = len(SPIRAL)
+DRIFT = {"drift/positive/thought": -0.1, "drift/positive/answer": -0.05}
 
 
 def ramp(start: float, first: int, slope: float) -> list[float]:
@@ -67,6 +68,10 @@ ONE_ARM = [
         Status.NOT_SHOWN,
     ),
     (judge.likelihood_decays_first("A"), {}, SPIRAL, Status.CANNOT_TELL),
+    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, SPIRAL, Status.SHOWN),
+    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": ramp(0.0, 34, -0.2)}, SPIRAL, Status.NOT_SHOWN),
+    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, HOLD, Status.CANNOT_TELL),
+    (judge.queries_drift_more("A"), DRIFT, SPIRAL, Status.CANNOT_TELL),
     (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Status.SHOWN),
     (judge.displacement_deepens("A"), {"displacement/correct": ramp(-0.5, 10, 0.01)}, SPIRAL, Status.NOT_SHOWN),
     (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 31, -0.1)}, SPIRAL, Status.CANNOT_TELL),
@@ -354,6 +359,20 @@ def test_a_control_in_a_run_that_holds_leaves_out_what_fell(make_run: MakeRun) -
     assert test({"A": three}) == judge.never_displaced("A")({"A": three})
     nothing = test(seeds(make_run, "A", SPIRAL, calm))
     assert nothing.word is Status.CANNOT_TELL and "A fell on every seed" in nothing.because
+    assert test({}).because == judge.NOBODY
+
+
+def test_a_habit_is_asked_only_where_there_is_something_to_learn(make_run: MakeRun) -> None:
+    """A run whose reward never rose stays at one search because of that."""
+    once = {"rollout/searches": 1.0}
+    test = judge.where_it_learned("A", judge.searches_end_below("B", 1.2))
+    assert word(test, seeds(make_run, "A", HOLD), seeds(make_run, "B", [0.2] * N, once)) is Status.SHOWN
+    for idle in ([0.2] * N, SHALLOW):
+        nothing = test({**seeds(make_run, "A", idle), **seeds(make_run, "B", HOLD, once)})
+        assert nothing.word is Status.CANNOT_TELL and nothing.because == "A rose by 0.12 and held on 0 of 3 seeds"
+    learned = (*seeds(make_run, "A", HOLD)["A"], make_run("A", 4, [0.2] * N))
+    some = test({"A": learned, "B": tuple(make_run("B", seed, HOLD, once) for seed in (1, 2, 3, 4))})
+    assert some.word is Status.SHOWN and some.because.endswith("on 3 of 3 seeds; on 1 A did not learn")
     assert test({}).because == judge.NOBODY
 
 

@@ -171,6 +171,9 @@ def disagreements(rows: Sequence[Published]) -> set[tuple[str, str]]:
     for row in rows:
         if len(row.values) == 7 and row.average is not None and abs(mean(row.values.values()) - row.average) > ROUNDED:
             found.add((row.name, "average"))
+        multi_hop = [value for name, value in row.values.items() if name in MULTI_HOP_SETS]
+        if row.multi_hop is not None and abs(mean(multi_hop) - row.multi_hop) > ROUNDED:
+            found.add((row.name, "multi-hop"))
         if row.f1_average is not None and abs(mean(row.f1.values()) - row.f1_average) > ROUNDED:
             found.add((row.name, "f1"))
         if row.printed_gain is not None:

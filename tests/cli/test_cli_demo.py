@@ -44,6 +44,12 @@ def test_it_diagnoses_both_logs_as_the_command_would(holdfast: Holdfast) -> None
     assert max(len(line) for line in text.splitlines() if "report holdfast-demo" not in line) <= 80
 
 
+def test_what_it_writes_is_ignored_by_git_in_a_clone(holdfast: Holdfast) -> None:
+    holdfast("demo")
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert {f"/{path.name}/" for path in Path().iterdir()} <= set(ignored)
+
+
 def test_the_commands_it_names_work(holdfast: Holdfast) -> None:
     text = holdfast("demo").stdout
     (command,) = re.findall(r"^    holdfast (report .*)$", text, re.M)

@@ -97,6 +97,23 @@ def where_it_held(arm: str, test: Test) -> Test:
     return held
 
 
+def where_it_learned(arm: str, test: Test) -> Test:
+    """The test, asked on the seeds on which `arm` rose and held: where there is nothing to learn, no habit changes."""
+
+    def learned(runs: Runs) -> Verdict:
+        every = runs.get(arm, ())
+        if not every:
+            return test(runs)
+        seeds = {run.seed for run in every if _held(run)[0]}
+        if not seeds:
+            return Verdict(Status.CANNOT_TELL, f"{arm} rose by {RISE} and held on 0 of {len(every)} seeds")
+        verdict = test({name: tuple(run for run in those if run.seed in seeds) for name, those in runs.items()})
+        rest = len(every) - len(seeds)
+        return replace(verdict, because=f"{verdict.because}; on {rest} {arm} did not learn") if rest else verdict
+
+    return learned
+
+
 # ---- how runs end: which collapse, hold, fall later, end higher
 
 
@@ -486,6 +503,20 @@ def ratio_never_drifts(arm: str, level: float = HALF) -> Test:
         return min(values) >= level, {"lowest mean of ln ∏ r": min(values)}
 
     return each_seed(arm, ask, f"the product of {arm}'s ratios never halved", "a series is missing")
+
+
+def queries_drift_more(arm: str) -> Test:
+    """Whether queries of rollouts with A > 0 lose more per token than their thoughts, up to the reward's drop."""
+
+    def ask(run: RunSeries) -> Answer:
+        drop = drop_step(run)
+        drift = {kind: between(run, f"drift/positive/{kind}", 1, drop or 0) for kind in ("query", "thought", "answer")}
+        if not all(drift.values()):
+            return None, {"reward drop": drop}
+        means: Numbers = {f"nats per token, {kind}": mean(values) for kind, values in drift.items()}
+        return mean(drift["query"]) < mean(drift["thought"]), means
+
+    return each_seed(arm, ask, f"queries of {arm} lost more per token than thoughts before the reward dropped", NO_DROP)
 
 
 def most_displaced(arm: str, share: float = 0.5) -> Test:

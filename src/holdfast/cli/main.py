@@ -80,7 +80,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Train LLM search agents with reinforcement learning that does not collapse.
+    """Train LLM search agents with reinforcement learning, and find out why a run collapses.
 
     Start here:
 
@@ -92,7 +92,7 @@ def main(
           See a failing run diagnosed, in seconds and without training.
 
       [cyan]holdfast train[/cyan]
-          Train a small search agent on one CPU core, in about three minutes.
+          Train a small search agent on one CPU core, in less than four minutes.
 
       [cyan]holdfast ask[/cyan]
           Ask the trained agent a question, and watch it search.

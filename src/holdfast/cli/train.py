@@ -42,7 +42,7 @@ def train(
     """Train a search agent with reinforcement learning.
 
     Without arguments, a tiny model learns to search a small bundled world of
-    made-up people. That takes about three minutes on one CPU core.
+    made-up people. That takes less than four minutes on one CPU core.
 
     A recipe is a TOML file that names your model, questions, passages and method.
     Options such as --train.steps 50 change its settings. The run folder runs/NAME

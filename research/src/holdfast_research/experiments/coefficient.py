@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import FALL, PLATEAU, no_surge, remedy
+from holdfast_research.experiments.death_spiral_claims import FALL, PLATEAU, no_surge, proposition_1, remedy
 from holdfast_research.values import Arm, Claim, Experiment
 
 VALUES = (0.01, 0.1, 0.2, 0.5, 1.0)
@@ -38,6 +38,7 @@ EXPERIMENT = Experiment(
         *remedy("λ = 0.1", paper="control", where="the same with v2's gate, the action"),
         *remedy("λ = 0.2", paper=a.LLDS_PAPER, where="Figure 8 (v2), λ = 0.2"),
         PLATEAU,
+        proposition_1(V1.name),
         *(
             claim
             for value in (0.5, 1.0)

@@ -81,6 +81,18 @@ def postpones_surge(arm: str) -> Claim:
     )
 
 
+def proposition_1(arm: str) -> Claim:
+    """Asked of arms near plain GRPO, whose kept runs are older than the series."""
+    return Claim(
+        paper=a.SAPO_PAPER,
+        where="Proposition 1: a rollout's ratio decays with its action tokens",
+        says="On the way to a fall queries lose more likelihood than thoughts.",
+        asks="in rollouts with A > 0, up to the drop, the mean of drift/positive/query is below that of "
+        "drift/positive/thought. Plain GRPO's kept runs are older than the series, so other arms that fall are asked",
+        test=judge.queries_drift_more(arm),
+    )
+
+
 COLLAPSES = Claim(
     paper=a.LLDS_PAPER,
     where="section 1 and Figure 2 (v1)",
@@ -154,7 +166,7 @@ COURSE = (
     ),
     Claim(
         paper=a.LLDS_PAPER,
-        where="Definition A.3 (2) of v2, its first half; the similarity of its second is not measured",
+        where="Definition A.3 (2) of v2, its first half",
         says="Meanwhile incorrect rollouts do not become likelier.",
         asks="over those steps the mean of displacement/incorrect is not above 0",
         test=judge.incorrect_not_raised(GRPO),

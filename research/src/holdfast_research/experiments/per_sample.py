@@ -17,16 +17,15 @@ EXPERIMENT = Experiment(
     minutes=4.5,
     notes=(
         "The paper resets the weights before each question and makes one update on it alone. Here the update is the "
-        "training step on the whole batch, so questions act on one another. `holdfast probe RUN --what per-sample` "
-        "does as the paper did, on a checkpoint of these runs.",
+        "training step on the whole batch, so questions act on one another. The study's page on influence "
+        "has the paper's update, and there hardly a question is displaced.",
     ),
     claims=(
         Claim(
             paper=a.LLDS_PAPER,
-            where="Figure 3 (v1)",
-            says="Late in training, more than half of the samples lose likelihood in an update.",
-            asks="displacement/fraction, of the run's own updates on whole batches, exceeds one half in some 5 steps "
-            "before the reward drops",
+            where="after Figure 3 (v1), with another update: the run's own, on a whole batch",
+            says="Late in training, more than half of the correct rollouts lose likelihood in the run's own update.",
+            asks="displacement/fraction exceeds one half in some 5 steps before the reward drops",
             test=judge.most_displaced(a.GRPO.name),
         ),
         Claim(

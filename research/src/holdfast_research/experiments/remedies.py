@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import COLLAPSES, no_surge, remedy
+from holdfast_research.experiments.death_spiral_claims import COLLAPSES, no_surge, proposition_1, remedy
 from holdfast_research.methods import GSPO, MEAN_OF_MEANS, NO_PENALTY, Settings
 from holdfast_research.values import Arm, Experiment
 
@@ -72,6 +72,7 @@ EXPERIMENT = Experiment(
     ),
     claims=(
         COLLAPSES,
+        proposition_1("NTHR"),
         *(
             claim
             for name, (where, _) in METHODS.items()

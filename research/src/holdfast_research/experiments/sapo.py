@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, remedy
+from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, proposition_1, remedy
 from holdfast_research.values import Arm, Claim, Experiment
 
 TAUS = (0.6, 0.8, 1.0, 1.2)
@@ -37,6 +37,7 @@ EXPERIMENT = Experiment(
             asks="the mean of ln ∏ r is below ln 0.5 before the reward drops",
             test=judge.ratio_drifts_before_drop(a.GRPO.name),
         ),
+        proposition_1(PAPERS_GAMMA.name),
         *remedy("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),
         *remedy(PAPERS_GAMMA.name, paper=a.SAPO_PAPER, where="Figure 1, at the paper's own γ"),
         *(

@@ -22,6 +22,7 @@ HABIT: Settings = {
 twice and hardly ever does."""
 STAYS, BACK = 1.2, 1.5
 """Searches per rollout: one, and another where it found nothing; and more than half of the second searches."""
+LEARNS = ", where plain GRPO rises by 0.12 and holds"
 
 V1: Settings = {**a.llds("response"), "loss.penalty.coef": 0.1}
 LLDS_V1 = Arm("LLDS response, λ 0.1", V1)
@@ -45,8 +46,8 @@ def stays(arm: Arm, named: str, where: str) -> Claim:
         paper=a.LLDS_PAPER,
         where=where,
         says=f"Without masking, {named} stays at one search per question.",
-        asks=f"searches per rollout end below {STAYS:g}",
-        test=judge.searches_end_below(arm.name, STAYS),
+        asks=f"searches per rollout end below {STAYS:g}{LEARNS}",
+        test=judge.where_it_learned(a.GRPO.name, judge.searches_end_below(arm.name, STAYS)),
     )
 
 
@@ -65,6 +66,8 @@ EXPERIMENT = Experiment(
         "The warm start has two phases. In the first, scripts stop after one search on 55 % of the questions that "
         "need two; in the second on 99.7 %.",
         "Searches are reliable and the sampler is not truncated, so that nothing collapses.",
+        "Plain GRPO rises here and sinks again: a second search is so rare, and so rarely right, that hardly anything "
+        "rewards it. So these runs cannot tell what masking does for agents that could learn to search again.",
         "The paper's agents make more than two searches with answers masked. Where three questions in ten need one, "
         f"that is asked as more than {BACK:g}.",
         "LLDS-MA 0, v1 and its control have v1's gate and λ. The adaptive weights have the action gate with the λ of "
@@ -80,8 +83,10 @@ EXPERIMENT = Experiment(
                 where=where,
                 says=f"{masked.name}: with answers masked the agent makes the second search.",
                 asks=f"searches per rollout end above {BACK:g}, on the seeds on which {plain.name} ends below "
-                f"{STAYS:g}",
-                test=judge.brings_back_searches(masked.name, plain.name, BACK, STAYS),
+                f"{STAYS:g}{LEARNS}",
+                test=judge.where_it_learned(
+                    a.GRPO.name, judge.brings_back_searches(masked.name, plain.name, BACK, STAYS)
+                ),
             )
             for masked, plain, where in PAIRS
         ),

@@ -3,6 +3,7 @@
     python -m holdfast_research.pages.claims        # research/docs/claims.md, from the runs in research/data/laboratory
 
 Claims and tests are those of the experiments, verdicts those of their pages. What no kept run can answer is listed too.
+Claims about single steps and hidden states are put to the reading `influence`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean
 
 from holdfast.files import write_whole
+from holdfast_research import readings
 from holdfast_research.experiments import EXPERIMENTS
 from holdfast_research.judge import NOBODY
+from holdfast_research.pages import influence, influence_claims
 from holdfast_research.pages.curves import runs_of
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.paths import DOCS
@@ -27,8 +31,9 @@ INTRODUCTION = """\
 # The papers' claims, one by one
 
 Every claim that the experiments of the [study](README.md) test in the papers' name, and what the runs in the repository
-say. Each verdict links to its page, which has the test, its controls and the numbers seed by seed. A claim that is
-shown here may still be no mark of a collapse: the controls on those pages ask whether runs that hold have it too.
+say. Single steps and hidden states were probed, on [influence](influence.md). Each verdict links to its page, which has
+its controls and its numbers. A claim that is shown here may still be no mark of a collapse: the controls on those pages
+ask whether runs that hold have it too.
 
 Keep five things in mind:
 
@@ -42,7 +47,8 @@ Keep five things in mind:
 * **One testbed, shared runs.** `testbeds` draws a testbed with every seed. All other experiments share one. One outcome
   can be in several rows, because these have the same runs of plain GRPO: `death-spiral`, `coefficient`, `per-sample`,
   `first-action`, `masking`, `sapo`, `remedies`, K = 10 in `steps-per-rollout`, and frequent reward in `preserving`.
-* **Length.** `testbeds` has 160 steps, `anchor` 60, the others 80.
+  `influence` has three runs of plain GRPO of its own.
+* **Length.** `testbeds` has 160 steps, `anchor` and `second-search` 60, `influence` 45, the others 80.
 * **Names.** "preserved" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)). "paper"
   after LLDS-MA says whose schedule its answers have. Methods and settings are in
   [Papers](../../docs/reference/papers.md). v1 and v2 are the versions of LLDS; SAPO has one.
@@ -72,6 +78,7 @@ class Answer:
     """What the kept runs of an experiment say of a claim; no verdict where none of them can be asked."""
 
     experiment: str
+    """Or the reading; the name of its page."""
     claim: Claim
     verdict: Verdict | None
 
@@ -87,6 +94,14 @@ def answers(kept: Path = KEPT) -> Iterator[Answer]:
                 yield Answer(experiment.name, claim, verdict if asked else None)
 
 
+def answers_of_reading() -> Iterator[Answer]:
+    """What the checkpoints behind influence.md say."""
+    kept = readings.kept(influence.NAME)
+    for claim in influence_claims.claims([influence.from_kept(run) for run in kept["runs"]]) if kept else ():
+        yield Answer(influence.NAME, claim, claim.test({}))
+
+
+@cache
 def kept_runs(name: str, kept: Path) -> Runs:
     """The runs in the repository; none of an experiment that has none there."""
     if not (kept / name / PLAN_FILE).exists():
@@ -98,7 +113,7 @@ def kept_runs(name: str, kept: Path) -> Runs:
 
 def whole_page(kept: Path = KEPT) -> str:
     """The text of claims.md."""
-    return "\n".join([page(list(answers(kept))), *further(kept)])
+    return "\n".join([page([*answers(kept), *answers_of_reading()]), *further(kept)])
 
 
 def page(every: Sequence[Answer]) -> str:
