@@ -17,7 +17,7 @@ from holdfast.cli.recipes import find
 from holdfast.config import load
 from holdfast.loading import load_protocol, load_questions, load_retrievers
 
-Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.5))
+Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
 OUTPUT = f"runs/{Path(__file__).stem}"
 
 

@@ -457,7 +457,7 @@ VALUES = {
     "coef": "0.5",
     "gate": "token",
     "preserve": "correct",
-    "normalizer": "preserved",
+    "normalizer": "policy",
     "threshold": "0.01",
     "answer_weight": "0.5",
     "answer_base": "0.5",

@@ -104,11 +104,6 @@ def test_what_is_refused(name: str, given: dict[str, object], said: str) -> None
         penalty_for(name, given)
 
 
-def test_what_a_loss_of_verl_is_not_told_is_refused(hinge: str) -> None:
-    with pytest.raises(ConfigError, match="divides every loss term by the same count"):
-        penalty_for("holdfast_custom", {"penalty_path": hinge, "penalty_settings": {"normalizer": "preserved"}})
-
-
 def test_a_penalty_has_the_name_that_makes_it(hinge: str) -> None:
     assert [loss_name(p) for p in (NoPenalty(), LLDS(), LLDS(gate="token"), SAPO(), CustomPenalty(path=hinge))] == [
         "holdfast_observe",
@@ -120,6 +115,6 @@ def test_a_penalty_has_the_name_that_makes_it(hinge: str) -> None:
     assert loss_name(NLL()) == "holdfast_nll"
     assert set(PENALTY_FIELDS) == {
         *("penalty_answer", "penalty_answer_weight", "penalty_answer_base", "penalty_answer_target"),
-        *("penalty_coef", "penalty_preserve", "penalty_threshold", "penalty_tau"),
+        *("penalty_coef", "penalty_normalizer", "penalty_preserve", "penalty_threshold", "penalty_tau"),
         *("penalty_path", "penalty_settings"),
     }

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from holdfast.adapters import verl_term
 from holdfast.adapters.verl_losses import LOSSES
-from holdfast.adapters.verl_term import Log, base_name, measure, per_token, refuse_split_actions
+from holdfast.adapters.verl_term import (
+    Log,
+    PreservedShare,
+    base_name,
+    measure,
+    per_token,
+    preserved_counts,
+    refuse_split_actions,
+)
 from holdfast.errors import ConfigError
 from holdfast.penalties import LLDS, SAPO
 
@@ -32,6 +40,24 @@ def test_whole_rollouts_may_be_rejected(correction: Any) -> None:
     refuse_split_actions(SAPO(), {"rollout_rs": "token_k1"})
     with pytest.raises(ConfigError, match="rollout_rs = 'token_k2'"):
         refuse_split_actions(LLDS(), {"rollout_rs": "seq_max_k2,token_k2"})
+
+
+def test_the_share_of_preserved_tokens_is_of_the_last_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verl_term, "_WINDOW", 4)
+    draw = torch.Generator().manual_seed(0)
+    share, seen = PreservedShare(), list[tuple[int, int]]()
+    nothing = torch.zeros(2, 5, dtype=torch.bool)
+    assert float(share.update(preserved_counts(nothing, ~nothing))) == 1.0
+    seen += [(0, 5), (0, 5)]
+    for rows in (1, 3, 2, 6, 1):
+        mask, preserved = (torch.rand(rows, 5, generator=draw) < 0.6 for _ in range(2))
+        seen += [
+            (sum(p and m for p, m in zip(*pair, strict=True)), sum(pair[1]))
+            for pair in zip(preserved.tolist(), mask.tolist(), strict=True)
+        ]
+        last = seen[-max(4, rows) :]
+        expected = sum(n for n, _ in last) / sum(n for _, n in last)
+        assert float(share.update(preserved_counts(preserved, mask))) == pytest.approx(expected)
 
 
 def numbers(log: Log, old: Tensor, new: Tensor, advantages: Tensor, mask: Tensor) -> dict[str, float]:

@@ -75,7 +75,7 @@ def test_a_penalty_by_its_import_path(write: Callable[[str, str], None]) -> None
     write("toy_ramp", PENALTY)
     config = load(overrides=["--loss.penalty.name=custom", "--loss.penalty.path=toy_ramp:Ramp"])
     check_training(config)
-    assert repr(config.loss.penalty.term) == "Ramp(coef=0.4, normalizer='policy', slope=2.0)"
+    assert repr(config.loss.penalty.term) == "Ramp(coef=0.4, normalizer='preserved', slope=2.0)"
 
 
 def test_a_penalty_of_the_package(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_penalty_of_the_package(tmp_path: Path) -> None:
         "".join(json.dumps({"question": f"Who is {i}?", "golden_answers": ["Mira"]}) + "\n" for i in range(60))
     )
     assert "error" not in holdfast("launch", "trl", str(recipe), *launch, "--out", "out")
-    assert "Ramp(coef=0.4, slope=2.0)" in (tmp_path / "out" / "train.py").read_text()
+    assert 'Ramp(coef=0.4, normalizer="preserved", slope=2.0)' in (tmp_path / "out" / "train.py").read_text()
     assert "verl does not have this penalty" in holdfast("launch", "verl", str(recipe), *launch, "--out", "other")
 
 

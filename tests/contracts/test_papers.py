@@ -51,10 +51,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "LLD, no gate (v1)": llds(gate="token", coef=0.1),
     "LLDS-MA, answers masked (v1)": llds(gate="response", coef=0.1, answer_weight=0.0),
     "LLDS-MA, adaptive (v2)": llds(answer_weight="adaptive-paper"),
-    "SAPO, as in the paper": penalty(SAPO()) | F1 | SAPO_RUNS | BY_SEQUENCE,
-    "SAPO, as in its code": penalty(SAPO(preserve="nonnegative", normalizer="preserved")) | F1 | SAPO_RUNS,
-    "KL to the old policy on r alone": penalty(SAPO(preserve="all")) | F1 | BY_SEQUENCE,
-    "KL to the old policy, no condition": penalty(SAPO(preserve="all", tau=1e6)) | F1 | BY_SEQUENCE,
+    "SAPO, as in the paper": penalty(SAPO(normalizer="policy")) | F1 | SAPO_RUNS | BY_SEQUENCE,
+    "SAPO, as in its code": penalty(SAPO(preserve="nonnegative")) | F1 | SAPO_RUNS,
+    "KL to the old policy on r alone": penalty(SAPO(preserve="all", normalizer="policy")) | F1 | BY_SEQUENCE,
+    "KL to the old policy, no condition": penalty(SAPO(preserve="all", normalizer="policy", tau=1e6))
+    | F1
+    | BY_SEQUENCE,
     "GRPO,": {"loss.entropy_coef": 0.001},
     "Dr.GRPO": {"loss.advantage": "dr_grpo", "loss.reduction": "seq-mean-token-sum-norm", "loss.kl_coef": 0.0},
     "OPO": {

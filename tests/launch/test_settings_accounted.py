@@ -43,7 +43,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.penalty.name": ("none",),
     "loss.penalty.gate": ("token",),
     "loss.penalty.preserve": ("positive",),
-    "loss.penalty.normalizer": ("preserved",),
+    "loss.penalty.normalizer": ("policy",),
     "loss.penalty.answer_weight": ("0.5",),
     "loss.penalty.answer_base": ("0.5", "--loss.penalty.answer_weight=adaptive-paper"),
     "loss.penalty.answer_target": ("3", "--loss.penalty.answer_weight=adaptive-paper"),

@@ -51,7 +51,9 @@ def test_trl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
         "max_completion_length": 4096,
         "report_to": "none",
     })  # fmt: skip
-    assert 'LLDS(coef=0.2, preserve="nonnegative", gate="action", threshold=0.0, answer_weight=1.0, ' in script(made)
+    assert 'LLDS(coef=0.2, normalizer="preserved", preserve="nonnegative", gate="action", threshold=0.0, ' in script(
+        made
+    )
 
 
 def test_verl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
@@ -169,7 +171,6 @@ def test_what_a_setting_becomes_in_verl(overrides: list[str], expected: dict[str
 @pytest.mark.parametrize(("overrides", "says"), [
     (["--model.path=tiny"], ["model.path = 'tiny'", "holdfast warm-start"]),
     (["--warm_start.steps=5"], ["warm_start.steps = 5", "holdfast warm-start"]),
-    (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'", "_fraction"]),
     (["--loss.advantage=reinforce"], ["loss.advantage = 'reinforce'", "'dr_grpo'"]),
     (["--loss.advantage=gae", "--loss.penalty.name=none", "--critic.lr=1e-4"],
      ["loss.advantage = 'gae' (with critic.lr)", "Use verl"]),
@@ -193,7 +194,6 @@ def test_what_trl_refuses(overrides: list[str], says: list[str], recipe: MakeRec
     (["--warm_start.steps=5"], ["warm_start.steps = 5", "holdfast warm-start"]),
     (["--retrieval.url=none", "--retrieval.corpus=c.jsonl"], ["retrieval.corpus = 'c.jsonl'", "set retrieval.url"]),
     (["--data.train=world", "--retrieval.url=none"], ["data.train = 'world'", "retrieval.url"]),
-    (["--loss.penalty.normalizer=preserved"], ["loss.penalty.normalizer = 'preserved'", "'policy'"]),
     (["--loss.penalty.preserve=correct"], ["loss.penalty.preserve = 'correct'", "'positive'"]),
     (["--loss.advantage=reinforce"], ["loss.advantage = 'reinforce'", "train.group_size = 1"]),
     (["--loss.advantage=gae", "--loss.penalty.name=none", "--critic.whiten=false"],
@@ -230,9 +230,9 @@ def test_all_problems_are_told_together(recipe: MakeRecipe) -> None:
 
 def test_penalties_in_the_script(recipe: MakeRecipe) -> None:
     sapo = script(plan("trl", recipe("--loss.penalty.name=sapo", "--loss.penalty.tau=0.9")))
-    assert 'SAPO(coef=0.1, preserve="positive", tau=0.9)' in sapo
+    assert 'SAPO(coef=0.1, normalizer="preserved", preserve="positive", tau=0.9)' in sapo
     assert "from holdfast.adapters.trl import SAPO, with_penalties" in sapo
-    assert "NLL(coef=0.1)" in script(plan("trl", recipe("--loss.penalty.name=nll")))
+    assert 'NLL(coef=0.1, normalizer="preserved")' in script(plan("trl", recipe("--loss.penalty.name=nll")))
     none = script(plan("trl", recipe("--loss.penalty.name=none")))
     assert "import with_penalties" in none
     assert not [name for name in ("LLDS", "SAPO", "NLL") if name in none]
@@ -246,7 +246,7 @@ def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:
     )
     trl, verl = plan("trl", config), plan("verl", config)
     assert "from own_code_of_launch import Hinge\n" in script(trl) and "import with_penalties\n" in script(trl)
-    assert "Hinge(coef=0.3, margin=0.5)" in script(trl)
+    assert 'Hinge(coef=0.3, normalizer="preserved", margin=0.5)' in script(trl)
     assert '{"em": 1.0, "own_code_of_launch:brevity": 0.2}' in script(trl)
     assert "correct_above" not in script(trl)  # nobody knows what the part is worth
     assert verl.values[f"{LOSS}.loss_mode"] == "holdfast_custom"

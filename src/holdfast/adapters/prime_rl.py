@@ -6,7 +6,7 @@
 
     [trainer.loss.kwargs.penalty]     # [loss.penalty] of a recipe; leave it out to observe
     name = "llds"
-    coef = 0.2
+    coef = 1.0
     threshold = 0.01
 
     [trainer.loss.kwargs.base]        # the [trainer.loss] of before; leave it out for prime-rl's default
@@ -14,7 +14,8 @@
     eps = 0.2                         # in 0.8: ipo_threshold
 
 prime-rl computes its loss rollout by rollout, as sums, and divides by the number of tokens of the whole step. The
-penalty is such a sum, so it has the same denominator. The old policy is the sampler's, whose log-probs are the only
+penalty is such a sum, divided by the share of preserved tokens in recent rollouts, or with `normalizer = "policy"` the
+sum alone. The old policy is the sampler's, whose log-probs are the only
 old ones. It is at least one step behind by default, and the sampler's numbers differ a little from the trainer's even
 where it is not; `threshold` keeps that noise from counting.
 
@@ -33,7 +34,7 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.adapters.host_losses import penalty_of
-from holdfast.adapters.verl_term import measure, per_token
+from holdfast.adapters.verl_term import PreservedShare, measure, per_token, preserved_counts
 from holdfast.errors import ConfigError
 from holdfast.penalties import Penalty
 
@@ -53,7 +54,7 @@ def loss(inputs: Any, *, penalty: Mapping[str, Any] | None = None, base: Mapping
     Raises:
         ConfigError: settings that cannot work.
     """
-    term, base_loss = _plan(json.dumps([penalty, base], sort_keys=True))
+    term, share, base_loss = _plan(json.dumps([penalty, base], sort_keys=True))
     outputs = base_loss(inputs)
     new, old, advantages = (x[None] for x in (inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages))
     mask = inputs.loss_mask[None]
@@ -63,10 +64,13 @@ def loss(inputs: Any, *, penalty: Mapping[str, Any] | None = None, base: Mapping
     total = outputs.loss
     if term is not None and values is not None:
         weighted = values if inputs.loss_weights is None else values * inputs.loss_weights
+        coef: float | Tensor = term.coef
+        if term.normalizer == "preserved":
+            coef = coef / share.update(preserved_counts(term.preserved(advantages, mask), mask))
         if term.coef:
-            total = total + term.coef * weighted.sum()
+            total = total + coef * weighted.sum()
         count = mask.sum()
-        series["loss/penalty"] = (term.coef * weighted.detach().sum() / count.clamp(min=1), count)
+        series["loss/penalty"] = (coef * weighted.detach().sum() / count.clamp(min=1), count)
     logged = {f"holdfast/{name}": _present(value, count) for name, (value, count) in series.items()}
     return replace(outputs, loss=total, metrics={**outputs.metrics, **logged})
 
@@ -77,13 +81,13 @@ def _present(value: Tensor, count: Tensor) -> Tensor:
 
 
 @cache
-def _plan(settings: str) -> tuple[Penalty | None, Callable[[Any], Any]]:
-    """The penalty and prime-rl's own loss, of [penalty, base] as JSON."""
+def _plan(settings: str) -> tuple[Penalty | None, PreservedShare, Callable[[Any], Any]]:
+    """The penalty, the share of tokens it preserves, and prime-rl's own loss, of [penalty, base] as JSON."""
     from prime_rl.trainer.rl.loss import setup_rl_loss_fn
 
     penalty, base = json.loads(settings)
     base_loss = setup_rl_loss_fn(base_config(base))
-    return penalty_of(penalty, "prime-rl"), getattr(base_loss, "loss", base_loss)
+    return penalty_of(penalty, "prime-rl"), PreservedShare(), getattr(base_loss, "loss", base_loss)
 
 
 def base_config(base: Mapping[str, Any] | None) -> Any:

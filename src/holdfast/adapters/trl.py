@@ -10,8 +10,8 @@ gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displace
 
 How it works. The subclass calls `super()` everywhere and copies nothing of the trainer. It reads the log-probs of the
 host's forward pass. The penalty is a mean over preserved tokens under every `loss_type`; with `normalizer="policy"` it
-is reduced as the host's loss is. Values outside the mask are set to 0 before the host computes with them: TRL multiplies by the mask
-afterwards, where 0 · inf would be NaN.
+is reduced as the host's loss is. Values outside the mask are set to 0 before the host computes with them: TRL
+multiplies by the mask afterwards, where 0 · inf would be NaN.
 
 It is off in evaluation, which TRL computes as always.
 """

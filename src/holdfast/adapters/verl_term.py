@@ -103,8 +103,8 @@ class Searches:
 class PreservedShare:
     """The share of preserved tokens in the rollouts that a process saw last, those of this call included.
 
-    A mean over preserved tokens needs their count over a whole optimizer step, and the loss functions of verl, prime-rl,
-    slime and miles see a micro-batch. The host's mean of a penalty over all tokens, divided by this share, estimates it:
+    A mean over preserved tokens needs their count over a whole optimizer step, and a loss of verl, prime-rl, slime or
+    miles sees a micro-batch. The host's mean of a penalty over all tokens, divided by this share, estimates it:
 
         mean over preserved tokens ≈ mean over all tokens / (Σ preserved / Σ tokens of the last rollouts)
 

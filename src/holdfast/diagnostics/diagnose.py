@@ -112,7 +112,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "ratio/": _TRL_LOSS,
         "optimizer_steps_per_rollout": _TRL_LOSS,
         "loss/tokens": "`with_penalties(GRPOTrainer)` with `SearchRollouts`",
-        "penalty/": "`with_penalties(GRPOTrainer, LLDS(coef=0.2))`",
+        "penalty/": "`with_penalties(GRPOTrainer, LLDS(coef=1.0))`",
         "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
         "clip/": "every GRPOTrainer (`clip_ratio/region_mean`)",
         "grad/norm": "every trainer, with `max_grad_norm` set",

@@ -133,6 +133,23 @@ def test_the_whole_step_is_divided_by_the_tokens_of_the_step(
     assert added[1]["holdfast/drift/negative"].shape == (1,)
 
 
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_mean_is_over_the_preserved_tokens_of_recent_rollouts(
+    host: Any, rollouts: list[Rollout], written_out: Any, preserved_share: Any, name: str
+) -> None:
+    """Each rollout's sum is divided by the share of preserved tokens up to it; nothing preserved so far counts as 1."""
+    section = SECTIONS[name]
+    plain, ours = configs(penalty={**section, "normalizer": "preserved"})
+    for i, rollout in enumerate(rollouts):
+        base, base_gradient, _ = call(host, rollout, plain)
+        loss, gradient, _ = call(host, rollout, ours)
+        coef = section["coef"] / (preserved_share(section, rollouts[: i + 1]) or 1.0)
+        each = written_out(section, rollout)
+        assert loss.item() == pytest.approx(base.item() + coef * sum(v for v, _ in each), abs=1e-6)
+        for t, (_, slope) in enumerate(each):
+            assert gradient[t].item() == pytest.approx(base_gradient[t].item() + coef * slope, abs=1e-6)
+
+
 def test_what_the_log_shows(host: Any, rollouts: list[Rollout], written_out: Any) -> None:
     section = SECTIONS["llds"]
     rollout = rollouts[0]
@@ -181,7 +198,6 @@ def test_a_base_of_another_type_is_kept(host: Any, rollouts: list[Rollout]) -> N
         ({"penalty": {"name": "lds"}}, "penalty.name = 'lds' is not a penalty; use 'llds'"),
         ({"penalty": {"preserve": "correct"}}, "prime-rl does not tell a loss which rollouts are correct"),
         ({"penalty": {"answer_weight": 0.5}}, "the mask of the answer"),
-        ({"penalty": {"normalizer": "preserved"}}, "divides every loss term by the same count"),
         ({"penalty": {"coef": -1}}, "coef"),
         ({"penalty": {"coeff": 1}}, "coeff"),
         ({"penalty": "llds"}, "is not a table"),

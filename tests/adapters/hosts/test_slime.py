@@ -171,6 +171,19 @@ def test_value_and_gradient_are_the_base_plus_the_penalty(
     torch.testing.assert_close((gradient - base_gradient).double(), slope, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_mean_is_divided_by_the_share_of_preserved_tokens(
+    host: Any, rollouts: list[Rollout], batch: Batch, written_out: Any, preserved_share: Any, name: str
+) -> None:
+    section = SECTIONS[name]
+    base, base_gradient, _ = call(host.policy_loss_function, batch, **EXACT)
+    loss, gradient, _ = call(adapter.loss, batch, **EXACT, holdfast_penalty={**section, "normalizer": "preserved"})
+    value, slope = expected(section, rollouts, batch, written_out)
+    share = preserved_share(section, rollouts)
+    assert loss.item() - base.item() == pytest.approx(value / share, abs=2e-6)
+    torch.testing.assert_close((gradient - base_gradient).double(), slope / share, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("section", [None, {"name": "none"}, {"coef": 0}, {"name": "nll", "coef": 0}])
 def test_observing_and_a_weight_of_zero_change_not_one_bit(host: Any, batch: Batch, section: Any) -> None:
     base, base_gradient, base_metrics = call(host.policy_loss_function, batch)

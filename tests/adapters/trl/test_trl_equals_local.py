@@ -73,8 +73,8 @@ def compare(
     """Train in both, and assert equal weights.
 
     Both get TRL's advantages, which divide by the standard deviation plus 1e-4 (ours plus 1e-6), and no weight decay,
-    which TRL does not apply to norms. Both compute in float64 (the model's norms remain in float32). Weights are compared
-    as one vector: Adam makes whole steps of the few gradients that are 0 but for rounding.
+    which TRL does not apply to norms. Both compute in float64 (the model's norms remain in float32). Weights are
+    compared as one vector: Adam makes whole steps of the few gradients that are 0 but for rounding.
     """
     talking_model = copy.deepcopy(talking_model).double()
     functions, weights = reward_functions({"em": 1.0, "f1": 0.5})

@@ -267,7 +267,7 @@ PRESERVE_LIKELIHOOD: Remedy = {
     "`train.optimizer_steps_per_rollout` of 2 or more. If the penalty is on, raise `loss.penalty.coef`. A smaller "
     "`train.lr` also helps. If the sampler is truncated, first set `sampling.top_p = 1.0` and "
     "`sampling.top_k = 0`, or set `sampling.top_k = 512` and `sampling.mask_logprobs = true`.",
-    "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=0.2))`, with `steps_per_generation` at "
+    "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=1.0))`, with `steps_per_generation` at "
     "least twice `gradient_accumulation_steps`. A smaller `learning_rate` also helps. If `top_p` or `top_k` "
     "truncates the sampler, switch that off first, or pass `mask_logprobs=True` to `with_penalties`.",
     "verl": "Preserve correct rollouts: `actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`, with "
