@@ -24,7 +24,8 @@ GLOBAL = {"dp_size": 2, "batch_num_tokens": 61, "global_batch_size": 9, "loss_sc
 
 @pytest.fixture
 def actor_config() -> Callable[..., Any]:
-    """actor_config("gspo", penalty_coef=0.5, global_batch_info={…}, loss_agg_mode=…): a real ActorConfig."""
+    """actor_config("gspo", penalty_coef=0.5, global_batch_info={…}, loss_agg_mode=…): a real ActorConfig. A penalty is a
+    mean over all tokens unless `penalty_normalizer` is given."""
     from verl.workers.config import ActorConfig
 
     import holdfast.adapters.verl as adapter
@@ -32,6 +33,8 @@ def actor_config() -> Callable[..., Any]:
     def make(
         base: str = "vanilla", *, loss_mode: str = "holdfast_llds", actor: dict[str, Any] | None = None, **fields: Any
     ) -> Any:
+        if loss_mode not in ("holdfast_observe", "holdfast_custom") and loss_mode in adapter.LOSSES:
+            fields.setdefault("penalty_normalizer", "policy")
         own = adapter.HoldfastPolicyLossConfig(loss_mode=loss_mode, base_loss_mode=base, **fields)
         sizes = {"strategy": "fsdp", "ppo_mini_batch_size": 4, "ppo_micro_batch_size_per_gpu": 4, "rollout_n": 1}
         return ActorConfig(**sizes, policy_loss=own, **(actor or {}))

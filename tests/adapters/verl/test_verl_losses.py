@@ -196,15 +196,43 @@ def test_the_preserving_rule_is_read(actor_config: MakeConfig, batch: Batch) -> 
     assert pulls["positive"][0] == pulls["nonnegative"][0] > 0
 
 
-def test_without_our_config_class_the_papers_values_count(batch: Batch) -> None:
+PRESERVED = {"holdfast_search_sapo": lambda a: a > 0, "holdfast_nll": lambda a: a > 0}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PENALTIES)
+def test_by_default_the_mean_is_over_preserved_tokens(
+    actor_config: MakeConfig, batch: Batch, monkeypatch: pytest.MonkeyPatch, name: str, mode: str
+) -> None:
+    """Whatever verl's mode: the sum over the step's tokens times the share of preserved ones seen so far."""
+    monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, name, _Loss(name))
+    actor = {"loss_agg_mode": mode, "global_batch_info": GLOBAL}
+    config = actor_config(loss_mode=name, penalty_coef=0.7, penalty_normalizer="preserved", actor=actor)
+    seen = torch.zeros(2, dtype=torch.float64)
+    for rows in ([0, 1], [2, 3, 4]):
+        part = {key: value[rows] for key, value in batch.items()}
+        mask = part["response_mask"]
+        kept = PRESERVED.get(name, lambda a: a >= 0)(part["advantages"]) & mask
+        seen += torch.stack([kept.sum(), mask.sum()])
+        value, slope = (x[rows] for x in naive_penalty(name, batch))
+        weight = 0.7 * GLOBAL["dp_size"] / (GLOBAL["batch_num_tokens"] * seen[0] / seen[1])
+        plain, plain_gradient, _ = call("vanilla", config, part)
+        loss, gradient, _ = call(name, config, part)
+        torch.testing.assert_close(loss, plain + weight * value.sum(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(gradient, plain_gradient + weight * slope, rtol=0, atol=1e-6)
+
+
+def test_without_our_config_class_the_papers_values_count(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.workers.config import ActorConfig, PolicyLossConfig
 
     sizes = {"strategy": "fsdp", "ppo_mini_batch_size": 4, "ppo_micro_batch_size_per_gpu": 4, "rollout_n": 1}
     for name, coef in (("holdfast_llds", 0.2), ("holdfast_search_sapo", 0.1)):
+        monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, name, _Loss(name))
         config = ActorConfig(**sizes, policy_loss=PolicyLossConfig(loss_mode=name))
         added = call(name, config, batch)[0] - call("vanilla", config, batch)[0]
-        expected = coef * naive_penalty(name, batch)[0].sum() / batch["response_mask"].sum()
-        torch.testing.assert_close(added, expected, rtol=0, atol=1e-12)
+        kept = PRESERVED.get(name, lambda a: a >= 0)(batch["advantages"]) & batch["response_mask"]
+        expected = coef * naive_penalty(name, batch)[0].sum() / kept.sum()
+        torch.testing.assert_close(added, expected, rtol=1e-6, atol=0)  # the share is a float32
 
 
 def test_a_class_of_ones_own_is_a_loss_too(
@@ -212,7 +240,7 @@ def test_a_class_of_ones_own_is_a_loss_too(
 ) -> None:
     (tmp_path / "user_lld_for_verl.py").write_text(lld_class)
     monkeypatch.syspath_prepend(tmp_path)
-    settings = {"penalty_path": "user_lld_for_verl:Lld", "penalty_settings": {"least": 0.25}, "penalty_coef": 0.7}
+    settings = {"penalty_path": "user_lld_for_verl:Lld", "penalty_settings": {"least": 0.25, "normalizer": "policy"}, "penalty_coef": 0.7}
     mine = call("holdfast_custom", actor_config(loss_mode="holdfast_custom", **settings), batch)
     same = {"penalty_threshold": 0.25, "penalty_coef": 0.7}
     ours = call("holdfast_lld", actor_config(loss_mode="holdfast_lld", **same), batch)
