@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import struct
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -406,6 +407,17 @@ def test_lines_of_a_metric_that_are_none(tmp_path: Path) -> None:
     assert log.notes == (
         "Skipped 3 lines that are not `timestamp value step` (the first: line 1: train/reward: no number here).",
     )
+
+
+def test_settings_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / SWANLAB.name
+    shutil.copy(SWANLAB, path)
+    os.mkfifo(_made(tmp_path / "files") / "config.yaml")
+    found: list[Log] = []
+    reader = threading.Thread(target=lambda: found.append(read_log(path)), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert [log.settings for log in found] == [{}]
 
 
 # ---- one run in several files
