@@ -120,12 +120,12 @@ def _rows_by_run(database: Connection, run: str, time: str, tally: Tally) -> dic
 
 
 def _rows(database: Connection, columns: str, numbers: NDArray[np.int64], tally: Tally) -> Iterator[tuple[Any, ...]]:
-    """(number, values of the columns) of rows, in the order of their numbers [R]."""
+    """(number, values of the columns) of the rows with these numbers [R], in their order."""
     for at in range(0, len(numbers), _MANY):
         some = numbers[at : at + _MANY].tolist()
         query = f"SELECT rowid, {columns} FROM metrics WHERE rowid IN ({','.join(map(str, some))})"
-        found = {row[0]: row for row in _sound(database.execute(query), tally)}
-        yield from (found[number] for number in some if number in found)
+        by_number = {row[0]: row for row in _sound(database.execute(query), tally)}
+        yield from (by_number[number] for number in some if number in by_number)
 
 
 # ---- trackio
