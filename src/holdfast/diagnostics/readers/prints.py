@@ -14,6 +14,7 @@ from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnostics.readers.text import Tally, lines
 
 _FEW = 2
+_MANY = 500
 _LINE = 1 << 14  # characters of a line that may be a row
 _BLOCKS = 100  # blocks of a file that are searched for rows
 _CORE = re.compile(r"loss|reward", re.IGNORECASE)
@@ -80,8 +81,9 @@ def _rows(path: Path, tally: Tally, most: int | None = None) -> Iterator[tuple[i
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     columns = Columns(tally, null_is_nan=True)
-    for number, (step, row) in _rows(file.path, tally):
-        columns.add([number], [step], [row])
+    prints = _rows(file.path, tally)
+    while some := list(islice(prints, _MANY)):
+        columns.add([number for number, _ in some], [step for _, (step, _) in some], [row for _, (_, row) in some])
     host = host_of(columns.names())
     return [Raw("console", "trl" if host == "unknown" else host, file.name, columns, {})]
 
